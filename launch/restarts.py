@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from launch.backends.processes import Child
 from learner.run_files import EXIT_CODES
 from r3l.errors import BufferUnavailable, RestartNeeded, TrainingStopped, UserError
-from r3l.files.run_folder import RunFolder
 
 WINDOW_S = 3600.0
 FINAL = {EXIT_CODES[UserError], EXIT_CODES[TrainingStopped]}
@@ -52,37 +50,3 @@ class Restarts:
         BACK_OFF_S, doubling up to LONGEST_S. The cause, such as a full disk, may pass."""
         earlier = len(self.deaths[name]) - 1
         return min(BACK_OFF_S * 2.0 ** (earlier - 1), LONGEST_S) if earlier > 0 else 0.0
-
-
-GRACE_S = 60.0  # beyond the learner's own deadline, for ranks that end themselves
-
-
-@dataclass
-class LastHeartbeat:
-    """Measures the age of a learner's heartbeat file with this process's clock.
-
-    The file system may use another machine's clock.
-    """
-
-    run: Path
-    limit_s: float
-    _stamp: int = 0
-    _seen: float = field(default_factory=time.monotonic)
-
-    def renew(self) -> None:
-        """Restart the clock for a learner that was just started."""
-        self._seen = time.monotonic()
-
-    def overdue(self) -> bool:
-        """Whether the learner should have ended itself by now."""
-        last = RunFolder(self.run).heartbeat()
-        stamp = last.stamp if last else 0
-        if stamp != self._stamp:
-            self._stamp, self._seen = stamp, time.monotonic()
-        return time.monotonic() - self._seen > self.limit_s + GRACE_S
-
-    @property
-    def doing(self) -> str:
-        """The learner's activity at its last heartbeat."""
-        last = RunFolder(self.run).heartbeat()
-        return last.doing if last else ""

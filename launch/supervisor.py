@@ -7,6 +7,7 @@ buffer ready ─► learner ─► actors ─► watch: progress lines, deaths, 
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -22,9 +23,10 @@ from launch.console.progress import (
     run_name,
 )
 from launch.inspection.learning import LearningWatch
-from launch.restarts import FINAL, LastHeartbeat, Restarts
+from launch.restarts import FINAL, Restarts
 from launch.topology.run_plan import Plan
 from launch.unresponsive import Unresponsive
+from learner.checkpoint import CHECKPOINTS, latest, read_state
 from learner.run_files import EXIT_CODES
 from r3l.endpoints import reached
 from r3l.errors import LearnerHung
@@ -37,6 +39,7 @@ WATCH_S = 0.2
 BUFFER_START_S = 30.0
 LOG_LINES = 15
 ROOM_S = 10.0
+STOPPING_S = 30.0  # between two lines about a learner that was asked to end
 QUIET_S = 300.0  # without progress until it is reported
 
 
@@ -57,7 +60,7 @@ class Run:
         self.console = console if isinstance(console, Console) else Console(console)
         self.plan, self.say = plan, self.console.say
         self.commands = commands or ProcessCommands(plan)
-        self.children = children or Children(plan.run / "logs")
+        self.children = children or Children(plan.run / "logs", plan.config.learner.hang_s)
         self.folder = RunFolder(plan.run)
         self.progress = GrowingFile(self.folder.progress)
         self.startup = Startup()
@@ -68,7 +71,6 @@ class Run:
             {"buffer": config.buffer.restarts, "learner": config.learner.restarts}
             | dict.fromkeys(actors, config.actor.restarts)
         )
-        self.last_heartbeat = LastHeartbeat(plan.run, config.learner.hang_s)
         self.due: dict[str, float] = {}  # when processes that died are started again
         self.killed: Child | None = None  # a learner that hung and was killed here
         self.unresponsive = Unresponsive(config.buffer, self.say)
@@ -82,6 +84,7 @@ class Run:
         self.quiet_s = QUIET_S
         self.room_at, self.lack = self.began, ""
         self.interrupted = ""
+        self.stopping_at = math.inf
 
     def execute(self) -> int:
         """Run to the end; returns the exit code. Leaves no process behind."""
@@ -93,12 +96,15 @@ class Run:
             code = self._run()
         finally:
             self.unresponsive.close()
-            killed = self.children.stop()
+            self.stopping_at = time.monotonic() + STOPPING_S / 10
+            killed = self.children.stop(self._report_stopping)
             self._show_progress()
             self.folder.drop_next_settings()
         if killed:
             when = "at the second Ctrl-C" if self.children.impatient else "after the deadline"
             self.say(f"killed {when}: {', '.join(killed)}")
+        if code != 0:
+            self._report_checkpoint()
         if code == 0:
             for line in (self._summary(), *end_lines(self.plan.run)):
                 self.say(line)
@@ -136,6 +142,25 @@ class Run:
         where = run_name(self.plan.run)
         self.say(f"{self.interrupted}: stopping; continue with r3l-launch --resume --run {where}")
         return 130
+
+    def _report_stopping(self) -> None:
+        """Show what a learner that was asked to end is still doing."""
+        self._show_progress()
+        learner = next((c for c in self.children.members if c.name == "learner"), None)
+        if learner is None or learner.ended or time.monotonic() < self.stopping_at:
+            return
+        self.stopping_at = time.monotonic() + STOPPING_S
+        doing = self.children.heartbeat.doing or "to start"
+        self.say(f"waiting for the learner to save step {self.steps} (it has begun {doing}); "
+                 "Ctrl-C kills it")  # fmt: skip
+
+    def _report_checkpoint(self) -> None:
+        """Show how much of the run a resumed run makes again."""
+        newest = latest(self.plan.run / CHECKPOINTS)
+        kept = read_state(newest).version if newest else 0
+        if self.steps:
+            again = max(self.steps - kept, 0)
+            self.say(f"last checkpoint: step {kept}; {again} steps will be made again")
 
     def _start_actors(self) -> None:
         """Start the actors as soon as the learner has reported its weights address."""
@@ -179,7 +204,7 @@ class Run:
             self.unresponsive.restarted()
             return self.children.start(name, self.commands.buffer())
         if name == "learner":
-            self.last_heartbeat.renew()
+            self.children.heartbeat.renew()
             command = self.commands.learner() + (["--resume"] if resume else [])
             # Launchers have these arguments too, but not in one sequence.
             worker = ("-m", "learner.cli", "train", "--config", str(self.folder.config_file))
@@ -243,17 +268,17 @@ class Run:
         """Kill a learner that sends no heartbeats. It has not ended itself because it is stopped,
         is waiting in the kernel, or hung before its watchdog started."""
         learner = self._learner()
-        if learner.exit_code is None and self.last_heartbeat.overdue():
+        if learner.exit_code is None and self.children.heartbeat.overdue():
             learner.show_stacks()
             learner.kill()
             self.killed = learner
 
     def _count_hang(self, learner: Child) -> None:
-        doing = self.last_heartbeat.doing
+        doing = self.children.heartbeat.doing
         ended_by = "launcher" if learner is self.killed else "itself"
         self.folder.add_hang(doing, ended_by)
         self.say(
-            f"learner hung: no heartbeat for {self.last_heartbeat.limit_s:g} s (learner.hang_s) "
+            f"learner hung: no heartbeat for {self.children.hang_s:g} s (learner.hang_s) "
             f"since it began {doing}; ended by {ended_by}, stacks in {learner.log}"
         )
 
@@ -285,7 +310,7 @@ class Run:
         silent = time.monotonic() - self.moved
         if silent > self.quiet_s:
             self.quiet_s *= 2
-            doing, log = self.last_heartbeat.doing or "none", self._learner().log
+            doing, log = self.children.heartbeat.doing or "none", self._learner().log
             self.say(f"no step for {silent:.0f} s; the learner's last heartbeat: {doing} ({log})")
 
     def _show_progress(self) -> None:

@@ -5,6 +5,9 @@
          │                                  └─► skip: discard the groups    ▼
          └──────────────────────────────────────┴──────── evaluation, checkpoint (if due)
 
+A rank 0 that is stopped leaves its step between two micro-batches; the end is a checkpoint of the
+last finished step.
+
 `rank` draws, finishes, skips and evaluates. On rank 0 it is a learner.rank0.Rank0, which talks to
 the buffer, the actors and TensorBoard. On every other rank it is a learner.ranks.Follower, which
 receives the same batch and takes part in the collectives.
@@ -17,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from buffer import Draw
 from learner import checkpoint
 from learner.checkpoint import CHECKPOINTS, Checkpoints, RunState
@@ -25,7 +30,7 @@ from learner.evaluator import candidate_folder
 from learner.rank0 import Rank0
 from learner.ranks import Follower, meet, still_waiting
 from learner.step.batch import weight_metrics
-from learner.step.trainer import StepResult, Trainer
+from learner.step.trainer import StepLeft, StepResult, Trainer
 from learner.watchdog import heartbeat
 from r3l.algorithms.algorithm import Algorithm
 from r3l.config import RunConfig
@@ -47,6 +52,7 @@ class Training:
 
     def __post_init__(self) -> None:
         learner, folder = self.config.learner, self.run / CHECKPOINTS
+        self.saved_at = time.monotonic()
         self.command: CheckpointCommand | None = None
         if learner.on_checkpoint and self.trainer.rank == 0:
             self.command = CheckpointCommand(learner.on_checkpoint, learner.on_checkpoint_s)
@@ -71,13 +77,20 @@ class Training:
 
     def _train(self) -> int:
         version, skipped = self.state.version, list[Draw]()
+        self.trainer.leaves = lambda: self.rank.stopped
         self._begin(version)
         try:
             while version < self.config.learner.steps:
                 draw = self.rank.draw(version)
                 if draw is None:
                     break
-                result = self._train_on(draw)
+                random = torch.get_rng_state(), torch.cuda.get_rng_state_all()
+                try:
+                    result = self._train_on(draw)
+                except StepLeft:  # a resumed run makes the same step
+                    torch.set_rng_state(random[0])
+                    torch.cuda.set_rng_state_all(random[1])
+                    break
                 if result.applied:
                     version, skipped = version + 1, []
                     self.rank.finish_step(draw, version, result)
@@ -121,7 +134,8 @@ class Training:
         if every and version % every == 0 and version != last:
             self._keep_candidate(version)
             self.rank.evaluate(version)
-        if self.config.learner.saves(version):
+        late = time.monotonic() - self.saved_at > 60 * self.config.learner.checkpoint_minutes
+        if self.config.learner.saves(version) or self.trainer.on_any_rank(late):
             self._save(version)
 
     def _check_skipped(self, version: int, skipped: list[Draw]) -> None:
@@ -155,6 +169,7 @@ class Training:
         """Saves a checkpoint of `version`, unless it is already saved."""
         if version != self.checkpoints.saved or not self.checkpoints.finish():
             self.checkpoints.save(self.rank.state(version))
+            self.saved_at = time.monotonic()
 
     def _finish_commands(self) -> None:
         """Runs the user's command on the best model, and waits for the last commands."""

@@ -43,7 +43,7 @@ class Backend:
     def reserve(self, plan: Plan) -> Children:
         """Reserve a plan's places; returns the object that starts and ends its processes. Raises
         UserError."""
-        return Children(plan.run / "logs")
+        return Children(plan.run / "logs", plan.config.learner.hang_s)
 
     def commands(self, plan: Plan) -> ProcessCommands:
         """The command lines of the plan."""

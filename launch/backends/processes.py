@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,8 +18,9 @@ import psutil
 
 from learner.run_files import STACKS
 from r3l.files.run_folder import ProcessStatus, RunFolder
+from r3l.process.last_heartbeat import LastHeartbeat
 from r3l.process.memory import STEADY_MEMORY
-from r3l.process.run_keeper import DEADLINE_S, Kept, end_in_order, tell_keeper
+from r3l.process.run_keeper import Kept, end_in_order, tell_keeper
 
 log = logging.getLogger(__name__)
 
@@ -123,13 +125,18 @@ class Child(Kept):
 
 @dataclass
 class Children:
-    """Holds all processes of a run, in start order."""
+    """Holds all processes of a run, in start order. `logs`: the folder logs/ of the run; `hang_s`:
+    `learner.hang_s`."""
 
     logs: Path
+    hang_s: float = 0.0
     members: list[Child] = field(default_factory=list)
     impatient: bool = False
     """Whether `stop` kills at once; a signal handler may set it while `stop` waits."""
     _keeper: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        self.heartbeat = LastHeartbeat(self.logs.parent, self.hang_s)
 
     def start(
         self,
@@ -179,7 +186,10 @@ class Children:
         if known is None or known.poll() is not None:
             with (self.logs / "keeper.log").open("ab") as output:
                 self._keeper = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "r3l.process.run_keeper", str(self.logs)],
+                    [
+                        *[sys.executable, "-P", "-m", "r3l.process.run_keeper"],
+                        *[str(self.logs.parent), str(self.hang_s)],
+                    ],
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -201,9 +211,15 @@ class Children:
         """The members that have ended."""
         return [child for child in self.members if child.ended]
 
-    def stop(self, deadline_s: float = DEADLINE_S) -> list[str]:
-        """End all processes and the keeper; returns the names of those that had to be killed."""
-        killed = end_in_order(self.members, deadline_s, lambda: self.impatient)
+    def stop(self, meanwhile: Callable[[], None] = lambda: None) -> list[str]:
+        """End all processes and the keeper; returns the names of those that had to be killed.
+        `meanwhile` is called again and again while some have not ended."""
+
+        def hurry() -> bool:
+            meanwhile()
+            return self.impatient
+
+        killed = end_in_order(self.members, self.heartbeat, hurry)
         if self._keeper is not None:
             self._keeper.kill()
             self._keeper.communicate()

@@ -35,7 +35,6 @@ from launch.topology.run_plan import Plan
 from learner.run_files import STACKS
 from r3l.errors import UserError
 from r3l.process.file_modes import set_file_modes
-from r3l.process.run_keeper import DEADLINE_S
 
 ROOM_S = 60  # timeout of reserving all bundles
 GPUS = "CUDA_VISIBLE_DEVICES"
@@ -244,7 +243,7 @@ class RayChildren(Children):
     """Starts all processes of a run: the buffer as a child of r3l-launch, the others in runners."""
 
     def __init__(self, plan: Plan, make: Callable[[int, Bundle], Any]) -> None:
-        super().__init__(plan.run / "logs")
+        super().__init__(plan.run / "logs", plan.config.learner.hang_s)
         self.bundles, self.make = bundles(plan.topology), make
         self.gpus = gpus_of(plan.topology)
         self.ranks = [rank_name(rank) for rank in range(plan.topology.count)]
@@ -291,10 +290,10 @@ class RayChildren(Children):
         runner.start(name, command, env, gpus, at_once)
         return child
 
-    def stop(self, deadline_s: float = DEADLINE_S) -> list[str]:
+    def stop(self, meanwhile: Callable[[], None] = lambda: None) -> list[str]:
         """End all processes and leave the cluster."""
         try:
-            return super().stop(deadline_s)
+            return super().stop(meanwhile)
         finally:
             import ray
 

@@ -6,6 +6,7 @@ Run ── say: notices, restarts, the end ──►  Console: lines; with --qui
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -26,7 +27,12 @@ class Console:
     """Prints plain lines; if `quiet`, only the summary and whatever needs attention."""
 
     def __init__(self, say: Callable[[str], None], *, quiet: bool = False) -> None:
-        self.say, self.quiet = say, quiet
+        self._write, self.quiet = say, quiet
+
+    def say(self, line: str) -> None:
+        """Print a line. A terminal that was closed, or a full disk, does not end the run."""
+        with contextlib.suppress(OSError):
+            self._write(line)
 
     def _show(self, line: str) -> None:
         if line and not self.quiet:
@@ -88,7 +94,8 @@ class LiveView(Console):
 
     def close(self) -> None:
         """Draw the view a last time and leave it on the terminal."""
-        self._live.stop()
+        with contextlib.suppress(OSError):
+            self._live.stop()
 
     def _print(self, line: str) -> None:
         self._terminal.print(line, markup=False, soft_wrap=True)

@@ -80,6 +80,10 @@ class StepResult:
     attempts: tuple[TrainedAttempt, ...] = ()
 
 
+class StepLeft(Exception):
+    """A step was left before its end; its gradients are incomplete and the weights unchanged."""
+
+
 class Trainer:
     """Trains one model folder with a DeepSpeed engine; each rank has one trainer.
 
@@ -142,6 +146,7 @@ class Trainer:
         )
         self.device = self.engine.device
         self.spent = dict[str, float]()  # seconds by part of the step
+        self.leaves: Callable[[], bool] = lambda: False  # whether rank 0 was asked to end
         if self.reference is not None and self.stage < 3:
             self.reference.to(self.device)
         self.rank, self.world = self.engine.global_rank, self.engine.world_size
@@ -177,7 +182,8 @@ class Trainer:
         """Makes one optimizer step over all rows of all ranks.
 
         Its loss does not depend on how rows are cut into micro-batches. When memory runs out, the
-        budget is halved and the step repeated. Raises TrainingStopped if the budget cannot be
+        budget is halved and the step repeated. Raises StepLeft between two micro-batches if a rank
+        `leaves`, TrainingStopped if the budget cannot be
         halved, RestartNeeded if ZeRO 2 or 3 cannot continue in these processes.
         """
         began = time.monotonic()
@@ -233,7 +239,7 @@ class Trainer:
         entropies = torch.zeros(int(starts[-1]), dtype=torch.float64, device=self.device)
         shared = self.module.pack != "rows"
         for part in micro_batches(rows, self.budget, self.world, shared=shared)[self.rank]:
-            heartbeat("token entropies for the algorithm's ranking")
+            self._begin_micro_batch("token entropies for the algorithm's ranking")
             micro = collate(part, self.device)
             with torch.no_grad():
                 inputs = (micro.nodes, micro.mask_BT, micro.temperatures_B)
@@ -279,7 +285,7 @@ class Trainer:
         sums: dict[str, float] = {}
         lost = False
         for number, part in enumerate(mine):
-            heartbeat(f"micro-batch {number + 1} of {len(mine)}")
+            self._begin_micro_batch(f"micro-batch {number + 1} of {len(mine)}")
             self.engine.set_gradient_accumulation_boundary(number == len(mine) - 1)
             parts = None if lost else self._try_micro_batch(part, _longest(rows))
             if parts is None:
@@ -288,6 +294,12 @@ class Trainer:
             for name, value in parts.items():
                 sums[name] = sums.get(name, 0.0) + value
         return self._over_ranks(sums | {"out_of_memory": float(lost)})
+
+    def _begin_micro_batch(self, doing: str) -> None:
+        """Sends a heartbeat. Raises StepLeft on every rank if one `leaves`. Collective."""
+        heartbeat(doing)
+        if self.on_any_rank(self.leaves()):
+            raise StepLeft
 
     def _try_micro_batch(self, rows: Sequence[Row], longest: int) -> dict[str, float] | None:
         """Returns the sums of a micro-batch; None if memory ran out. `longest`: number of tokens of

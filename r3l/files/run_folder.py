@@ -33,6 +33,7 @@ from r3l.files import json_lines, progress_lines
 from r3l.files.progress_lines import EvalLine, History, ProgressLine
 from r3l.files.whole_file import read_json, write_json, write_whole
 from r3l.model_folder import user_path
+from r3l.process.last_heartbeat import HEARTBEAT
 
 log = logging.getLogger(__name__)
 BEST = "best"
@@ -107,7 +108,7 @@ class RunFolder:
         self.logs, self.store = path / "logs", path / "buffer"
         self.progress = path / "progress.jsonl"
         self.hangs_file, self.skipped_file = path / "hangs.jsonl", path / "skipped.jsonl"
-        self.heartbeat_file, self.lock_file = path / ".last-heartbeat", path / ".lock"
+        self.heartbeat_file, self.lock_file = path / HEARTBEAT, path / ".lock"
         self.processes = path / "processes"
         self.own_config, self._next = path / "config.yaml", path / "config.next.yaml"
 

@@ -7,11 +7,12 @@
 
     process   is asked to end    if the launcher is gone   is killed
     actors    at once            is killed at once         after 20 s
-    learner   at once            is asked at once          after 20 s; 25 s if the launcher is gone
-    buffer    after all others   is asked after the others at the same deadline, but not before 2 s
+    learner   at once            is asked at once          without a heartbeat for learner.hang_s
+    buffer    after all others   is asked after the others after 20 s, and 2 s after it was asked
 
-The launcher ends a run in this order (`end_in_order`), and then ends the keeper. If the launcher
-dies first, the keeper ends the run: `python -m r3l.process.run_keeper LOGS`.
+The learner needs as long as its micro-batch and its checkpoint take. The launcher ends a run in
+this order (`end_in_order`), and then ends the keeper. If the launcher dies first, the keeper ends
+the run: `python -m r3l.process.run_keeper RUN HANG_S`.
 
 The children of these processes end with them: the engine of an actor (r3l.process.end_with_parent),
 the workers of environments with their helpers (envs.isolation.reaper), and an actor on another
@@ -28,12 +29,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 
-LAST = "buffer"
+from r3l.process.last_heartbeat import LastHeartbeat
+
+SAVES, LAST = "learner", "buffer"
 DEADLINE_S = 20.0
-ORPHANS_S = 25.0  # for a learner's last step; without it a resumed run begins at a checkpoint
 LAST_S = 2.0  # for the buffer to close its store, even if the others used up the deadline
 LOOKS_S = 0.05
 
@@ -94,21 +97,29 @@ class Kept:
 
 
 def end_in_order(
-    members: Sequence[Kept], deadline_s: float, hurry: Callable[[], bool] = lambda: False
+    members: Sequence[Kept],
+    heartbeat: LastHeartbeat | None = None,
+    hurry: Callable[[], bool] = lambda: False,
 ) -> list[str]:
-    """Ends processes in the order of the table above. At the deadline, or when `hurry` returns
-    True, it kills the remaining ones. Returns the names of the killed ones."""
-    end, killed = time.monotonic() + deadline_s, list[str]()
+    """Ends processes in the order of the table above; kills those that are late, or all when
+    `hurry` returns True. Returns the names of the killed ones.
+
+    `heartbeat`: of a learner that may take longer than DEADLINE_S.
+    """
+    end, killed = time.monotonic() + DEADLINE_S, list[str]()
     for last in (False, True):
         part = [member for member in reversed(members) if (member.name == LAST) == last]
         for member in part:
             member.terminate()
         limit = max(end, time.monotonic() + LAST_S) if last else end
-        while not all(member.ended for member in part):
-            if hurry() or time.monotonic() > limit:
-                break
+        while running := [m for m in part if m.name not in killed and not m.ended]:
+            at_once, late = hurry(), time.monotonic() > limit
+            for member in running:
+                saves = member.name == SAVES and heartbeat is not None and not heartbeat.overdue()
+                if at_once or (late and not saves):
+                    killed.append(member.name)
+                    member.kill()
             time.sleep(LOOKS_S)
-        killed += [member.name for member in part if not member.ended]
         for member in part:
             member.kill()
     return killed
@@ -136,8 +147,9 @@ def main() -> None:
     for member in members:
         if member.at_once:
             member.kill()
-    for name in end_in_order(members, ORPHANS_S):
-        print(f"r3l-keeper: {name} has not ended for {ORPHANS_S:g} s; it was killed", flush=True)
+    heartbeat = LastHeartbeat(Path(sys.argv[1]), float(sys.argv[2]))
+    for name in end_in_order(members, heartbeat):
+        print(f"r3l-keeper: {name} has not ended in time; it was killed", flush=True)
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -126,6 +126,9 @@ class LearnerConfig(Section):
         description="optimizer steps between checkpoints; the first ones are made after 10, 20 and "
         "40 % of so many steps",
     )
+    checkpoint_minutes: float = Field(
+        10.0, gt=0, description="minutes after which the next step is saved in any case"
+    )
     keep_checkpoints: int = Field(2, ge=1, description="newest checkpoints that stay on disk")
     keep_best: bool = Field(
         True,

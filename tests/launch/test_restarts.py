@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from launch.backends.processes import Children
-from launch.restarts import GRACE_S, LastHeartbeat, Restarts
-from r3l.files.run_folder import RunFolder
+from launch.restarts import Restarts
 from tests.launch.fakes import reports, until
 
 
@@ -69,22 +68,3 @@ def test_deaths_long_ago_do_not_count(tmp_path: Path, children: Children) -> Non
     assert restarts.allow(child, now=0.0)
     assert not restarts.allow(child, now=10.0)
     assert restarts.allow(child, now=9000.0)
-
-
-def test_a_learner_is_overdue_if_its_last_heartbeat_is_older_than_its_limit_and_the_grace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [1000.0]
-    monkeypatch.setattr("launch.restarts.time.monotonic", lambda: now[0])
-    heartbeat, file = LastHeartbeat(tmp_path, limit_s=10.0), RunFolder(tmp_path).heartbeat_file
-    heartbeat.renew()
-    assert heartbeat.doing == "" and not heartbeat.overdue()
-    now[0] += 10 + GRACE_S
-    file.write_text("step 7")
-    assert not heartbeat.overdue() and heartbeat.doing == "step 7"
-    now[0] += 10 + GRACE_S
-    assert not heartbeat.overdue()
-    now[0] += 1
-    assert heartbeat.overdue()
-    heartbeat.renew()
-    assert not heartbeat.overdue()

@@ -1,10 +1,11 @@
 """A run: processes that die are started again, signals end it, silence is broken."""
 
+import errno
+import json
 import os
 import signal
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from launch import restarts
 from launch.console.live_view import Console
 from launch.supervisor import Run
+from learner.checkpoint import SCHEMA
 from r3l.files.progress_lines import AgainLine, EvalLine, StepLine
 from r3l.files.run_folder import RunFolder
 from tests.launch.fakes import Played, handlers_put_back, plan_for, reports
@@ -80,11 +82,13 @@ class Deaf(Played):
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_ctrl_c_kills_what_does_not_end(tmp_path: Path, first: int) -> None:
+def test_a_second_ctrl_c_kills_what_does_not_end(
+    tmp_path: Path, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "buffer-again").touch()
+    monkeypatch.setattr("launch.supervisor.STOPPING_S", 0.1)
     plan, said = plan_for(tmp_path), list[str]()
     run = Run(plan, said.append, Deaf(plan))
-    run.children.stop = partial(run.children.stop, 3600.0)  # type: ignore[method-assign]
 
     def until_the_learner_is_deaf() -> None:
         if said_by(run._learner(), "deaf") is not None and not run.interrupted:
@@ -96,6 +100,38 @@ def test_a_second_ctrl_c_kills_what_does_not_end(tmp_path: Path, first: int) -> 
         assert run.execute() == 130
     killed = said[-1].removeprefix("killed at the second Ctrl-C: ").split(", ")
     assert "learner" in killed
+    waits = next(line for line in said if line.startswith("waiting for the learner"))
+    assert "save step 0 (it has begun to start)" in waits
+    assert all(child.exit_code is not None for child in run.children.members)
+
+
+def test_a_stopped_run_says_which_steps_will_be_made_again(tmp_path: Path) -> None:
+    class Stopped(Run):
+        def _run(self) -> int:
+            self.folder.add_progress(StepLine(6, {}))
+            return 130
+
+    plan, said = plan_for(tmp_path), list[str]()
+    saved = tmp_path / "checkpoints" / "step-000004"
+    saved.mkdir(parents=True)
+    state = {"schema": SCHEMA, "version": 4, "model_digest": "", "files": {}}
+    (saved / "state.json").write_text(json.dumps(state))
+    with handlers_put_back():
+        assert Stopped(plan, said.append).execute() == 130
+    assert said[-1] == "last checkpoint: step 4; 2 steps will be made again"
+
+
+def test_a_terminal_that_is_gone_does_not_end_the_run(tmp_path: Path) -> None:
+    def gone(line: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    (tmp_path / "buffer-again").touch()
+    plan = plan_for(tmp_path)
+    run = Run(plan, gone, Played(plan))
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGHUP))
+    with handlers_put_back():
+        timer.start()
+        assert run.execute() == 130
     assert all(child.exit_code is not None for child in run.children.members)
 
 
@@ -240,13 +276,12 @@ def test_a_learner_that_hangs_or_is_stopped_is_ended_counted_and_started_again(
             worker = ("-m", "learner.cli", "train", "--config", str(tmp_path / "config.yaml"))
             return [sys.executable, "-c", HANGING, *worker, how]
 
-    monkeypatch.setattr("launch.restarts.GRACE_S", 2.0)
     (tmp_path / "buffer-again").touch()
     plan = plan_for(tmp_path, "learner.hang_s=1")
     said: list[str] = []
 
     def until_it_lives_again() -> None:
-        if run.last_heartbeat.doing == "step 8":
+        if run.children.heartbeat.doing == "step 8":
             run.interrupted = "SIGINT"
 
     run = Run(plan, said.append, Hanging(plan))

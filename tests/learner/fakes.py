@@ -202,7 +202,7 @@ class Learning:
         resume: bool = False,
         module: str = "learner.cli",
     ) -> None:
-        self.run = run
+        self.run, self.module = run, module
         command = [sys.executable, "-m"]
         if ranks > 1:
             command += ["deepspeed.launcher.runner", "--num_gpus", str(ranks)]
@@ -233,7 +233,7 @@ class Learning:
     def ranks(self) -> list[psutil.Process]:
         found = [psutil.Process(self.process.pid)]
         found += found[0].children(recursive=True)
-        return [p for p in found if "learner.cli" in command_line(p) and not p.children()]
+        return [p for p in found if self.module in command_line(p) and not p.children()]
 
     def kill(self) -> None:
         if self.process.poll() is None:

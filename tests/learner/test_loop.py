@@ -1,6 +1,7 @@
 """Batches that cannot be learned from, in a real learner process with a real buffer."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import torch
 from msgspec.structs import replace
 
 from buffer import BufferClient
+from learner.checkpoint import latest
+from r3l.process.last_heartbeat import HEARTBEAT
 from r3l.records import SlotResult
 from tests.learner.fakes import (
     Learning,
@@ -55,6 +58,26 @@ def poisoned(group_id: str, version: int) -> Iterator[SlotResult]:
 def foreign(group_id: str, version: int) -> Iterator[SlotResult]:
     """Recorded groups of a much larger vocabulary."""
     yield from recorded_group(group_id, version, vocab=100_000)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_stopped_learner_leaves_its_step_and_saves_the_last_finished_one(
+    serve, tmp_path: Path, ranks: int
+) -> None:
+    run, few = tmp_path / "run", "learner.tokens_per_micro_batch=64"  # steps of several seconds
+    prepare(run, tiny_model(tmp_path / "policy"), few, "learner.pack=rows")
+    served = serve(tmp_path / "store", *buffer_options())
+    with Recording(served.endpoint):
+        learner = Learning(run, served.endpoint, ranks, module="tests.learner.slow")
+        learner.wait_for_step(1)
+        while b"micro-batch 3" not in (run / HEARTBEAT).read_bytes():
+            time.sleep(0.01)
+        made = steps_of(run)[-1]["step"]
+        for rank in learner.ranks():
+            rank.terminate()
+        assert learner.wait() == 0, learner.log()
+    assert steps_of(run)[-1]["step"] == made < 9
+    assert latest(run / "checkpoints") == run / "checkpoints" / f"step-{made:06d}"
 
 
 def test_a_step_with_a_nan_loss_is_skipped_and_three_in_a_row_end_the_run_with_their_groups(

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from launch.backends.processes import Children
+from r3l.process import run_keeper
 from tests.launch.fakes import said, until
 from tests.processes import lives
 
@@ -33,11 +35,14 @@ def alive(session: int) -> list[int]:
     return found
 
 
-def test_a_child_that_ignores_sigterm_is_killed_and_named(tmp_path: Path) -> None:
+def test_a_child_that_ignores_sigterm_is_killed_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_keeper, "DEADLINE_S", 0.3)
     children = Children(tmp_path)
     child = children.start("stubborn", [sys.executable, "-c", STUBBORN])
     until(lambda: said(child, "up") is not None)
-    assert children.stop(deadline_s=0.3) == ["stubborn"]
+    assert children.stop() == ["stubborn"]
     assert child.exit_code == -9
 
 
@@ -54,11 +59,14 @@ def test_the_worker_behind_a_launcher_gets_the_signal_not_the_launcher(tmp_path:
     command = [sys.executable, "-c", launcher, "do", "--quickly", "it"]
     child = children.start("launcher", command, worker=("do", "it"))
     until(lambda: said(child, "up") is not None)
-    assert children.stop(deadline_s=20) == []
+    assert children.stop() == []
     assert said(child, "ended well") is not None and child.exit_code == 0
 
 
-def test_a_child_that_uses_up_the_deadline_leaves_the_buffer_time_to_end(tmp_path: Path) -> None:
+def test_a_child_that_uses_up_the_deadline_leaves_the_buffer_time_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_keeper, "DEADLINE_S", 0.1)
     children = Children(tmp_path)
     tidy = (
         "import signal, sys, time;"
@@ -68,7 +76,7 @@ def test_a_child_that_uses_up_the_deadline_leaves_the_buffer_time_to_end(tmp_pat
     first = children.start("buffer", [sys.executable, "-c", tidy])
     second = children.start("stubborn", [sys.executable, "-c", STUBBORN])
     until(lambda: said(first, "up") is not None and said(second, "up") is not None)
-    assert children.stop(deadline_s=0.1) == ["stubborn"]
+    assert children.stop() == ["stubborn"]
     assert first.exit_code == 5
 
 
@@ -77,7 +85,7 @@ def test_grandchildren_do_not_stay_behind(tmp_path: Path) -> None:
     child = children.start("parent", [sys.executable, "-c", PARENT])
     until(lambda: len(child.last_lines(10)) >= 2)
     assert len(alive(child.process.pid)) == 2
-    children.stop(deadline_s=5)
+    children.stop()
     until(lambda: not alive(child.process.pid))
 
 

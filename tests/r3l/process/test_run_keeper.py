@@ -12,12 +12,13 @@ import psutil
 import pytest
 
 from r3l.process import run_keeper
+from r3l.process.last_heartbeat import HEARTBEAT, LastHeartbeat
 from r3l.process.run_keeper import Kept, end_in_order, tell_keeper
 from tests.processes import lives
 
 pytestmark = pytest.mark.system
 
-KEEPER = "from r3l.process import run_keeper; run_keeper.ORPHANS_S = {}; run_keeper.main()"
+KEEPER = "from r3l.process import run_keeper; run_keeper.DEADLINE_S = {}; run_keeper.main()"
 PROCESS = """
 import signal, sys, time
 from pathlib import Path
@@ -42,8 +43,8 @@ class Launcher:
         self.started: list[subprocess.Popen[bytes]] = []
         self.keeper = subprocess.Popen(["true"])
 
-    def begin(self, orphans_s: float) -> None:
-        command = [sys.executable, "-c", KEEPER.format(orphans_s)]
+    def begin(self, deadline_s: float) -> None:
+        command = [sys.executable, "-c", KEEPER.format(deadline_s), str(self.folder), "0"]
         pipe = subprocess.PIPE
         self.keeper = subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=self.folder)
         self.started.append(self.keeper)
@@ -134,7 +135,7 @@ def test_at_the_deadline_a_stopped_learner_is_killed_and_the_buffer_still_ends_b
     buffer, learner = launcher.start("buffer", 0.2), launcher.start("learner", 60.0)
     other = launcher.start("learner-of-another-run", told=False)
     os.kill(learner, signal.SIGSTOP)
-    assert "learner has not ended for 0.5 s; it was killed" in launcher.gone()
+    assert "learner has not ended in time; it was killed" in launcher.gone()
     assert not lives(learner) and not lives(buffer) and lives(other)
     assert launcher.noted("buffer", "ended") > 0
 
@@ -148,7 +149,7 @@ def test_ranks_that_another_launcher_started_are_awaited_and_killed_at_the_deadl
     slow = launcher.start("rank", 60.0, told=False)
     elsewhere = launcher.start("rank", told=False, cwd="/")  # of another run, in another folder
     launcher.tell("learner", None, worker=worker)
-    assert "learner has not ended for 0.8 s; it was killed" in launcher.gone()
+    assert "learner has not ended in time; it was killed" in launcher.gone()
     assert not any(map(lives, (buffer, quick, slow))) and lives(elsewhere)
     assert launcher.noted("buffer", "asked") >= launcher.noted("rank", "ended")
 
@@ -203,14 +204,33 @@ def test_the_buffer_is_asked_when_the_others_are_gone_and_has_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(run_keeper, "LAST_S", 30.0)
+    monkeypatch.setattr(run_keeper, "DEADLINE_S", 0.2)
     events = list[str]()
     parts = [Counted("buffer", 5, events), Counted("learner", 1e9, events)]
     parts.append(Counted("actor-0", 0, events))
-    assert end_in_order(parts, 0.2) == ["learner"]
-    asked, killed = ["ask actor-0", "ask learner"], ["kill actor-0", "kill learner"]
-    assert events == [*asked, *killed, "ask buffer", "kill buffer"]
+    assert end_in_order(parts) == ["learner"]
+    assert events[:3] == ["ask actor-0", "ask learner", "kill learner"]
+    assert events[3:] == ["kill actor-0", "kill learner", "ask buffer", "kill buffer"]
 
 
 def test_who_is_in_a_hurry_waits_for_nothing() -> None:
     parts = [Counted(name, 1e9, []) for name in ("buffer", "learner")]
-    assert end_in_order(parts, 3600, lambda: True) == ["learner", "buffer"]
+    assert end_in_order(parts, hurry=lambda: True) == ["learner", "buffer"]
+
+
+def test_a_learner_has_as_long_as_it_sends_heartbeats_and_no_other_process_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(run_keeper, "DEADLINE_S", 0.1)
+    heartbeat, began = LastHeartbeat(tmp_path, 1.0), time.monotonic()
+
+    def saving() -> bool:
+        if time.monotonic() - began < 3:
+            (tmp_path / HEARTBEAT).write_text("micro-batch 3 of 9")
+        return False
+
+    slow, actor = Counted("learner", 50, []), Counted("actor-0", 1e9, [])
+    assert end_in_order([slow, actor], heartbeat, saving) == ["actor-0"]
+    assert slow.looks < 0 < time.monotonic() - began - 1
+    assert end_in_order([Counted("learner", 1e9, [])], heartbeat, saving) == ["learner"]
+    assert 5 - 0.5 < time.monotonic() - began < 9

@@ -1,0 +1,42 @@
+"""Measures with this process's clock how old a learner's last heartbeat is."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HEARTBEAT = ".last-heartbeat"
+"""The file in a run's folder that the learner writes when it begins a piece of work."""
+GRACE_S = 60.0  # beyond the learner's own deadline at most, for ranks that end themselves
+
+
+@dataclass
+class LastHeartbeat:
+    """Measures the age of the heartbeat file in the run's folder, `run`.
+
+    The file system may use another machine's clock. `limit_s`: `learner.hang_s`.
+    """
+
+    run: Path
+    limit_s: float
+    _stamp: int = 0
+    _seen: float = field(default_factory=time.monotonic)
+
+    def renew(self) -> None:
+        """Restarts the clock for a learner that was just started."""
+        self._seen = time.monotonic()
+
+    def overdue(self) -> bool:
+        """Whether the learner should have ended itself by now."""
+        file = self.run / HEARTBEAT
+        stamp = file.stat().st_mtime_ns if file.exists() else 0
+        if stamp != self._stamp:
+            self._stamp, self._seen = stamp, time.monotonic()
+        return time.monotonic() - self._seen > self.limit_s + min(self.limit_s, GRACE_S)
+
+    @property
+    def doing(self) -> str:
+        """The learner's activity at its last heartbeat."""
+        file = self.run / HEARTBEAT
+        return file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
