@@ -69,6 +69,7 @@ VARIANTS: dict[str, Variant] = {
     "r3l_failures": _r3l("R³L, reflects on failures", "reflect_on=failures"),
     "max_advantage": _r3l("advantage of a success 1 (release)", "max_advantage=1.0"),
     "sft_none": _r3l("without auxiliary loss", "sft_weight=0"),
+    "sft_quarter": _r3l("auxiliary tokens at most 1/4 of the others", "sft_share=0.25"),
     "sft_tenth": _r3l("auxiliary loss × 0.1", "sft_weight=0.1"),
     "r3l_lag_1": _r3l("R³L, a step stale", lag=1),
     "r3l_lag_4": _r3l("R³L, four steps stale", lag=4),
@@ -277,7 +278,10 @@ EXPERIMENTS: dict[str, tuple[Part, ...]] = {
         Part(tuple(cell.name for cell in HINTED), ("r3l", "grpo"), 3),
         Part((LONG_ROW.name,), ("r3l", "no_credit", "no_amplify", "sft_none", "grpo"), 6),
     ),
-    "e11": (Part(_RHO_1, ("grpo_no_kl", "sft_none"), 3),),
+    "e11": (
+        Part((_EASY, _HARD), ("grpo", "grpo_no_kl", "r3l", "sft_none", "sft_quarter"), 3),
+        Part(tuple(n for n in _RHO_1 if n not in (_EASY, _HARD)), ("grpo_no_kl", "sft_none"), 3),
+    ),
     "e6": (Part((REPLAYED,), ("stored_grpo", "stored_r3l", *_HISTORY), 3),),
 }
 

@@ -9,6 +9,7 @@ share, so the loss of a step does not depend on how it is cut.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -145,6 +146,8 @@ def rows_of(
         if algorithm.sft_weight:
             samples = [sample for result in group.results for sample in result.aux]
             aux += [_aux_row(sample, weight, group.group_id) for sample in samples]
+    if algorithm.sft_share is not None:
+        aux = _at_most(aux, algorithm.sft_share * _count_tokens(policy))
     if algorithm.sft_pool == "shared":
         rows = _weigh([*policy, *aux], algorithm.normalize)
     else:
@@ -273,6 +276,22 @@ def _aux_row(sample: AuxSample, weight: float, group: str) -> _Counted:
     zeros = np.zeros(len(sample.token_ids), dtype=np.float32)
     row = _row(sample.token_ids, sample.response_mask, zeros, aux=True, weight=weight)
     return [row], int(row.mask.sum()), group
+
+
+def _at_most(counted: Sequence[_Counted], tokens: float) -> list[_Counted]:
+    """Keeps samples of so many tokens at most. The choice is as good as random, but depends on the
+    samples alone, so that it is the same on every rank and when the step is replayed."""
+    kept = []
+    for each in sorted(counted, key=lambda each: zlib.crc32(each[0][0].token_ids.tobytes())):
+        size = _count_tokens([each])
+        if size <= tokens:
+            kept.append(each)
+            tokens -= size
+    return kept
+
+
+def _count_tokens(counted: Sequence[_Counted]) -> int:
+    return sum(len(row.mask) for rows, *_ in counted for row in rows)
 
 
 def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:

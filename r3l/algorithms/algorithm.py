@@ -131,6 +131,7 @@ class Algorithm:
     `normalize`: what the loss is a mean of (r3l.algorithms.credit.token_weights).
     `kl_coef`: weight of the KL to the reference model, 0 if unused; `kl`: its estimate.
     `sft_weight`: λ, weight of the loss on auxiliary samples, 0 if there are none.
+    `sft_share`: most tokens of auxiliary samples, over those of the attempts; None: no limit.
     `sft_pool`: auxiliary samples have their own mean over tokens, or are rows of the policy's mean.
     """
 
@@ -149,6 +150,7 @@ class Algorithm:
     kl_coef: float = 0.0
     kl: Callable[[TokenBatch], Tensor] = losses.k3_kl
     sft_weight: float = 0.0
+    sft_share: float | None = None
     sft_pool: SftPool = "separate"
 
     @property

@@ -102,6 +102,12 @@ class R3LConfig(RatioCorrectedConfig):
         2.0, gt=0, description="α_off, which the advantage of a recalled attempt is divided by"
     )
     sft_weight: float = Field(1.0, ge=0, description="λ, weight of the auxiliary loss")
+    sft_share: float | None = Field(
+        None,
+        gt=0,
+        description="most tokens of a step's auxiliary samples, over those of its attempts, with "
+        "their contexts; the others are left out. Unset: all samples, which is the paper",
+    )
     sft_pool: SftPool = Field(
         "separate",
         description="auxiliary samples: a token mean of their own, or rows of advantage λ in the "
@@ -145,6 +151,7 @@ class R3LConfig(RatioCorrectedConfig):
             kl_coef=self.kl_coef,
             kl=losses.k2_kl,
             sft_weight=self.sft_weight if self.reflect else 0.0,
+            sft_share=self.sft_share,
             sft_pool=self.sft_pool,
         )
 

@@ -158,6 +158,23 @@ def test_the_largest_weight_of_a_token_and_the_share_of_auxiliary_samples_are_me
     assert weight_metrics([], 1.0) == {}
 
 
+def test_auxiliary_samples_have_a_share_of_the_tokens_and_the_same_ones_each_time() -> None:
+    groups = [
+        explore_group((0.0, 0.0), (1.0, 1.0), pivot=1, group_id=f"g{i}", seed=i) for i in range(3)
+    ]
+
+    def samples(share: float | None) -> list[bytes]:
+        rows = rows_of(groups, R3LConfig(group_size=4, sft_share=share).build())
+        aux = [row for row in rows if row.aux]
+        assert sum(row.weight * row.mask.sum() for row in aux) == pytest.approx(1.0)
+        return [row.token_ids.tobytes() for row in aux]
+
+    # 12 attempts and 12 samples of equal length
+    assert [len(samples(share)) for share in (None, 9.0, 0.5, 0.26, 0.1)] == [12, 12, 6, 3, 1]
+    assert samples(0.5) == samples(0.5)
+    assert set(samples(0.26)) < set(samples(0.5)) < set(samples(None))
+
+
 def test_a_group_without_contrast_costs_no_forward_pass_but_counts_in_the_mean() -> None:
     flat = explore_group(base_rewards=(0.0, 0.0), retry_rewards=(0.0, 0.0), pivot=1)
     other = explore_group(base_rewards=(0.0, 1.0), retry_rewards=(None, None))
