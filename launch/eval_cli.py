@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import zlib
-from collections.abc import AsyncIterator, Coroutine, Iterator, Set
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Coroutine, Set
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from envs.evaluation.evaluation_folder import (
 from envs.evaluation.metrics import Report, by_task, compare, report
 from envs.evaluation.truncation import TruncationWarning
 from launch.cli import as_overrides, as_typed
+from launch.evaluation.own_engine import own_engine
 from launch.evaluation.printing import comparison_table, conversations, table
 from r3l import config as configuration
 from r3l.config import RunConfig
@@ -288,22 +288,6 @@ def progress_line(done: list[Conversation], total: int) -> str:
     return line + (f", {failed} failed" if failed else "")
 
 
-@contextmanager
-def _into(log: Path) -> Iterator[None]:
-    """Redirects this process's output to a file. Processes started meanwhile keep writing to that
-    file."""
-    own = [(fd, os.dup(fd)) for fd in (1, 2)]
-    with log.open("ab") as file:
-        for fd, _ in own:
-            os.dup2(file.fileno(), fd)
-    try:
-        yield
-    finally:
-        for fd, original in own:
-            os.dup2(original, fd)
-            os.close(original)
-
-
 @asynccontextmanager
 async def _policy(
     config: RunConfig, options: dict[str, Any], folder: Path
@@ -324,18 +308,8 @@ async def _policy(
         log = folder / "engine.log"
         if not options["as_json"]:
             click.echo(f"starting an engine for {config.model} (log: {log})", err=True)
-        try:
-            with _into(log):
-                from actors.engine import VLLMPolicy
-
-                own = VLLMPolicy.start(Path(config.model), config.actor, seed=config.seed)
-        except EngineDead as error:
-            raise EngineDead(f"{error} (log: {log})") from error
-        try:
+        async with own_engine(config, log) as own:
             yield own
-        finally:
-            with _into(log):
-                own.close()
 
 
 def _ks(text: str, most: int, limit: str) -> list[int]:

@@ -36,7 +36,7 @@ from benchmarks.results.lines import LINES, append, read_lines
 from envs.registry import task_source
 from learner.step.batch import Row, collate, micro_batches, rows_of
 from learner.step.trainer import Trainer
-from learner.warmup.local_policy import LocalPolicy
+from benchmarks.results.local_policy import LocalPolicy
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import UserError

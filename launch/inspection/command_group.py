@@ -1,4 +1,4 @@
-"""The commands of `r3l-launch`: `train`, and the commands that inspect a run.
+"""The commands of `r3l-launch`: `train`, and commands that inspect a run or a policy.
 
 `train` is the default: an option or a setting (KEY=VALUE) cannot be mistaken for a command.
 The other commands are imported only when they are used.
@@ -20,6 +20,7 @@ INSPECTIONS = {
     "status": "launch.inspection.status",
     "doctor": "launch.inspection.doctor",
     "report": "launch.inspection.report",
+    "quality": "launch.evaluation.quality",
 }
 """Module by name; the module defines the command under its name."""
 NAMES = ", ".join([DEFAULT, *INSPECTIONS])

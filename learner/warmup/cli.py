@@ -6,7 +6,6 @@ import json
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -21,10 +20,6 @@ from r3l.settings import yaml_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 SMALL_BYTES = 64 << 20  # of weights
-LEGEND = """\
-  success, reward: of first attempts; parsed: usable reflections; pivots: as the teacher chooses
-  guided, restart: success after a failure, by a retry with advice or a new attempt without
-  told: success if the task says every rule; reflection_cost: its tokens over those of an attempt"""
 
 
 def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F], F]:
@@ -54,7 +49,6 @@ def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F
     click.Choice(get_args(EarlierReasoning)),
     "what to do about a chat template that removes earlier reasoning",
 )
-@_setting("measured", click.IntRange(0), "held-out tasks played at the end")
 def warmup_command(
     envs: tuple[str, ...], options: tuple[str, ...], model: Path | None, out: Path, **settings: Any
 ) -> None:
@@ -79,22 +73,18 @@ def warmup_command(
     except OSError as error:
         raise UserError(f"--out {out}: cannot be made ({error.strerror})") from None
     try:
-        measured = warmup(recipe, out)
+        warmup(recipe, out)
     except BaseException:
         with suppress(OSError):  # it is not empty
             out.rmdir()
         raise
-    for name, quality in measured.items():
-        shares = " ".join(f"{k} {v:.2f}" for k, v in asdict(quality).items() if k != "tasks")
-        click.echo(f"{name} ({quality.tasks} tasks): {shares}")
-    if measured:
-        click.echo(LEGEND)
     small = "" if model else " --preset demo"
     world = [f"env.options.{option}" for option in options]
     if others := envs[1:]:
         world.append(f"env.others={json.dumps({name: {} for name in others})}")
     arguments = shlex.join(["--env", envs[0], "--model", str(out), *world])
-    click.echo(f"next: r3l-launch{small} {arguments}")
+    click.echo(f"measure it: r3l-launch quality {shlex.quote(str(out))}")
+    click.echo(f"train it: r3l-launch{small} {arguments}")
 
 
 def _options(envs: tuple[str, ...], given: tuple[str, ...]) -> dict[str, Any]:

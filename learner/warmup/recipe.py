@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from r3l.settings import yaml_text
 from r3l.settings.learner import LearnerConfig
 
 RECORD = "warmup.json"
-"""The file in a warmed-up folder that records how it was made, and its quality."""
+"""The file in a warmed-up folder that records how it was made, and its quality once measured."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,8 @@ class Recipe:
     `options`: the environment's options, allowed only if there is one environment. `model`: the
     Hugging Face folder to continue from; if None, the tiny policy is made. `withheld`: the number
     of rules of each world that are not taught. At each step the demonstrator knows such a rule with
-    probability `certainty`. `waste`: the share of its actions that do nothing. `measured`: the
-    number of held-out tasks to play at the end. `earlier_reasoning`: how to treat a chat template
-    that removes earlier reasoning, see r3l.rollout.chat.
+    probability `certainty`. `waste`: the share of its actions that do nothing. `earlier_reasoning`:
+    how to treat a chat template that removes earlier reasoning, see r3l.rollout.chat.
     """
 
     envs: tuple[str, ...]
@@ -41,7 +41,6 @@ class Recipe:
     withheld: int = 4
     certainty: float = 0.0
     waste: float = 0.03
-    measured: int = 100
     earlier_reasoning: EarlierReasoning = "refuse"
 
     @property
@@ -97,9 +96,8 @@ class Recipe:
 
 
 class Warmed(NamedTuple):
-    """Describes a world that a policy was warmed up for. `quality` has the fields of
-    learner.warmup.quality.Quality, and is empty if it was not measured. `steps` are the optimizer
-    steps of the warm start."""
+    """Describes a world that a policy was warmed up for. `quality`: what was measured of it, empty
+    if it was not. `steps`: the optimizer steps of the warm start."""
 
     env: str
     options: dict[str, Any]
@@ -114,7 +112,8 @@ def warmed_for(folder: Path) -> list[Warmed]:
     path = folder / RECORD
     try:
         made = json.loads(path.read_text(encoding="utf-8"))
-        skill, quality, steps = Skill(**made["skill"]), made["quality"], made["steps"]
+        skill, steps = Skill(**made["skill"]), made["steps"]
+        quality = made.get("quality", {})
         return [
             Warmed(world["env"], world["options"], skill, quality.get(world["env"], {}), steps)
             for world in made["worlds"]
@@ -124,6 +123,13 @@ def warmed_for(folder: Path) -> list[Warmed]:
             f"{path}: not a record of a warm start ({type(error).__name__}: {error}); "
             "make the folder with r3l-learner warmup"
         ) from None
+
+
+def keep_quality(folder: Path, quality: Mapping[str, Mapping[str, float]]) -> None:
+    """Add what was measured, by environment, to the record of a warmed-up folder."""
+    path = folder / RECORD
+    made = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(made | {"quality": quality}, indent=2) + "\n", encoding="utf-8")
 
 
 def _origin(folder: Path | None) -> Any:

@@ -14,7 +14,7 @@ import random
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +29,6 @@ from envs.demonstrations import demonstrating, warmup_tasks
 from learner.step.batch import Row
 from learner.warmup import lessons, tiny_policy
 from learner.warmup.lessons import Lesson
-from learner.warmup.local_policy import LocalPolicy
-from learner.warmup.quality import Quality, measure
 from learner.warmup.recipe import RECORD, Recipe
 from r3l.errors import UserError
 from r3l.model_folder import check_model_folder, read_tokenizer
@@ -48,8 +46,8 @@ POOL = 256
 """The number of lessons that are sorted by length together, so that batches need little padding."""
 
 
-def warmup(recipe: Recipe, out: Path) -> dict[str, Quality]:
-    """Warm up a policy and save it in `out`. Returns its quality on each environment.
+def warmup(recipe: Recipe, out: Path) -> None:
+    """Warm up a policy and save it in `out`.
 
     Raises UserError if an environment has no lessons or refuses an option.
     """
@@ -70,16 +68,7 @@ def warmup(recipe: Recipe, out: Path) -> dict[str, Quality]:
     tokenizer.save_pretrained(out)
     half = AutoModelForCausalLM.from_pretrained(out, dtype=torch.bfloat16, trust_remote_code=False)
     half.save_pretrained(out)
-    model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, trust_remote_code=False)
-    policy = LocalPolicy(model, chat, seed=recipe.seed)
-    quality = {}
-    if tasks := recipe.measured:
-        click.echo(f"warmup: playing up to {tasks} held-out tasks of each environment")
-        quality = {name: measure(policy, name, tasks, recipe.options) for name in recipe.envs}
-    measured = {"quality": {name: asdict(value) for name, value in quality.items()}}
-    text = json.dumps(recipe.record(out) | measured, indent=2)
-    (out / RECORD).write_text(text + "\n", encoding="utf-8")
-    return quality
+    (out / RECORD).write_text(json.dumps(recipe.record(out), indent=2) + "\n", encoding="utf-8")
 
 
 def lesson_stream(recipe: Recipe, chat: ChatFormat) -> Iterator[Lesson]:

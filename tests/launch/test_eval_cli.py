@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from envs.builtin.policy import builtin_policy
 from envs.evaluation.conversation import Conversation, Turn
-from launch.eval_cli import _into, main, progress_line
+from launch.eval_cli import main, progress_line
 from r3l.config import dump, load
 from r3l.errors import EngineDead
 from tests.r3l.rollout.test_chat import FORGETFUL, tokenizer_for
@@ -98,15 +98,6 @@ def test_ctrl_c_is_told_as_such_although_the_engine_ends_of_it_too(tmp_path, mon
     result = CliRunner().invoke(main, ["--out", str(tmp_path), "--tasks", "1"])
     said = "r3l-eval: interrupted; run the same command again to continue\n"
     assert (result.exit_code, result.stderr) == (130, said)
-
-
-def test_what_others_print_is_not_between_the_json(tmp_path, capfd):
-    with _into(tmp_path / "log"):
-        os.write(1, b"an engine starts\n")
-        os.system("echo so does its process >&2")
-    print("{}")
-    assert capfd.readouterr() == ("{}\n", "")
-    assert (tmp_path / "log").read_text() == "an engine starts\nso does its process\n"
 
 
 def test_progress_counts_attempts_and_their_success():

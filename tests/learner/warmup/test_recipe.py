@@ -30,7 +30,7 @@ def test_the_command_of_a_recipe_is_read_as_the_same_recipe(tmp_path: Path, monk
         earlier_reasoning="keep",
     )
     given = []
-    monkeypatch.setattr(warmup, "warmup", lambda recipe, out: given.append((recipe, out)) or {})
+    monkeypatch.setattr(warmup, "warmup", lambda recipe, out: given.append((recipe, out)))
     words = recipe.command(tmp_path / "out").split()
     assert words[:2] == ["r3l-learner", "warmup"]
     done = CliRunner().invoke(warmup_command, words[2:], catch_exceptions=False)

@@ -61,7 +61,7 @@ def test_batches_stay_within_their_budget_and_hold_every_lesson(lessons):
 
 def test_the_same_seed_gives_the_same_weights_and_a_folder_can_be_gone_on_from(tmp_path):
     for name, start in (("a", None), ("b", None), ("c", tmp_path / "a")):
-        recipe = Recipe(("keys",), start, steps=2, tokens_per_batch=512, measured=0)
+        recipe = Recipe(("keys",), start, steps=2, tokens_per_batch=512)
         warmup.warmup(recipe, tmp_path / name)
     a, b, c = (AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in "abc")
     assert all(torch.equal(a[key], b[key]) for key in a)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from learner.warmup.prefix_cache import PrefixCache
+from benchmarks.results.prefix_cache import PrefixCache
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.interfaces import FinishReason, Sample, SampleParams
 

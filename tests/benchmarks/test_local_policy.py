@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from learner.warmup import local_policy
-from learner.warmup.local_policy import LocalPolicy, draw
+from benchmarks.results import local_policy
+from benchmarks.results.local_policy import LocalPolicy, draw
 from r3l.rollout.interfaces import SampleParams
 
 END, VOCABULARY = 2, 50

@@ -1,17 +1,24 @@
-"""Measures how a warmed-up policy plays held-out tasks, reflects and follows guidance."""
+"""`r3l-launch quality`: measures how a warmed-up policy acts, reflects and follows guidance."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+import click
 
 from envs import registry
 from envs.base import Demonstrating
 from envs.demonstrations import demonstrating
+from launch.checks.of_model import resolve_model
+from launch.evaluation.own_engine import own_engine
+from learner.warmup.recipe import Warmed, keep_quality, warmed_for
+from r3l import config as configuration
 from r3l.algorithms.published.grpo import GRPOConfig
 from r3l.algorithms.r3l import R3LConfig
 from r3l.config import RunConfig
@@ -47,20 +54,63 @@ class Quality:
     reflection_cost: float
 
 
-def measure(
-    policy: Policy, env: str, count: int, options: Mapping[str, Any], *, seed: int = 0
+LEGEND = """\
+  success, reward: of first attempts; parsed: usable reflections; pivots: as the teacher chooses
+  guided, restart: success after a failure, by a retry with advice or a new attempt without
+  told: success if the task says every rule; reflection_cost: its tokens over those of an attempt"""
+ACTOR = ActorConfig(max_reflection_tokens=256)
+
+
+@click.command("quality")
+@click.argument("model", type=Path)
+@click.option(
+    "--tasks", type=click.IntRange(1), default=100, show_default=True, help="of each environment"
+)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+def quality(model: Path, tasks: int, overrides: tuple[str, ...]) -> None:
+    """Play held-out tasks with a policy of `r3l-learner warmup`, and record its quality in MODEL.
+
+    KEY=VALUE are settings, such as actor.earlier_reasoning=keep.
+    """
+    worlds = warmed_for(model)
+    reflections = f"actor.max_reflection_tokens={ACTOR.max_reflection_tokens}"
+    config = configuration.load(None, [f"model={model}", reflections, *overrides])
+    resolve_model(config.model, config.actor.earlier_reasoning)
+    log = model / "engine.log"
+    click.echo(f"starting an engine for {model} (log: {log})", err=True)
+    measured = asyncio.run(_measure_all(worlds, config, tasks, log))
+    keep_quality(model, {env: asdict(its) for env, its in measured.items()})
+    for env, its in measured.items():
+        shares = " ".join(f"{k} {v:.2f}" for k, v in asdict(its).items() if k != "tasks")
+        click.echo(f"{env} ({its.tasks} tasks): {shares}")
+    click.echo(LEGEND)
+
+
+async def _measure_all(
+    worlds: Sequence[Warmed], config: RunConfig, count: int, log: Path
+) -> dict[str, Quality]:
+    async with own_engine(config, log) as policy:
+        return {
+            world.env: await measure(policy, world.env, count, world.options, actor=config.actor)
+            for world in worlds
+        }
+
+
+async def measure(
+    policy: Policy, env: str, count: int, options: Mapping[str, Any], *, actor: ActorConfig = ACTOR
 ) -> Quality:
     """Play at most `count` held-out tasks at temperature 1: attempt, reflect, retry. Then restart
     the failed tasks, and play each task once more with every rule stated."""
-    tasks = registry.tasks(env, options, "eval", count, seed)
+    tasks = registry.tasks(env, options, "eval", count, seed=0)
     count = len(tasks)
-    groups = asyncio.run(_explore(policy, env, options, tasks, reflect=True))
+    explore = partial(_explore, policy, actor, env)
+    groups = await explore(options, tasks, reflect=True)
     firsts = [_slot(results, "base").trajectory for results in groups]
     seconds = [_slot(results, "distilled") for results in groups]
     failed = [i for i, first in enumerate(firsts) if first is None or first.reward < 1.0]
-    again = asyncio.run(_explore(policy, env, options, [tasks[i] for i in failed], reflect=False))
+    again = await explore(options, [tasks[i] for i in failed], reflect=False)
     informed = {**options, **getattr(demonstrating(env, **options), "told", dict)()}
-    told = asyncio.run(_explore(policy, env, informed, tasks, reflect=False))
+    told = await explore(informed, tasks, reflect=False)
     teacher = demonstrating(env, **options)
     thoughts = [slot.reflection for slot in seconds]
     right = [
@@ -81,12 +131,18 @@ def measure(
 
 
 async def _explore(
-    policy: Policy, env: str, options: Mapping[str, Any], tasks: Sequence[Task], *, reflect: bool
+    policy: Policy,
+    actor: ActorConfig,
+    env: str,
+    options: Mapping[str, Any],
+    tasks: Sequence[Task],
+    *,
+    reflect: bool,
 ) -> list[list[SlotResult]]:
     config = RunConfig(
         env=EnvConfig(name=env, options=dict(options)),
         algorithm=R3LConfig(group_size=2) if reflect else GRPOConfig(group_size=1, std="none"),
-        actor=ActorConfig(max_reflection_tokens=256),
+        actor=actor,
     )
     make = partial(registry.make, env, **options)
     return list(

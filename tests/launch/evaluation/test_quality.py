@@ -1,0 +1,67 @@
+"""The quality of the shipped policy, and the command that measures one."""
+
+import asyncio
+import json
+import shutil
+from contextlib import asynccontextmanager
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.results.alternate import sampler
+from envs.builtin.policy import builtin_policy
+from launch.cli import main
+from launch.evaluation import quality as command
+from launch.evaluation.quality import measure
+from learner.warmup.recipe import RECORD, warmed_for
+from r3l.errors import EngineDead
+
+
+def test_the_shipped_policy_reads_reflects_and_follows_advice_but_does_not_know_the_world():
+    quality = asyncio.run(measure(sampler(builtin_policy(), 0), "workshop", 64, {}))
+    assert quality.success <= 0.05
+    assert quality.reward == quality.success  # rewards are 0 or 1
+    assert quality.parsed >= 0.85
+    assert quality.pivots >= 0.7
+    assert quality.guided >= quality.restart + 0.15
+    assert quality.told >= 0.8  # 0.89 on average, with a standard deviation of 0.04
+    assert 1.5 <= quality.reflection_cost <= 3.5
+
+
+@pytest.fixture
+def warmed(tmp_path, monkeypatch):
+    """A warmed-up folder that was not measured, played in this process."""
+
+    @asynccontextmanager
+    async def engine(config, log):
+        yield sampler(builtin_policy(), 0)
+
+    monkeypatch.setattr(command, "own_engine", engine)
+    folder = tmp_path / "warm"
+    shutil.copytree(builtin_policy(), folder)
+    record = json.loads((folder / RECORD).read_text())
+    (folder / RECORD).write_text(json.dumps({k: v for k, v in record.items() if k != "quality"}))
+    return folder
+
+
+def test_the_quality_is_printed_and_kept_in_the_record(warmed):
+    assert warmed_for(warmed)[0].quality == {}
+    result = CliRunner().invoke(main, ["quality", str(warmed), "--tasks", "4"])
+    assert result.exit_code == 0, result.output
+    assert "workshop (4 tasks): success" in result.output and "reflection_cost" in result.output
+    assert warmed_for(warmed)[0].quality["tasks"] == 4
+
+
+def test_a_policy_is_whole_although_it_could_not_be_measured(warmed, monkeypatch):
+    @asynccontextmanager
+    async def none(config, log):
+        raise EngineDead("the engine did not start")
+        yield
+
+    before = (warmed / RECORD).read_bytes()
+    monkeypatch.setattr(command, "own_engine", none)
+    result = CliRunner().invoke(main, ["quality", str(warmed)])
+    assert (result.exit_code, (warmed / RECORD).read_bytes()) == (1, before)
+    assert result.output.endswith("r3l-launch: the engine did not start\n")
+    other = CliRunner().invoke(main, ["quality", str(warmed.parent)])
+    assert other.exit_code == 2 and "not a record of a warm start" in other.output
