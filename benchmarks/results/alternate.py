@@ -25,13 +25,13 @@ from typing import Any
 import torch
 
 from benchmarks.results.buffered import buffered
+from benchmarks.results.local_policy import LocalPolicy
 from benchmarks.results.taught import Taught
 from envs import TaskSource
 from envs.registry import make, task_source
 from learner.metrics.group_metrics import group_metrics
 from learner.step.batch import Row, rows_of
 from learner.step.trainer import Trainer
-from benchmarks.results.local_policy import LocalPolicy
 from r3l.algorithms.advantages import SUCCESS
 from r3l.config import RunConfig
 from r3l.records import Group, GroupPlan, Task

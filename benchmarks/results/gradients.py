@@ -33,10 +33,10 @@ from benchmarks.results.experiments import (
     gradients_setup_of,
 )
 from benchmarks.results.lines import LINES, append, read_lines
+from benchmarks.results.local_policy import LocalPolicy
 from envs.registry import task_source
 from learner.step.batch import Row, collate, micro_batches, rows_of
 from learner.step.trainer import Trainer
-from benchmarks.results.local_policy import LocalPolicy
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import UserError

@@ -119,9 +119,10 @@ def warmed_for(folder: Path) -> list[Warmed]:
             for world in made["worlds"]
         ]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else repr(error)
         raise UserError(
-            f"{path}: not a record of a warm start ({type(error).__name__}: {error}); "
-            "make the folder with r3l-learner warmup"
+            f"{path}: not a record of a warm start ({reason}); make the folder with r3l-learner "
+            "warmup"
         ) from None
 
 

@@ -45,7 +45,9 @@ def test_dials_make_the_lessons_the_record_and_the_commands_that_follow(tmp_path
     assert result.exit_code == 0, result.output
     assert f"measure it: r3l-launch quality {out}\n" in result.output
     world = "env.options.stations=2 env.options.words=3 env.options.summary=brief"
-    assert f"train it: r3l-launch --preset demo --env workshop --model {out} {world}" in result.output
+    assert (
+        f"train it: r3l-launch --preset demo --env workshop --model {out} {world}" in result.output
+    )
     ((env, options, skill, quality, _),) = warmed_for(out)
     given = {"stations": 2, "words": 3, "summary": "brief"}
     assert (env, skill.certainty) == ("workshop", 0.5)
