@@ -37,10 +37,10 @@ from learner.metrics.group_metrics import (
     replay_metrics,
     selection_metrics,
     staleness_metrics,
+    unread_reflection,
     without_fingerprint,
 )
 from learner.metrics.reporter import Reporter
-from learner.metrics.text_examples import correction_texts, unread_reflection
 from learner.publisher import WeightPublisher
 from learner.ranks import WARN_AFTER_S, meet, share_draw, still_waiting
 from learner.step.trainer import StepResult, Trainer
@@ -253,11 +253,10 @@ class Rank0:
             **self._service_metrics(version),
             **{f"learner/{name}": float(n) for name, n in self.counts.items()},
         }
-        texts = correction_texts(explored, version)
         if unread := unread_reflection(explored):
             notice_again("unread reflection", unread)
         shown = histograms(explored, draw.version) if self.actors else {}
-        self.reporter.step(version, metrics, shown, texts)
+        self.reporter.step(version, metrics, shown)
         cut = {name.removeprefix("group/"): value for name, value in metrics.items()}
         self._warn_of_truncation(cut, "training")
         self._report_evaluations(self.evaluator.collect())

@@ -21,6 +21,7 @@ from r3l.weights.manifest import fingerprints_agree
 
 Metrics = dict[str, float]
 REMEMBERED = 1000
+EXAMPLE = 160  # characters of a reflection in a notice
 
 
 def group_metrics(
@@ -78,6 +79,19 @@ def success_by_environment(groups: Sequence[Group]) -> Metrics:
         played[group.task.env] += len(bases)
         won[group.task.env] += sum(t is not None and t.reward >= SUCCESS for t in bases)
     return {env: won[env] / n for env, n in played.items() if n}
+
+
+def unread_reflection(groups: Sequence[Group]) -> str:
+    """Return a line with the beginning of a reflection, if no reflection of the step could be read;
+    else ""."""
+    reflections = [r.reflection for group in groups for r in group.results if r.reflection]
+    if not reflections or not all(reflection.cause for reflection in reflections):
+        return ""
+    first = reflections[0]
+    return (
+        f"none of the step's {len(reflections)} reflections can be read ({first.cause}); one "
+        f"begins {first.text[:EXAMPLE]!r}"
+    )
 
 
 def selection_metrics(groups: Sequence[Group], algorithm: Algorithm) -> Metrics:

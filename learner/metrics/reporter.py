@@ -33,22 +33,13 @@ class Reporter:
         if history.reached > start:
             self._line(AgainLine(start, history.reached))
 
-    def step(
-        self,
-        version: int,
-        metrics: dict[str, float],
-        histograms: dict[str, Any],
-        corrections: Sequence[str] = (),
-    ) -> None:
-        """Record one optimizer step. `corrections`: texts of learner.metrics.text_examples."""
+    def step(self, version: int, metrics: dict[str, float], histograms: dict[str, Any]) -> None:
+        """Record one optimizer step."""
         self.scalars(version, metrics)
         for tag in histograms:
             check_tag(tag)
-        for logger in self.loggers:
-            if histograms:
-                logger.histograms(version, histograms)
-            if corrections:
-                logger.texts(version, "group/correction", corrections)
+        for logger in self.loggers if histograms else ():
+            logger.histograms(version, histograms)
         self._line(StepLine(version, metrics))
 
     def evaluation(self, evaluation: Evaluation) -> None:

@@ -52,7 +52,6 @@ GROUP = (
     ("pivot", "histogram", "pivots of the retries, in steps"),
     ("rewards", "histogram", "rewards of the attempts"),
     ("lengths", "histogram", "lengths of the attempts, prompts included, in tokens"),
-    ("correction", "text", "an attempt, its reflection and its better retry, every ten steps"),
     ("no_contrast", "share", "groups whose rewards are all equal"),
     ("dropped", "share", "trajectories that the algorithm does not train on"),
     ("steps_mean", "steps", "length of a base trajectory"),

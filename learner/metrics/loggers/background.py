@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from learner.metrics.loggers.logger import Logger
@@ -38,10 +38,6 @@ class Background(Logger):
     def histograms(self, version: int, histograms: Mapping[str, Any]) -> None:
         """Queue arrays for writing."""
         self._later(lambda logger: logger.histograms(version, histograms))
-
-    def texts(self, version: int, tag: str, texts: Sequence[str]) -> None:
-        """Queue texts for writing."""
-        self._later(lambda logger: logger.texts(version, tag, texts))
 
     def close(self) -> None:
         """Write all queued data, for at most CLOSE_S."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -50,9 +50,6 @@ class Logger:
 
     def histograms(self, version: int, histograms: Mapping[str, Any]) -> None:
         """Write a version's arrays, keyed by tag."""
-
-    def texts(self, version: int, tag: str, texts: Sequence[str]) -> None:
-        """Write texts in Markdown."""
 
     def close(self) -> None:
         """Write all buffered data."""

@@ -1,4 +1,4 @@
-"""Writes TensorBoard's files: curves, histograms, texts, dashboards.
+"""Writes TensorBoard's files: curves, histograms, dashboards.
 
 A removed folder or a full disk never ends a run. Writes are then lost, with one notice, until new
 files are begun after AGAIN_S.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -53,11 +53,6 @@ class TensorBoard(Logger):
                 writer.add_histogram(tag, values, version)
 
         self._write(write)
-
-    def texts(self, version: int, tag: str, texts: Sequence[str]) -> None:
-        """Write texts in Markdown."""
-        if texts:
-            self._write(lambda writer: writer.add_text(tag, "\n\n---\n\n".join(texts), version))
 
     def close(self) -> None:
         """Write all buffered data, and mark the run as ended."""

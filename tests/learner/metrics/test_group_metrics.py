@@ -9,6 +9,7 @@ from learner.metrics.group_metrics import (
     selection_metrics,
     staleness_metrics,
     success_by_environment,
+    unread_reflection,
     without_fingerprint,
 )
 from r3l.config import load
@@ -95,6 +96,16 @@ def test_staleness_is_the_age_of_the_oldest_step_at_the_draw() -> None:
 def test_metrics_without_data_are_left_out() -> None:
     metrics = group_metrics([explore_group((0.0,), ())])
     assert "group/success_retry" not in metrics and "group/pivot_relative" not in metrics
+
+
+def test_an_unread_reflection_is_shown_only_if_the_step_has_no_other() -> None:
+    read = replace(explore_group((0.0,), ()).results[0], reflection=ReflectionRecord("{}"))
+    good = replace(explore_group((0.0,), ()), results=(read,))
+    thought = ReflectionRecord("Well, I think\nthat", cause="not_json")
+    bad = replace(good, results=(replace(read, reflection=thought),))
+    assert unread_reflection([good]) == unread_reflection([good, bad]) == ""
+    line = unread_reflection([bad])
+    assert "not_json" in line and "Well, I think" in line and "\n" not in line
 
 
 def test_two_engines_with_other_weights_of_one_version_raise_the_alarm() -> None:

@@ -47,8 +47,7 @@ def write_run(run: Path, steps: int = 40) -> None:
         learnt = 1 - np.exp(-step / 15)
         metrics = {tag: float(learnt + 0.05 * rng.normal()) for tag in TAGS - {"eval/success"}}
         values = {"group/rewards": rng.random(50), "group/pivot": rng.integers(0, 9, 50)}
-        corrections = ["**task-7**: Look first."] if step == 1 else []
-        reporter.step(step, metrics, values, corrections)
+        reporter.step(step, metrics, values)
         if step % 10 == 0:
             attempts = [Conversation(f"t{n}", 0, reward=float(n < 10 * learnt)) for n in range(10)]
             reporter.evaluation(Evaluation(step, attempts, report(attempts)))
@@ -123,7 +122,6 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Any:
     [
         ("custom_scalars", ["Learning", "Groups and retries", "Staleness", "Throughput"]),
         ("histograms", ["group/rewards", "group/pivot"]),
-        ("text", ["group/correction", "Look first."]),
         ("hparams", ["learner.lr", "eval/success"]),
     ],
 )
