@@ -7,22 +7,20 @@ It runs next to training. A command that fails or is slow costs a notice, not th
 
 from __future__ import annotations
 
-import logging
 import shlex
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
+from subprocess import DEVNULL
 
 import psutil
 
 from r3l.errors import UserError
 from r3l.process.notices import notice
 
-log = logging.getLogger(__name__)
 ROUND_S = 0.2
 STOPPED_S = 5.0
 """How long a run waits once it was asked to stop, in seconds. All its processes have 30."""
@@ -67,10 +65,8 @@ class CheckpointCommand:
         """Queues the command for a folder. It replaces the waiting command of an earlier step, if
         any."""
         for earlier in self.busy():
-            if _kind(earlier) == _kind(folder) and self._jobs[earlier].cancel():
-                log.warning(
-                    "on_checkpoint: skipping %s because %s is newer", earlier.name, folder.name
-                )
+            if _kind(earlier) == _kind(folder):
+                self._jobs[earlier].cancel()  # unless it is running
         self._jobs[folder] = self._thread.submit(self._execute, folder.absolute(), step)
 
     def busy(self) -> list[Path]:
@@ -82,12 +78,12 @@ class CheckpointCommand:
 
         `stopped` is called every ROUND_S. Once it returns true, the commands have STOPPED_S left.
         """
-        ends, shortened = time.monotonic() + self._limit_s, False
+        ends = time.monotonic() + self._limit_s
         if left := self.busy():
             notice(f"on_checkpoint: the run waits up to {self._limit_s:g} s for {_names(left)}")
         while (left := self.busy()) and time.monotonic() < ends:
-            if stopped() and not shortened:
-                ends, shortened = min(ends, time.monotonic() + STOPPED_S), True
+            if stopped():
+                ends = min(ends, time.monotonic() + STOPPED_S)
             wait([self._jobs[folder] for folder in left], ROUND_S)
         if left:
             notice(f"on_checkpoint: the run ends before the command on {_names(left)} has ended")
@@ -95,28 +91,26 @@ class CheckpointCommand:
         self._thread.shutdown(cancel_futures=True)
 
     def _execute(self, folder: Path, step: int) -> None:
-        ends = time.monotonic() + self._limit_s
         try:
-            line = arguments(self._command, folder, step)
-            process = subprocess.Popen(line, stdin=subprocess.DEVNULL)
+            why = self._failure(arguments(self._command, folder, step))
         except OSError as error:
-            self._fail(folder, str(error))
-            return
+            why = str(error)
+        if why:
+            self.failed += 1
+            notice(f"on_checkpoint: failed on {folder.name}: {why}; see logs/learner.log")
+
+    def _failure(self, line: list[str]) -> str:
+        """Runs a command; returns why it failed, or ""."""
+        process, ends = psutil.Popen(line, stdin=DEVNULL), time.monotonic() + self._limit_s
         while process.poll() is None and time.monotonic() < ends and not self._closed:
             time.sleep(ROUND_S)
-        if process.poll() is None:
-            top = psutil.Process(process.pid)
-            for running in (*top.children(recursive=True), top):
-                with suppress(psutil.NoSuchProcess):
-                    running.kill()
-            process.wait()
-            self._fail(folder, "killed" if self._closed else f"killed after {self._limit_s:g} s")
-        elif process.returncode:
-            self._fail(folder, f"exit code {process.returncode}")
-
-    def _fail(self, folder: Path, why: str) -> None:
-        self.failed += 1
-        notice(f"on_checkpoint: failed on {folder.name}: {why}; see logs/learner.log")
+        if process.poll() is not None:
+            return f"exit code {process.returncode}" if process.returncode else ""
+        for running in (*process.children(recursive=True), process):
+            with suppress(psutil.NoSuchProcess):
+                running.kill()
+        process.wait()
+        return "killed" if self._closed else f"killed after {self._limit_s:g} s"
 
 
 def _kind(folder: Path) -> str:
