@@ -101,8 +101,7 @@ async def measure(requests: int, seconds: float, repeat: int, endpoint: str) -> 
     metrics = policy.metrics
     print(
         f"median ratio {median(ratios):.2f} at {requests} requests; prefix cache hits "
-        f"{metrics.cached_tokens / metrics.prompt_tokens:.0%}, of retries' prefixes "
-        f"{metrics.retry_cached_tokens / max(metrics.retry_prefix_tokens, 1):.0%}"
+        f"{metrics.cached_tokens / metrics.prompt_tokens:.0%}"
     )
     policy.close()
 

@@ -72,12 +72,6 @@ class ActorMetrics:
     )
     prompt_tokens: int = _total("actor/prompt_tokens", "tokens", "given as prompts")
     cached_tokens: int = _total("actor/cached_tokens", "tokens", "of prompts in the prefix cache")
-    retry_prefix_tokens: int = _total(
-        "actor/retry_prefix_tokens", "tokens", "of retries' prompts that these weights saw before"
-    )
-    retry_cached_tokens: int = _total(
-        "actor/retry_cached_tokens", "tokens", "of those in the prefix cache"
-    )
     session_wait_s: float = _total(
         "actor/session_wait_s", "s", "attempts waited for a session of the environment's processes"
     )

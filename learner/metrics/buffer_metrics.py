@@ -47,6 +47,4 @@ def actor_metrics(actors: Mapping[str, Mapping[str, float]], version: int) -> Me
         metrics["weights/version_lag"] = version - min(actor.weight_version for actor in present)
     if prompts := metrics.get("actor/prompt_tokens", 0.0):
         metrics["actor/prefix_hit"] = metrics["actor/cached_tokens"] / prompts
-    if prefixes := metrics.get("actor/retry_prefix_tokens", 0.0):
-        metrics["actor/retry_prefix_hit"] = metrics["actor/retry_cached_tokens"] / prefixes
     return finite(metrics)

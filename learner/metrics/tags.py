@@ -103,7 +103,6 @@ BUFFER = (
 ACTOR = (
     ("tokens_per_s", "tokens/s", "sampled since the step before"),
     ("prefix_hit", "share", "prompt tokens in the prefix cache"),
-    ("retry_prefix_hit", "share", "the same, only of the prefixes that retries repeat"),
 )
 
 LEARNER = (

@@ -42,7 +42,7 @@ from r3l.rollout import explorers, reflection
 from r3l.rollout.attempt import Attempt, ParamsOfStep, Tokens, branch, play, start
 from r3l.rollout.env_calls import guarded
 from r3l.rollout.explorers import Opening
-from r3l.rollout.interfaces import Environment, EnvSpec, Policy, SampleParams, SeenPrefix
+from r3l.rollout.interfaces import Environment, EnvSpec, Policy, SampleParams
 from r3l.rollout.prompts import Prompts
 
 log = logging.getLogger(__name__)
@@ -245,8 +245,7 @@ class _Explorer:
         played = self.played.get(slot)
         attempt = await branch(base, pivot, self.task, chat, env, diagnosis.guidance, played)
         guided_from = len(attempt.shown.ids)
-        seen = SeenPrefix(len(attempt.record.ids), int(base.step_versions[pivot]))
-        params = self._step_params(env.spec, "distilled", slot, base.temperature, pivot, seen)
+        params = self._step_params(env.spec, "distilled", slot, base.temperature)
         await play(attempt, self.policy, env, params)
         retry = attempt.trajectory("distilled", slot, parent=slot, pivot=pivot)
         aux: tuple[AuxSample, ...] = ()
@@ -255,20 +254,12 @@ class _Explorer:
             aux = (_reflection_sample(diagnosis), _guided_suffix(attempt, guided_from))
         return _resolved(slot, "done", diagnosis.thought, aux, retry)
 
-    def _step_params(
-        self,
-        spec: EnvSpec,
-        role: str,
-        slot: int,
-        temperature: float,
-        pivot: int = 0,
-        seen: SeenPrefix | None = None,
-    ) -> ParamsOfStep:
+    def _step_params(self, spec: EnvSpec, role: str, slot: int, temperature: float) -> ParamsOfStep:
         budget = self.config.actor.max_response_tokens or spec.max_response_tokens
 
         def params(step: int) -> SampleParams:
-            seed, repeated = self._seed(role, slot, step), seen if 0 < step == pivot else None
-            return SampleParams(budget, temperature, seed, stop=tuple(spec.stop), seen=repeated)
+            seed = self._seed(role, slot, step)
+            return SampleParams(budget, temperature, seed, stop=tuple(spec.stop))
 
         return params
 

@@ -14,21 +14,12 @@ FinishReason = Literal["stop", "length", "overflow"]
 
 
 @dataclass(frozen=True)
-class SeenPrefix:
-    """The length in `tokens` of a prompt's beginning that was already sent to policy `version`."""
-
-    tokens: int
-    version: int
-
-
-@dataclass(frozen=True)
 class SampleParams:
     """How one response is sampled.
 
     `max_tokens`: budget in tokens. `temperature` 0 is greedy. `seed` None uses the engine's own
     random stream. `json_schema` constrains decoding to that schema. A response also ends after any
-    text of `stop`, which stays part of it. `seen`: the beginning of the prompt that was already
-    sent; the engine measures how much of it is cached.
+    text of `stop`, which stays part of it.
     """
 
     max_tokens: int
@@ -36,7 +27,6 @@ class SampleParams:
     seed: int | None = None
     json_schema: dict[str, Any] | None = None
     stop: tuple[str, ...] = ()
-    seen: SeenPrefix | None = None
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ DASHBOARDS: dict[str, Charts] = {
         "trained tokens/s": ("learner/tokens_per_s",),
         "idle share: who waits": ("learner/idle_share", "actor/idle_share"),
         "seconds of a step": ("learner/step_s", "learner/wait_s", "learner/pack_s"),
-        "prompt tokens in the prefix cache": ("actor/prefix_hit", "actor/retry_prefix_hit"),
+        "prompt tokens in the prefix cache": ("actor/prefix_hit",),
         "weights, bytes": ("weights/full_bytes", "weights/patch_bytes"),
     },
 }

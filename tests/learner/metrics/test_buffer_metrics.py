@@ -33,8 +33,8 @@ def test_totals_count_every_actor_that_ever_reported_and_other_metrics_the_prese
 
 
 def test_cache_hits_are_shares_of_all_actors_tokens() -> None:
-    busy = ActorMetrics(prompt_tokens=90, cached_tokens=45, retry_prefix_tokens=8)
-    idle = ActorMetrics(prompt_tokens=10, cached_tokens=5, retry_cached_tokens=6)
+    busy = ActorMetrics(prompt_tokens=90, cached_tokens=45)
+    idle = ActorMetrics(prompt_tokens=10, cached_tokens=5)
     metrics = actor_metrics({"a": busy.numbers(), "b": idle.numbers()}, version=0)
-    assert metrics["actor/prefix_hit"] == 0.5 and metrics["actor/retry_prefix_hit"] == 0.75
+    assert metrics["actor/prefix_hit"] == 0.5
     assert "actor/prefix_hit" not in actor_metrics({"a": ActorMetrics().numbers()}, version=0)
