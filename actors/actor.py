@@ -20,7 +20,7 @@ from typing import NoReturn
 from actors.buffer_requests import BufferRequests
 from actors.engine import VLLMPolicy
 from actors.utilization import Occupancy
-from actors.weights.subscriber import WeightSource, follow
+from actors.weights.subscriber import WeightSubscriber, follow
 from buffer import AsyncBufferClient, Lease
 from r3l.config import RunConfig
 from r3l.errors import Conflict, EngineDead, EngineSick, LeaseLost
@@ -52,7 +52,7 @@ class Actor:
         name: str,
         policy: VLLMPolicy,
         client: AsyncBufferClient,
-        subscriber: WeightSource,
+        subscriber: WeightSubscriber,
         make_env: Callable[[Task], Environment],
         config: RunConfig,
     ) -> None:
@@ -80,7 +80,7 @@ class Actor:
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 loops = (self._explore_forever(), self._heartbeat(), self._watch())
-                for loop in (*loops, follow(self.subscriber, self.policy)):
+                for loop in (*loops, follow(self.subscriber, self.policy.load)):
                     self._tasks.create_task(loop)
                 await self.stop.wait()
                 raise Stopped

@@ -118,7 +118,8 @@ class BufferRequests:
             except (LimitExceeded, RecordError) as error:
                 if refused:
                     raise  # the result is not the reason
-                refused, cause = True, _cause(error)
+                large = isinstance(error, LimitExceeded) or error.cause == "too_large"
+                refused, cause = True, "too_large" if large else "bad_record"
                 self.metrics.refused[cause] += 1
                 log.error("%s: %s %d was refused: %s", group_id, result.role, result.slot, error)
                 result = SlotResult(result.role, result.slot, "failed", cause=cause)
@@ -153,9 +154,3 @@ class BufferRequests:
             self.metrics.store_full += 1
         else:
             self.metrics.buffer_unavailable += 1
-
-
-def _cause(error: LimitExceeded | RecordError) -> str:
-    """Return the cause to count a refused result under."""
-    large = isinstance(error, LimitExceeded) or error.cause == "too_large"
-    return "too_large" if large else "bad_record"

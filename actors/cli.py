@@ -44,7 +44,7 @@ end_with_starter()
     "--weights",
     "weights_endpoint",
     required=True,
-    help="weight publisher, tcp://host:port, or the run's journal, file:///path/of/journal",
+    help="weight publisher, tcp://host:port",
 )
 @click.option(
     "--name",
@@ -115,9 +115,8 @@ async def _run(
     from actors.actor import Actor
     from actors.engine import VLLMPolicy
     from actors.engine_arguments import check_engine_arguments
-    from actors.weights.journal_follower import SCHEME, JournalFollower
     from actors.weights.load_check import LoadCheck
-    from actors.weights.subscriber import WeightSource, WeightSubscriber
+    from actors.weights.subscriber import WeightSubscriber
     from buffer import AsyncBufferClient
     from envs.isolation.pool import environments_of_all
 
@@ -125,11 +124,7 @@ async def _run(
     check_model_folder(model, f"model {config.model}")
     check_engine_arguments(config.actor)
     limit = SET_LIMIT * weight_bytes(model)
-    subscriber: WeightSource
-    if weights_endpoint.startswith(SCHEME):
-        subscriber = JournalFollower(weights_endpoint)
-    else:
-        subscriber = WeightSubscriber(weights_endpoint, keys=keys, set_limit=limit)
+    subscriber = WeightSubscriber(weights_endpoint, keys=keys, set_limit=limit)
     patience, wanted = config.buffer.patience_s, config.actor.concurrent_requests
     metrics = ActorMetrics()
     try:

@@ -27,7 +27,7 @@ from r3l.process.memory import STEADY_MEMORY
 from r3l.process.pinned_versions import warn_of_other_versions
 from r3l.rollout import symptoms
 from r3l.rollout.chat import ChatFormat
-from r3l.rollout.interfaces import Sample, SampleParams, SeenPrefix
+from r3l.rollout.interfaces import Sample, SampleParams
 from r3l.settings.actor import ActorConfig
 from r3l.weights.manifest import Manifest, fingerprint
 
@@ -45,14 +45,11 @@ CPU_ENVIRONMENT = {
 }
 
 
-REMEMBERED = 16  # versions whose fingerprints are kept for attempts sampled by them
-
-
 class VLLMPolicy:
     """Implements `r3l.rollout.interfaces.Policy` with one vLLM engine.
 
-    `version` is the policy version for new requests. `fingerprints` holds the weight hashes of the
-    newest versions. `metrics` counts the requests, `load_check` checks every load, and `merger`
+    `version` is the policy version for new requests. `fingerprints` holds the weight hash of each
+    version it had. `metrics` counts the requests, `load_check` checks every load, and `merger`
     merges adapters that are published alone. An engine that does not reply for `timeout_s` counts
     as dead.
     """
@@ -161,25 +158,16 @@ class VLLMPolicy:
             float(choices[token].logprob)
             for token, choices in zip(tokens, reply.logprobs, strict=True)
         )
-        cached, seen = output.num_cached_tokens or 0, params.seen
-        unchanged = seen is not None and seen.version == version == newest
         if symptom := symptoms.of_logprobs(logprobs):
             raise EngineSick(symptom.message, cause=symptom.cause)
-        self._count(len(token_ids), len(tokens), cached, seen if unchanged else None)
+        self.metrics.generated_tokens += len(tokens)
+        self.metrics.prompt_tokens += len(token_ids)
+        self.metrics.cached_tokens += output.num_cached_tokens or 0
         if reply.finish_reason == "length":
             reason = "overflow" if room < params.max_tokens else "length"
         else:
             reason = "stop"
         return Sample(tokens, logprobs, version, newest, reason)  # type: ignore[arg-type]
-
-    def _count(self, prompt: int, sampled: int, cached: int, seen: SeenPrefix | None) -> None:
-        """Count the tokens of a finished request."""
-        self.metrics.generated_tokens += sampled
-        self.metrics.prompt_tokens += prompt
-        self.metrics.cached_tokens += cached
-        if seen is not None:
-            self.metrics.retry_prefix_tokens += seen.tokens
-            self.metrics.retry_cached_tokens += min(cached, seen.tokens)
 
     async def _generate(self, token_ids: Sequence[int], params: SampleParams, budget: int) -> Any:
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
@@ -277,8 +265,6 @@ class VLLMPolicy:
                     f"the engine failed to load weights {manifest.version}: {error!r:.500}"
                 ) from error
         self.fingerprints[manifest.version] = fingerprint(engine_hash, manifest)
-        for old in sorted(self.fingerprints)[:-REMEMBERED]:
-            del self.fingerprints[old]
         pause = time.monotonic() - began
         self.metrics.paused_s += pause
         return pause

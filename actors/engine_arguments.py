@@ -8,13 +8,12 @@ Checking the user's arguments does not import vllm, so that a launcher can do it
 from __future__ import annotations
 
 import ast
-from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from r3l.errors import UserError
+from r3l.errors import UserError, did_you_mean
 from r3l.settings.actor import ActorConfig
 
 OWNED_ARGUMENTS = {
@@ -40,9 +39,10 @@ def check_engine_arguments(config: ActorConfig) -> None:
             raise UserError(f"actor.engine.{name}: set by the actor itself; {hint}")
         known = known_arguments()
         if known and name not in known:
-            near = get_close_matches(name.replace("-", "_").lower(), known, n=1)
-            hint = f"did you mean {near[0]}?" if near else "see vLLM's engine arguments"
-            raise UserError(f"actor.engine.{name}: not an engine argument of vLLM; {hint}")
+            hint = did_you_mean(name.replace("-", "_").lower(), known)
+            raise UserError(
+                f"actor.engine.{name}: not an engine argument of vLLM{hint}; see its documentation"
+            )
 
 
 @cache
@@ -74,11 +74,11 @@ def engine_arguments(
     from actors.weights.vllm_backend import BACKEND, WORKER_EXTENSION
 
     check_engine_arguments(config)
-    on_cpu = {} if torch.cuda.is_available() else _cpu_arguments(context_length)
+    gpu = torch.cuda.is_available()
     return {
         "model": str(model),
         "trust_remote_code": False,
-        "dtype": config.dtype if config.dtype != "auto" else _auto_dtype(),
+        "dtype": config.dtype if config.dtype != "auto" else "bfloat16" if gpu else "float32",
         "max_model_len": context_length,
         "enable_prefix_caching": True,
         # Of the distribution that tokens are drawn from; vLLM's default ignores the temperature.
@@ -91,7 +91,7 @@ def engine_arguments(
         ),
         "weight_transfer_config": WeightTransferConfig(backend=BACKEND),
         "worker_extension_cls": WORKER_EXTENSION,
-        **on_cpu,
+        **({} if gpu else _cpu_arguments(context_length)),
         **config.engine,
     }
 
@@ -111,9 +111,3 @@ def _cpu_arguments(context_length: int) -> dict[str, Any]:
         "block_size": 32,
         "kv_cache_memory_bytes": 1 << 30,
     }
-
-
-def _auto_dtype() -> str:
-    import torch
-
-    return "bfloat16" if torch.cuda.is_available() else "float32"

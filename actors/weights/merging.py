@@ -43,8 +43,10 @@ class Merger:
         check_base(manifest, self._model)
         names: set[str] | None = set(adapted_names(manifest))
         if self._staged is None:
-            self._staged = StagedWeights(self._layout(manifest.adapters.dtype), manifest.origin)
-            names = None
+            dtype = manifest.adapters.dtype if self._dtype == "auto" else self._dtype
+            base = base_tensors(self._model)
+            layout = Layout.of((name, dtype, tuple(t.shape)) for name, t in base)
+            self._staged, names = StagedWeights(layout, manifest.origin), None
         adapters = dict(staged_tensors(path, manifest.layout))
         base = base_tensors(self._model, names)
         self._write(self._staged, merged_into(base, adapters, manifest.adapters))
@@ -59,10 +61,6 @@ class Merger:
         if self._staged is not None:
             self._staged.close()
             self._staged = None
-
-    def _layout(self, trained: str) -> Layout:
-        dtype = trained if self._dtype == "auto" else self._dtype
-        return Layout.of((name, dtype, tuple(t.shape)) for name, t in base_tensors(self._model))
 
     def _write(self, staged: StagedWeights, tensors: Iterable[tuple[str, Tensor]]) -> None:
         import torch

@@ -15,17 +15,16 @@ import itertools
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import zmq
 import zmq.asyncio
 
 from actors.weights.chunk_requests import ChunkRange, ChunkRequests, CompleteChunk, RangeSize
-from actors.weights.journal_follower import JournalFollower
 from actors.weights.staging import UNKNOWN, StagedWeights
-from buffer.wire.curve_keys import ClientKeys, load, present
+from buffer.wire import curve_keys
 from r3l.actor_metrics import ActorMetrics
 from r3l.codec import pack, unpack
 from r3l.endpoints import check_endpoint
@@ -71,7 +70,7 @@ class WeightSubscriber:
         self.staged: StagedWeights | None = None
         self._requests, self._range_size = ChunkRequests(), RangeSize()
         self._late = False  # newer versions come faster than this link carries one
-        self._keys = load(ClientKeys, keys) if keys else None
+        self._keys = curve_keys.load(curve_keys.ClientKeys, keys) if keys else None
         self._rids = itertools.count()
         self._context = zmq.asyncio.Context()
         self._socket: zmq.asyncio.Socket | None = None
@@ -123,7 +122,11 @@ class WeightSubscriber:
                 wanted = requested.pop(header.get("rid", UNKNOWN), None)
                 self._check_reply(header, manifest, wanted)
                 assert wanted is not None
-                nbytes = self._count(payload, whole=bool(header.get("full")))
+                nbytes = sum(map(len, payload))
+                if header.get("full"):
+                    self.metrics.weights_full_bytes += nbytes
+                else:
+                    self.metrics.weights_patch_bytes += nbytes
                 self._range_size.received(wanted, nbytes, time.monotonic() - asked)
                 have = staged.versions[wanted.chunk]
                 complete = self._requests.add(wanted, have, header, payload)
@@ -141,15 +144,6 @@ class WeightSubscriber:
         finally:  # threads cannot be cancelled
             await asyncio.gather(*staging, return_exceptions=True)
         return staged
-
-    def _count(self, frames: Sequence[memoryview], *, whole: bool) -> int:
-        """Add the size of these frames to the metrics, and return it."""
-        size = sum(len(frame) for frame in frames)
-        if whole:
-            self.metrics.weights_full_bytes += size
-        else:
-            self.metrics.weights_patch_bytes += size
-        return size
 
     def disconnect(self) -> None:
         """Close the connection; the next request opens a new one."""
@@ -229,7 +223,7 @@ class WeightSubscriber:
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
         if self._keys is not None:
-            present(socket, self._keys)
+            curve_keys.present(socket, self._keys)
         socket.connect(self.endpoint)
         return socket
 
@@ -275,17 +269,11 @@ async def _until_fewer(tasks: set[asyncio.Task[None]], limit: int) -> None:
             task.result()
 
 
-WeightSource = WeightSubscriber | JournalFollower
+Load = Callable[[str, Manifest], Awaitable[float]]
+"""Loads a staged set into an engine; returns the pause in seconds."""
 
 
-class LoadsWeights(Protocol):
-    """The protocol of an engine that loads staged sets."""
-
-    async def load(self, path: str, manifest: Manifest) -> float:
-        """Load the set while running requests wait; returns the pause in seconds."""
-
-
-async def follow(subscriber: WeightSource, policy: LoadsWeights, *, every_s: float = 0.1) -> None:
+async def follow(subscriber: WeightSubscriber, load: Load, *, every_s: float = 0.1) -> None:
     """Keep the engine on the newest weights until cancelled.
 
     A failed fetch is counted and repeated while generation continues. Versions are skipped if they
@@ -300,7 +288,7 @@ async def follow(subscriber: WeightSource, policy: LoadsWeights, *, every_s: flo
                 staged = await subscriber.fetch(manifest)
                 metrics.weights_fetch_s = time.monotonic() - began
                 subscriber.loaded = None
-                metrics.weights_pause_s = await policy.load(staged.path, manifest)
+                metrics.weights_pause_s = await load(staged.path, manifest)
                 subscriber.loaded = (manifest.origin, manifest.version)
                 metrics.weights_updates += 1
                 log.info("weights %d: fetch %.3f s, pause %.3f s", manifest.version,

@@ -86,10 +86,6 @@ class Journal:
         self._forget()
         return size
 
-    def manifest(self, version: int) -> Manifest:
-        """Reads the manifest of a version. Raises UserError like `rebuild`."""
-        return self._entry(version).manifest
-
     def rebuild(self, version: int) -> tuple[Manifest, Bytes]:
         """Rebuilds the manifest and all bytes (uint8 [total]) of a version.
 

@@ -27,7 +27,7 @@ from r3l.errors import EngineDead, EngineSick, UserError
 from r3l.model_folder import model_digest
 from r3l.records import Task
 from r3l.rollout import attempt as rollout
-from r3l.rollout.interfaces import EnvSpec, SampleParams, SeenPrefix
+from r3l.rollout.interfaces import EnvSpec, SampleParams
 from r3l.settings.actor import ActorConfig
 from r3l.weights.low_rank import PREFIX
 from r3l.weights.manifest import Adapters
@@ -166,7 +166,7 @@ def test_a_damaged_patch_is_fetched_whole_while_generation_goes_on(
 
     async def scenario() -> None:
         policy = served.policy
-        following = asyncio.create_task(follow(served.subscriber, policy, every_s=0.01))
+        following = asyncio.create_task(follow(served.subscriber, policy.load, every_s=0.01))
         served.version += 1
         served.publisher.publish(served.version, saved)
         while served.version not in policy.fingerprints:
@@ -297,7 +297,7 @@ def test_a_long_sample_survives_damaged_patches_and_lost_or_silent_publishers(
     async def scenario() -> None:
         nonlocal weights
         sampling = asyncio.create_task(policy.sample(PROMPT, SampleParams(1400, seed=1)))
-        following = asyncio.create_task(follow(subscriber, policy, every_s=0.01))
+        following = asyncio.create_task(follow(subscriber, policy.load, every_s=0.01))
         for count, harm in enumerate((flipped, truncated), 1):
             await damaged(harm)
             assert failures["patch_damaged"] == count
@@ -334,22 +334,15 @@ def test_a_retry_finds_its_prefix_cached_unless_the_weights_changed(
     prefix = [*PROMPT, *PROMPT[::-1]]
     served.update(saved)
 
-    async def ask(prompt: list[int], version: int) -> None:
-        seen = SeenPrefix(len(prefix), version)
-        await served.policy.sample(prompt, SampleParams(4, seen=seen))
-
     def hit() -> float:
-        tokens, cached = metrics.retry_prefix_tokens, metrics.retry_cached_tokens
-        served.run(ask([*prefix, 300, 301, 302], served.version))
-        return (metrics.retry_cached_tokens - cached) / (metrics.retry_prefix_tokens - tokens)
+        cached = metrics.cached_tokens
+        served.run(served.policy.sample([*prefix, 300, 301, 302], SampleParams(4)))
+        return (metrics.cached_tokens - cached) / len(prefix)
 
     assert hit() == 0.0
     assert hit() > 0.9
     served.update(stepped(saved))
     assert hit() == 0.0
-    counted = metrics.retry_prefix_tokens
-    served.run(ask(prefix, served.version - 1))
-    assert metrics.retry_prefix_tokens == counted, "of other weights, so nothing could be cached"
 
 
 def test_a_full_context_ends_a_response_with_its_cause(served: Served) -> None:

@@ -1,15 +1,13 @@
 """Adapters that are published alone, merged into the base model as the learner merges them."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from actors.weights.journal_follower import JournalFollower
 from actors.weights.merging import Merger
-from actors.weights.staging import staged_tensors
+from actors.weights.staging import StagedWeights, staged_tensors
 from learner.publisher import WeightPublisher
 from learner.step import full_weights
 from learner.step.adapters import published_apart
@@ -45,9 +43,13 @@ def published(lm: Any, model: Path, folder: Path) -> Published:
     return whole
 
 
-def fetched(follower: JournalFollower, version: int) -> tuple[str, Manifest]:
-    manifest = follower.journal.manifest(version)
-    return asyncio.run(follower.fetch(manifest)).path, manifest
+def staged(folder: Path, version: int) -> tuple[StagedWeights, Manifest]:
+    """A version of a journal, staged as an actor does."""
+    manifest, data = Journal(folder).rebuild(version)
+    staged = StagedWeights(manifest.layout, manifest.origin)
+    for index in range(manifest.layout.num_chunks):
+        staged.replace(index, manifest, data[manifest.layout.span(index)].data)
+    return staged, manifest
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -55,11 +57,11 @@ def test_a_merged_set_has_the_bytes_of_the_learners_weights(tmp_path: Path, dtyp
     model = tiny_folder(tmp_path / "model")
     lm = adapted(model, getattr(torch, dtype))
     versions = published(lm, model, tmp_path / "journal")
-    follower, merger = JournalFollower(f"file://{tmp_path}/journal"), Merger(model)
+    merger = Merger(model)
     for version, weights in enumerate(versions, start=1):
-        path, manifest = fetched(follower, version)
+        adapters, manifest = staged(tmp_path / "journal", version)
         assert manifest.layout.total_bytes < sum(t.nbytes for t in weights.values()) / 4
-        path, whole = merger.whole(path, manifest)
+        path, whole = merger.whole(adapters.path, manifest)
         held = dict(staged_tensors(path, whole.layout))
         assert held.keys() >= weights.keys() and whole.version == version
         assert all(torch.equal(held[name], tensor) for name, tensor in weights.items())
@@ -67,16 +69,16 @@ def test_a_merged_set_has_the_bytes_of_the_learners_weights(tmp_path: Path, dtyp
         serving.publish(version, held.items())
         assert serving._manifest is not None and whole.sums == serving._manifest.sums
         serving.close()
+        adapters.close()
     assert merger.whole(path, whole) == (path, whole)  # whole sets pass unchanged
     merger.close()
-    follower.close()
 
 
 def test_adapters_of_another_base_model_are_refused(tmp_path: Path) -> None:
     model = tiny_folder(tmp_path / "model")
     published(adapted(model, torch.float32), model, tmp_path / "journal")
-    follower = JournalFollower(f"file://{tmp_path}/journal")
+    adapters, manifest = staged(tmp_path / "journal", 1)
     other = tiny_folder(tmp_path / "other", hidden_size=32)
     with pytest.raises(UserError, match="adapters belong to another base model; give"):
-        Merger(other).whole(*fetched(follower, 1))
-    follower.close()
+        Merger(other).whole(adapters.path, manifest)
+    adapters.close()

@@ -32,7 +32,7 @@ def followed(
     async def run() -> WeightSubscriber:
         async with slow_link(publisher.endpoint, rate, cut) as link, asyncio.timeout(120):
             subscriber, engine = WeightSubscriber(link.endpoint, timeout_s=TIMEOUT_S), Engine()
-            following = asyncio.create_task(follow(subscriber, engine, every_s=0.01))
+            following = asyncio.create_task(follow(subscriber, engine.load, every_s=0.01))
             try:
                 await scenario(subscriber, engine, link)
             finally:

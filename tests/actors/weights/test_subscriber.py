@@ -161,7 +161,7 @@ def test_a_damaged_patch_is_found_and_the_whole_chunk_requested(
 
     async def scenario(subscriber: WeightSubscriber) -> None:
         engine = Engine()
-        following = asyncio.create_task(follow(subscriber, engine, every_s=0.01))
+        following = asyncio.create_task(follow(subscriber, engine.load, every_s=0.01))
         while len(engine.loaded) < 1:
             await asyncio.sleep(0.01)
         monkeypatch.setattr(Patch, "to_wire", harmed)
@@ -291,7 +291,7 @@ def test_a_restarted_publisher_is_followed_even_to_an_older_version() -> None:
 
     async def scenario(subscriber: WeightSubscriber) -> None:
         engine = Engine()
-        following = asyncio.create_task(follow(subscriber, engine, every_s=0.01))
+        following = asyncio.create_task(follow(subscriber, engine.load, every_s=0.01))
         while len(engine.loaded) < 1:
             await asyncio.sleep(0.01)
         first.close()
