@@ -258,7 +258,11 @@ def restore(trainer: Trainer, checkpoint: Path) -> RunState:
 
 
 def load_run(
-    checkpoint: Path | None, model: Path, config: LearnerConfig, algorithm: Algorithm, seed: int
+    checkpoint: Path | None,
+    model: Path,
+    config: LearnerConfig,
+    algorithm: Algorithm | None,
+    seed: int,
 ) -> tuple[Trainer, RunState]:
     """Loads a run's trainer and state, from a checkpoint or, if that is None, from the initial
     `model`. Call `check` first."""

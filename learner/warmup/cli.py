@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 import click
 
 from envs import registry
-from learner.warmup.recipe import Recipe
+from learner.warmup.recipe import UNFINISHED, Recipe
 from r3l.errors import UserError
 from r3l.model_folder import user_path
 from r3l.rollout.chat import EarlierReasoning
@@ -36,7 +36,12 @@ def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F
 @click.option(
     "--model", type=Path, help="Hugging Face folder to continue from; unset: the tiny one"
 )
-@click.option("--out", type=Path, required=True, help="folder to write, must not exist")
+@click.option(
+    "--out",
+    type=Path,
+    required=True,
+    help="new folder, or that of an interrupted warm start, which continues",
+)
 @_setting("steps", click.IntRange(1), "optimizer steps")
 @_setting("tokens_per_batch", click.IntRange(1), "padded tokens a step")
 @_setting("lr", click.FloatRange(0, 1, min_open=True), "highest learning rate")
@@ -58,9 +63,13 @@ def warmup_command(
     """
     if not settings["lr"] > 0:
         raise UserError(f"--lr {settings['lr']}: must be above 0, such as 3e-3")
-    if user_path(str(out)).exists():
+    if user_path(str(out)).exists() and not (out / UNFINISHED).is_file():
         raise UserError(f"--out {out}: already exists; name a new folder")
     recipe = Recipe(envs, model, _options(envs, options), **settings)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be made ({error.strerror})") from None
     import torch
 
     from learner.warmup.warmup import warmup
@@ -69,15 +78,13 @@ def warmup_command(
     if sum(path.stat().st_size for path in weights) < SMALL_BYTES:
         torch.set_num_threads(1)  # more threads would only wait for each other
     try:
-        out.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot be made ({error.strerror})") from None
-    try:
         warmup(recipe, out)
-    except BaseException:
-        with suppress(OSError):  # it is not empty
-            out.rmdir()
+    except KeyboardInterrupt:
+        click.echo("r3l-learner: interrupted; run the same command again to continue", err=True)
         raise
+    finally:
+        with suppress(OSError):  # something was written
+            out.rmdir()
     small = "" if model else " --preset demo"
     world = [f"env.options.{option}" for option in options]
     if others := envs[1:]:

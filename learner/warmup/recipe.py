@@ -19,6 +19,9 @@ from r3l.settings.learner import LearnerConfig
 RECORD = "warmup.json"
 """The file in a warmed-up folder that records how it was made, and its quality once measured."""
 
+UNFINISHED = "unfinished.json"
+"""The same record until the warm start has ended."""
+
 
 @dataclass(frozen=True)
 class Recipe:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,10 +27,12 @@ from transformers.utils import logging as transformers_logging
 
 from envs.builtin.policy import BUILTIN_WORLDS
 from envs.demonstrations import demonstrating, warmup_tasks
+from learner import checkpoint
+from learner.checkpoint import CHECKPOINTS, Checkpoints, RunState, load_run
 from learner.step.batch import Row
 from learner.warmup import lessons, tiny_policy
 from learner.warmup.lessons import Lesson
-from learner.warmup.recipe import RECORD, Recipe
+from learner.warmup.recipe import RECORD, UNFINISHED, Recipe
 from r3l.errors import UserError
 from r3l.model_folder import check_model_folder, read_tokenizer
 from r3l.records import Bool, Int32, Task
@@ -42,33 +45,52 @@ TASK_POOL = 64
 """The number of tasks that are requested at a time."""
 PROGRESS_S = 5.0
 """Seconds between two progress lines."""
+SAVE_S = 120.0
+"""Seconds between two checkpoints."""
 POOL = 256
 """The number of lessons that are sorted by length together, so that batches need little padding."""
 
 
 def warmup(recipe: Recipe, out: Path) -> None:
-    """Warm up a policy and save it in `out`.
+    """Warm up a policy and save it in `out`. Continues the warm start that was interrupted there,
+    if any.
 
-    Raises UserError if an environment has no lessons or refuses an option.
+    Raises UserError if an environment has no lessons or refuses an option, or if another recipe was
+    interrupted there.
     """
     with tempfile.TemporaryDirectory(prefix="r3l-warmup-") as made_here:
         start = recipe.model or _tiny_model(recipe, Path(made_here))
         check_model_folder(start, f"--model {start}")
         tokenizer = read_tokenizer(start, f"--model {start}")
         chat = ChatFormat(tokenizer, earlier_reasoning=recipe.earlier_reasoning)
-        stream = lesson_stream(recipe, chat)
-        click.echo(f"warmup: {recipe.steps} steps on {', '.join(recipe.envs)}")
+        cut = batches(
+            lesson_stream(recipe, chat), recipe.tokens_per_batch, random.Random(recipe.seed)
+        )
+        cut = itertools.chain([next(cut)], cut)  # without lessons nothing is written
         transformers_logging.disable_progress_bar()
-        from learner.step.trainer import Trainer
-
-        trainer = Trainer(start, recipe.learner, None, seed=recipe.seed)
-    cut = batches(stream, recipe.tokens_per_batch, random.Random(recipe.seed))
-    fit(trainer, cut, steps=recipe.steps)
+        newest = _begin(recipe, out)
+        trainer, state = load_run(newest, start, recipe.learner, None, recipe.seed)
+    again = f", continued after step {state.version}" if newest else ""
+    click.echo(f"warmup: {recipe.steps} steps on {', '.join(recipe.envs)}{again}")
+    saving = Checkpoints(trainer, out / CHECKPOINTS, tokenizer, keep=1)
+    fit(trainer, cut, steps=recipe.steps, done=state.version, saving=saving)
+    saving.close()
     trainer.save_model(out)
     tokenizer.save_pretrained(out)
     half = AutoModelForCausalLM.from_pretrained(out, dtype=torch.bfloat16, trust_remote_code=False)
     half.save_pretrained(out)
-    (out / RECORD).write_text(json.dumps(recipe.record(out), indent=2) + "\n", encoding="utf-8")
+    (out / UNFINISHED).rename(out / RECORD)
+    shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
+
+
+def _begin(recipe: Recipe, out: Path) -> Path | None:
+    """Write the unfinished record. Returns the newest checkpoint of an interrupted warm start."""
+    record, file = json.dumps(recipe.record(out), indent=2) + "\n", out / UNFINISHED
+    if file.exists() and file.read_text(encoding="utf-8") != record:
+        raise UserError(f"--out {out}: holds another unfinished warm start; name a new folder")
+    out.mkdir(parents=True, exist_ok=True)
+    file.write_text(record, encoding="utf-8")
+    return checkpoint.latest(out / CHECKPOINTS)
 
 
 def lesson_stream(recipe: Recipe, chat: ChatFormat) -> Iterator[Lesson]:
@@ -119,23 +141,33 @@ def batches(
 
 
 def fit(
-    trainer: Trainer, stream: Iterable[Sequence[Lesson]], *, steps: int, reading: float = 0.6
+    trainer: Trainer,
+    stream: Iterable[Sequence[Lesson]],
+    *,
+    steps: int,
+    reading: float = 0.6,
+    done: int = 0,
+    saving: Checkpoints | None = None,
 ) -> list[float]:
-    """Train for `steps` optimizer steps, one batch each. Returns the loss of each step.
+    """Train up to optimizer step `steps`, one batch each, after the first `done` ones. Returns the
+    loss of each step. A checkpoint is saved every SAVE_S.
 
     During the first `reading` share of the steps, tokens outside replies count a little too. To
     predict a world's lines, a model must learn to copy names. Acting needs this skill first, and
     the few tokens of replies teach it slowly.
     """
     losses = []
-    began = reported = time.monotonic()
-    for step, batch in enumerate(itertools.islice(stream, steps), start=1):
+    began = reported = saved = time.monotonic()
+    for step, batch in enumerate(itertools.islice(stream, done, steps), start=done + 1):
         rows = rows_of_lessons(batch, others=0.3 if step <= reading * steps else 0.0)
         losses.append(trainer.step(rows).metrics["learner/loss"])
         now = time.monotonic()
         if step == steps or now >= reported + PROGRESS_S:
             reported = now
             click.echo(f"warmup step {step}/{steps} loss {losses[-1]:.3f} {now - began:.0f} s")
+        if saving is not None and now >= saved + SAVE_S:
+            saved = now
+            saving.save(RunState(step))
     return losses
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from transformers import AutoModelForCausalLM
 from learner.step.batch import collate
 from learner.step.trainer import Trainer
 from learner.warmup import tiny_policy, warmup
-from learner.warmup.recipe import Recipe
+from learner.warmup.recipe import RECORD, Recipe
+from r3l.errors import UserError
 from r3l.settings.learner import LearnerConfig
 
 
@@ -66,6 +68,34 @@ def test_the_same_seed_gives_the_same_weights_and_a_folder_can_be_gone_on_from(t
     a, b, c = (AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in "abc")
     assert all(torch.equal(a[key], b[key]) for key in a)
     assert any(not torch.equal(a[key], c[key]) for key in a)
+
+
+def test_an_interrupted_warm_start_continues_to_the_same_weights(tmp_path, monkeypatch, capsys):
+    recipe = Recipe(("keys",), steps=4, tokens_per_batch=512)
+    warmup.warmup(recipe, tmp_path / "whole")
+    monkeypatch.setattr(warmup, "SAVE_S", 0.0)
+    row, made = warmup.rows_of_lessons, itertools.count()
+
+    def interrupted(batch, **more):
+        if next(made) == 2:
+            raise KeyboardInterrupt
+        return row(batch, **more)
+
+    monkeypatch.setattr(warmup, "rows_of_lessons", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        warmup.warmup(recipe, tmp_path / "cut")
+    assert not (tmp_path / "cut" / RECORD).exists()
+    with pytest.raises(UserError, match="another unfinished warm start"):
+        warmup.warmup(replace(recipe, lr=1e-4), tmp_path / "cut")
+    warmup.warmup(recipe, tmp_path / "cut")
+    assert "continued after step " in capsys.readouterr().out
+    whole, cut = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict()
+        for name in ("whole", "cut")
+    )
+    assert all(torch.equal(whole[key], cut[key]) for key in whole)
+    left = {path.name for path in (tmp_path / "cut").iterdir()}
+    assert left == {path.name for path in (tmp_path / "whole").iterdir()} and RECORD in left
 
 
 def _length(lesson):
