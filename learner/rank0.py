@@ -27,7 +27,6 @@ from learner.evaluator import (
     nothing_played,
     remove_candidates,
 )
-from learner.metrics.ages import CommitTimes, cause_metrics
 from learner.metrics.buffer_metrics import actor_metrics, buffer_metrics
 from learner.metrics.drift import SafetyMeter
 from learner.metrics.group_metrics import (
@@ -38,7 +37,6 @@ from learner.metrics.group_metrics import (
     selection_metrics,
     staleness_metrics,
     unread_reflection,
-    without_fingerprint,
 )
 from learner.metrics.reporter import Reporter
 from learner.publisher import WeightPublisher
@@ -89,7 +87,6 @@ class Rank0:
         self.fingerprints: dict[int, str] = {}
         self.generated = (time.monotonic(), 0.0)
         self.counts = Counter[str](hangs=len(RunFolder(run).hangs()))
-        self.commits = CommitTimes()
         self.last_state = RunState(0)
         self.max_staleness = config.buffer.max_staleness
         self.waited_s = 0.0
@@ -120,7 +117,6 @@ class Rank0:
             self.client.add_tasks(message)
         self._check_ledger(state)
         rewound = self.client.set_version(version)
-        self.commits.add(version, time.time())
         released = self.client.release_draws("learner")
         if rewound or released:
             log.info("at version %d: %d groups may be drawn again", version, rewound + released)
@@ -233,7 +229,6 @@ class Rank0:
         """
         heartbeat(f"commit and broadcast of version {version}")
         self.client.commit(draw.draw_id, version, version, result.attempts)
-        self.commits.add(version, time.time())
         meet(self.trainer)
         groups = tuple(group.group_id for group in draw.groups)
         self.last_state = RunState(version, draw.draw_id, groups, self.last_state.model_digest)
@@ -312,8 +307,6 @@ class Rank0:
         if not self.actors:  # the versions of these groups are those of other runs
             return metrics
         metrics |= staleness_metrics(groups, version)
-        metrics |= cause_metrics(groups, version, self.commits)
-        metrics["weights/without_fingerprint"] = float(without_fingerprint(groups))
         alarms = mismatched_fingerprints(groups, self.fingerprints)
         for alarm in alarms:
             log.error("engines disagree about the weights of %s", alarm)

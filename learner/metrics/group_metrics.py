@@ -167,15 +167,6 @@ def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> li
     return alarms
 
 
-def without_fingerprint(groups: Iterable[Group]) -> int:
-    """Count the trajectories whose group lacks the hash of their sampling weights."""
-    return sum(
-        int(attempt.step_versions.max()) not in group.fingerprints
-        for group in groups
-        for attempt in group.trajectories
-    )
-
-
 def _corrections(group: Group) -> list[tuple[Trajectory, Trajectory]]:
     """Return a group's (base, distilled) pairs."""
     bases = {t.slot: t for t in group.trajectories if t.role == "base"}

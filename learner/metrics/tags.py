@@ -67,11 +67,6 @@ STALENESS = (
     ("mean", "versions", "age of a group's oldest step, mean over groups"),
     ("max", "versions", "the same, of the oldest group"),
     ("steps", "histogram", "age of the groups, in versions"),
-    ("from_sampling", "versions", "of the mean: passed while base attempts were sampled"),
-    ("from_retry", "versions", "of the mean: passed during reflections and retries"),
-    ("from_lag", "versions", "of the mean: the actor's weights behind the learner at the end"),
-    ("from_queue", "versions", "of the mean: passed from a group's completion to its draw"),
-    ("spread_s", "s", "from a group's first resolved slot to its last"),
     ("generation_s", "s", "to sample a base trajectory"),
     ("reflection_s", "s", "to sample a reflection"),
     ("retry_s", "s", "to sample a retry from its pivot on"),
@@ -156,11 +151,6 @@ WEIGHTS = (
     ("refused", "requests", "refused by the publisher, since the learner started"),
     ("version_lag", "versions", "of the actor furthest behind"),
     ("mismatch", "times", "two engines held different weights of one version, in this step"),
-    (
-        "without_fingerprint",
-        "trajectories",
-        "without the fingerprint of the weights that sampled them",
-    ),
 )
 
 ENDS = (("", ""), ("_low", "lower end of its 95 % interval"), ("_high", "upper end of the same"))

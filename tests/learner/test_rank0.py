@@ -176,7 +176,6 @@ def test_a_batch_is_committed_before_its_weights_are_published_and_then_reported
         "group/success_base": 0.5,
         "staleness/queue_s": 2.0,
         "weights/patch_density": 0.5,
-        "weights/without_fingerprint": 3.0,
         "weights/version_lag": 0.0,
         "buffer/expired_stale": 1.0,
         "actor/generated_tokens": 10.0,

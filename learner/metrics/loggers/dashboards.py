@@ -33,17 +33,10 @@ DASHBOARDS: dict[str, Charts] = {
     },
     "Staleness": {
         "age of groups, versions": ("staleness/mean", "staleness/max"),
-        "age by cause, versions": (
-            "staleness/from_sampling",
-            "staleness/from_retry",
-            "staleness/from_lag",
-            "staleness/from_queue",
-        ),
         "time of each phase, seconds": (
             "staleness/generation_s",
             "staleness/reflection_s",
             "staleness/retry_s",
-            "staleness/spread_s",
             "staleness/queue_s",
         ),
         "KL to the sampling policy": (

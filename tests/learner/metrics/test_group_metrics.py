@@ -10,7 +10,6 @@ from learner.metrics.group_metrics import (
     staleness_metrics,
     success_by_environment,
     unread_reflection,
-    without_fingerprint,
 )
 from r3l.config import load
 from r3l.records import Extra, Group, GroupPlan, ReflectionRecord, SlotResult, Task
@@ -115,13 +114,6 @@ def test_two_engines_with_other_weights_of_one_version_raise_the_alarm() -> None
     assert mismatched_fingerprints([first, first], seen) == []
     [alarm] = mismatched_fingerprints([second], seen)
     assert "version 4" in alarm and "aa" in alarm and "bb" in alarm
-
-
-def test_attempts_without_the_hash_of_their_newest_weights_are_counted() -> None:
-    group = explore_group((0.0, 1.0), (1.0,))  # all of them sampled by version 0
-    assert without_fingerprint([group]) == 3
-    assert without_fingerprint([replace(group, fingerprints={0: "aa"}), group]) == 3
-    assert without_fingerprint([replace(group, fingerprints={1: "aa"})]) == 3
 
 
 @pytest.mark.parametrize("cause", ["environment_OSError", "replay_diverged"])
