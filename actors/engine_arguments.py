@@ -41,7 +41,8 @@ def check_engine_arguments(config: ActorConfig) -> None:
         if known and name not in known:
             hint = did_you_mean(name.replace("-", "_").lower(), known)
             raise UserError(
-                f"actor.engine.{name}: not an engine argument of vLLM{hint}; see its documentation"
+                f"actor.engine.{name}: not an engine argument of vLLM{hint}; "
+                "see vLLM's engine arguments"
             )
 
 

@@ -20,7 +20,7 @@ from r3l.settings.actor import ActorConfig
         ("weight_transfer_config", "leave it out"),
         ("logprobs_mode", "leave it out"),
         ("trust_remote_code", "leave it out"),
-        ("max-num-seq", "did you mean max_num_seqs?"),
+        ("max-num-seq", r"did you mean max_num_seqs\?"),
         ("qwertz", "see vLLM's engine arguments"),
     ],
 )
