@@ -36,7 +36,7 @@ async def measure_slow_link(folder: Path, seconds: float, every_s: float) -> Non
     size = int(publisher.order(anchor=True)["full_bytes"])
     subscriber, arrivals = WeightSubscriber(publisher.endpoint), Arrivals()
     arrivals.newest = 1
-    following = asyncio.create_task(follow(subscriber, arrivals))
+    following = asyncio.create_task(follow(subscriber, arrivals.load))
     while time.monotonic() < arrivals.began + seconds:
         await asyncio.sleep(every_s)
         await asyncio.to_thread(publisher.order, rate=RATE)
