@@ -3,6 +3,7 @@ service that hands it stored attempts."""
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,9 @@ class Engine(ScriptedPolicy):
         door = int(prompt.rpartition("door ")[2].split()[0])
         self.second_doors += door == 1
         return "x" if door == 1 and self.second_doors % 2 else "abc"[door]
+
+    async def load(self, path: str, manifest: Any) -> float:
+        return 0.0
 
     async def hash_first_weights(self) -> None:
         pass
