@@ -208,7 +208,11 @@ class VLLMPolicy:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-        schema = params.json_schema
+        constraint = None
+        if params.json_schema is not None:
+            constraint = StructuredOutputsParams(json=params.json_schema)
+        elif params.structural_tag is not None:
+            constraint = StructuredOutputsParams(structural_tag=params.structural_tag)
         return SamplingParams(
             temperature=params.temperature,
             max_tokens=budget,
@@ -220,7 +224,7 @@ class VLLMPolicy:
             include_stop_str_in_output=True,
             detokenize=bool(params.stop),
             output_kind=RequestOutputKind.FINAL_ONLY,
-            structured_outputs=None if schema is None else StructuredOutputsParams(json=schema),
+            structured_outputs=constraint,
         )
 
     async def load(self, path: str, manifest: Manifest) -> float:

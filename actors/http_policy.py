@@ -133,6 +133,8 @@ class ServedPolicy:
         }
         if params.json_schema is not None:
             body["structured_outputs"] = {"json": params.json_schema}
+        elif params.structural_tag is not None:
+            body["structured_outputs"] = {"structural_tag": params.structural_tag}
         return body
 
     async def aclose(self) -> None:

@@ -43,6 +43,7 @@ ENVIRONMENTS = {
     "aime25": "envs.questions.math_problems:AIME25",
     "amc23": "envs.questions.math_problems:AMC23",
     "countdown": "envs.questions.countdown:Countdown",
+    "agent": "envs.agents.agent:Agent",
     "countdown-steps": "envs.questions.countdown:CountdownSteps",
 }
 FAMILIES = {

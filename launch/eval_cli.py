@@ -245,13 +245,15 @@ async def _play(
     config: RunConfig,
     options: dict[str, Any],
 ) -> None:
+    from actors.gateway.agent_attempt import agents_served
     from envs.isolation.pool import environments_of_all
     from launch.evaluation.play import play_all
 
     at_once, progress = options["at_once"], None
     async with (
-        environments_of_all(config.env, at_once) as make_env,
+        environments_of_all(config.env, at_once) as made,
         _policy(config, options, folder.folder) as policy,
+        agents_served(made, config, policy) as make_env,
     ):
         if not options["as_json"]:
             progress = asyncio.create_task(_say_progress(folder, len(tasks) * attempts))

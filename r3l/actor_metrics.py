@@ -103,6 +103,15 @@ class ActorMetrics:
             "actor/engines_sick_<cause>", "engines", "replaced: their results cannot be right"
         ),
     )
+    agent: Counter[str] = field(
+        default_factory=Counter,
+        metadata=_summed(
+            "agent/<count>",
+            "1",
+            "of agents: attempts, calls, segments (trained conversations), rebased (conversations "
+            "rendered whole again), tool_parse_failed (replies whose tool call stayed text)",
+        ),
+    )
     weights_full_bytes: int = _total("weights/received_full_bytes", "bytes", "of whole chunks")
     weights_patch_bytes: int = _total("weights/received_patch_bytes", "bytes", "of patches")
     weights_updates: int = _total("weights/updates", "versions", "loaded by engines")

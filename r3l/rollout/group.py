@@ -42,7 +42,7 @@ from r3l.rollout import explorers, reflection
 from r3l.rollout.attempt import Attempt, ParamsOfStep, Tokens, branch, play, start
 from r3l.rollout.env_calls import guarded
 from r3l.rollout.explorers import Opening
-from r3l.rollout.interfaces import Environment, EnvSpec, Policy, SampleParams
+from r3l.rollout.interfaces import Environment, EnvSpec, PlayedByAgent, Policy, SampleParams
 from r3l.rollout.prompts import Prompts
 
 log = logging.getLogger(__name__)
@@ -135,9 +135,12 @@ class _Explorer:
     async def _base(self, slot: int) -> SlotResult:
         try:
             async with self._environment() as env:
-                attempt = await self._begin(self._opening(slot, env.spec), env)
                 temperature = self.config.actor.temperature
                 params = self._step_params(env.spec, "base", slot, temperature)
+                if isinstance(env, PlayedByAgent):
+                    played = await env.play_with_agent(self.task, slot, params)
+                    return SlotResult("base", slot, "done", trajectory=played)
+                attempt = await self._begin(self._opening(slot, env.spec), env)
                 await play(attempt, self.policy, env, params)
         except EpisodeError as error:
             self.on_failure(error)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from r3l.errors import UserError
+from r3l.records import Task, Trajectory
 from r3l.rollout.chat import ChatFormat
 
 FinishReason = Literal["stop", "length", "overflow"]
@@ -18,14 +19,16 @@ class SampleParams:
     """How one response is sampled.
 
     `max_tokens`: budget in tokens. `temperature` 0 is greedy. `seed` None uses the engine's own
-    random stream. `json_schema` constrains decoding to that schema. A response also ends after any
-    text of `stop`, which stays part of it.
+    random stream. `json_schema` constrains decoding to that schema, `structural_tag` to tool calls
+    in the form that xgrammar describes. A response also ends after any text of `stop`, which stays
+    part of it.
     """
 
     max_tokens: int
     temperature: float = 1.0
     seed: int | None = None
     json_schema: dict[str, Any] | None = None
+    structural_tag: str | None = None
     stop: tuple[str, ...] = ()
 
 
@@ -113,3 +116,14 @@ class Environment(Protocol):
         does not end the attempt."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class PlayedByAgent(Protocol):
+    """An environment whose attempts an agent plays: it calls the policy itself."""
+
+    async def play_with_agent(
+        self, task: Task, slot: int, params: Callable[[int], SampleParams]
+    ) -> Trajectory:
+        """Plays one attempt. `params`: the sampling parameters of call k. Raises EpisodeError, and
+        EngineDead if the engine is gone."""

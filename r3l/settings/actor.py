@@ -9,6 +9,28 @@ from pydantic import Field
 from r3l.settings.section import Section
 
 
+class AgentConfig(Section):
+    """Attempts that an agent plays by calling the policy over HTTP (the environment agent)."""
+
+    timeout_s: float = Field(600.0, gt=0, description="time limit of an attempt, seconds")
+    at_timeout: Literal["fail", "grade"] = Field(
+        "fail", description="an agent that takes too long: the attempt fails, or is graded as it is"
+    )
+    tool_parser: str = Field(
+        "auto",
+        description="vLLM's parser of tool calls, none, or auto: the first that reads what the "
+        "chat template writes",
+    )
+    reasoning_parser: str = Field("auto", description="vLLM's parser of reasoning, none or auto")
+    train: Literal["main", "all"] = Field(
+        "main",
+        description="conversations of an attempt that are trained: those with the system prompt "
+        "and the tools of its first call, or all",
+    )
+    host: str = Field("127.0.0.1", description="address on which agents reach the actor")
+    port: int = Field(0, ge=0, lt=1 << 16, description="port on that address; 0: any free one")
+
+
 class ActorConfig(Section):
     """Generation of attempts."""
 
@@ -37,6 +59,7 @@ class ActorConfig(Section):
     engine: dict[str, Any] = Field(
         default_factory=dict, description="further vLLM engine arguments, passed through"
     )
+    agent: AgentConfig = Field(default_factory=lambda: AgentConfig())
     engine_timeout_s: float = Field(
         600.0, gt=0, description="an engine silent for so long is considered dead, seconds"
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from r3l.rollout.chat import ChatFormat
@@ -12,6 +13,13 @@ CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+
+
+@cache
+def compiled(template: str) -> Any:
+    import jinja2
+
+    return jinja2.Environment().from_string(template)
 
 
 class CharTokenizer:
@@ -32,11 +40,8 @@ class CharTokenizer:
         add_generation_prompt: bool,
         tools: Sequence[Any] = (),
     ) -> str:
-        import jinja2
-
         assert not tokenize and self.chat_template
-        template = jinja2.Environment().from_string(self.chat_template)
-        return template.render(
+        return compiled(self.chat_template).render(
             messages=messages, add_generation_prompt=add_generation_prompt, tools=tools
         )
 

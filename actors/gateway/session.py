@@ -1,0 +1,199 @@
+"""One attempt of an agent: its secret key, its calls and its result.
+
+request ─► the same as one before? ── yes ─► that one's answer, sampled once
+                   │ no
+                   ▼
+           the tree: tokens to read ─► policy.sample ─► reply
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from actors.gateway.agent_request import AgentRequest, Answer, Refused
+from actors.gateway.call_tree import CallTree, Node
+from actors.gateway.parsers import ReplyReader
+from r3l.actor_metrics import ActorMetrics
+from r3l.errors import EngineDead, EpisodeError, R3LError, UserError
+from r3l.records import Task
+from r3l.rollout.attempt import ParamsOfStep
+from r3l.rollout.interfaces import Policy, SampleParams
+from r3l.views.tape import TapedCall, write_tape
+
+MOST_CALLS = 256
+MOST_BRANCHES = 64
+
+
+@dataclass(eq=False)
+class _Call:
+    """A request while it is sampled and after."""
+
+    request: AgentRequest
+    node: Node
+    digest: str
+    dialect: str
+    began: float
+    sampling: asyncio.Task[Answer]
+
+
+@dataclass(eq=False)
+class Session:
+    """An attempt. `changed` is set when it has a result or cannot continue. `full`: its context is
+    full."""
+
+    task: Task
+    policy: Policy
+    reader: ReplyReader
+    params: ParamsOfStep
+    metrics: ActorMetrics
+    key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    result: dict[str, Any] | None = None
+    problem: R3LError | None = None
+    full: bool = False
+    over: bool = False
+    temperature: float = 1.0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    calls: list[_Call] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.tree = CallTree(self.reader.chat)
+        self._newest: dict[str, _Call] = {}
+
+    def sampling(
+        self, request: AgentRequest, digest: str, dialect: str, *, again: bool
+    ) -> asyncio.Task[Answer]:
+        """Begins to answer a request, or returns the answer that the same request already has.
+        It is sampled to the end even if the agent stops waiting.
+
+        `again`: the client says that it repeats the request. Raises Refused, as the task does.
+        """
+        known = self._newest.get(digest)
+        if known is None or not (again or not known.sampling.done() or not known.node.seen):
+            known = self._begin(request, digest, dialect)
+        return known.sampling
+
+    def received(self, digest: str) -> None:
+        """Note that the agent got the answer to a request."""
+        if call := self._newest.get(digest):
+            call.node.seen = True
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Take the attempt's result, once; afterwards no call is answered."""
+        self._check_open()
+        self.result = result
+        self.end()
+
+    def end(self) -> None:
+        """Answer no further call."""
+        self.over = True
+        self.changed.set()
+
+    def close(self) -> None:
+        """Stop sampling."""
+        self.end()
+        for call in self.calls:
+            call.sampling.cancel()
+
+    def tape(self) -> bytes:
+        """Returns all calls of the attempt."""
+        return write_tape([self._taped(call) for call in self.calls])
+
+    def _check_open(self) -> None:
+        if self.over:
+            raise Refused(400, "attempt_is_over", "this attempt has ended; no call is answered")
+
+    def _begin(self, request: AgentRequest, digest: str, dialect: str) -> _Call:
+        self._check_open()
+        if len(self.calls) >= MOST_CALLS:
+            raise Refused(400, "too_many_calls", f"at most {MOST_CALLS} calls an attempt")
+        if len(self.tree.leaves()) >= MOST_BRANCHES:
+            raise Refused(400, "too_many_branches", f"at most {MOST_BRANCHES} conversations")
+        if request.tools and not self.reader.chat.takes_tools:
+            raise Refused(400, "no_tools", "tools: the chat template of this policy shows no tools")
+        try:
+            params, constrained = self._sampling(request)
+            node = self.tree.add(request.messages, request.tools)
+        except UserError as error:
+            raise Refused(400, "invalid_request_error", str(error)) from None
+        node.constrained = constrained
+        self.metrics.agent["calls"] += 1
+        self.metrics.agent["rebased"] += node.parent is None and len(self.tree.nodes) > 1
+        sampling = asyncio.create_task(self._sample(node, request, params))
+        sampling.add_done_callback(lambda task: task.cancelled() or task.exception())
+        call = _Call(request, node, digest, dialect, time.monotonic(), sampling)
+        self.calls.append(call)
+        self._newest[digest] = call
+        return call
+
+    def _sampling(self, request: AgentRequest) -> tuple[SampleParams, bool]:
+        """Returns how a reply is sampled, and whether a grammar shapes it."""
+        own = self.params(len(self.calls))
+        self.temperature = own.temperature
+        grammar: dict[str, Any] = {}
+        if request.tools and request.choice not in ("auto", "none"):
+            grammar = self.reader.constraint(request.tools, request.choice)
+        elif request.json_schema is not None:
+            grammar = {"json_schema": request.json_schema}
+        budget = min(own.max_tokens, request.max_tokens or own.max_tokens)
+        stop = (*own.stop, *request.stop)
+        return replace(own, max_tokens=budget, stop=stop, **grammar), bool(grammar)
+
+    async def _sample(self, node: Node, request: AgentRequest, params: SampleParams) -> Answer:
+        context, began = node.context(), time.monotonic()
+        try:
+            sample = await self.policy.sample(context, params)
+        except EngineDead as error:
+            self._fail(error)
+            raise Refused(503, "engine_replaced", "the engine is replaced; ask again") from error
+        except asyncio.CancelledError:
+            raise Refused(400, "attempt_is_over", "this attempt has ended") from None
+        except EpisodeError as error:
+            self._fail(error)
+            raise Refused(400, "attempt_failed", str(error)) from error
+        self.full = self.full or sample.finish_reason == "overflow"
+        if not sample.token_ids:
+            raise Refused(
+                400,
+                "context_length_exceeded",
+                f"this model's maximum context length is exceeded by {len(context)} tokens of "
+                "messages; shorten them",
+            )
+        reply = self.reader.read(sample.token_ids, request.tools, request.choice, params.stop)
+        self.metrics.agent["tool_parse_failed"] += reply.broken
+        node.sample, node.reply, node.seconds = sample, reply, time.monotonic() - began
+        cut = sample.finish_reason != "stop"
+        return Answer(
+            number=self.tree.nodes.index(node),
+            reply=reply,
+            finish="length" if cut else "tool_calls" if reply.calls else "stop",
+            prompt_tokens=len(context),
+            reply_tokens=len(sample.token_ids),
+            created=int(time.time()),
+        )
+
+    def _fail(self, error: R3LError) -> None:
+        self.problem = self.problem or error
+        self.end()
+
+    def _taped(self, call: _Call) -> TapedCall:
+        node = call.node
+        numbers = {id(other): number for number, other in enumerate(self.tree.nodes)}
+        return TapedCall(
+            dialect=call.dialect,
+            digest=call.digest,
+            parent=-1 if node.parent is None else numbers[id(node.parent)],
+            messages=node.messages,
+            reply=node.reply.message() if node.reply else {},
+            finish=node.sample.finish_reason if node.sample else "",
+            tools=tuple(tool["function"]["name"] for tool in call.request.tools),
+            asked=call.request.asked,
+            began=call.began - self.began,
+            seconds=node.seconds,
+            tokens=len(node.sample.token_ids) if node.sample else 0,
+            trained=not node.constrained and node.seen,
+        )

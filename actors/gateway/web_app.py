@@ -1,0 +1,175 @@
+"""The HTTP server of the gateway: authentication, limits, dialects and streams.
+
+    POST /v1/chat/completions    GET /v1/models    GET /r3l/task    POST /r3l/result
+
+Every request carries the key of its attempt, as `Authorization: Bearer KEY` or `x-api-key: KEY`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from actors.gateway.agent_request import MODEL, AgentRequest, Answer, Dialect, Refused, bad
+from actors.gateway.chat_dialect import CHAT
+from actors.gateway.session import Session
+from r3l.errors import UserError
+
+BODY_LIMIT = 32 << 20  # bytes of a request
+KEEP_ALIVE_S = 15.0
+"""Time between the comment lines that keep a stream open."""
+END_S = 2.0
+DIALECTS = {"/v1/chat/completions": CHAT}
+
+
+class WebApp:
+    """Serves the sessions in `sessions`, by key."""
+
+    def __init__(self, sessions: Mapping[str, Session]) -> None:
+        self.sessions = sessions
+        routes = [
+            Route("/v1/models", self._models, methods=["GET"]),
+            Route("/r3l/task", self._task, methods=["GET"]),
+            Route("/r3l/result", self._result, methods=["POST"]),
+            *(Route(path, self._call, methods=["POST"]) for path in DIALECTS),
+        ]
+        self.app = Starlette(routes=routes, exception_handlers={Refused: _refusal})
+
+    @asynccontextmanager
+    async def served(self, host: str, port: int) -> AsyncIterator[str]:
+        """Serves on a port, 0 for any free one; yields the URL. Raises UserError if the port is
+        taken."""
+        try:
+            listening = socket.create_server((host, port))
+        except OSError as error:
+            raise UserError(
+                f"actor.agent.port={port}: cannot listen on {host} ({error.strerror}); set 0 for "
+                "any free port"
+            ) from None
+        config = uvicorn.Config(
+            self.app,
+            log_level="warning",
+            lifespan="off",
+            access_log=False,
+            timeout_graceful_shutdown=int(END_S),
+        )
+        server = _Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        try:
+            yield f"http://{host}:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = server.force_exit = True
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(END_S + 1.0):
+                    await serving
+            listening.close()
+
+    async def _call(self, request: Request) -> Response:
+        dialect, session = DIALECTS[request.url.path], self._session(request)
+        raw = await _read(request)
+        body = _parsed(raw)
+        asked = dialect.read(body)
+        digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
+        again = request.headers.get("x-stainless-retry-count", "0") != "0"
+        sampling = session.sampling(asked, digest, dialect.name, again=again)
+        if asked.stream:
+            await asyncio.wait([sampling], timeout=KEEP_ALIVE_S)
+            if not sampling.done() or not sampling.exception():
+                events = self._events(session, sampling, asked, body, digest, dialect)
+                return StreamingResponse(events, media_type="text/event-stream")
+        answer = await asyncio.shield(sampling)
+        if not await request.is_disconnected():
+            session.received(digest)
+        return JSONResponse(dialect.write(answer, asked, body))
+
+    async def _events(
+        self,
+        session: Session,
+        sampling: asyncio.Task[Answer],
+        asked: AgentRequest,
+        body: dict[str, Any],
+        digest: str,
+        dialect: Dialect,
+    ) -> AsyncIterator[str]:
+        """Yields the events of a stream, and comment lines while the reply is sampled."""
+        while not sampling.done():
+            yield ": sampling\n\n"
+            await asyncio.wait([sampling], timeout=KEEP_ALIVE_S)
+        try:
+            answer = sampling.result()
+        except Refused as refused:
+            yield f"data: {json.dumps(dialect.error(refused))}\n\n"
+            return
+        *most, last = dialect.events(answer, asked, body)
+        for event in most:
+            yield event
+        session.received(digest)  # before the last event, after which the agent may ask again
+        yield last
+
+    async def _models(self, request: Request) -> Response:
+        length = getattr(self._session(request).policy, "context_length", None)
+        model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "r3l"}
+        return JSONResponse({"object": "list", "data": [model | {"max_model_len": length}]})
+
+    async def _task(self, request: Request) -> Response:
+        return JSONResponse(self._session(request).task.options.get("task", {}))
+
+    async def _result(self, request: Request) -> Response:
+        session = self._session(request)
+        session.finish(_parsed(await _read(request)))
+        return JSONResponse({})
+
+    def _session(self, request: Request) -> Session:
+        _, _, bearer = request.headers.get("authorization", "").partition(" ")
+        key = bearer or request.headers.get("x-api-key", "")
+        session = self.sessions.get(key)
+        if session is None:
+            raise Refused(401, "invalid_api_key", "the key belongs to no running attempt")
+        return session
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves the signals of its process alone."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _read(request: Request) -> bytes:
+    """Reads a request's body. Raises Refused if it is too long."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_LIMIT:
+            raise Refused(413, "request_too_large", f"a request has at most {BODY_LIMIT} bytes")
+    return bytes(body)
+
+
+def _parsed(raw: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise bad("the body is not JSON") from None
+    if not isinstance(body, dict):
+        raise bad("the body must be a JSON object")
+    return body
+
+
+async def _refusal(request: Request, refused: Exception) -> Response:
+    assert isinstance(refused, Refused)
+    dialect = DIALECTS.get(request.url.path, CHAT)
+    headers = {"retry-after": "1"} if refused.status == 503 else {}
+    return JSONResponse(dialect.error(refused), refused.status, headers)

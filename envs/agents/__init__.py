@@ -1,0 +1,1 @@
+"""Agents that somebody else wrote, as an environment: their tasks, processes and graders."""

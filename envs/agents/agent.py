@@ -1,0 +1,117 @@
+"""The environment `agent`: a program that calls the policy itself, over HTTP.
+
+    reset ─► a folder of its own, the task's text
+    step({"start": {variables}})   starts the agent's process
+    step({"grade": [calls]})       starts the grader's process
+    step({"poll": null})           how the process is doing: exit code and last lines
+    step({"stop": null})           kills it with its process group
+
+The gateway (actors.gateway) plays these steps. The process runs in the worker process's isolation:
+its memory is limited, and it ends with the worker or the actor, however they end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from envs.agents.agent_checks import argv_of, argv_of_function, child_environment, is_function
+from envs.agents.agent_process import AgentProcess
+from envs.agents.agent_tasks import NAME, read_tasks
+from envs.base import TaskSource
+from r3l.errors import UserError
+from r3l.rollout.interfaces import EnvSpec
+
+
+class Agent:
+    """A program to train. `command`: the line that starts it, or `file.py:function`, called with
+    the task; `python`: its interpreter; `tasks`: a file with one JSON object a line; `reward`:
+    `file.py:function`, called with the task, the calls and the agent's folder; if left out, the
+    agent posts its reward or prints it as its last line; `workspace`: a folder that is copied into
+    the agent's own."""
+
+    def __init__(
+        self, *, command: str, tasks: str, reward: str = "", python: str = "", workspace: str = ""
+    ) -> None:
+        self.spec = EnvSpec(NAME, "", max_steps=256, max_response_tokens=1024)
+        self.forks = is_function(command)
+        self.argv = argv_of(command, python)
+        self.grader = argv_of_function("reward", reward, python) if reward else ()
+        if workspace and not Path(workspace).expanduser().is_dir():
+            raise UserError(f"env agent: workspace {workspace} is not a folder")
+        self.workspace = workspace
+        self.task: dict[str, Any] = {}
+        self.folder: Path | None = None
+        self.process: AgentProcess | None = None
+
+    @staticmethod
+    def task_source(*, tasks: str, **others: Any) -> TaskSource:
+        """Returns the tasks of the file."""
+        return read_tasks(tasks)
+
+    def reset(
+        self, *, seed: int, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Ends the process of the attempt before and makes a new folder."""
+        self.close()
+        self.task = dict((options or {}).get("task", {}))
+        self.folder = Path(tempfile.mkdtemp(prefix="r3l-agent-"))
+        work = self.folder / "work"
+        if self.workspace:
+            shutil.copytree(Path(self.workspace).expanduser(), work, symlinks=True)
+        else:
+            work.mkdir()
+        return json.dumps(self.task), {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Takes one of the gateway's steps; anything else is answered in words."""
+        try:
+            ((name, value),) = json.loads(action).items()
+        except (ValueError, AttributeError):
+            return "not a step of an agent", 0.0, False, False, {}
+        match name:
+            case "start":
+                self._start(self.argv, [self.task], value, forks=self.forks)
+            case "grade":
+                assert self.folder is not None  # an attempt begins with a reset
+                work = str(self.folder / "work")
+                self._start(self.grader, [self.task, value, work], {}, forks=True)
+            case "stop":
+                self._stop()
+        return json.dumps(self._state()), 0.0, False, False, {}
+
+    def close(self) -> None:
+        """Kill the process and remove the folder."""
+        self._stop()
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder = None
+
+    def _start(
+        self, argv: tuple[str, ...], arguments: list[Any], more: dict[str, str], *, forks: bool
+    ) -> None:
+        self._stop()
+        assert self.folder is not None  # an attempt begins with a reset
+        (self.folder / "stdin").write_text(json.dumps(arguments if forks else []))
+        path = os.pathsep.join([os.path.dirname(argv[0]), os.environ.get("PATH", os.defpath)])
+        given = {"R3L_TASK": json.dumps(self.task), "R3L_WORKSPACE": str(self.folder / "work")}
+        variables = child_environment(given | {"PATH": path} | more)
+        self.process = AgentProcess(argv, self.folder, variables, forks=forks)
+
+    def _state(self) -> dict[str, Any]:
+        """Returns the exit code, None while the process runs, and then the last lines it wrote."""
+        code = None if self.process is None else self.process.poll()
+        state: dict[str, Any] = {"exit": code, "grader": bool(self.grader)}
+        state["pid"] = 0 if self.process is None else self.process.pid
+        if self.process is not None and code is not None:
+            state |= {name: self.process.last_line(name) for name in ("stdout", "stderr")}
+        return state
+
+    def _stop(self) -> None:
+        process, self.process = self.process, None
+        if process is not None:
+            process.kill()

@@ -1,0 +1,127 @@
+"""Checks an agent's command, interpreter, imports and functions before anything starts."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from r3l.errors import UserError
+
+CALL_FUNCTION = Path(__file__).with_name("call_function.py")
+CHECK_S = 60.0
+_MISSING = "import sys\nfrom importlib.util import find_spec\nsys.path.insert(0, sys.argv[1])\n" + (
+    "print(*[name for name in sys.argv[2:] if find_spec(name) is None])"
+)
+
+
+@cache
+def interpreter(python: str) -> str:
+    """Returns the agent's interpreter. Raises UserError if it cannot be run."""
+    if not python:
+        return sys.executable
+    path = shutil.which(os.path.expanduser(python))
+    if path is None:
+        raise UserError(f"env agent: python {python} is not a program; name an interpreter")
+    return os.path.abspath(path)
+
+
+@cache
+def argv_of(command: str, python: str) -> tuple[str, ...]:
+    """Returns the words of a command: `file.py:function`, or a program and its arguments, with
+    files as absolute paths. `python` alone is the agent's interpreter.
+
+    Raises UserError if there is no such program, file or function, or if the interpreter lacks a
+    package that the file imports.
+    """
+    if is_function(command):
+        return argv_of_function("command", command, python)
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UserError(f"env agent: command {command!r}: {error}") from None
+    if not words:
+        raise UserError("env agent: command is empty; give the line that starts the agent")
+    own = interpreter(python)
+    runs_python = words[0] in ("python", "python3")
+    program = own if runs_python else shutil.which(words[0])
+    if program is None:
+        raise UserError(f"env agent: command {command!r}: {words[0]} is not a program")
+    script = next((word for word in words[1:] if word.endswith(".py")), "")
+    if runs_python and script:
+        if not os.path.exists(script):
+            raise UserError(f"env agent: command {command!r}: {script} does not exist")
+        _check_imports(script, own)
+    rest = [os.path.abspath(word) if os.path.exists(word) else word for word in words[1:]]
+    return (os.path.abspath(program), *rest)
+
+
+def is_function(target: str) -> bool:
+    """Whether a text names a function of a file."""
+    return target.rpartition(":")[0].endswith(".py") and " " not in target
+
+
+@cache
+def argv_of_function(option: str, target: str, python: str) -> tuple[str, ...]:
+    """Returns the command that calls `file.py:function`. Raises UserError unless the interpreter
+    imports the file and finds the function."""
+    own, (file, _, name) = interpreter(python), target.rpartition(":")
+    path = Path(file).expanduser().resolve()
+    if not is_function(target) or not path.is_file():
+        raise UserError(
+            f"env agent: {option} {target}: must be file.py:function, and the file must exist"
+        )
+    argv = (own, str(CALL_FUNCTION), f"{path}:{name}")
+    tried = _tried(f"{option} {target}", argv)
+    if tried.returncode:
+        lines = tried.stderr.strip().splitlines() or [f"exit code {tried.returncode}"]
+        raise UserError(f"env agent: {option} {target}: {lines[-1]} (with {own})")
+    return argv
+
+
+def _tried(what: str, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Runs a command without input. Raises UserError if it takes too long."""
+    nothing, environment = subprocess.DEVNULL, child_environment({})
+    try:
+        return subprocess.run(
+            argv,
+            stdin=nothing,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=CHECK_S,
+            env=environment,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UserError(f"env agent: {what}: cannot be tried ({error})") from None
+
+
+def child_environment(more: dict[str, str]) -> dict[str, str]:
+    """Returns the environment variables of an agent: the user's own, without those that settle
+    the worker's Python, and with `more`."""
+    unset = ("PYTHONPATH", "PYTHONHASHSEED", "HF_HUB_OFFLINE")
+    return {name: value for name, value in os.environ.items() if name not in unset} | more
+
+
+def _check_imports(script: str, python: str) -> None:
+    """Raises UserError if the interpreter lacks a package that a script imports at its top."""
+    try:
+        tree = ast.parse(Path(script).read_bytes())
+    except (OSError, SyntaxError) as error:
+        raise UserError(f"env agent: {script} cannot be read as Python ({error})") from None
+    names = [alias.name for n in tree.body if isinstance(n, ast.Import) for alias in n.names]
+    names += [n.module for n in tree.body if isinstance(n, ast.ImportFrom) and n.module]
+    roots = sorted({name.partition(".")[0] for name in names})
+    folder = os.path.dirname(os.path.abspath(script))
+    missing = _tried(script, [python, "-c", _MISSING, folder, *roots]).stdout.split()
+    if missing:
+        raise UserError(
+            f"env agent: {script} imports {', '.join(missing)}, which {python} does not have; "
+            "name the agent's own interpreter with the option python"
+        )

@@ -1,0 +1,58 @@
+"""The tasks of an agent: a file with one JSON object a line, each with an `id`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from envs.base import SPLITS, ListedTasks, Split, split_of
+from r3l.errors import UserError
+from r3l.records import Task
+
+NAME = "agent"
+
+
+def read_tasks(file: str) -> ListedTasks:
+    """Reads a file of tasks. A task's `split` is train, eval or warmup; if no task has one, a
+    tenth of them is for evaluation, or all if that is none. Raises UserError."""
+    path = Path(file).expanduser()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"env agent: tasks {path} cannot be read ({error})") from None
+    listed: dict[Split, list[Task]] = {split: [] for split in SPLITS}
+    seen: dict[str, int] = {}
+    split_given = False
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"env agent: tasks {path}, line {number}"
+        task = _object(line, where)
+        name = task.get("id")
+        if not isinstance(name, str | int) or name == "":
+            raise UserError(f"{where}: has no id; give each task an `id` that stays the same")
+        if (name := str(name)) in seen:
+            raise UserError(f"{where}: has the id {name!r} of line {seen[name]}; ids are unique")
+        seen[name] = number
+        split = task.get("split", split_of(name))
+        if split not in SPLITS:
+            raise UserError(f"{where}: split {split!r}: must be one of {', '.join(SPLITS)}")
+        split_given = split_given or "split" in task
+        listed[split].append(Task(name, NAME, number, {"task": task}))
+    if not split_given:
+        listed["train"] += listed.pop("warmup")
+        every = listed["train"] + listed["eval"]
+        listed = {"train": listed["train"] or every, "eval": listed["eval"] or every}
+    if not seen:
+        raise UserError(f"env agent: tasks {path} holds no task; write one JSON object a line")
+    return ListedTasks(listed)
+
+
+def _object(line: str, where: str) -> dict[str, object]:
+    try:
+        task = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"{where}: is not JSON ({error})") from None
+    if not isinstance(task, dict):
+        raise UserError(f'{where}: must be a JSON object such as {{"id": 1}}')
+    return task

@@ -1,0 +1,49 @@
+"""An agent that knows nothing of r3l: the standard library and an OpenAI-compatible server."""
+
+import json
+import os
+import sys
+import urllib.request
+
+
+def ask(messages, **more):
+    request = urllib.request.Request(
+        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+        json.dumps({"model": "any", "messages": messages, **more}).encode(),
+        {
+            "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"],
+            "Content-Type": "application/json",
+        },
+    )
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        return json.load(reply)["choices"][0]["message"]
+
+
+def main():
+    task = json.loads(os.environ["R3L_TASK"])
+    messages = [
+        {"role": "system", "content": "Answer in one word."},
+        {"role": "user", "content": task["question"]},
+    ]
+    mood = task.get("mood", "")
+    if mood == "silent":
+        import time
+
+        time.sleep(600)
+    if mood == "mute":
+        print(json.dumps({"reward": 1.0}))
+        return
+    first = ask(messages)
+    messages += [first, {"role": "user", "content": "Are you sure?"}]
+    ask(messages)
+    if mood == "raises":
+        sys.exit("I give up")
+    if mood == "vague":
+        print("good enough")
+        return
+    right = task["answer"] in first["content"]
+    print(json.dumps({"reward": float(right), "parts": {"words": 2}, "feedback": "well"}))
+
+
+if __name__ == "__main__":
+    main()

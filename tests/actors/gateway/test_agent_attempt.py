@@ -1,0 +1,145 @@
+"""Attempts of real child processes: what ends them, and that they leave nothing behind."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from actors.gateway.agent_attempt import agents_served, outcome_of
+from envs.isolation.pool import environments_of_all
+from envs.registry import tasks_of_all
+from r3l.actor_metrics import ActorMetrics
+from r3l.config import RunConfig, load
+from r3l.errors import EngineDead, EnvironmentFailed
+from r3l.records import GroupPlan, SlotResult
+from r3l.rollout.group import explore_group
+from r3l.rollout.interfaces import Sample, SampleParams
+from r3l.views.tape import read_tape
+from tests.r3l.fakes import ScriptedPolicy
+
+AGENT = Path(__file__).with_name("stdlib_agent.py")
+
+
+def config_of(folder: Path, mood: str, *more: str, **options: str) -> RunConfig:
+    tasks = folder / "tasks.jsonl"
+    tasks.write_text(json.dumps({"id": 1, "question": "q", "answer": "yes", "mood": mood}))
+    given = {"command": f"python {AGENT}", "tasks": str(tasks)} | options
+    return load(None, ["env=agent", f"env.options={json.dumps(given)}", "algorithm=grpo", *more])
+
+
+def play(
+    config: RunConfig, policy: ScriptedPolicy | None = None, attempts: int = 1
+) -> tuple[list[SlotResult], ActorMetrics]:
+    policy, metrics = policy or ScriptedPolicy(lambda text: "yes"), ActorMetrics()
+
+    async def explore() -> list[SlotResult]:
+        (task,) = tasks_of_all(config.env, "train", 1)
+        async with (
+            environments_of_all(config.env, attempts) as made,
+            agents_served(made, config, policy, metrics) as make_env,
+        ):
+            return await explore_group(
+                task, policy, lambda: make_env(task), config, plan=GroupPlan(attempts)
+            )
+
+    return asyncio.run(explore()), metrics
+
+
+def left_behind() -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if str(AGENT) in process.cmdline():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_an_unchanged_agent_becomes_a_trajectory_with_its_tape(tmp_path: Path) -> None:
+    results, metrics = play(config_of(tmp_path, ""), attempts=3)
+    for result in results:
+        played = result.trajectory
+        assert played is not None and played.reward == 1.0 and played.finish == "terminated"
+        assert played.system == "Answer in one word." and played.actions == ("yes", "yes")
+        assert played.observations == ("q", "Are you sure?", "well")
+        assert played.extra.reward_parts == {"words": 2.0} and not played.extra.segments
+        assert [call.parent for call in read_tape(played.extra.tape)] == [-1, 0]
+    assert metrics.agent["attempts"] == 3 and metrics.agent["calls"] == 6
+    assert not left_behind()
+
+
+@pytest.mark.parametrize(
+    ("mood", "cause"),
+    [("mute", "agent_no_calls"), ("raises", "agent_exit"), ("vague", "no_reward")],
+)
+def test_an_agent_that_fails_has_no_reward_but_a_cause(
+    tmp_path: Path, mood: str, cause: str
+) -> None:
+    ((result,), _) = play(config_of(tmp_path, mood))
+    assert result.status == "failed" and result.cause == cause
+
+
+def test_a_silent_agent_is_killed_at_its_time_limit(tmp_path: Path) -> None:
+    began = time.monotonic()
+    ((result,), _) = play(config_of(tmp_path, "silent", "actor.agent.timeout_s=2"))
+    assert result.cause == "agent_timeout" and time.monotonic() - began < 30
+    assert not left_behind()
+
+
+def test_a_function_is_called_and_graded_by_a_function(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        f"import os, sys\nsys.path.insert(0, {str(AGENT.parent)!r})\n"
+        "from stdlib_agent import ask\n"
+        "async def play(task):\n"
+        "    open('made.txt', 'w').write('x')\n"
+        "    return ask([{'role': 'user', 'content': task['question']}])['content']\n"
+        "def grade(task, calls, workspace):\n"
+        "    assert os.path.exists(workspace + '/made.txt')\n"
+        "    return {'reward': len(calls) / 2, 'feedback': calls[-1]['reply']['content']}\n"
+        "def broken(task, calls, workspace):\n    raise ValueError('not today')\n"
+    )
+    options = {"command": f"{file}:play", "reward": f"{file}:grade"}
+    ((result,), _) = play(config_of(tmp_path, "", **options))
+    assert result.trajectory is not None
+    assert (result.trajectory.reward, result.trajectory.feedback) == (0.5, "yes")
+    ((result,), _) = play(config_of(tmp_path, "", **options | {"reward": f"{file}:broken"}))
+    assert result.cause == "grader_failed"
+
+
+def test_a_dead_engine_is_not_the_fault_of_the_attempt(tmp_path: Path) -> None:
+    class Dead(ScriptedPolicy):
+        async def sample(self, token_ids: Any, params: SampleParams) -> Sample:
+            raise EngineDead("gone")
+
+    with pytest.raises(EngineDead):
+        play(config_of(tmp_path, ""), Dead(lambda text: ""))
+    assert not left_behind()
+
+
+def test_a_full_context_is_graded_by_what_the_agent_makes_of_it(tmp_path: Path) -> None:
+    ((result,), _) = play(
+        config_of(tmp_path, ""), ScriptedPolicy(lambda text: "yes", context_length=75)
+    )
+    assert result.cause == "agent_exit"  # this one raises at the error it gets
+
+
+def test_a_result_needs_a_number(tmp_path: Path) -> None:
+    good = outcome_of({"reward": 2, "parts": {"a": 1, "b c": 2}, "feedback": "hm"}, 2.0, "x")
+    assert (good.reward, good.parts, good.feedback, good.finish) == (1.0, {"a": 1.0}, "hm", "x")
+    assert outcome_of(0.5, 1.0, "x").reward == 0.5
+    for result, cause in (
+        ({"failed": "disk_full"}, "disk_full"),
+        ({"failed": "the disk is full"}, "agent_failed"),
+        ("what", "no_reward"),
+        ({"reward": float("nan")}, "no_reward"),
+        ({}, "no_reward"),
+    ):
+        with pytest.raises(EnvironmentFailed) as failed:
+            outcome_of(result, 1.0, "x")
+        assert failed.value.cause == cause

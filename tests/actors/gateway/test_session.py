@@ -1,0 +1,133 @@
+"""A session samples each request once and fails by name."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from actors.gateway import session as module
+from actors.gateway.agent_request import AgentRequest, Refused
+from actors.gateway.parsers import ReplyReader
+from actors.gateway.session import Session
+from r3l.actor_metrics import ActorMetrics
+from r3l.errors import EngineDead, EngineFailed
+from r3l.records import Task
+from r3l.rollout.agent_chat import AgentChat
+from r3l.rollout.interfaces import Sample, SampleParams
+from r3l.views.tape import read_tape
+from tests.r3l.fakes import ScriptedPolicy
+
+ASKED = AgentRequest(({"role": "user", "content": "hi"},), max_tokens=64)
+
+
+def session_of(policy: ScriptedPolicy) -> Session:
+    reader = ReplyReader(AgentChat(policy.chat), "auto", "auto")
+    return Session(
+        Task("t", "agent", 0), policy, reader, lambda k: SampleParams(32, 0.5, k), ActorMetrics()
+    )
+
+
+def played(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(test())
+
+
+def test_a_request_that_is_repeated_while_it_runs_is_sampled_once() -> None:
+    async def test() -> None:
+        policy = ScriptedPolicy(lambda text: "yes")
+        session = session_of(policy)
+        one = session.sampling(ASKED, "d", "chat", again=False)
+        two = session.sampling(ASKED, "d", "chat", again=False)
+        assert await one is await two and len(policy.prompts) == 1
+        assert policy.asked[0].max_tokens == 32 and policy.asked[0].temperature == 0.5
+
+    played(test)
+
+
+def test_an_answer_that_was_not_received_is_kept_for_the_retry() -> None:
+    async def test() -> None:
+        policy = ScriptedPolicy(lambda text: "yes")
+        session = session_of(policy)
+        first = await session.sampling(ASKED, "d", "chat", again=False)
+        assert await session.sampling(ASKED, "d", "chat", again=False) is first
+        session.received("d")
+        assert await session.sampling(ASKED, "d", "chat", again=True) is first
+        assert await session.sampling(ASKED, "d", "chat", again=False) is not first
+        assert len(policy.prompts) == 2
+        assert [call.trained for call in read_tape(session.tape())] == [True, False]
+
+    played(test)
+
+
+def test_a_full_context_is_refused_and_noted() -> None:
+    async def test() -> None:
+        session = session_of(ScriptedPolicy(lambda text: "yes", context_length=5))
+        with pytest.raises(Refused) as refused:
+            await session.sampling(ASKED, "d", "chat", again=False)
+        assert refused.value.code == "context_length_exceeded" and session.full
+
+    played(test)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(EngineDead("gone"), 503), (EngineFailed("no", cause="x"), 400)]
+)
+def test_a_failing_engine_ends_the_session_with_its_error(error: Exception, status: int) -> None:
+    class Broken(ScriptedPolicy):
+        async def sample(self, token_ids: Any, params: SampleParams) -> Sample:
+            raise error
+
+    async def test() -> None:
+        session = session_of(Broken(lambda text: ""))
+        with pytest.raises(Refused) as refused:
+            await session.sampling(ASKED, "d", "chat", again=False)
+        assert refused.value.status == status
+        assert session.problem is error and session.changed.is_set()
+
+    played(test)
+
+
+def test_calls_after_the_result_and_beyond_the_limits_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MOST_CALLS", 1)
+
+    async def test() -> None:
+        session = session_of(ScriptedPolicy(lambda text: "yes"))
+        await session.sampling(ASKED, "d", "chat", again=False)
+        for code in ("too_many_calls", "attempt_is_over"):
+            with pytest.raises(Refused) as refused:
+                session.sampling(ASKED, code, "chat", again=False)
+            assert refused.value.code == code
+            session.end()
+        with pytest.raises(Refused):
+            session.finish({"reward": 1.0})
+
+    played(test)
+
+
+def test_tools_need_a_template_that_shows_them() -> None:
+    async def test() -> None:
+        session = session_of(ScriptedPolicy(lambda text: "yes"))
+        tool = {"type": "function", "function": {"name": "add"}}
+        with pytest.raises(Refused, match="shows no tools"):
+            session.sampling(AgentRequest(ASKED.messages, (tool,)), "d", "chat", again=False)
+
+    played(test)
+
+
+def test_what_is_sampled_when_a_session_closes_is_refused() -> None:
+    class Slow(ScriptedPolicy):
+        async def sample(self, token_ids: Any, params: SampleParams) -> Sample:
+            await asyncio.sleep(60)
+            raise AssertionError
+
+    async def test() -> None:
+        session = session_of(Slow(lambda text: ""))
+        sampling = session.sampling(ASKED, "d", "chat", again=False)
+        await asyncio.sleep(0)
+        session.close()
+        with pytest.raises(Refused, match="has ended"):
+            await sampling
+
+    played(test)

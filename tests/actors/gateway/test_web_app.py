@@ -1,0 +1,137 @@
+"""The server: keys, limits, streams, task and result."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import httpx
+import pytest
+
+from actors.gateway import web_app as module
+from actors.gateway.web_app import WebApp
+from r3l.errors import UserError
+from r3l.rollout.interfaces import Sample, SampleParams
+from tests.actors.gateway.test_session import session_of
+from tests.r3l.fakes import ScriptedPolicy
+
+BODY = {"messages": [{"role": "user", "content": "hi"}]}
+Test = Callable[[httpx.AsyncClient, Any], Coroutine[Any, Any, None]]
+
+
+class Slow(ScriptedPolicy):
+    """Answers after a moment."""
+
+    async def sample(self, token_ids: Any, params: SampleParams) -> Sample:
+        await asyncio.sleep(0.3)
+        return await super().sample(token_ids, params)
+
+
+def with_server(test: Test, policy: ScriptedPolicy | None = None) -> None:
+    async def run() -> None:
+        session = session_of(policy or ScriptedPolicy(lambda text: "yes"))
+        headers = {"Authorization": f"Bearer {session.key}"}
+        async with (
+            WebApp({session.key: session}).served("127.0.0.1", 0) as url,
+            httpx.AsyncClient(base_url=url, headers=headers, trust_env=False) as client,
+        ):
+            await test(client, session)
+
+    asyncio.run(run())
+
+
+def test_a_call_is_answered_and_received() -> None:
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        reply = await client.post("/v1/chat/completions", json=BODY)
+        assert reply.json()["choices"][0]["message"]["content"] == "yes"
+        assert session.tree.nodes[0].seen
+        models = (await client.get("/v1/models")).json()["data"]
+        assert models[0]["max_model_len"] == 100_000
+
+    with_server(test)
+
+
+@pytest.mark.parametrize(
+    ("headers", "content", "status"),
+    [
+        ({"Authorization": "Bearer nobody"}, b"{}", 401),
+        ({"Authorization": "", "x-api-key": "nobody"}, b"{}", 401),
+        ({}, b"{oops", 400),
+        ({}, b"[]", 400),
+        ({}, b" " * 2000, 413),
+    ],
+)
+def test_foreign_keys_and_bad_bodies_are_refused(
+    headers: dict[str, str], content: bytes, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BODY_LIMIT", 1000)
+
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        for path in ("/v1/chat/completions", "/r3l/result"):
+            reply = await client.post(path, content=content, headers=headers)
+            assert reply.status_code == status and "error" in reply.json()
+
+    with_server(test)
+
+
+def test_a_stream_is_kept_open_and_says_what_the_answer_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "KEEP_ALIVE_S", 0.1)
+
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        reply = await client.post("/v1/chat/completions", json=BODY | {"stream": True})
+        lines = [line for line in reply.text.split("\n") if line]
+        assert ": sampling" in lines and lines[-1] == "data: [DONE]"
+        chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        text = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks)
+        assert text == "yes" and session.tree.nodes[0].seen
+
+    with_server(test, Slow(lambda text: "yes"))
+
+
+def test_a_stream_that_cannot_be_sampled_is_an_error_with_its_status() -> None:
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        reply = await client.post("/v1/chat/completions", json=BODY | {"stream": True})
+        assert reply.status_code == 400
+        assert reply.json()["error"]["code"] == "context_length_exceeded"
+
+    with_server(test, ScriptedPolicy(lambda text: "yes", context_length=3))
+
+
+def test_a_client_that_left_gets_the_same_answer_when_it_asks_again() -> None:
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post("/v1/chat/completions", json=BODY, timeout=0.1)
+        await asyncio.sleep(0.4)
+        assert not session.tree.nodes[0].seen
+        reply = await client.post("/v1/chat/completions", json=BODY)
+        assert reply.status_code == 200 and len(session.policy.prompts) == 1
+        assert session.tree.nodes[0].seen
+
+    with_server(test, Slow(lambda text: "yes"))
+
+
+def test_the_task_is_read_and_the_result_posted_once() -> None:
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        assert (await client.get("/r3l/task")).json() == {}
+        for status in (200, 400):
+            reply = await client.post("/r3l/result", json={"reward": 1.0})
+            assert reply.status_code == status
+        assert session.result == {"reward": 1.0}
+        assert (await client.post("/v1/chat/completions", json=BODY)).status_code == 400
+
+    with_server(test)
+
+
+def test_a_taken_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        async def serve() -> None:
+            async with WebApp({}).served("127.0.0.1", port):
+                raise AssertionError
+
+        with pytest.raises(UserError, match=f"actor.agent.port={port}"):
+            asyncio.run(serve())

@@ -1,0 +1,66 @@
+"""The environment of an agent: a folder, a process and its end."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs import registry
+from envs.agents.agent import Agent
+from envs.testing import check_env
+from r3l.errors import UserError
+
+
+def made(folder: Path, script: str, **options: str) -> Agent:
+    (folder / "agent.py").write_text(script)
+    (folder / "tasks.jsonl").write_text('{"id": "a", "split": "train"}\n')
+    return Agent(
+        command=f"python {folder / 'agent.py'}", tasks=str(folder / "tasks.jsonl"), **options
+    )
+
+
+def ended(env: Agent, command: dict[str, Any]) -> dict[str, Any]:
+    state = json.loads(env.step(json.dumps(command))[0])
+    deadline = time.monotonic() + 30
+    while state["exit"] is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+        state = json.loads(env.step('{"poll": null}')[0])
+    return dict(state)
+
+
+def test_a_process_runs_in_a_folder_of_its_own_with_the_task_and_the_variables(
+    tmp_path: Path,
+) -> None:
+    script = "import os, sys\nprint(os.getcwd(), os.environ['R3L_TASK'], os.environ['X'])\n"
+    env = made(tmp_path, script + "print(end='\\n\\n')\nsys.exit('bad')")
+    assert json.loads(env.reset(seed=0, options={"task": {"id": "a"}})[0]) == {"id": "a"}
+    assert env.folder is not None
+    state = ended(env, {"start": {"X": "y"}})
+    assert (state["exit"], state["stderr"]) == (1, "bad")
+    assert state["stdout"] == f'{env.folder}/work {{"id": "a"}} y'
+    folder = env.folder
+    env.close()
+    assert not folder.exists()
+
+
+def test_a_folder_is_copied_for_each_attempt(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "note.txt").write_text("hello")
+    env = made(tmp_path, "print(open('note.txt').read())", workspace=str(tmp_path / "files"))
+    env.reset(seed=0)
+    assert ended(env, {"start": {}})["stdout"] == "hello"
+    env.close()
+    with pytest.raises(UserError, match=r"workspace .* is not a folder"):
+        made(tmp_path, "", workspace=str(tmp_path / "none"))
+
+
+def test_it_passes_the_checks_of_an_environment(tmp_path: Path) -> None:
+    made(tmp_path, "print(1)").close()
+    options = {
+        "command": f"python {tmp_path / 'agent.py'}",
+        "tasks": str(tmp_path / "tasks.jsonl"),
+    }
+    check_env("agent", options=options)
+    assert not registry.in_process("agent")

@@ -1,0 +1,42 @@
+"""Tasks are read from lines of JSON; a bad line is named."""
+
+from pathlib import Path
+
+import pytest
+
+from envs.agents.agent_tasks import read_tasks
+from r3l.errors import UserError
+
+
+def write(tmp_path: Path, text: str) -> str:
+    (tmp_path / "t.jsonl").write_text(text)
+    return str(tmp_path / "t.jsonl")
+
+
+def test_tasks_name_their_split_or_are_divided(tmp_path: Path) -> None:
+    given = write(tmp_path, '{"id": 1, "split": "eval"}\n\n{"id": "b", "q": 2}\n')
+    tasks = read_tasks(given)
+    assert [t.task_id for t in tasks.tasks("eval", 9)] == ["1"]
+    others = read_tasks(write(tmp_path, "\n".join(f'{{"id": {n}}}' for n in range(100))))
+    train, held_out = others.tasks("train", 999), others.tasks("eval", 999)
+    assert len(train) + len(held_out) == 100 and 0 < len(held_out) < 30
+    alone = read_tasks(write(tmp_path, '{"id": 1}'))
+    assert alone.tasks("train", 9) == alone.tasks("eval", 9) != []
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ('{"q": 1}', "line 1: has no id"),
+        ('{"id": 1}\n{"id": "1"}', "line 2: has the id '1' of line 1"),
+        ('{"id": 1, "split": "test"}', "split 'test'"),
+        ("oops", "line 1: is not JSON"),
+        ("[1]", "must be a JSON object"),
+        ("", "holds no task"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, text: str, what: str) -> None:
+    with pytest.raises(UserError, match=what):
+        read_tasks(write(tmp_path, text))
+    with pytest.raises(UserError, match="cannot be read"):
+        read_tasks(str(tmp_path / "missing"))

@@ -1,0 +1,21 @@
+"""A function is found and called, also if it is asynchronous."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envs.agents.call_function import call, find
+
+
+def test_a_function_is_found_and_its_result_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "f.py"
+    file.write_text(
+        "async def late(a, b):\n    print('noise', end='')\n    return {'sum': a + b}\n"
+    )
+    call(find(f"{file}:late"), [1, 2])
+    assert json.loads(capsys.readouterr().out.split("\n")[1]) == {"sum": 3}
+    with pytest.raises(SystemExit, match="defines no function other"):
+        find(f"{file}:other")
