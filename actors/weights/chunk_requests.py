@@ -98,11 +98,6 @@ class ChunkRequests:
                 del self._partial[index]
         self._unrequested = deque(index for index in missing if index not in self._partial)
 
-    @property
-    def held(self) -> int:
-        """Count the received bytes of incomplete chunks."""
-        return sum(chunk.received for chunk in self._partial.values())
-
     def next(self, size: int) -> ChunkRange | None:
         """Return the next range to request, at most `size` bytes, or None if all are requested."""
         for index, chunk in self._partial.items():
