@@ -123,7 +123,7 @@ class Actor:
                 lease.task,
                 self.policy,
                 partial(self.make_env, lease.task),
-                _for_evaluation(self.config) if evaluating else self.config,
+                self.config.for_evaluation() if evaluating else self.config,
                 seed=zlib.crc32(f"{self.config.seed}/{lease.group_id}".encode()),
                 plan=lease.plan,
                 accepted=lease.accepted,
@@ -193,8 +193,3 @@ def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
         failures = deaths
     first = failures.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
-
-
-def _for_evaluation(config: RunConfig) -> RunConfig:
-    actor = config.actor.model_copy(update={"temperature": config.eval.temperature})
-    return config.model_copy(update={"actor": actor})

@@ -54,6 +54,11 @@ class RunConfig(Section):
     learner: LearnerConfig = Field(default_factory=lambda: LearnerConfig())
     eval: EvalConfig = Field(default_factory=lambda: EvalConfig())
 
+    def for_evaluation(self) -> RunConfig:
+        """Returns these settings with the temperature of evaluations."""
+        actor = self.actor.model_copy(update={"temperature": self.eval.temperature})
+        return self.model_copy(update={"actor": actor})
+
     @model_validator(mode="after")
     def _quorum_fits_the_group(self) -> Self:
         base = self.algorithm.build().plan().base

@@ -218,8 +218,7 @@ def check_played(groups: Sequence[Group]) -> None:
 async def evaluate(policy: Policy, config: RunConfig) -> dict[str, float]:
     """One attempt at each held-out task: success and mean reward; an attempt that failed to be
     played counts as lost."""
-    actor = config.actor.model_copy(update={"temperature": config.eval.temperature})
-    config = config.model_copy(update={"actor": actor})
+    config = config.for_evaluation()
     source = task_source(config.env.name, **config.env.options)
     tasks = source.tasks("eval", config.eval.tasks)
     groups = await explore(tasks, policy, config, GroupPlan(1))

@@ -34,8 +34,7 @@ async def play_all(
 ) -> None:
     """Plays every attempt that has no result yet, at the temperature of `config.eval`. Raises
     EngineDead if the engine dies; the results so far are kept."""
-    actor = config.actor.model_copy(update={"temperature": config.eval.temperature})
-    config = config.model_copy(update={"actor": actor})
+    config = config.for_evaluation()
     room = asyncio.Semaphore(at_once)
     failures = FirstFailures(say=lambda line: None)  # r3l-eval prints no failures of attempts
 
