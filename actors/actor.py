@@ -117,13 +117,13 @@ class Actor:
         async def put(result: SlotResult) -> SlotResult:
             return await self._put(lease, result)
 
-        evaluating = lease.purpose == "eval"
+        config = self.config.for_evaluation() if lease.purpose == "eval" else self.config
         try:
             results = await explore_group(
                 lease.task,
                 self.policy,
                 partial(self.make_env, lease.task),
-                self.config.for_evaluation() if evaluating else self.config,
+                config,
                 seed=zlib.crc32(f"{self.config.seed}/{lease.group_id}".encode()),
                 plan=lease.plan,
                 accepted=lease.accepted,

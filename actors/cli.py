@@ -74,12 +74,9 @@ def main(
         config = configuration.load(config_path, overrides)
         run, name = RunFolder(config_path.parent), own_name(name)
         asyncio.run(_run(run, config, buffer_endpoint, weights_endpoint, name, keys))
-    except UserError as error:
+    except (UserError, EngineDead) as error:
         click.echo(f"r3l-actor: {error}", err=True)
-        sys.exit(2)
-    except EngineDead as dead:
-        click.echo(f"r3l-actor: {dead}", err=True)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, UserError) else 1)
 
 
 def check_name(name: str) -> None:
@@ -123,8 +120,8 @@ async def _run(
     model = model_path(config.model)
     check_model_folder(model, f"model {config.model}")
     check_engine_arguments(config.actor)
-    limit = SET_LIMIT * weight_bytes(model)
-    subscriber = WeightSubscriber(weights_endpoint, keys=keys, set_limit=limit)
+    largest = SET_LIMIT * weight_bytes(model)
+    subscriber = WeightSubscriber(weights_endpoint, keys=keys, set_limit=largest)
     patience, wanted = config.buffer.patience_s, config.actor.concurrent_requests
     metrics = ActorMetrics()
     try:

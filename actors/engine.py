@@ -27,7 +27,7 @@ from r3l.process.memory import STEADY_MEMORY
 from r3l.process.pinned_versions import warn_of_other_versions
 from r3l.rollout import symptoms
 from r3l.rollout.chat import ChatFormat
-from r3l.rollout.interfaces import Sample, SampleParams
+from r3l.rollout.interfaces import FinishReason, Sample, SampleParams
 from r3l.settings.actor import ActorConfig
 from r3l.weights.manifest import Manifest, fingerprint
 
@@ -163,11 +163,10 @@ class VLLMPolicy:
         self.metrics.generated_tokens += len(tokens)
         self.metrics.prompt_tokens += len(token_ids)
         self.metrics.cached_tokens += output.num_cached_tokens or 0
+        reason: FinishReason = "stop"
         if reply.finish_reason == "length":
             reason = "overflow" if room < params.max_tokens else "length"
-        else:
-            reason = "stop"
-        return Sample(tokens, logprobs, version, newest, reason)  # type: ignore[arg-type]
+        return Sample(tokens, logprobs, version, newest, reason)
 
     async def _generate(self, token_ids: Sequence[int], params: SampleParams, budget: int) -> Any:
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
