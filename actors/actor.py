@@ -114,9 +114,6 @@ class Actor:
             self.held[lease.group_id] = exploring
 
     async def _explore(self, lease: Lease) -> None:
-        async def put(result: SlotResult) -> SlotResult:
-            return await self._put(lease, result)
-
         config = self.config.for_evaluation() if lease.purpose == "eval" else self.config
         try:
             results = await explore_group(
@@ -128,7 +125,7 @@ class Actor:
                 plan=lease.plan,
                 accepted=lease.accepted,
                 handed=lease.handed,
-                emit=put,
+                emit=partial(self._put, lease),
                 on_failure=self.failures,
             )
         except LeaseLost as error:
