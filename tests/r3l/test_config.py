@@ -214,3 +214,10 @@ def test_no_line_about_a_setting_is_in_the_words_of_a_library():
         line = error_of(override)
         for word in ("Input", "None", "True", "dict", "tuple", "int ", "str", "instance"):
             assert word not in line, line
+
+
+def test_an_evaluation_has_a_temperature_of_its_own() -> None:
+    config = load(None, ["eval.temperature=0.25", "actor.max_model_len=128"])
+    played = config.for_evaluation()
+    assert (played.actor.temperature, played.actor.max_model_len) == (0.25, 128)
+    assert config.actor.temperature == 1.0

@@ -1,8 +1,13 @@
-"""What an engine prints goes into its log."""
+"""An engine for one command: what it prints goes into its log."""
 
+import asyncio
 import os
 
-from launch.evaluation.own_engine import output_into
+import pytest
+
+from launch.evaluation.own_engine import output_into, own_engine
+from r3l.config import load
+from r3l.errors import EngineDead
 
 
 def test_what_others_print_is_not_between_the_json(tmp_path, capfd):
@@ -12,3 +17,19 @@ def test_what_others_print_is_not_between_the_json(tmp_path, capfd):
     print("{}")
     assert capfd.readouterr() == ("{}\n", "")
     assert (tmp_path / "log").read_text() == "an engine starts\nso does its process\n"
+
+
+def test_an_engine_that_does_not_start_is_named_with_its_log(tmp_path, monkeypatch, capfd):
+    def start(model, actor, *, seed):
+        os.write(1, b"its own words\n")
+        raise EngineDead("the engine did not start")
+
+    monkeypatch.setattr("actors.engine.VLLMPolicy.start", start)
+
+    async def begin():
+        async with own_engine(load(), tmp_path / "log"):
+            pass
+
+    with pytest.raises(EngineDead, match=r"did not start \(log: .*/log\)"):
+        asyncio.run(begin())
+    assert capfd.readouterr().out == ""
