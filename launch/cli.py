@@ -7,7 +7,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,11 +99,6 @@ def _list_choices(ctx: click.Context, param: click.Parameter, given: bool) -> No
     help="folder that r3l-buffer keygen wrote; needed for addresses that others can reach",
 )
 @click.option(
-    "--connections",
-    type=click.IntRange(1, 1 << 20),
-    help="clients of the buffer service at the same time; default: 1024",
-)
-@click.option(
     "--quiet", is_flag=True, help="print only what needs attention, and how the run ended"
 )
 @click.option(
@@ -169,7 +164,6 @@ def train_command(
         from launch.checks.of_model import foreign_world
         from launch.checks.presets import check_model_is_named, settings_file
         from launch.checks.resume import nothing_to_do
-        from launch.console.live_view import console_for
         from launch.supervisor import Run
         from r3l import config as configuration
         from r3l.files.run_folder import run_folder
@@ -214,9 +208,8 @@ def train_command(
     for line in plan.changed:
         click.echo(f"changed since: {line}")
     with lock:
-        console = console_for(plan.run, plan.config.learner.steps, click.echo, quiet=quiet)
-        with closing(console):
-            sys.exit(Run(plan, console, starter.commands(plan), children).execute())
+        run = Run(plan, click.echo, starter.commands(plan), children, quiet=quiet)
+        sys.exit(run.execute())
 
 
 def train(

@@ -24,7 +24,6 @@ CHECKS: tuple[Callable[[Draft], object], ...] = (
     of_command_line.check_run_folder,
     of_command_line.check_addresses,
     of_command_line.check_hardware,
-    of_command_line.check_open_files,
     of_settings.check_engine,
     of_settings.check_loggers,
     of_settings.check_checkpoint_command,

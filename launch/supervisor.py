@@ -14,13 +14,13 @@ from collections.abc import Callable
 
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Child, Children
-from launch.console.live_view import Console
 from launch.console.progress import (
     NoticeReader,
-    SessionWaits,
     Startup,
     end_lines,
+    eval_line,
     run_name,
+    step_line,
 )
 from launch.inspection.learning import LearningWatch
 from launch.restarts import FINAL, Restarts
@@ -31,7 +31,7 @@ from learner.run_files import EXIT_CODES
 from r3l.endpoints import reached
 from r3l.errors import LearnerHung
 from r3l.files.json_lines import GrowingFile, parsed
-from r3l.files.progress_lines import AgainLine, EvalLine, from_json
+from r3l.files.progress_lines import AgainLine, EvalLine, StepLine, from_json
 from r3l.files.run_folder import RunFolder
 from r3l.process.free_space import lacking_space
 
@@ -46,19 +46,20 @@ QUIET_S = 300.0  # without progress until it is reported
 class Run:
     """Starts and watches the processes of one plan.
 
-    `console`: shows the run, or a function that prints a line. `commands`, `children`: a cluster's
-    own way to start processes.
+    `say`: prints a line. `quiet`: leave out steps, evaluations and what starts. `commands`,
+    `children`: a cluster's own way to start processes.
     """
 
     def __init__(
         self,
         plan: Plan,
-        console: Console | Callable[[str], None],
+        say: Callable[[str], None],
         commands: ProcessCommands | None = None,
         children: Children | None = None,
+        *,
+        quiet: bool = False,
     ) -> None:
-        self.console = console if isinstance(console, Console) else Console(console)
-        self.plan, self.say = plan, self.console.say
+        self.plan, self.say, self.quiet = plan, say, quiet
         self.commands = commands or ProcessCommands(plan)
         self.children = children or Children(plan.run / "logs", plan.config.learner.hang_s)
         self.folder = RunFolder(plan.run)
@@ -74,8 +75,6 @@ class Run:
         self.due: dict[str, float] = {}  # when processes that died are started again
         self.killed: Child | None = None  # a learner that hung and was killed here
         self.unresponsive = Unresponsive(config.buffer, self.say)
-        wanted = plan.actors * config.actor.concurrent_requests
-        self.session_waits = SessionWaits(wanted, config.env.workers)
         self.learning = LearningWatch()
         # Earlier launches of the run count too.
         history = self.folder.history()
@@ -292,8 +291,8 @@ class Run:
         names = ["buffer", "learner", *(f"actor-{index}" for index in range(self.plan.actors))]
         up = {child.name for child in self.children.members if child.ready}
         line = self.startup.line({name: name in up for name in names})
-        if line or self.startup.ended:
-            self.console.starting(line)
+        if line and not self.quiet:
+            self.say(line)
 
     def _report_room(self) -> None:
         """Report once when the disk or shared memory is nearly full, and once when it has room."""
@@ -317,21 +316,20 @@ class Run:
         for notice in self.notices.new():
             self.say(notice)
         for line in parsed(self.progress.new(), from_json).values:
-            self.moved, self.quiet_s = time.monotonic(), QUIET_S
+            self.moved, self.quiet_s, shown = time.monotonic(), QUIET_S, ""
             if isinstance(line, EvalLine):
                 self.evaluations.append(line)
-                self.console.evaluation(line)
+                shown = eval_line(line)
             elif isinstance(line, AgainLine):
-                self.console.again(line.step)
                 self.say(f"learner continues from step {line.step} (it had reached {line.reached})")
             else:
                 self.steps = line.step
                 self._settle_config()
-                self.console.step(line, self.plan.config.learner.steps)
-                if waits := self.session_waits.line(line):
-                    self.say(waits)
-                for why in self.learning.lines(line):
-                    self.say(why)
+                shown = step_line(line, self.plan.config.learner.steps)
+            if shown and not self.quiet:
+                self.say(shown)
+            for why in self.learning.lines(line) if isinstance(line, StepLine) else ():
+                self.say(why)
 
     def _settle_config(self) -> None:
         try:

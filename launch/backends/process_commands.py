@@ -39,7 +39,7 @@ class ProcessCommands:
         return [
             *_python("buffer.cli"), "serve", "--config", self.config_file,
             "--store", str(self.plan.run / "buffer"), "--bind", self.buffer_endpoint,
-            "--connections", str(self.plan.connections), *_keys(self.plan, "service.json"),
+            *_keys(self.plan, "service.json"),
         ]  # fmt: skip
 
     def learner(self) -> list[str]:

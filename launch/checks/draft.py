@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from buffer.wire.access import CONNECTIONS
 from envs.builtin.policy import model_path
 from envs.registry import tasks_of_all
 from launch.backends.backend import Backend
@@ -46,7 +45,6 @@ class PlanOptions:
     buffer_bind: str = LOOPBACK
     weights_bind: str = LOOPBACK
     keys: Path | None = None
-    connections: int | None = None
     resume: bool = False
     force: bool = False
     dry_run: bool = False
@@ -156,6 +154,5 @@ class Draft:
             resume=self.options.resume,
             hosts=self.found[0],
             keys=self.services.keys,
-            connections=self.options.connections or CONNECTIONS,
             changed=self.changed,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from buffer.wire.access import check_connections
 from launch.checks.draft import Draft
 from launch.checks.services import Services
 from launch.checks.services import check_addresses as check_binds
@@ -52,12 +51,6 @@ def check_hardware(draft: Draft) -> None:
         raise UserError(
             f"--cluster {options.cluster}: cannot be combined with --hostfile; leave one out"
         )
-
-
-def check_open_files(draft: Draft) -> None:
-    """Refuses more --connections than the system's open-file limit allows."""
-    if draft.options.connections is not None:
-        check_connections(draft.options.connections)
 
 
 def check_devices(draft: Draft) -> None:

@@ -13,8 +13,6 @@ from r3l.process.notices import NOTICE_LINE
 
 SHOWN_SHARE = 0.005  # the least that is not printed as 0%
 START_LINES_S = 5.0  # between two lines about processes that are starting
-WAITING = 0.1
-"""Share of the wanted requests that may wait for a session before it is reported."""
 
 
 class NoticeReader:
@@ -65,39 +63,6 @@ class Startup:
         else:
             late += [f"{name} starts its engine" for name in actors]
         return f"{now - self._began:.0f} s: {', '.join(late)}"
-
-
-class SessionWaits:
-    """Reports once that attempts are waiting for the environment's processes.
-
-    `wanted`: the number of requests that all actors together want in their engines.
-    """
-
-    def __init__(self, wanted: int, workers: int | None) -> None:
-        self.wanted, self.workers = wanted, workers
-        self._last: tuple[float, float] | None = None
-        self._reported = False
-
-    def line(self, step: StepLine) -> str:
-        """Returns a line that names the setting to change, or "".
-
-        The line is due once: when more than WAITING * `wanted` attempts, on average, have waited
-        since the last step.
-        """
-        now = (step.time, step.metrics.get("actor/session_wait_s", 0.0))
-        then, self._last = self._last, now
-        if then is None or self._reported:
-            return ""
-        waiting = (now[1] - then[1]) / max(now[0] - then[0], 1e-3)
-        if waiting <= WAITING * self.wanted:
-            return ""
-        self._reported = True
-        held = "env.workers" if self.workers is None else f"env.workers={self.workers}"
-        return (
-            f"{waiting:.0f} attempts wait for the environment on average, and the engines wait for "
-            f"these attempts: raise {held} (processes per actor and environment), or `sessions` in "
-            "the environment's EnvSpec"
-        )
 
 
 def step_line(step: StepLine, steps: int) -> str:

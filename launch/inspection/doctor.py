@@ -16,6 +16,7 @@ from r3l.files.run_folder import RunFolder, run_folder
 GIB = 1 << 30
 LITTLE_DISK, LITTLE_MAP = 2 * GIB, GIB // 4
 LOST_SHARE = 0.1  # of the groups or the results
+WAITING = 0.1  # of the attempts, for the processes of their environment
 OVERDUE = 5.0  # times the median of a step
 SEEN_S = 10.0  # minimum until a silent actor is reported
 
@@ -172,6 +173,12 @@ def _pace(now: Snapshot) -> Iterator[Finding]:
             yield _problem(
                 f"the next step is overdue by {ago(late)}; a step takes {ago(progress.step_s)}"
             )
+    running, waiting = sum(actor.requests for actor in now.actors), progress.session_waits
+    if waiting > WAITING * (running + waiting):
+        yield _hint(
+            f"{waiting:.0f} attempts wait for the environment, and the engines for these attempts",
+            "raise env.workers (processes per actor and environment), or `sessions` in its EnvSpec",
+        )
     for actor in now.actors:
         if version - actor.version > max(now.max_staleness, 1):
             name = actor.process or actor.name

@@ -72,7 +72,8 @@ class Progress:
     """The finished steps and the forecast, whose fields are None if not known yet.
 
     `learner_idle`, `actor_idle`: shares of the time of the last RECENT steps in which the learner
-    waited for groups, and in which the actors' engines waited for leases.
+    waited for groups, and in which the actors' engines waited for leases. `session_waits`: how many
+    attempts waited for a process of their environment then, on average.
     """
 
     step: int
@@ -83,6 +84,7 @@ class Progress:
     end_s: float | None = None
     learner_idle: float | None = None
     actor_idle: float | None = None
+    session_waits: float = 0.0
 
 
 @dataclass
@@ -218,6 +220,9 @@ def forecast(steps: Sequence[StepLine], planned: int, now: float) -> Progress:
     progress = Progress(last.step, planned, now - last.time, learner_idle=learner, actor_idle=actor)
     times = [step.time for step in steps[-RECENT - 1 :]]
     if len(times) > 1 and last.step < planned:
+        first = steps[-min(len(steps), RECENT + 1)]
+        waited = [step.metrics.get("actor/session_wait_s", 0.0) for step in (first, last)]
+        progress.session_waits = (waited[1] - waited[0]) / max(last.time - first.time, 1e-3)
         progress.step_s = statistics.median(b - a for a, b in pairwise(times))
         progress.next_s = last.time + progress.step_s - now
         progress.end_s = max(progress.next_s, 0) + progress.step_s * (planned - last.step - 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from buffer.wire.access import CONNECTIONS
 from launch.topology.hostfile import Hosts
 from launch.topology.placement import Topology
 from r3l.config import RunConfig
@@ -16,9 +15,7 @@ class Plan:
     """The plan of one run.
 
     `buffer_bind`, `weights_bind`: addresses of the services. `keys`: folder of the services' and
-    clients' keys, None if keys are not used. `connections`: the buffer's limit of simultaneous
-    clients.
-    `changed`: one line for each setting that a resumed run changes.
+    clients' keys, None if keys are not used. `changed`: one line for each setting that a resumed run changes.
     """
 
     config: RunConfig
@@ -29,7 +26,6 @@ class Plan:
     resume: bool
     hosts: Hosts | None = None
     keys: Path | None = None
-    connections: int = CONNECTIONS
     changed: tuple[str, ...] = ()
 
     @property

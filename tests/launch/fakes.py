@@ -85,7 +85,6 @@ def plan_for(run: Path, *overrides: str, **more: Any) -> Any:
         "topology": topology(more.get("actors", 0)),
         "resume": False,
         "keys": None,
-        "connections": 1024,
     }
     values |= {"buffer_bind": "tcp://127.0.0.1:*", "weights_bind": "tcp://127.0.0.1:*"}
     return SimpleNamespace(run=run, config=load(None, list(overrides)), **(values | more))

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from launch import restarts
-from launch.console.live_view import Console
 from launch.supervisor import Run
 from learner.checkpoint import SCHEMA
-from r3l.files.progress_lines import AgainLine, EvalLine, StepLine
+from r3l.files.progress_lines import AgainLine, StepLine
 from r3l.files.run_folder import RunFolder
 from tests.launch.fakes import Played, handlers_put_back, plan_for, reports
 from tests.launch.fakes import said as said_by
@@ -389,39 +388,19 @@ def test_an_exception_that_ends_a_learner_is_said_before_its_last_lines_without_
     )
 
 
-def test_steps_evaluations_and_what_starts_go_to_the_console_and_the_rest_are_lines(
-    tmp_path: Path,
-) -> None:
-    shown: list[str] = []
-
-    class Noted(Console):
-        def starting(self, line: str) -> None:
-            shown.append(f"starting {line}")
-
-        def step(self, line: StepLine, steps: int) -> None:
-            shown.append(f"step {line.step} of {steps}")
-
-        def evaluation(self, line: EvalLine) -> None:
-            shown.append(f"evaluation {line.step}")
-
-        def again(self, version: int) -> None:
-            shown.append(f"again {version}")
-
-    run = Run(plan_for(tmp_path, "learner.steps=9"), Noted(shown.append))
+@pytest.mark.parametrize("quiet", [False, True])
+def test_quiet_leaves_out_steps_evaluations_and_what_starts(tmp_path: Path, quiet: bool) -> None:
+    said = list[str]()
+    run = Run(plan_for(tmp_path, "learner.steps=9"), said.append, quiet=quiet)
     for line in (StepLine(1), evaluation(1), AgainLine(1, 2)):
         RunFolder(tmp_path).add_progress(line)
     run._show_progress()
-    assert shown == [
-        "step 1 of 9",
-        "evaluation 1",
-        "again 1",
-        "learner continues from step 1 (it had reached 2)",
-    ]
-    shown.clear()
+    assert said.pop() == "learner continues from step 1 (it had reached 2)"
     run.startup._last -= 60
     run._report_start()
-    (line,) = shown
-    assert line.startswith("starting ") and "buffer opens its store" in line
-    run.startup.ended = True
-    run._report_start()
-    assert len(shown) == 1
+    if quiet:
+        assert said == []
+    else:
+        step, evaluated, starts = said
+        assert step.startswith("step 1/9 ") and evaluated.startswith("eval at step 1: ")
+        assert "buffer opens its store" in starts

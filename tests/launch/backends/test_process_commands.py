@@ -48,12 +48,6 @@ def test_services_listen_where_the_plan_says_and_processes_here_reach_them_by_lo
     assert option(commands.actor(1), "--name") == "actor-1"
 
 
-def test_the_limit_of_connections_is_the_buffers(small: Plan) -> None:
-    assert option(ProcessCommands(small).buffer(), "--connections") == "1024"
-    commands = ProcessCommands(replace(small, connections=2000))
-    assert option(commands.buffer(), "--connections") == "2000"
-
-
 def test_each_process_gets_the_key_file_of_its_role_and_none_without_keys(small: Plan) -> None:
     assert "--keys" not in ProcessCommands(small).buffer()
     commands = ProcessCommands(replace(small, keys=Path("/keys")))

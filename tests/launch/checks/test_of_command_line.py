@@ -8,14 +8,6 @@ import pytest
 from tests.launch.fakes import refused
 
 
-def test_more_connections_than_the_system_allows_are_refused(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("resource.getrlimit", lambda which: (1024, 4096))
-    line = refused("--run", run, "--connections", "4000")
-    assert "--connections 4000: need 5000 open files, this system allows 4096" in line
-
-
 def test_a_run_of_another_launcher_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: 7")
     lock = (tmp_path / ".lock").open("w")

@@ -7,11 +7,11 @@ import pytest
 from launch.console import progress
 from launch.console.progress import (
     NoticeReader,
-    SessionWaits,
     Startup,
     end_lines,
     eval_line,
     step_line,
+    who_waits,
 )
 from r3l.files.progress_lines import StepLine
 from tests.r3l.files.made import evaluation
@@ -87,20 +87,13 @@ def test_an_eval_line_shows_failed_tasks_with_share_and_causes_only_if_there_are
     assert eval_line(evaluation(5, tasks=20, failed=5, **causes)) == line + named
 
 
-def test_attempts_that_wait_for_the_environment_are_said_once_with_the_setting_to_change() -> None:
-    waits = SessionWaits(wanted=96, workers=None)
-    assert waits.line(StepLine(1, {"actor/session_wait_s": 50.0}, 100.0)) == ""
-    assert waits.line(StepLine(1, {"actor/session_wait_s": 140.0}, 110.0)) == ""  # 9 of 96
-    line = waits.line(StepLine(1, {"actor/session_wait_s": 860.0}, 120.0))
-    assert line.startswith("72 attempts wait for the environment")
-    assert "raise env.workers (processes per actor and environment), or `sessions`" in line
-    assert waits.line(StepLine(1, {"actor/session_wait_s": 1580.0}, 130.0)) == ""
+def test_who_waits_is_said_in_words_of_the_field() -> None:
+    def words(learner: float, actors: float) -> str:
+        return who_waits({"learner/idle_share": learner, "actor/idle_share": actors})
 
-
-def test_attempts_that_hardly_wait_are_not_mentioned() -> None:
-    waits = SessionWaits(wanted=10, workers=2)
-    assert waits.line(StepLine(1, time=1.0)) == waits.line(StepLine(1, time=2.0)) == ""
-    assert "env.workers=2" in waits.line(StepLine(1, {"actor/session_wait_s": 2.2}, 4.0))
+    assert words(0.02, 0.74) == "actors idle 74 %: learner-bound"
+    assert words(0.6, 0.3) == "learner idle 60 %: actor-bound"
+    assert words(0.05, 0.04) == "balanced: learner idle 5 %, actors idle 4 %"
 
 
 def test_the_end_of_a_run_says_where_its_model_is_and_what_to_do_next(tmp_path: Path) -> None:

@@ -65,6 +65,13 @@ def test_what_is_no_problem_is_a_hint_or_nothing():
     assert findings(healthy(processes=[], progress=Progress(60, 60))) == []
 
 
+@pytest.mark.parametrize(("waiting", "hints"), [(3.0, 0), (4.0, 1)])
+def test_attempts_that_wait_for_the_environment_are_a_hint(waiting, hints):
+    now = healthy(progress=Progress(12, 60, session_waits=waiting))  # 30 requests are running
+    said = [one for one in findings(now) if "wait for the environment" in one.what]
+    assert len(said) == hints and all("raise env.workers" in one.remedy for one in said)
+
+
 @pytest.mark.parametrize(
     ("learner", "actors", "what", "remedy"),
     [

@@ -103,6 +103,8 @@ def test_idle_shares_are_means_of_the_last_ten_steps():
     steps = [
         StepLine(n, {"learner/idle_share": float(n > 3) * n / 10}, float(n)) for n in range(1, 14)
     ]
+    waits = [StepLine(n, {"actor/session_wait_s": 5.0 * n}, float(n)) for n in range(1, 14)]
+    assert forecast(waits, 20, now=14.0).session_waits == pytest.approx(5.0)
     found = forecast(steps, 20, now=14.0)
     assert found.learner_idle == pytest.approx(sum(range(4, 14)) / 100)
     assert found.actor_idle is None
