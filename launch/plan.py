@@ -14,7 +14,7 @@ from buffer.wire.curve_keys import generate
 from launch.checks import of_command_line, of_model, of_settings
 from launch.checks.draft import Draft, PlanOptions
 from launch.inspection import versions
-from launch.topology.run_plan import Plan
+from launch.topology.placement import Plan
 from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.files.run_folder import RunFolder

@@ -24,7 +24,7 @@ from launch.console.progress import (
 )
 from launch.inspection.learning import LearningWatch
 from launch.restarts import FINAL, Restarts
-from launch.topology.run_plan import Plan
+from launch.topology.placement import Plan
 from launch.unresponsive import Unresponsive
 from learner.checkpoint import CHECKPOINTS, latest, read_state
 from learner.run_files import EXIT_CODES

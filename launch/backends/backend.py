@@ -8,9 +8,8 @@ from launch.backends import dry_run
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Children
 from launch.topology.hostfile import Hosts, read_hosts
-from launch.topology.machines import Machine, machines_of, this_machine
-from launch.topology.requested import RequestedPlaces
-from launch.topology.run_plan import Plan
+from launch.topology.machines import Machine, RequestedPlaces, machines_of, this_machine
+from launch.topology.placement import Plan
 
 
 class Backend:

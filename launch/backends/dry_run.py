@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from launch.backends.process_commands import ProcessCommands
 from launch.topology.memory_fit import MOST
-from launch.topology.placement import ActorPlace
-from launch.topology.run_plan import Plan
+from launch.topology.placement import ActorPlace, Plan
 
 HEADINGS = ("process", "machine", "GPUs", "memory", "threads", "address")
 ANY = "*"  # a port that is chosen at the start

@@ -29,9 +29,8 @@ from launch.backends.ray_placement import (
     text,
 )
 from launch.topology.hostfile import Hosts
-from launch.topology.machines import Machine
-from launch.topology.requested import RequestedPlaces
-from launch.topology.run_plan import Plan
+from launch.topology.machines import Machine, RequestedPlaces
+from launch.topology.placement import Plan
 from learner.run_files import STACKS
 from r3l.errors import UserError
 from r3l.process.file_modes import set_file_modes

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from launch.backends import dry_run
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.ray_nodes import HEAD
-from launch.topology.placement import ActorPlace, Topology
-from launch.topology.run_plan import Plan
+from launch.topology.placement import ActorPlace, Plan, Topology
 
 OF_HEAD = 0.001  # of HEAD: any amount places a bundle there
 

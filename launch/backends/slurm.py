@@ -18,9 +18,8 @@ from launch.backends.backend import Backend
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import import_path
 from launch.topology.hostfile import Hosts
-from launch.topology.machines import Machine
-from launch.topology.requested import RequestedPlaces
-from launch.topology.run_plan import Plan
+from launch.topology.machines import Machine, RequestedPlaces
+from launch.topology.placement import Plan
 from r3l.errors import UserError
 from r3l.process.memory import STEADY_MEMORY
 

@@ -13,11 +13,9 @@ from launch.backends.registry import LOCAL, backend
 from launch.checks.resume import changed_settings
 from launch.checks.services import LOOPBACK, Services
 from launch.topology.hostfile import Hosts
-from launch.topology.machines import Machine, described, hosts_of
+from launch.topology.machines import Machine, RequestedPlaces, described, hosts_of, parse_learner
 from launch.topology.memory_estimate import Estimate
-from launch.topology.placement import Topology, place
-from launch.topology.requested import RequestedPlaces, parse_learner
-from launch.topology.run_plan import Plan
+from launch.topology.placement import Plan, Topology, place
 from learner.step.deepspeed_config import user_config
 from r3l.config import RunConfig
 from r3l.errors import UserError

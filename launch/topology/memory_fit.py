@@ -12,9 +12,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from launch.topology.machines import Machine
+from launch.topology.machines import Machine, RequestedPlaces
 from launch.topology.memory_estimate import Estimate, arithmetic, total
-from launch.topology.requested import RequestedPlaces
 from r3l.errors import UserError
 
 USABLE = 0.95  # of a GPU's memory; the rest is for the driver and fragmentation

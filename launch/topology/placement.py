@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from launch.topology.machines import Machine
+from launch.topology.hostfile import Hosts
+from launch.topology.machines import Machine, RequestedPlaces
 from launch.topology.memory_estimate import Estimate
 from launch.topology.memory_fit import GpuSet, SharedMemory, share_memory
-from launch.topology.requested import RequestedPlaces
+from r3l.config import RunConfig
 from r3l.errors import UserError
 
 MOST_THREADS = 16  # of a process whose work is on a GPU
@@ -62,6 +64,31 @@ class Topology:
         """The machines other than rank 0's that run actors."""
         places = dict.fromkeys(place.machine for place in self.actors)
         return tuple(name for name in places if name != self.machines[0].name)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan of one run.
+
+    `buffer_bind`, `weights_bind`: addresses of the services. `keys`: folder of the services' and
+    clients' keys, None if keys are not used. `changed`: one line for each setting that a resumed
+    run changes.
+    """
+
+    config: RunConfig
+    run: Path
+    topology: Topology
+    buffer_bind: str
+    weights_bind: str
+    resume: bool
+    hosts: Hosts | None = None
+    keys: Path | None = None
+    changed: tuple[str, ...] = ()
+
+    @property
+    def actors(self) -> int:
+        """The number of actors."""
+        return len(self.topology.actors)
 
 
 def place(

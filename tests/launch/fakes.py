@@ -15,9 +15,8 @@ from click.testing import CliRunner
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Child
 from launch.cli import main
-from launch.topology.machines import Machine
+from launch.topology.machines import Machine, RequestedPlaces, parse_learner
 from launch.topology.placement import Topology, place
-from launch.topology.requested import RequestedPlaces, parse_learner
 from r3l.config import load
 from r3l.files.run_folder import RunFolder
 

@@ -9,8 +9,7 @@ from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Children
 from launch.checks.draft import Draft, PlanOptions
 from launch.topology import hostfile
-from launch.topology.machines import HERE
-from launch.topology.requested import RequestedPlaces
+from launch.topology.machines import HERE, RequestedPlaces
 from r3l.config import load
 
 

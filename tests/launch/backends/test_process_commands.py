@@ -13,7 +13,7 @@ from launch.backends.processes import Children
 from launch.checks.draft import PlanOptions
 from launch.plan import make_plan, write_run_folder
 from launch.topology import hostfile
-from launch.topology.run_plan import Plan
+from launch.topology.placement import Plan
 from r3l.config import load
 from r3l.errors import UserError
 from tests.launch.fakes import said, topology, until

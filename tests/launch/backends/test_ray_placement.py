@@ -11,9 +11,8 @@ from launch.backends.processes import ROOT
 from launch.backends.ray_nodes import HEAD
 from launch.backends.ray_placement import Bundle, bundles, gpus_of
 from launch.cli import main
-from launch.topology.machines import described
+from launch.topology.machines import RequestedPlaces, described, parse_learner
 from launch.topology.placement import ActorPlace, Ranks, Topology, place
-from launch.topology.requested import RequestedPlaces, parse_learner
 
 PLANS = Path(__file__).parent / "plans"
 

@@ -9,8 +9,10 @@ from launch.topology import machines
 from launch.topology.hostfile import Hosts
 from launch.topology.machines import (
     Machine,
+    RequestedPlaces,
     described,
     machines_of,
+    parse_learner,
     smallest_gib,
     usable_cores,
 )
@@ -67,3 +69,19 @@ def test_the_cores_are_those_that_the_control_group_grants(tmp_path: Path) -> No
     for text, cores in (("max 100000", own), ("50000 100000", 1), (f"{own}00000 100000", own)):
         limit.write_text(text + "\n")
         assert usable_cores(limit) == cores
+
+
+def test_a_learner_is_ranks_a_device_and_maybe_machines() -> None:
+    assert parse_learner("1cpu") == (1, "cpu", None)
+    assert parse_learner("8gpu") == (8, "gpu", None)
+    assert parse_learner("2x8gpu") == (16, "gpu", 2)
+    assert (
+        RequestedPlaces(1, 16, "gpu", 2).learner == "2x8gpu"
+        and RequestedPlaces(1, 3, "cpu").learner == "3cpu"
+    )
+
+
+@pytest.mark.parametrize("text", ["gpu", "0gpu", "2x", "2x0gpu", "x8gpu", "2x2x2gpu", "8 gpu"])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="1cpu or 8gpu"):
+        parse_learner(text)

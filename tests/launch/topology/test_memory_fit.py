@@ -2,10 +2,9 @@
 
 import pytest
 
-from launch.topology.machines import Machine, described
+from launch.topology.machines import Machine, RequestedPlaces, described
 from launch.topology.memory_estimate import Estimate, total
 from launch.topology.placement import place
-from launch.topology.requested import RequestedPlaces
 from r3l.config import load
 from r3l.errors import UserError
 from tests.launch.topology.test_memory_estimate import SEVEN

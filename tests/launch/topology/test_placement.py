@@ -1,15 +1,16 @@
 """Where processes go, and what has no place."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from launch.topology.machines import Machine, described
+from launch.topology.machines import Machine, RequestedPlaces, described, parse_learner
 from launch.topology.memory_estimate import Estimate
-from launch.topology.placement import Topology, place
-from launch.topology.requested import RequestedPlaces, parse_learner
+from launch.topology.placement import Plan, Topology, place
 from r3l.config import load
 from r3l.errors import UserError
+from tests.launch.fakes import topology
 from tests.launch.topology.test_memory_estimate import SEVEN
 
 FITS = ("learner.zero_stage=3", "learner.gradient_checkpointing=true", "actor.max_model_len=8192")
@@ -91,3 +92,8 @@ def test_a_plan_larger_than_its_machines_is_refused(
     with pytest.raises(UserError) as refused:
         placed(actors, learner, hardware, *FITS, **more)
     assert why in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_plan_counts_its_actors() -> None:
+    bind = "tcp://127.0.0.1:*"
+    assert Plan(load(), Path("run"), topology(3), bind, bind, resume=False).actors == 3
