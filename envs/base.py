@@ -51,7 +51,7 @@ class TextEnv(Environment, Protocol):
 
 @dataclass(frozen=True)
 class Skill:
-    """The skill of a demonstrator.
+    """The skill of a demonstrator; by default it knows every rule and makes no mistakes.
 
     `withheld`: number of rules that it does not know and guesses; `mistakes` and `waste`:
     probabilities per step of a wrong answer and of a step that does nothing; `certainty`:
@@ -62,10 +62,6 @@ class Skill:
     mistakes: float = 0.0
     waste: float = 0.0
     certainty: float = 0.0
-
-
-ORACLE = Skill()
-"""A demonstrator that knows every rule and makes no mistakes."""
 
 
 @runtime_checkable

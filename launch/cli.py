@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,29 +25,6 @@ SHORTCUTS = ("env", "model", "learner.steps", "seed", "actor.engine.tensor_paral
 """The settings of the options --env, --model, --steps, --seed and --actor-gpus."""
 
 main = LaunchCommands("r3l-launch")
-
-
-def choices() -> str:
-    """Returns a table of all presets, environments and algorithms."""
-    from envs.registry import ENVIRONMENTS, FAMILIES
-    from launch.checks.presets import PRESETS
-    from r3l.algorithms.registry import REGISTRY
-
-    families = [f"{family}:NAME" for family in FAMILIES]
-    rows = {
-        "--preset": sorted(path.stem for path in PRESETS.glob("*.yaml")),
-        "--env": [*ENVIRONMENTS, *families, "path/to/file.py:Class"],
-        "algorithm=": [*REGISTRY, "path/to/file.py:Class"],
-    }
-    formatter = click.HelpFormatter(width=100)
-    formatter.write_dl([(choice, ", ".join(names)) for choice, names in rows.items()])
-    return textwrap.dedent(formatter.getvalue()).rstrip()
-
-
-def _list_choices(ctx: click.Context, param: click.Parameter, given: bool) -> None:
-    if given and not ctx.resilient_parsing:
-        click.echo(choices())
-        ctx.exit()
 
 
 @main.command(DEFAULT, epilog=f"Commands, each with a --help of its own: {NAMES}.")
@@ -122,14 +98,6 @@ def _list_choices(ctx: click.Context, param: click.Parameter, given: bool) -> No
 )
 @click.option("--print-config", is_flag=True, help="print every setting as YAML and exit")
 @click.option("--show-prompts", is_flag=True, help="print every prompt of the environment and exit")
-@click.option(
-    "--list",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_list_choices,
-    help="print the names of presets, environments and algorithms, and exit",
-)
 @click.version_option(package_name="r3l", message="r3l %(version)s")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def train_command(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Child, Children
-from launch.console.progress import (
+from launch.console import (
     NoticeReader,
     Startup,
     end_lines,
@@ -239,7 +239,7 @@ class Run:
 
         A running actor may be starting another engine, so its limit is longer by engine_timeout_s.
         """
-        self.unresponsive.report(self._actors, self._stopped)
+        self.unresponsive.report(self._actors())
         lease_s, engine_s = self.plan.config.buffer.lease_s, self.plan.config.actor.engine_timeout_s
         for child in self.children.members:
             if child.name in self.due:
@@ -255,13 +255,10 @@ class Run:
             self.unresponsive.restarted()
             next(child for child in self.children.members if child.name == "buffer").kill()
 
-    def _stopped(self, name: str) -> bool:
-        return any(child.name == name and child.stopped for child in self.children.members)
-
-    def _actors(self) -> dict[str, str]:
-        """The process names of ready actors, keyed by their name in the buffer."""
+    def _actors(self) -> dict[str, Child]:
+        """The ready actors, keyed by their name in the buffer."""
         actors = [child for child in self.children.members if child.name.startswith("actor-")]
-        return {status.name: child.name for child in actors if (status := child.status)}
+        return {status.name: child for child in actors if (status := child.status)}
 
     def _kill_hung_learner(self) -> None:
         """Kill a learner that sends no heartbeats. It has not ended itself because it is stopped,

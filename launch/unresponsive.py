@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from buffer import BufferClient
+from launch.backends.processes import Child
 from r3l.errors import ClientClosed, R3LError
 from r3l.settings.buffer import BufferConfig
 
@@ -62,9 +63,9 @@ class Unresponsive:
         """Reset the clock for a buffer that was just started."""
         self.buffer_s = 0.0
 
-    def report(self, actors: Callable[[], dict[str, str]], stopped: Callable[[str], bool]) -> None:
-        """Report an unresponsive buffer or actors. `actors`: process names, keyed by their name in
-        the buffer. `stopped`: whether SIGSTOP or a debugger has stopped a process."""
+    def report(self, actors: Mapping[str, Child]) -> None:
+        """Report an unresponsive buffer or actors. `actors`: those that are ready, keyed by their
+        name in the buffer."""
         if self._thread is None or not self._thread.is_alive():
             return
         now = time.monotonic()
@@ -78,7 +79,7 @@ class Unresponsive:
                 self._warned, self._back = False, now
             self.buffer_s, seen = 0.0, self._replies[-1]
             self._replies.clear()
-            self._report_actors(actors(), stopped, seen, now)
+            self._report_actors(actors, seen, now)
         elif self.buffer_s > BUFFER_SILENT_S and not self._warned:
             self._warned = True
             self.say(
@@ -87,34 +88,27 @@ class Unresponsive:
             )
 
     def _report_actors(
-        self,
-        actors: dict[str, str],
-        stopped: Callable[[str], bool],
-        seen: dict[str, float],
-        now: float,
+        self, actors: Mapping[str, Child], seen: Mapping[str, float], now: float
     ) -> None:
         self._known = {name: self._known.get(name, now) for name in actors}
         self.actors_s = {}
-        for name, process in actors.items():
+        for name, child in actors.items():
             # What was sent to a silent buffer is not the actor's fault.
             silent_s = min(seen.get(name, float("inf")), now - max(self._back, self._known[name]))
-            self.actors_s[process] = silent_s
+            self.actors_s[child.name] = silent_s
             limit_s = max(self.config.lease_s / 2, ACTOR_SILENT_S)
-            if silent_s > STOPPED_S and stopped(
-                process
-            ):  # a running one may be starting another engine
+            if silent_s > STOPPED_S and child.stopped:  # others may be starting another engine
                 limit_s = STOPPED_S
-            if silent_s <= limit_s:
-                if name in self._silent:
-                    self.say(f"{process} sends again")
-                self._silent.discard(name)
-            elif name not in self._silent:
+            if silent_s > limit_s and name not in self._silent:
                 self._silent.add(name)
                 self.say(
-                    f"{process} has sent nothing for {silent_s:.0f} s; after "
+                    f"{child.name} has sent nothing for {silent_s:.0f} s; after "
                     f"{self.config.lease_s:g} s (buffer.lease_s) other actors continue its groups, "
                     "and it is restarted if it is stopped or hung"
                 )
+            elif silent_s <= limit_s and name in self._silent:
+                self._silent.discard(name)
+                self.say(f"{child.name} sends again")
 
     def _ask(self) -> None:
         assert self._client is not None

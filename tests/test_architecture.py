@@ -34,7 +34,7 @@ FOLDERS = {
     "envs": "agents evaluation isolation adapters questions builtin".split(),
     "actors": "gateway weights".split(),
     "learner": "offline warmup step metrics".split(),
-    "launch": "evaluation console inspection checks backends topology".split(),
+    "launch": "evaluation inspection checks backends topology".split(),
 }
 """The folders of each room from the top down: a folder imports only those listed after it."""
 ABOVE_THEIR_FOLDERS = {"launch"}

@@ -69,7 +69,6 @@ _COMMANDS = frozenset(
     "theta phi alpha beta gamma delta lambda mu omega sigma".split()
 )
 _RELATIONS = frozenset("=<>≤≥≠≈~:?|&@#")
-_ORDERED = frozenset(("()", "(]", "[)", "[]"))
 _UNORDERED = frozenset(("list", "set"))
 
 

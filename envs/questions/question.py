@@ -132,7 +132,7 @@ class Question(ABC):
         left = self.allowed - self.used
         self.ended = judged.reward >= 1.0 or left <= 0
         answered = {"answered": float(answer is not None)}
-        info = {"answer": answer, "fault": judged.fault, "rewards": answered}
+        info = {"fault": judged.fault, "rewards": answered}
         if not self.ended:
             again = f"{judged.remark} Try again, {left} attempt{'s' * (left > 1)} left."
             return again, 0.0, False, False, info

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from envs import registry
-from envs.base import ORACLE
+from envs.base import Skill
 from envs.demonstrations import demonstrating, warmup_tasks
 from envs.testing import check_env
 
@@ -42,7 +42,7 @@ def test_an_example_keeps_the_promises_of_an_environment_and_can_be_warmed_up(
     env = demonstrating(name, **given)
     for task in warmup_tasks(name, given, 10):
         env.reset(seed=task.seed, options=dict(task.options))
-        assert env.step(env.demonstrate(ORACLE, random.Random(0)))[1:3] == (1.0, True)
+        assert env.step(env.demonstrate(Skill(), random.Random(0)))[1:3] == (1.0, True)
 
 
 def test_own_data_are_split_and_own_prompts_are_shown(options: dict[str, dict[str, Any]]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envs.base import ORACLE, Demonstrating, Skill
+from envs.base import Demonstrating, Skill
 from envs.builtin.workshop import Workshop
 from envs.demonstrations import Demonstrated, demonstrating, warmup_tasks
 from envs.testing import check_env
@@ -32,7 +32,7 @@ def test_one_method_makes_a_demonstrator_that_succeeds(name: str) -> None:
     assert isinstance(env, Demonstrating)
     for task in warmup_tasks(name, {}, 20):
         env.reset(seed=task.seed, options=dict(task.options))
-        assert played(env, ORACLE, random.Random(0)) == 1.0
+        assert played(env, Skill(), random.Random(0)) == 1.0
         assert env.reflection()["trajectory_outcome"] == "success"
     words = " ".join(env.vocabulary())
     assert (env.spec.system_prompt in words and "numbers" in words) or "door" in words
@@ -42,7 +42,7 @@ def test_textworld_can_be_demonstrated() -> None:
     pytest.importorskip("textworld")
     env = demonstrating("textworld")
     env.reset(seed=1)
-    assert played(env, ORACLE, random.Random(0)) >= 1.0 - 1e-9
+    assert played(env, Skill(), random.Random(0)) >= 1.0 - 1e-9
     env.close()
 
 
@@ -73,7 +73,7 @@ def test_advice_is_followed_and_a_snapshot_continues_where_it_was() -> None:
     state = env.snapshot()
     env.step("nonsense")
     env.restore(state)
-    assert env.demonstrate(ORACLE, random.Random(0)) == second
+    assert env.demonstrate(Skill(), random.Random(0)) == second
     assert env.actions == [first] and observation  # type: ignore[attr-defined]
 
 

@@ -6,13 +6,14 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from launch import unresponsive
+from launch import console, unresponsive
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Child
-from launch.console import progress
 from launch.supervisor import Run
 from launch.unresponsive import Unresponsive
 from r3l.config import dump, load
@@ -56,10 +57,13 @@ def played(folder: Path, *settings: str) -> tuple[Run, list[str]]:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ASK_S", "BUFFER_SILENT_S", "ACTOR_SILENT_S"):
         monkeypatch.setattr(unresponsive, name, 0.5)
-    monkeypatch.setattr(progress, "START_LINES_S", 3600.0)  # a slow start is not meant
+    monkeypatch.setattr(console, "START_LINES_S", 3600.0)  # a slow start is not meant
 
 
-def test_a_stopped_buffer_is_named_and_started_again_and_no_other_part_is(tmp_path: Path) -> None:
+def test_a_stopped_buffer_is_named_and_started_again_and_no_other_part_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unresponsive, "BUFFER_SILENT_S", 3.0)  # a reply may be on its way
     run, said = played(tmp_path, "buffer.reply_s=12")
     stopped = list[int]()
 
@@ -109,12 +113,13 @@ def test_a_stopped_actor_is_named_within_its_lease_and_when_it_goes_on(
 def test_only_a_stopped_actor_is_named_long_before_its_lease_is_over() -> None:
     said = list[str]()
     parts = Unresponsive(load(None, ["buffer.lease_s=120"]).buffer, said.append)
-    names, seen = {"a": "actor-0", "b": "actor-1"}, {"a": 11.0, "b": 11.0}
-    parts._known = dict.fromkeys(names, time.monotonic() - 500)
-    parts._report_actors(names, lambda name: name == "actor-1", seen, time.monotonic())
+    running, stopped = (SimpleNamespace(name=f"actor-{n}", stopped=n == 1) for n in range(2))
+    actors: Any = {"a": running, "b": stopped}
+    parts._known = dict.fromkeys(actors, time.monotonic() - 500)
+    parts._report_actors(actors, {"a": 11.0, "b": 11.0}, time.monotonic())
     [line] = said
     assert line.startswith("actor-1 has sent nothing for 11 s; after 120 s")
-    parts._report_actors(names, lambda _: False, {"a": 61.0, "b": 1.0}, time.monotonic())
+    parts._report_actors(actors, {"a": 61.0, "b": 1.0}, time.monotonic())
     assert said[1].startswith("actor-0 has sent nothing for 61 s")
     assert said[2] == "actor-1 sends again"
 

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.scienceworld import demonstrator
 from envs.adapters.scienceworld.science_tasks import named
-from envs.base import ORACLE, Skill
+from envs.base import Skill
 from r3l.rollout import reflection
 
 TASKS = named(["find-*", "lifespan-*"])
@@ -30,7 +30,7 @@ def play(env, skill, seed, actions=(), task=None, variation=0):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_oracle_reaches_the_full_score_in_plain_words(small, task):
-    reward, said, done = play(small, ORACLE, 0, task=task, variation=150 if "find" in task else 0)
+    reward, said, done = play(small, Skill(), 0, task=task, variation=150 if "find" in task else 0)
     assert reward == pytest.approx(1.0)
     assert not any("No known action" in text for text in said)
     assert not any(action.startswith("open door") for action in done)
@@ -40,7 +40,7 @@ def test_the_oracle_reaches_the_full_score_in_plain_words(small, task):
 
 @pytest.mark.parametrize(("task", "variation"), [("boil", 0), ("use-thermometer", 3)])
 def test_the_oracle_reaches_the_full_score_of_other_tasks(env, task, variation):
-    assert play(env, ORACLE, 0, task=task, variation=variation)[0] == pytest.approx(1.0)
+    assert play(env, Skill(), 0, task=task, variation=variation)[0] == pytest.approx(1.0)
 
 
 def test_a_demonstrator_that_errs_still_finds_its_way(small):
@@ -69,7 +69,7 @@ def test_a_withheld_task_is_guessed_unless_advice_or_certainty_tells(small, skil
 
 def test_the_pivot_is_the_wrong_focus(small):
     first = ["go to kitchen", "go to outside", "look around", "focus on axe"]
-    reward, _, done = play(small, ORACLE, 0, first, "find-animal", 0)
+    reward, _, done = play(small, Skill(), 0, first, "find-animal", 0)
     thought = small.reflection()
     assert reward == 0.0 and done == first
     assert thought == {
@@ -84,7 +84,7 @@ def test_the_pivot_is_the_wrong_focus(small):
 
 def test_a_detour_makes_a_success_inefficient(small):
     first = ["go to bedroom"]
-    reward, *_ = play(small, ORACLE, 0, first, "find-non-living-thing", 0)
+    reward, *_ = play(small, Skill(), 0, first, "find-non-living-thing", 0)
     thought = small.reflection()
     assert reward == pytest.approx(1.0)
     assert thought["trajectory_outcome"] == "success_but_inefficient"
@@ -93,7 +93,7 @@ def test_a_detour_makes_a_success_inefficient(small):
 
 def test_an_attempt_out_of_steps_is_retried_from_the_first_useless_one(small):
     first = ["go to kitchen", *["wait1"] * 13]
-    reward, *_ = play(small, ORACLE, 0, first, "find-non-living-thing", 0)
+    reward, *_ = play(small, Skill(), 0, first, "find-non-living-thing", 0)
     thought = small.reflection()
     assert 0 < reward < 1 and thought["trajectory_outcome"] == "failure"
     assert thought["retry_from_step"] == 1
@@ -103,7 +103,7 @@ def test_the_search_finds_the_first_step_after_which_gold_fails(small):
     """A box cannot be moved into itself, but the attempt continues."""
     first = ["go to kitchen", "go to hallway", "go to workshop", "look around", "focus on blue box"]
     first += ["inventory", "wait1"]
-    play(small, ORACLE, 0, first, "find-non-living-thing", 176)
+    play(small, Skill(), 0, first, "find-non-living-thing", 176)
     histories = [small.history[:end] for end in (3, *small.ends)]
     reached = [
         demonstrator.reaches_full_score(small.simulator, small.guide(), history)
@@ -114,5 +114,5 @@ def test_the_search_finds_the_first_step_after_which_gold_fails(small):
 
 
 def test_a_response_without_an_action_is_named(small):
-    play(small, ORACLE, 0, ["\n\n"], "lifespan-longest-lived", 0)
+    play(small, Skill(), 0, ["\n\n"], "lifespan-longest-lived", 0)
     assert small.reflection()["root_cause_analysis"] == "step 0 was no action"

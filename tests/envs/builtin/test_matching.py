@@ -6,7 +6,7 @@ import random
 import pytest
 
 from envs import registry
-from envs.base import ORACLE, Demonstrating, Skill
+from envs.base import Demonstrating, Skill
 from envs.builtin.matching import Dials
 from envs.builtin.policy import BUILTIN_WORLDS
 from envs.builtin.workshop import THOUGHT
@@ -70,7 +70,7 @@ def test_a_snapshot_taken_anywhere_continues_as_the_original_did(name):
 def test_the_oracle_always_succeeds_and_is_paid_once_at_the_end(name):
     env = registry.make(name)
     for seed in range(200):
-        _, _, reward = play(env, seed, ORACLE)
+        _, _, reward = play(env, seed, Skill())
         assert reward == 1.0
         assert env.reflection()["trajectory_outcome"] == "success"
         assert env.reflection()["retry_from_step"] is None
@@ -159,7 +159,7 @@ def test_any_setting_is_a_sound_world_whose_reflections_parse(options):
     check_env("workshop", options=options)
     env, rng = registry.make("workshop", **options), random.Random(0)
     for seed in range(100):
-        assert play(env, seed, ORACLE)[2] == 1.0
+        assert play(env, seed, Skill())[2] == 1.0
         assert env.reflection()["trajectory_outcome"] == "success"
         actions, _, reward = play(env, seed, CARELESS, rng)
         parsed = reflection.parse(json.dumps(env.reflection()), len(actions))
@@ -198,7 +198,7 @@ def test_only_the_words_after_a_thought_are_judged():
     assert env.spec.max_response_tokens == 14 and registry.make("workshop").spec.max_steps == 7
     env.reset(seed=0)
     need = env.state.needs[0]
-    assert env.demonstrate(ORACLE, random.Random(0)) == f"say first what this task is use {need}"
+    assert env.demonstrate(Skill(), random.Random(0)) == f"say first what this task is use {need}"
     assert env.demonstration()[0] == f"say first what this task is use {need}"
     for thought in ("say first what this task is", "hm", "look", ""):
         env.reset(seed=0)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.console import progress
-from launch.console.progress import (
+from launch import console
+from launch.console import (
     NoticeReader,
     Startup,
     end_lines,
@@ -21,7 +21,7 @@ def test_what_still_starts_is_said_every_few_seconds_until_all_are_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
     startup, ready = Startup(), {"buffer": True, "learner": False, "actor-0": False}
     assert startup.line(ready) == ""
     now[0] += 5

@@ -1,1 +1,0 @@
-"""Shows a run to the user while it is training."""
