@@ -11,6 +11,7 @@ import math
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Child, Children
@@ -59,7 +60,7 @@ class Run:
         *,
         quiet: bool = False,
     ) -> None:
-        self.plan, self.say, self.quiet = plan, say, quiet
+        self.plan, self._print, self.quiet = plan, say, quiet
         self.commands = commands or ProcessCommands(plan)
         self.children = children or Children(plan.run / "logs", plan.config.learner.hang_s)
         self.folder = RunFolder(plan.run)
@@ -84,6 +85,11 @@ class Run:
         self.room_at, self.lack = self.began, ""
         self.interrupted = ""
         self.stopping_at = math.inf
+
+    def say(self, line: str) -> None:
+        """Print a line. A terminal that was closed, or a full disk, does not end the run."""
+        with suppress(OSError):
+            self._print(line)
 
     def execute(self) -> int:
         """Run to the end; returns the exit code. Leaves no process behind."""
