@@ -24,6 +24,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Literal
 
@@ -46,10 +47,12 @@ LINGER_S = 3.0
 
 class Verifier:
     """A pool of `workers` processes, safe to call from many threads. `cpu_s`: processor-time limit
-    of one comparison, in seconds."""
+    of one comparison, in seconds. `counts`: number of each verdict so far."""
 
     def __init__(self, workers: int = 2, cpu_s: float = 3.0) -> None:
         self.cpu_s = cpu_s
+        self.counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
         self._sound: set[str] = set()
         self._workers = [_Worker() for _ in range(workers)]
         # Last in, first out: if one worker is enough, the others are never started.
@@ -69,6 +72,7 @@ class Verifier:
         try:
             verdict = worker.ask(gold, answer, self.cpu_s)
             if verdict == "crash":  # another process may have killed it
+                self._count(verdict)
                 verdict = worker.ask(gold, answer, self.cpu_s)
             if verdict in ("timeout", "crash"):
                 # The policy's fault, unless the reference alone does the same.
@@ -82,12 +86,17 @@ class Verifier:
                 cause="unreadable_reference",
             )
         self._sound.add(gold)
+        self._count(verdict)
         return verdict  # type: ignore[return-value]
 
     def close(self) -> None:
         """End the workers; a later check starts new ones."""
         for worker in self._workers:
             worker.kill()
+
+    def _count(self, verdict: str) -> None:
+        with self._lock:
+            self.counts[verdict] += 1
 
 
 class _Worker:

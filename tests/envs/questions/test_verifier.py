@@ -15,6 +15,7 @@ def test_an_answer_that_never_ends_costs_its_worker_and_nothing_else(verifier, m
     assert verifier.check("2", "2") == "correct"
     monkeypatch.setattr(verifier, "cpu_s", 0.5)
     assert verifier.check("2", "9^{9^{9^{9}}}") == "timeout"
+    assert verifier.counts["timeout"] == 1
     monkeypatch.undo()
     assert verifier.check("2", "1 + 1") == "correct"
 
