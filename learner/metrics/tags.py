@@ -184,6 +184,7 @@ SECTIONS = {
     ),
     "buffer": ("The buffer service, since its store was made unless said otherwise.", BUFFER),
     "actor": ("All actors together; counts since their processes started.", ACTOR),
+    "agent": ("Agents that call the policy over HTTP, if there are any; counts as above.", ()),
     "learner": ("The optimizer step, and the learner's waits and failures.", LEARNER),
     "weights": ("Weights on their way from the learner to the actors.", WEIGHTS),
     "eval": ("Evaluations on held-out tasks, one attempt each, at the evaluated version.", EVAL),
