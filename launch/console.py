@@ -72,11 +72,13 @@ def step_line(step: StepLine, steps: int) -> str:
     def share(name: str) -> str:
         return f"{values[name]:.2f}" if name in values else "  – "
 
+    gain = "group/guidance_gain"
+    gained = f"gain {values[gain]:+.2f}  " if gain in values else ""
     age, oldest = values.get("staleness/mean", 0.0), values.get("staleness/max", 0.0)
     return (
         f"step {step.step:>{len(str(steps))}}/{steps}  reward {share('group/reward_mean')}  "
         f"success base {share('group/success_base')} retry {share('group/success_retry')}  "
-        f"trigger {share('group/trigger_rate')}  {_lengths(values, 'group/')}"
+        f"trigger {share('group/trigger_rate')}  {gained}{_lengths(values, 'group/')}"
         f"staleness {age:.1f} max {oldest:.0f}  "
         f"{values.get('actor/tokens_per_s', 0):.0f} tok/s  {who_waits(values)}"
     )

@@ -32,6 +32,7 @@ from learner.metrics.drift import SafetyMeter
 from learner.metrics.group_metrics import (
     group_metrics,
     histograms,
+    mean,
     mismatched_fingerprints,
     replay_metrics,
     selection_metrics,
@@ -304,6 +305,9 @@ class Rank0:
             groups, requires_success=strict, several=bool(self.config.env.others)
         )
         metrics |= selection_metrics(groups, algorithm)
+        if self.config.algorithm.gates_retries:
+            plain = mean(not group.plan.distilled for group in groups)
+            metrics["group/without_retries"] = plain
         if not self.actors:  # the versions of these groups are those of other runs
             return metrics
         metrics |= staleness_metrics(groups, version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.sampling import samplers, task_history, task_samplers
@@ -12,10 +13,15 @@ from buffer.storage.rows import GroupRow, RecalledRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
 from r3l import codec
+from r3l.algorithms import guidance_gain
 from r3l.algorithms.recall import GroupContext
 from r3l.errors import LimitExceeded, RecordError
 from r3l.records import GroupPlan, Purpose
 from r3l.rollout import explorers
+
+MEASURED_GROUPS = 1024
+"""Finished groups among which those with retries are looked for, at most."""
+GATE = 1  # place of its random numbers, next to those of the group's explorer
 
 
 def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
@@ -62,7 +68,19 @@ def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
     )
     work.update_progress(epoch=epoch, position=position + 1, size=size)
     row = new_group(work, "train", "", task, plan)
+    if work.gates_retries and _without_retries(work, row):
+        row = row.with_changes(plan=GroupPlan(plan.base + plan.distilled))
     return row.with_changes(handed=_handed(work, row))
+
+
+def _without_retries(work: UnitOfWork, row: GroupRow) -> bool:
+    """Decides by the guidance gain of the stored groups whether a new group does without retries.
+    It depends on the store alone, so a service that was restarted decides the same."""
+    finished = (r for r in work.txn.rows(backwards=True) if r.purpose == "train" and r.all_resolved)
+    gains = (guidance_gain.of_group(r.attempts) for r in islice(finished, MEASURED_GROUPS))
+    known = list(islice((gain for gain in gains if gain.slots), guidance_gain.GROUPS))
+    random = samplers.random_source(work.seed, int(row.group_id[1:]), GATE)()
+    return bool(random.random() >= guidance_gain.retry_probability(known))
 
 
 def _handed(work: UnitOfWork, row: GroupRow) -> tuple[RecalledRow, ...]:

@@ -22,6 +22,7 @@ class UnitOfWork:
 
     `config`, `groups_per_step`, `seed`: the run's settings; `needs_contrast`: whether its algorithm
     replaces groups whose rewards are all equal; `recall`: its recall rule, if it has one;
+    `gates_retries`: whether some groups are leased without retries;
     `explorer`: settings of its explorer;
     `now`: wall-clock seconds; `full`: why new results are refused, "" if they are not.
     """
@@ -35,6 +36,7 @@ class UnitOfWork:
         self.seed = config.seed
         self.needs_contrast = config.algorithm.needs_contrast
         self.recall = config.algorithm.recall
+        self.gates_retries = config.algorithm.gates_retries
         self.explorer = config.explorer
         self._progressed = False
         self._counted: set[str] = set()

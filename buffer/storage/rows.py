@@ -79,8 +79,13 @@ class GroupRow(Record):
     @property
     def base_rewards(self) -> list[float]:
         """The rewards of base attempts."""
+        return [reward for role, _, reward in self.attempts if role == "base"]
+
+    @property
+    def attempts(self) -> list[tuple[Role, int, float]]:
+        """Role, slot and reward of every trajectory."""
         pairs = zip(self.played, self.rewards, strict=True)
-        return [reward for (role, _), reward in pairs if role == "base"]
+        return [(role, slot, reward) for (role, slot), reward in pairs]
 
     @property
     def done_base(self) -> int:

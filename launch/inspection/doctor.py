@@ -189,9 +189,11 @@ def _pace(now: Snapshot) -> Iterator[Finding]:
 
 
 def _learning(now: Snapshot) -> Iterator[Finding]:
-    """Reports why the last steps taught the policy nothing."""
+    """Reports why the last steps taught the policy nothing, and what guidance brings."""
     for cause in now.learns_nothing:
         yield _problem(f"it learns nothing: {cause.what}", cause.remedy)
+    if now.guidance is not None:
+        yield _hint(*now.guidance)
 
 
 def _bound(now: Snapshot) -> Iterator[Finding]:

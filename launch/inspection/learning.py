@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
@@ -11,6 +12,7 @@ from r3l.files.progress_lines import StepLine
 
 LOOKED_AT = 5
 """Optimizer steps; a cause must show in every one of them."""
+GAIN_STEPS = 20
 NEARLY_ALL = 0.95
 FLAT_ENTROPY = 0.01  # nats/token
 SOLVED = 0.9  # success at which a flat entropy is no problem
@@ -19,7 +21,7 @@ UNCHANGED = 1e-3  # share of the elements of the weights
 
 
 class Cause(NamedTuple):
-    """A reason to learn nothing, and its remedy."""
+    """A reason to learn nothing or little, and its remedy."""
 
     what: str
     remedy: str
@@ -52,6 +54,20 @@ def causes(steps: Sequence[StepLine]) -> list[Cause]:
         return []
     recent = Recent(steps)
     return [*_answers(recent), *_contrast(recent), *_reflections(recent), *_updates(recent)]
+
+
+def guidance(steps: Sequence[StepLine]) -> Cause | None:
+    """Says what guided retries earned over further attempts in the last GAIN_STEPS steps that had
+    retries (r3l.algorithms.guidance_gain), and what to do if it is less than nothing; None if it
+    was not measured."""
+    tags = ("group/guidance_gain", "group/guidance_gain_se")
+    known = [[step.metrics[tag] for tag in tags] for step in steps if tags[0] in step.metrics]
+    if not known:
+        return None
+    gains, errors = zip(*known[-GAIN_STEPS:], strict=True)
+    gain, error = fmean(gains), math.hypot(*errors) / len(errors)
+    remedy = "algorithm.gate=measured leaves retries out of most groups" if gain < -error else ""
+    return Cause(f"guidance brings {gain:+.2f} ± {error:.2f} over another attempt", remedy)
 
 
 class LearningWatch:

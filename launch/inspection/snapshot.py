@@ -24,7 +24,7 @@ from buffer import BufferClient
 from buffer.storage.counts import under
 from buffer.storage.store import Store
 from buffer.wire.operations import BufferStats
-from launch.inspection.learning import Cause, causes
+from launch.inspection.learning import Cause, causes, guidance
 from r3l.endpoints import reached
 from r3l.errors import BufferUnavailable, R3LError
 from r3l.files.progress_lines import StepLine
@@ -133,6 +133,7 @@ class Snapshot:
     hangs: int = 0
     damaged_lines: int = 0  # of its progress file
     learns_nothing: list[Cause] = field(default_factory=list)
+    guidance: Cause | None = None
     buffer: Buffer = field(default_factory=Buffer)
     actors: list[Actor] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
@@ -175,6 +176,7 @@ def take(run: RunFolder) -> Snapshot:
         hangs=len(run.hangs()),
         damaged_lines=history.damaged,
         learns_nothing=causes(history.steps),
+        guidance=guidance(history.steps),
         buffer=buffer,
         actors=actors_of(buffer.stats, run, config.buffer.lease_s),
         leases=leases,

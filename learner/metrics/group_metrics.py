@@ -13,6 +13,7 @@ import numpy as np
 
 from buffer import Draw
 from envs.evaluation.truncation import truncation_metrics
+from r3l.algorithms import guidance_gain
 from r3l.algorithms.advantages import SUCCESS
 from r3l.algorithms.algorithm import Algorithm
 from r3l.records import Group, Trajectory
@@ -37,6 +38,9 @@ def group_metrics(
     reflected = [r for g in groups for r in g.results if r.reflection is not None]
     pairs = [pair for g in groups for pair in _corrections(g)]
     rewards = [g.rewards for g in groups]
+    gain, error = guidance_gain.estimate(
+        [guidance_gain.of_group((t.role, t.slot, t.reward) for t in g.trajectories) for g in groups]
+    )
     metrics = {
         "group/reward_mean": mean(t.reward for t in bases + distilled),
         "group/reward_max": mean(r.max() for r in rewards),
@@ -49,6 +53,8 @@ def group_metrics(
         "group/verified_rate": mean(
             verified(b, d, requires_success=requires_success) for b, d in pairs
         ),
+        "group/guidance_gain": gain,
+        "group/guidance_gain_se": error,
         "group/pivot_relative": mean(t.pivot / t.num_steps for t in distilled),
         "group/no_contrast": mean(r.min() == r.max() for r in rewards),
         "group/steps_mean": mean(t.num_steps for t in bases),

@@ -251,6 +251,12 @@ class AlgorithmConfig(Section):
         return False
 
     @property
+    def gates_retries(self) -> bool:
+        """Whether the buffer service leases some groups without retries, by the guidance gain
+        (r3l.algorithms.guidance_gain)."""
+        return False
+
+    @property
     def recall(self) -> Recall | None:
         """Returns the buffer service's rule for choosing the stored attempts that a drawn group
         recalls; None if there is no recall."""

@@ -60,6 +60,11 @@ class R3LConfig(RatioCorrectedConfig):
     reflect_on: ReflectOn = Field(
         "all", description="base attempts that are reflected on: all, or failures (R < 1)"
     )
+    gate: Literal["none", "measured"] = Field(
+        "none",
+        description="measured: groups are explored without retries while guided retries earn no "
+        "more than further attempts",
+    )
     from_start: bool = Field(False, description="retry from step 0 instead of the pivot")
     pivot_shift: int = Field(
         0, description="steps added to the pivot of a reflection, within the attempt"
@@ -154,6 +159,23 @@ class R3LConfig(RatioCorrectedConfig):
             sft_share=self.sft_share,
             sft_pool=self.sft_pool,
         )
+
+    @model_validator(mode="after")
+    def _gain_can_be_measured(self) -> Self:
+        if self.gate == "none":
+            return self
+        if not self.reflect:
+            raise ValueError("gate measured: there are no retries with algorithm.reflect=false")
+        if self.group_size < 4:
+            raise ValueError(
+                f"gate measured: no gain can be measured with one base attempt; set "
+                f"algorithm.group_size to 4 or more, not {self.group_size}"
+            )
+        return self
+
+    @property
+    def gates_retries(self) -> bool:
+        return self.gate == "measured"
 
     @property
     def recall(self) -> Recall | None:

@@ -65,6 +65,11 @@ def test_a_step_line_shows_what_was_measured_and_a_dash_for_the_rest() -> None:
     )
 
 
+def test_a_step_line_shows_what_guidance_gained_if_it_was_measured() -> None:
+    line = step_line(StepLine(1, {"group/guidance_gain": 0.031}), 9)
+    assert "trigger   –   gain +0.03  staleness" in line
+
+
 def test_lengths_and_what_is_cut_off_are_shown_of_steps_and_evaluations() -> None:
     step = {"group/length_mean": 812.4, "group/length_p95": 1200, "group/length_max": 2100}
     line = step_line(StepLine(1, step), 9)

@@ -24,6 +24,7 @@ DASHBOARDS: dict[str, Charts] = {
             "group/improvement_rate",
             "group/verified_rate",
         ),
+        "what guided retries earn over further attempts": ("group/guidance_gain",),
         "reflections that could be read": ("group/reflection_valid",),
         "pivot, share of the attempt": ("group/pivot_relative",),
         "groups without contrast": ("group/no_contrast",),

@@ -7,6 +7,7 @@ import pytest
 from r3l.errors import LimitExceeded, RecordError
 from r3l.records import GroupPlan, SlotResult, Task
 from r3l.settings.sampling import ExplorerConfig
+from tests.buffer.fakes import finished
 
 
 def test_tasks_come_in_a_shuffled_order_that_differs_by_epoch_and_repeats_by_seed(make_desk, tasks):
@@ -97,3 +98,43 @@ def test_a_new_group_is_handed_what_the_explorer_chooses_and_so_is_whoever_takes
     again = desk.lease("b", version=1)
     assert again.group_id == lease.group_id
     assert [r.group_id for r in again.handed] == [won]
+
+
+def _gated(desk, tasks, gain, *, restarts):
+    """Which of 40 groups are leased without retries, after 16 whose retries gained `gain`."""
+    desk.configure(groups_per_step=200, algorithm={"name": "r3l", "gate": "measured"})
+    desk.add(tasks(200))
+    for _ in range(16):
+        lease = desk.lease(plan=GroupPlan(2, 2))
+        assert lease.plan == GroupPlan(2, 2)  # not enough is known
+        desk.put(
+            lease.group_id,
+            [
+                finished("base", 0, reward=0.5),
+                finished("base", 1, reward=0.0),
+                finished("distilled", 1, reward=0.5 + gain),
+                SlotResult("distilled", 0, "not_triggered"),
+            ],
+        )
+    plain = []
+    for _ in range(40):
+        if restarts:
+            desk.reopen()
+        plain.append(
+            {GroupPlan(2, 2): False, GroupPlan(4): True}[desk.lease(plan=GroupPlan(2, 2)).plan]
+        )
+    return plain
+
+
+def test_a_measured_gate_leaves_out_retries_that_do_not_help_and_decides_the_same_after_restarts(
+    make_desk, tasks
+):
+    found = []
+    for gain, restarts in ((-0.25, False), (-0.25, True), (0.25, False)):
+        desk = make_desk()
+        found.append(_gated(desk, tasks, gain, restarts=restarts))
+        desk.store.close()
+        shutil.rmtree(desk.folder)
+    harmful, again, helpful = found
+    assert harmful == again and 29 <= sum(harmful) <= 39  # of 40, 7 in 8
+    assert not any(helpful)

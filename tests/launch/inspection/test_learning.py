@@ -2,7 +2,7 @@
 
 import pytest
 
-from launch.inspection.learning import LOOKED_AT, LearningWatch, causes
+from launch.inspection.learning import LOOKED_AT, LearningWatch, causes, guidance
 from r3l.files.progress_lines import StepLine
 
 HEALTHY = {
@@ -50,6 +50,16 @@ def test_every_cause_is_named_with_the_setting_to_change(
     assert what in cause.what and setting in cause.remedy
     assert causes(steps(LOOKED_AT - 1, **changed)) == []
     assert causes([*steps(**changed), *steps(1)]) == []  # one good step is enough
+
+
+def test_what_guidance_brings_is_said_with_its_error() -> None:
+    assert guidance(steps()) is None
+    gains = {"group__guidance_gain": -0.11, "group__guidance_gain_se": 0.2}
+    said = guidance(steps(25, **gains))
+    assert said is not None and "algorithm.gate=measured" in said.remedy
+    assert said.what == "guidance brings -0.11 ± 0.04 over another attempt"  # 0.2 / √20
+    unsure = guidance(steps(1, **gains))
+    assert unsure is not None and not unsure.remedy
 
 
 def test_a_cause_is_reported_once_until_it_disappears() -> None:

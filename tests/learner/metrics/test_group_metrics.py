@@ -29,6 +29,8 @@ def test_group_metrics_count_what_reflections_led_to() -> None:
     assert metrics["group/reflection_valid"] == 0.5
     assert metrics["group/reflection_not_json"] == 0.5
     assert metrics["group/pivot_relative"] == 0.5 and metrics["group/no_contrast"] == 0.0
+    # The retry of attempt 0 earned 1, as the other attempt did; one group has no standard error.
+    assert metrics["group/guidance_gain"] == metrics["group/guidance_gain_se"] == 0.0
     # Two attempts of 4 steps, a retry of 2, at 4 tokens a step, and two reflections.
     assert metrics["group/generated_tokens"] == 4 * (4 + 4 + 2) + 35
 

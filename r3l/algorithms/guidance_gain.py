@@ -1,0 +1,68 @@
+"""Guidance gain: what guided retries earn over further attempts at the same task, and its gate.
+
+For a retried slot i of a group with n_b ≥ 2 base attempts
+
+    d_i = R(retry_i) − (1/(n_b − 1)) Σ_{j≠i} R(base_j)
+
+Its mean is 0 for useless guidance. Retries minus all first attempts would be biased, because
+failures alone are retried, and failures gather at hard tasks. Over groups with n_g retried slots
+and S_g = Σ d_i:
+
+    m = Σ S_g / Σ n_g        se² = Σ (S_g − m·n_g)² / (Σ n_g)²
+
+The gate explores a group with retries with probability q = clip(Φ(m/se), FLOOR, 1), from the last
+GROUPS groups that had retries; q = 1 while fewer than ENOUGH are known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from r3l.records import Role
+
+GROUPS, ENOUGH = 64, 16
+FLOOR = 1 / 8  # so that guidance is always measured
+
+
+class GroupGain(NamedTuple):
+    """S_g, the sum of d_i over the retried slots of a group, and n_g, their number."""
+
+    total: float
+    slots: int
+
+
+def of_group(attempts: Iterable[tuple[Role, int, float]]) -> GroupGain:
+    """Computes the gain of a group from the role, slot and reward of its attempts. A group without
+    retries, or with fewer than two base attempts, has 0 slots."""
+    rewards: dict[Role, dict[int, float]] = {"base": {}, "distilled": {}}
+    for role, slot, reward in attempts:
+        rewards[role][slot] = reward
+    bases = rewards["base"]
+    gains = [
+        reward - math.fsum(r for j, r in bases.items() if j != slot) / (len(bases) - 1)
+        for slot, reward in rewards["distilled"].items()
+        if slot in bases and len(bases) > 1
+    ]
+    return GroupGain(math.fsum(gains), len(gains))
+
+
+def estimate(gains: Sequence[GroupGain]) -> tuple[float, float]:
+    """Computes m and se; both NaN if no slot was retried."""
+    slots = sum(gain.slots for gain in gains)
+    if not slots:
+        return math.nan, math.nan
+    m = math.fsum(gain.total for gain in gains) / slots
+    return m, math.sqrt(math.fsum((g.total - m * g.slots) ** 2 for g in gains)) / slots
+
+
+def retry_probability(gains: Sequence[GroupGain]) -> float:
+    """Computes q from the groups that had retries, newest first."""
+    known = [gain for gain in gains if gain.slots][:GROUPS]
+    if len(known) < ENOUGH:
+        return 1.0
+    m, se = estimate(known)
+    if se == 0.0:
+        return 1.0 if m > 0 else 0.5 if m == 0 else FLOOR
+    return min(max(0.5 * (1 + math.erf(m / se / math.sqrt(2))), FLOOR), 1.0)
