@@ -12,14 +12,30 @@ from typing import Any, TypeVar, get_args
 import click
 
 from envs import registry
-from learner.warmup.recipe import UNFINISHED, Recipe
+from envs.demonstrations import demonstrating
+from learner.warmup.recipe import (
+    LORA_LR,
+    PRETRAINED_LR,
+    PRETRAINED_STEPS,
+    TINY_LR,
+    TINY_STEPS,
+    UNFINISHED,
+    Recipe,
+)
 from r3l.errors import UserError
-from r3l.model_folder import user_path
+from r3l.model_folder import user_path, weight_bytes
 from r3l.rollout.chat import EarlierReasoning
 from r3l.settings import yaml_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 SMALL_BYTES = 64 << 20  # of weights
+STEPS_HELP = (
+    f"optimizer steps; unset: {TINY_STEPS}, or {PRETRAINED_STEPS} of a model made by others"
+)
+LR_HELP = (
+    f"highest learning rate; unset: {TINY_LR:g}, or {PRETRAINED_LR:g} of others' models, "
+    f"{LORA_LR:g} of its adapters"
+)
 
 
 def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F], F]:
@@ -29,12 +45,15 @@ def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F
 
 
 @click.command("warmup")
-@click.option("--env", "envs", multiple=True, required=True, help="environment; may be repeated")
+@click.option("--env", "envs", multiple=True, help="environment; may be repeated")
 @click.option(
     "--set", "options", multiple=True, help="an option of the environment, NAME=VALUE; repeatable"
 )
 @click.option(
-    "--model", type=Path, help="Hugging Face folder to continue from; unset: the tiny one"
+    "--data", type=Path, help='JSON lines {"messages": [{"role": …, "content": …}]} to learn too'
+)
+@click.option(
+    "--model", help="model folder, GGUF file or smollm2 to continue from; unset: the tiny one"
 )
 @click.option(
     "--out",
@@ -42,9 +61,10 @@ def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F
     required=True,
     help="new folder, or that of an interrupted warm start, which continues",
 )
-@_setting("steps", click.IntRange(1), "optimizer steps")
+@click.option("--steps", type=click.IntRange(1), help=STEPS_HELP)
 @_setting("tokens_per_batch", click.IntRange(1), "padded tokens a step")
-@_setting("lr", click.FloatRange(0, 1, min_open=True), "highest learning rate")
+@click.option("--lr", type=click.FloatRange(0, 1, min_open=True), help=LR_HELP)
+@_setting("lora", click.IntRange(0), "rank of adapters to train and merge; 0: all weights")
 @_setting("seed", click.IntRange(0, (1 << 32) - 1), "seed of model, tasks and order")
 @_setting("withheld", click.IntRange(0), "rules left for reward to teach")
 @_setting("certainty", click.FloatRange(0, 1), "probability per step of knowing such a rule")
@@ -55,17 +75,20 @@ def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F
     "what to do about a chat template that removes earlier reasoning",
 )
 def warmup_command(
-    envs: tuple[str, ...], options: tuple[str, ...], model: Path | None, out: Path, **settings: Any
+    envs: tuple[str, ...], options: tuple[str, ...], model: str | None, out: Path, **settings: Any
 ) -> None:
-    """Teach a policy, from demonstrations, to act, to reflect and to follow advice.
+    """Teach a policy to act, to reflect and to follow advice: from demonstrations of environments,
+    from your own conversations, or from both.
 
-    The environment needs a method `demonstration`: docs/environments/your-own.md.
+    An environment needs a method `demonstration`: docs/environments/your-own.md.
     """
-    if not settings["lr"] > 0:
+    if not envs and not (settings["data"] and model):
+        raise UserError("warmup: give an --env to learn from, or --data and a --model")
+    if settings["lr"] is not None and not settings["lr"] > 0:
         raise UserError(f"--lr {settings['lr']}: must be above 0, such as 3e-3")
     if user_path(str(out)).exists() and not (out / UNFINISHED).is_file():
         raise UserError(f"--out {out}: already exists; name a new folder")
-    recipe = Recipe(envs, model, _options(envs, options), **settings)
+    recipe = Recipe(envs, model, _options(envs, options), **settings).resolved()
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -74,8 +97,7 @@ def warmup_command(
 
     from learner.warmup.warmup import warmup
 
-    weights = model.glob("*.safetensors") if model is not None else ()
-    if sum(path.stat().st_size for path in weights) < SMALL_BYTES:
+    if recipe.start is None or weight_bytes(recipe.start) < SMALL_BYTES:
         torch.set_num_threads(1)  # more threads would only wait for each other
     try:
         warmup(recipe, out)
@@ -85,6 +107,9 @@ def warmup_command(
     finally:
         with suppress(OSError):  # something was written
             out.rmdir()
+    if not envs:
+        click.echo(f"train it: r3l-launch --env ENV --model {shlex.quote(str(out))}")
+        return
     small = "" if model else " --preset demo"
     world = [f"env.options.{option}" for option in options]
     if others := envs[1:]:
@@ -107,4 +132,5 @@ def _options(envs: tuple[str, ...], given: tuple[str, ...]) -> dict[str, Any]:
         options[name] = yaml_text.parse(text, f"--set {setting}")
     for env in envs:
         registry.try_out(env, options)
+        demonstrating(env, **options)
     return options

@@ -34,7 +34,7 @@ from r3l.rollout.prompts import Prompts
 class Lesson:
     """A token sequence of length L. The tokens that `response_mask` selects are learned."""
 
-    kind: Literal["play", "reflect", "retry", "copy"]
+    kind: Literal["play", "reflect", "retry", "copy", "data"]
     token_ids: Int32
     response_mask: Bool
 

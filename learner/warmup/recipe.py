@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from envs import registry
 from envs.base import Skill
+from envs.builtin.policy import model_path
 from r3l.errors import UserError
 from r3l.rollout.chat import EarlierReasoning
 from r3l.settings import yaml_text
-from r3l.settings.learner import LearnerConfig
+from r3l.settings.learner import LearnerConfig, LoraConfig
 
 RECORD = "warmup.json"
 """The file in a warmed-up folder that records how it was made, and its quality once measured."""
 
+TINY_LR, PRETRAINED_LR, LORA_LR = 3e-3, 2e-5, 2e-4
+TINY_STEPS, PRETRAINED_STEPS = 2000, 300
+"""Defaults: of the tiny policy, and of models that a high rate would destroy in one step."""
 UNFINISHED = "unfinished.json"
 """The same record until the warm start has ended."""
 
@@ -27,24 +32,48 @@ UNFINISHED = "unfinished.json"
 class Recipe:
     """The settings of a warm start on `envs`.
 
-    `options`: the environment's options, allowed only if there is one environment. `model`: the
-    Hugging Face folder to continue from; if None, the tiny policy is made. `withheld`: the number
-    of rules of each world that are not taught. At each step the demonstrator knows such a rule with
-    probability `certainty`. `waste`: the share of its actions that do nothing. `earlier_reasoning`:
-    how to treat a chat template that removes earlier reasoning, see r3l.rollout.chat.
+    - `options`: the environment's options, allowed only if there is one environment
+    - `model`: the model to continue from, as in a run's settings; None: the tiny policy is made
+    - `data`: a file of conversations to learn too (learner.warmup.own_conversations)
+    - `steps`, `lr`: None: a default for the model (`resolved`)
+    - `lora`: rank of adapters that are trained and merged in place of all weights; 0: none
+    - `withheld`: the number of rules of each world that are not taught
+    - `certainty`: probability, at each step, that the demonstrator knows such a rule
+    - `waste`: the share of its actions that do nothing
+    - `earlier_reasoning`: how to treat a chat template that removes earlier reasoning, see
+      r3l.rollout.chat
     """
 
     envs: tuple[str, ...]
-    model: Path | None = None
+    model: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
-    steps: int = 2000
+    data: Path | None = None
+    steps: int | None = None
     tokens_per_batch: int = 2048
-    lr: float = 3e-3
+    lr: float | None = None
+    lora: int = 0
     seed: int = 0
     withheld: int = 4
     certainty: float = 0.0
     waste: float = 0.03
     earlier_reasoning: EarlierReasoning = "refuse"
+
+    @cached_property
+    def start(self) -> Path | None:
+        """Return the folder of the model to continue from. Raises UserError if `model` names
+        none."""
+        return None if self.model is None else model_path(self.model)
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether the model was made by others. It can already copy, and is changed with care."""
+        return self.start is not None and not (self.start / RECORD).is_file()
+
+    def resolved(self) -> Recipe:
+        """Return the recipe with a number of steps and a learning rate."""
+        steps = PRETRAINED_STEPS if self.pretrained else TINY_STEPS
+        lr = (LORA_LR if self.lora else PRETRAINED_LR) if self.pretrained else TINY_LR
+        return replace(self, steps=self.steps or steps, lr=self.lr or lr)
 
     @property
     def skill(self) -> Skill:
@@ -53,8 +82,10 @@ class Recipe:
 
     @property
     def learner(self) -> LearnerConfig:
-        """Return the trainer's settings."""
+        """Return the trainer's settings. The recipe must be `resolved`."""
+        assert self.steps is not None and self.lr is not None
         return LearnerConfig(
+            lora=LoraConfig(rank=self.lora),
             lr=self.lr,
             steps=self.steps,
             betas=(0.9, 0.98),
@@ -73,11 +104,11 @@ class Recipe:
         for name, value in self.options.items():
             words += ["--set", f"{name}={_written(value)}"]
         if self.model is not None:
-            words += ["--model", str(self.model)]
+            words += ["--model", self.model]
         for setting in fields(self):
-            if setting.name not in ("envs", "options", "model"):
-                option = setting.name.replace("_", "-")
-                words += [f"--{option}", str(getattr(self, setting.name))]
+            value = getattr(self, setting.name)
+            if setting.name not in ("envs", "options", "model") and value is not None:
+                words += [f"--{setting.name.replace('_', '-')}", str(value)]
         return shlex.join(words)
 
     def record(self, out: Path) -> dict[str, Any]:
@@ -89,10 +120,12 @@ class Recipe:
         return {
             "command": self.command(out),
             "worlds": worlds,
-            "from": _origin(self.model),
+            "from": _origin(self.start),
+            "data": None if self.data is None else str(self.data),
             "steps": self.steps,
             "tokens_per_batch": self.tokens_per_batch,
             "lr": self.lr,
+            "lora": self.lora,
             "seed": self.seed,
             "skill": asdict(self.skill),
         }

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from envs.builtin.policy import BUILTIN_WORLDS
@@ -32,6 +32,7 @@ from learner.checkpoint import CHECKPOINTS, Checkpoints, RunState, load_run
 from learner.step.batch import Row
 from learner.warmup import lessons, tiny_policy
 from learner.warmup.lessons import Lesson
+from learner.warmup.own_conversations import message_lessons, shuffled
 from learner.warmup.recipe import RECORD, UNFINISHED, Recipe
 from r3l.errors import UserError
 from r3l.model_folder import check_model_folder, read_tokenizer
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 
 TASK_POOL = 64
 """The number of tasks that are requested at a time."""
+READING = 0.6
+"""The share of the steps in which the tiny policy also learns to predict what it reads."""
+OWN_A_ROUND = 3
+"""Conversations of the user's own in a round of lessons."""
 PROGRESS_S = 5.0
 """Seconds between two progress lines."""
 SAVE_S = 120.0
@@ -59,28 +64,47 @@ def warmup(recipe: Recipe, out: Path) -> None:
     interrupted there.
     """
     with tempfile.TemporaryDirectory(prefix="r3l-warmup-") as made_here:
-        start = recipe.model or _tiny_model(recipe, Path(made_here))
-        check_model_folder(start, f"--model {start}")
-        tokenizer = read_tokenizer(start, f"--model {start}")
+        start = recipe.start or _tiny_model(recipe, Path(made_here))
+        check_model_folder(start, f"--model {recipe.model or start}")
+        tokenizer = read_tokenizer(start, f"--model {recipe.model or start}")
         chat = ChatFormat(tokenizer, earlier_reasoning=recipe.earlier_reasoning)
-        cut = batches(
-            lesson_stream(recipe, chat), recipe.tokens_per_batch, random.Random(recipe.seed)
-        )
+        own = _conversations(recipe, chat, start)
+        stream = lesson_stream(recipe, chat, own)
+        cut = batches(stream, recipe.tokens_per_batch, random.Random(recipe.seed))
         cut = itertools.chain([next(cut)], cut)  # without lessons nothing is written
         transformers_logging.disable_progress_bar()
         newest = _begin(recipe, out)
         trainer, state = load_run(newest, start, recipe.learner, None, recipe.seed)
     again = f", continued after step {state.version}" if newest else ""
-    click.echo(f"warmup: {recipe.steps} steps on {', '.join(recipe.envs)}{again}")
+    taught = ", ".join([*recipe.envs, *([recipe.data.name] if recipe.data else [])])
+    click.echo(f"warmup: {recipe.steps} steps on {taught}, lr {recipe.lr:g}{again}")
     saving = Checkpoints(trainer, out / CHECKPOINTS, tokenizer, keep=1)
-    fit(trainer, cut, steps=recipe.steps, done=state.version, saving=saving)
+    reading = 0.0 if recipe.pretrained else READING
+    fit(trainer, cut, steps=recipe.steps or 0, reading=reading, done=state.version, saving=saving)
     saving.close()
     trainer.save_model(out)
     tokenizer.save_pretrained(out)
-    half = AutoModelForCausalLM.from_pretrained(out, dtype=torch.bfloat16, trust_remote_code=False)
-    half.save_pretrained(out)
+    dtype = _dtype(start) if recipe.pretrained else torch.bfloat16
+    if dtype != torch.float32:
+        half = AutoModelForCausalLM.from_pretrained(out, dtype=dtype, trust_remote_code=False)
+        half.save_pretrained(out)
     (out / UNFINISHED).rename(out / RECORD)
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
+    click.echo(f"saved in {out}, as {str(dtype).removeprefix('torch.')}")
+
+
+def _conversations(recipe: Recipe, chat: ChatFormat, start: Path) -> list[Lesson]:
+    """Read the user's own conversations, if there are any."""
+    if recipe.data is None:
+        return []
+    settings = AutoConfig.from_pretrained(start, local_files_only=True)
+    return message_lessons(recipe.data, chat, settings.max_position_embeddings)
+
+
+def _dtype(folder: Path) -> torch.dtype:
+    """The number format in which a model folder's weights are stored."""
+    stored: Any = AutoConfig.from_pretrained(folder, local_files_only=True).dtype
+    return stored if isinstance(stored, torch.dtype) else torch.float32
 
 
 def _begin(recipe: Recipe, out: Path) -> Path | None:
@@ -93,10 +117,11 @@ def _begin(recipe: Recipe, out: Path) -> Path | None:
     return checkpoint.latest(out / CHECKPOINTS)
 
 
-def lesson_stream(recipe: Recipe, chat: ChatFormat) -> Iterator[Lesson]:
-    """Yield lessons without end, from each environment and variant in turn. The first `steps // 10`
-    rounds also have a few random sequences to copy."""
-    seed, copying = recipe.seed, recipe.steps // 10
+def lesson_stream(recipe: Recipe, chat: ChatFormat, own: Sequence[Lesson] = ()) -> Iterator[Lesson]:
+    """Yield lessons without end, from each environment and variant in turn, and from the user's
+    `own` conversations. Unless the model is pretrained, the first `steps // 10` rounds also have a
+    few random sequences to copy."""
+    seed, copying = recipe.seed, 0 if recipe.pretrained else (recipe.steps or 0) // 10
     teachers = [
         (
             _tasks(name, seed, recipe.options),
@@ -104,13 +129,22 @@ def lesson_stream(recipe: Recipe, chat: ChatFormat) -> Iterator[Lesson]:
         )
         for name in recipe.envs
     ]
-    end = chat.tokenizer.vocab_size
-    practice = lessons.copies(range(end, len(chat.tokenizer)), random.Random(seed))
+    practice = lessons.copies(_words(chat.tokenizer) if copying else (), random.Random(seed))
+    conversations = shuffled(own, random.Random(seed))
     for number in itertools.count():
+        yield from itertools.islice(conversations, OWN_A_ROUND if own else 0)
         for tasks, variants in teachers:
             yield from variants[number % len(variants)].lessons(next(tasks))
         if number < copying:
             yield from itertools.islice(practice, 4)
+
+
+def _words(tokenizer: Any) -> list[int]:
+    """The ids of ordinary tokens: added ones if there are any, as in the tiny policy, whose other
+    tokens are bytes; never special ones."""
+    added, special = tokenizer.added_tokens_decoder, set(tokenizer.all_special_ids)
+    words = [i for i, token in added.items() if not token.special and i not in special]
+    return sorted(words) or sorted(set(tokenizer.get_vocab().values()) - set(added) - special)
 
 
 def _tasks(name: str, seed: int, options: Mapping[str, Any]) -> Iterator[Task]:
@@ -145,7 +179,7 @@ def fit(
     stream: Iterable[Sequence[Lesson]],
     *,
     steps: int,
-    reading: float = 0.6,
+    reading: float = READING,
     done: int = 0,
     saving: Checkpoints | None = None,
 ) -> list[float]:
@@ -156,15 +190,21 @@ def fit(
     predict a world's lines, a model must learn to copy names. Acting needs this skill first, and
     the few tokens of replies teach it slowly.
     """
-    losses = []
+    losses, tokens = list[float](), 0
     began = reported = saved = time.monotonic()
     for step, batch in enumerate(itertools.islice(stream, done, steps), start=done + 1):
+        tokens += sum(len(lesson.token_ids) for lesson in batch)
         rows = rows_of_lessons(batch, others=0.3 if step <= reading * steps else 0.0)
         losses.append(trainer.step(rows).metrics["learner/loss"])
         now = time.monotonic()
         if step == steps or now >= reported + PROGRESS_S:
             reported = now
-            click.echo(f"warmup step {step}/{steps} loss {losses[-1]:.3f} {now - began:.0f} s")
+            spent = max(now - began, 1e-3)
+            left = spent / (step - done) * (steps - step)
+            click.echo(
+                f"warmup step {step}/{steps} loss {losses[-1]:.3f} {spent:.0f} s "
+                f"{tokens / spent:.0f} tokens/s, {left:.0f} s left"
+            )
         if saving is not None and now >= saved + SAVE_S:
             saved = now
             saving.save(RunState(step))

@@ -87,7 +87,7 @@ def test_the_command_refuses_an_existing_folder_a_missing_model_and_an_unknown_w
             catch_exceptions=False,
         )
     with pytest.raises(UserError, match=r"--model .*: no config.json"):
-        warmup.warmup(Recipe(("keys",), tmp_path / "none"), tmp_path / "out")
+        warmup.warmup(Recipe(("keys",), str(tmp_path / "none")).resolved(), tmp_path / "out")
     with pytest.raises(UserError, match="env 'nowhere': unknown"):
         CliRunner().invoke(
             warmup_command,

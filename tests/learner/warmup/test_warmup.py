@@ -63,7 +63,7 @@ def test_batches_stay_within_their_budget_and_hold_every_lesson(lessons):
 
 def test_the_same_seed_gives_the_same_weights_and_a_folder_can_be_gone_on_from(tmp_path):
     for name, start in (("a", None), ("b", None), ("c", tmp_path / "a")):
-        recipe = Recipe(("keys",), start, steps=2, tokens_per_batch=512)
+        recipe = Recipe(("keys",), start and str(start), steps=2, tokens_per_batch=512).resolved()
         warmup.warmup(recipe, tmp_path / name)
     a, b, c = (AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in "abc")
     assert all(torch.equal(a[key], b[key]) for key in a)
@@ -71,7 +71,7 @@ def test_the_same_seed_gives_the_same_weights_and_a_folder_can_be_gone_on_from(t
 
 
 def test_an_interrupted_warm_start_continues_to_the_same_weights(tmp_path, monkeypatch, capsys):
-    recipe = Recipe(("keys",), steps=4, tokens_per_batch=512)
+    recipe = Recipe(("keys",), steps=4, tokens_per_batch=512).resolved()
     warmup.warmup(recipe, tmp_path / "whole")
     monkeypatch.setattr(warmup, "SAVE_S", 0.0)
     row, made = warmup.rows_of_lessons, itertools.count()
