@@ -12,7 +12,7 @@ from r3l.errors import EpisodeError, UserError
 from r3l.records import Task
 from r3l.rollout.attempt import start
 from r3l.rollout.chat import ChatFormat
-from r3l.rollout.env_calls import guarded, raised, read_step
+from r3l.rollout.env_calls import guarded, read_step
 from r3l.rollout.interfaces import Environment
 from r3l.settings.environment import EnvConfig
 
@@ -45,6 +45,4 @@ async def _try(make_env: Callable[[Task], Environment], task: Task, chat: ChatFo
             await guarded(env.close)
     except EpisodeError as error:
         raise UserError(f"env {name}: {call} of task {task.task_id}: {error}") from error
-    except SystemExit as error:
-        raise UserError(f"env {name}: {call} of task {task.task_id}: {raised(error)}") from error
     return len(attempt.shown.ids) + len(chat.prompt_ids)

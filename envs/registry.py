@@ -7,7 +7,6 @@ path/to/file.py:Class    the user's own class
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import sys
 from collections import Counter
@@ -24,6 +23,7 @@ from envs.base import SeededTasks, Split, TaskSource, TextEnv
 from r3l.errors import UserError, did_you_mean
 from r3l.records import Task
 from r3l.rollout.interfaces import Environment, EnvSpec
+from r3l.settings import user_class
 
 if TYPE_CHECKING:
     from r3l.settings.environment import EnvConfig
@@ -121,7 +121,7 @@ def tasks(
             raise UserError(
                 f"env {name}: its task_source returned {source!r:.40}; return an envs.ListedTasks"
             )
-        drawn = source.tasks(split, count, seed)
+        drawn = list(source.tasks(split, count, seed))
         if not all(isinstance(task, Task) for task in drawn):
             raise UserError(
                 f"env {name}: its task source returned an object that is not an envs.Task"
@@ -203,35 +203,17 @@ def _user_class(name: str) -> Any:
     """Imports the class `path/to/file.py:Class`. Appends the file's folder to the import path."""
     file, _, attribute = name.rpartition(":")
     path = Path(file).expanduser().resolve()
-    if not path.is_file():
-        raise UserError(f"env {name}: file {path} does not exist")
-    module_name = f"r3l_user_{path.stem}"
-    module = sys.modules.get(module_name)
-    if module is None or getattr(module, "__file__", None) != str(path):
-        spec = importlib.util.spec_from_file_location(module_name, path)
-        assert spec is not None and spec.loader is not None  # a .py file has both
-        if str(path.parent) not in sys.path:
-            sys.path.append(str(path.parent))
-        sys.modules[module_name] = module = importlib.util.module_from_spec(spec)
-        try:
-            with _as_user_error(name, "importing it"):
-                spec.loader.exec_module(module)
-        except UserError:
-            del sys.modules[module_name]
-            raise
-    if not isinstance(kind := getattr(module, attribute, None), type):
+    if path.is_file() and str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    kind = getattr(user_class.module(f"env {name}", path), attribute, None)
+    if not isinstance(kind, type):
         raise UserError(f"env {name}: {path.name} defines no class {attribute!r}")
     return kind
 
 
 @contextmanager
 def _as_user_error(name: str, what: str) -> Iterator[None]:
-    """Turn any exception of a user's code, even SystemExit, into a UserError that names the
+    """Turn anything that a user's code raises, even SystemExit, into a UserError that names the
     environment."""
-    try:
+    with user_class.errors_named(f"env {name}: {what}"):
         yield
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise UserError(f"env {name}: {what} raised {type(error).__name__}: {reason}") from error

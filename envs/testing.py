@@ -131,7 +131,9 @@ class Check:
             return call()
         except EnvironmentFailed as error:
             raise AssertionError(self.message(str(error))) from error
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise AssertionError(self.message(f"raised {type(error).__name__}: {error}")) from error
 
     def _spec(self) -> None:

@@ -6,7 +6,6 @@ r3l-launch --env examples/own_questions.py:Questions env.options.file=questions.
 """
 
 import json
-from pathlib import Path
 
 from envs import ListedTasks, Task
 from r3l.rollout.interfaces import EnvSpec
@@ -31,8 +30,9 @@ class Questions:
     @staticmethod
     def task_source(file: str = "questions.jsonl", **_):
         """Every tenth question is for evaluation. What a task needs is in its options."""
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
-        tasks = [Task(f"q/{n}", "questions", n, json.loads(line)) for n, line in enumerate(lines)]
+        with open(file, encoding="utf-8-sig") as lines:  # not splitlines: U+2028 ends no JSON line
+            rows = [json.loads(line) for line in lines if line.strip()]
+        tasks = [Task(f"q/{n}", "questions", n, row) for n, row in enumerate(rows)]
         held_out = tasks[::10]
         return ListedTasks({"train": [t for t in tasks if t not in held_out], "eval": held_out})
 

@@ -10,12 +10,14 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
+from r3l.text import encodable, label
+
 
 class R3LError(Exception):
     """A named failure: one sentence and the facts behind it (plain msgpack values)."""
 
     def __init__(self, message: str, **facts: Any) -> None:
-        super().__init__(message)
+        super().__init__(encodable(message))
         self.facts = facts
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -24,7 +26,7 @@ class R3LError(Exception):
     @property
     def cause(self) -> str:
         """The short name under which this failure is counted."""
-        return str(self.facts.get("cause", type(self).__name__))
+        return label(str(self.facts.get("cause", type(self).__name__)))
 
 
 def _rebuild(kind: type[R3LError], message: str, facts: dict[str, Any]) -> R3LError:
@@ -170,8 +172,13 @@ def _tree(root: type[R3LError]) -> dict[str, type[R3LError]]:
 
 
 def to_wire(error: R3LError) -> dict[str, Any]:
-    """Returns the error as plain values for an error reply."""
-    return {"error": type(error).__name__, "message": str(error), "facts": error.facts}
+    """Returns the error as plain values for an error reply. Texts among the facts lose what cannot
+    be sent."""
+    facts = {
+        name: encodable(fact) if isinstance(fact, str) else fact
+        for name, fact in error.facts.items()
+    }
+    return {"error": type(error).__name__, "message": str(error), "facts": facts}
 
 
 def from_wire(values: dict[str, Any]) -> R3LError:

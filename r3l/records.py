@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from r3l.errors import RecordError
+from r3l.text import LABEL_LIMIT, label, plain, plain_value, printable, shortened
 
 Integer = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # of 64 bits
 Int32 = np.ndarray[Any, np.dtype[np.int32]]
@@ -30,7 +31,8 @@ Purpose = Literal["train", "eval"]
 AuxKind = Literal["reflect", "retry"]
 GROUP_STATES: tuple[GroupState, ...] = get_args(GroupState)
 LARGEST_REWARD = 1e9  # of either sign, of an attempt; sums and powers of rewards stay finite
-NESTING_LIMIT = 16  # levels of a task's options
+TASK_ID_LIMIT = 380  # bytes; with the tag of an evaluation it must fit a key of the store
+TASK_LIMIT = 1 << 20  # bytes of one task
 MOST_PARTS = 16  # of a reward
 PART = re.compile(r"[A-Za-z0-9_]{1,40}")
 STRAGGLER = "straggler"  # cause of a slot that its group did not wait for
@@ -42,7 +44,8 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Task(Record):
-    """One query or one seeded environment instance. `task_id` is stable across runs."""
+    """One query or one seeded environment instance. `task_id` is stable across runs. Raises
+    RecordError, which names the task, if a text or an option cannot be stored and sent."""
 
     task_id: str
     env: str
@@ -50,7 +53,19 @@ class Task(Record):
     options: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check_plain(self.options, "options")
+        try:
+            task_id = plain(self.task_id, "its id", TASK_ID_LIMIT)
+            if not task_id or "\0" in task_id:
+                raise ValueError("its id is empty or holds a NUL")
+            options = plain_value(self.options, "options")
+            if (size := len(msgspec.msgpack.encode(options))) > TASK_LIMIT:
+                raise ValueError(f"options have {size} bytes; the limit is {TASK_LIMIT}")
+            known = {"task_id": task_id, "env": plain(self.env, "env"), "options": options}
+        except ValueError as error:
+            name = shortened(printable(str(self.task_id)), 80)
+            raise RecordError(f"task {name!r}: {error}", field="options") from None
+        for field, value in known.items():
+            msgspec.structs.force_setattr(self, field, value)
 
 
 class Segment(Record):
@@ -320,6 +335,7 @@ class SlotResult(Record):
             raise RecordError("a slot has a trajectory exactly when it is done", field="status")
         if (self.status == "failed") != bool(self.cause):
             raise RecordError("a slot has a cause exactly when it failed", field="cause")
+        check_cause(self.cause)
         if self.slot < 0:
             raise RecordError(f"slot {self.slot} is negative", field="slot")
         if attempt is not None and (attempt.role, attempt.slot) != (self.role, self.slot):
@@ -409,6 +425,13 @@ class Group(Record):
         return attempts + sum(r.reflection.tokens for r in self.results if r.reflection)
 
 
+def check_cause(cause: str) -> None:
+    """Raises RecordError unless a cause is a name that a store can count under."""
+    if cause != label(cause):
+        rule = f"at most {LABEL_LIMIT} bytes of printable text"
+        raise RecordError(f"cause {cause[:80]!a}: must be {rule}", field="cause")
+
+
 def _check_attempt(attempt: Trajectory) -> None:
     """Raises RecordError unless an attempt's fields agree with each other."""
     steps = attempt.num_steps
@@ -468,20 +491,3 @@ def _check_array(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> N
     if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
         got = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else type(value)
         raise RecordError(f"{name} is {got}; it must be {dtype}{shape}", field=name)
-
-
-def _check_plain(value: Any, name: str, depth: int = 0) -> None:
-    """Raises RecordError unless a value can be written and read back."""
-    if depth > NESTING_LIMIT:
-        raise RecordError(f"{name} nests deeper than {NESTING_LIMIT} levels", field=name)
-    if isinstance(value, dict) and all(type(key) is str for key in value):
-        value = value.values()
-    elif not isinstance(value, list | tuple):
-        if value is None or type(value) in (bool, int, float, str, bytes):
-            return
-        raise RecordError(
-            f"{name} holds {value!r:.80}; use numbers, text, bytes, lists and maps with text keys",
-            field=name,
-        )
-    for inner in value:
-        _check_plain(inner, name, depth + 1)

@@ -12,7 +12,6 @@ from buffer.groups.completion import (
     lacks_contrast,
 )
 from buffer.groups.leases import check_name
-from buffer.groups.results import check_cause
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.sampling import samplers, task_history
 from buffer.sampling.samplers import Pick
@@ -22,6 +21,7 @@ from buffer.wire import operations
 from buffer.wire.operations import Amount
 from r3l.algorithms.recall import GroupContext
 from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordError
+from r3l.records import check_cause
 
 DAMAGED = "damaged"
 """Cause of a group whose record does not fit its checksum."""

@@ -20,10 +20,10 @@ from buffer.wire import operations
 from buffer.wire.operations import PutAck
 from r3l import codec
 from r3l.errors import Conflict, LeaseLost, LimitExceeded, RecordError, StoreError
+from r3l.records import TASK_LIMIT
 from r3l.weights.manifest import fingerprints_agree
 
-CAUSE_LIMIT = 80  # bytes; causes are names to be counted under, with the task, in one LMDB key
-_GROUP_LIMIT = codec.RECORD_LIMIT - 2 * operations.TASK_LIMIT  # bytes of all results of a group
+_GROUP_LIMIT = codec.RECORD_LIMIT - 2 * TASK_LIMIT  # bytes of all results of a group
 _SMALL = 256  # bytes of a result that is accepted beyond the limit, to leave room for failures
 
 
@@ -57,12 +57,6 @@ def put(work: UnitOfWork, args: operations.Put) -> PutAck:
 # ── checks ──────────────────────────────────────────────────────────────────────────────────
 
 
-def check_cause(cause: str) -> None:
-    """Raise LimitExceeded if a cause cannot be part of a count's key."""
-    if len(cause.encode()) > CAUSE_LIMIT or "\0" in cause:
-        raise LimitExceeded(f"cause {cause!r:.120}: at most {CAUSE_LIMIT} bytes, none of them NUL")
-
-
 def _check_put(work: UnitOfWork, row: GroupRow, actor: str, new: Sequence[SlotOutcome]) -> None:
     """Raise an error unless this actor may resolve these slots of the group now."""
     for outcome in new:
@@ -92,8 +86,6 @@ def _check_outcome(row: GroupRow, outcome: SlotOutcome) -> None:
             f"({row.plan.base} base, {row.plan.distilled} distilled)",
             field="slot",
         )
-    if outcome.cause:
-        check_cause(outcome.cause)
 
 
 def _count_late(row: GroupRow, sent: Sequence[SlotOutcome]) -> int:

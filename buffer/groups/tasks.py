@@ -15,7 +15,7 @@ from buffer.wire.operations import Amount
 from r3l import codec
 from r3l.algorithms import guidance_gain
 from r3l.algorithms.recall import GroupContext
-from r3l.errors import LimitExceeded, RecordError
+from r3l.errors import RecordError
 from r3l.records import GroupPlan, Purpose
 from r3l.rollout import explorers
 
@@ -30,10 +30,6 @@ def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
         raise RecordError(f"tag {args.tag!r:.80}: training tasks have no tag", field="tag")
     for task in args.tasks:
         task_id_key(args.purpose, args.tag, task.task_id)
-        if (size := len(codec.encode(task))) > operations.TASK_LIMIT:
-            raise LimitExceeded(
-                f"task {task.task_id!r:.80}: {size} bytes; limit {operations.TASK_LIMIT}"
-            )
     known = work.index.tasks[args.purpose, args.tag]
     total = known
     for task in args.tasks:

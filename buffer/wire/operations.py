@@ -29,7 +29,6 @@ from r3l.records import (
 
 GROUPS_LIMIT = 4096  # groups in one reply
 SLOTS_LIMIT = 1024  # slots of a group
-TASK_LIMIT = 1 << 20  # bytes of one task
 NAME_LIMIT = 200  # characters of an actor or consumer
 LEARNER = "learner"  # the consumer whose drawn groups count for admission
 

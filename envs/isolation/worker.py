@@ -26,6 +26,7 @@ from envs.base import TextEnv
 from r3l.codec import RECORD_LIMIT, pack, unpack
 from r3l.errors import EnvironmentFailed, R3LError, to_wire
 from r3l.rollout.env_calls import fault_in, parts_in, raised, read_reset, read_step
+from r3l.text import plain_value
 
 OPTIONAL = ("snapshot", "restore", "feedback", "demonstration")
 
@@ -60,7 +61,7 @@ class Sessions:
         except EnvironmentFailed:
             self.failed.add(session)
             raise
-        except Exception as error:
+        except BaseException as error:
             self.failed.add(session)
             raise raised(error) from error
 
@@ -134,15 +135,16 @@ def _answer(env: TextEnv, method: str, arguments: list[Any]) -> Any:
             known = {"fault": fault_in(info), "rewards": parts_in(info)}
             return [*answer, {name: value for name, value in known.items() if value}]
     value = getattr(env, method)(*arguments)
-    if not isinstance(value, str | bytes | list | None):
-        raise EnvironmentFailed(
-            f"{env.spec.name}: {method} returned {type(value).__name__}", cause=f"bad_{method}"
-        )
-    return value
+    try:
+        if not isinstance(value, str | bytes | list | None):
+            raise ValueError(f"{method} returned {type(value).__name__}")
+        return plain_value(value, method)
+    except ValueError as error:
+        raise EnvironmentFailed(f"{env.spec.name}: {error}", cause=f"bad_{method}") from None
 
 
 def _close(env: TextEnv) -> None:
-    with contextlib.suppress(Exception):  # the worker is ended anyway
+    with contextlib.suppress(BaseException):  # the worker is ended anyway
         env.close()
 
 

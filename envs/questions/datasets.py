@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,15 @@ from typing import Any
 from envs import requirements
 from envs.questions.final_answer import boxed
 from r3l.errors import UserError
+from r3l.text import plain, shortened
 
 PROMPT = ("prompt", "problem", "question")
 ANSWER = ("answer", "final_answer", "expected_answer", "ground_truth", "solution")
 FAMILY = ("subject", "type", "subfield", "level")
 ID = ("id", "unique_id", "task_id")
-ID_LIMIT = 200  # characters
+ID_LIMIT = 200  # bytes
+LONGEST_NUMBER = 30  # digits of a number that is written without a power of ten
+_GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")  # thousands separators
 HUB = re.compile(r"([\w.-]+/[\w.-]+?)(?::([\w.-]+))?@([\w.-]+)")
 
 
@@ -41,6 +45,10 @@ class Problem:
     family: str = ""
     solution: str = ""
 
+    def __post_init__(self) -> None:
+        for name, value in list(vars(self).items()):
+            object.__setattr__(self, name, plain(value, f"its {name}"))
+
 
 @lru_cache(maxsize=16)
 def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
@@ -54,13 +62,15 @@ def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
     else:
         rows = _file_rows(env, option, where)
     problems: list[Problem] = []
-    seen: Counter[str] = Counter()
+    seen, taken = Counter[str](), set[str]()
     for number, row in enumerate(rows):
         try:
             problem = _problem(row, number)
-            seen[problem.id] += 1
-            if (again := seen[problem.id]) > 1:  # the data set gives two problems the same name
-                problem = replace(problem, id=f"{problem.id}#{again}")
+            name = problem.id
+            while problem.id in taken:  # the data set gives two problems the same name
+                seen[name] += 1
+                problem = replace(problem, id=f"{name}#{seen[name] + 1}")
+            taken.add(problem.id)
             problems.append(problem)
         except ValueError as error:
             raise UserError(
@@ -74,7 +84,7 @@ def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
 def _file_rows(env: str, option: str, where: str) -> Iterable[Any]:
     path = Path(where).expanduser()
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # U+2028 ends no line
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise UserError(
@@ -84,8 +94,8 @@ def _file_rows(env: str, option: str, where: str) -> Iterable[Any]:
     for number, line in enumerate(lines):
         if line.strip():
             try:
-                yield json.loads(line)
-            except ValueError:
+                yield json.loads(line, parse_float=Decimal)
+            except (ValueError, RecursionError):
                 raise UserError(
                     f"env option {env}.{option}: {where}, line {number + 1} is not JSON; "
                     "every line must be one JSON object"
@@ -111,8 +121,8 @@ def _problem(row: Any, number: int) -> Problem:
     if not isinstance(row, dict):
         raise ValueError("must be an object with a prompt and an answer")
     prompt = _first(row, PROMPT)
-    if isinstance(prompt, list):  # chat messages
-        prompt = prompt[-1].get("content") if prompt and isinstance(prompt[-1], dict) else None
+    if isinstance(prompt, list):
+        prompt = _conversation(prompt)
     if not isinstance(prompt, str) or not prompt.strip():
         raise ValueError(f"has no problem; it needs one of the fields {', '.join(PROMPT)}")
     answer = _answer(row)
@@ -121,12 +131,30 @@ def _problem(row: Any, number: int) -> Problem:
     solution = row.get("solution") or str(row.get("answer", "")).rpartition("####")[0]
     name, family = _first(row, ID), _first(row, FAMILY)
     return Problem(
-        id=f"{number:06d}" if name is None else str(name)[:ID_LIMIT],
+        id=f"{number:06d}" if name is None else _name(name),
         prompt=prompt.strip(),
         answer=answer,
         family="" if family is None else str(family).strip().lower().replace(" ", "_"),
         solution=solution.strip() if isinstance(solution, str) else "",
     )
+
+
+def _name(value: Any) -> str:
+    """Returns a row's name for its problem as part of a task's id."""
+    return shortened(plain(str(value), "its id"), ID_LIMIT).replace("\0", "")
+
+
+def _conversation(messages: list[Any]) -> str:
+    """Returns chat messages as one text, if all of them are the user's or the system's."""
+    roles = [one.get("role") if isinstance(one, dict) else None for one in messages]
+    texts = [one.get("content") if isinstance(one, dict) else None for one in messages]
+    known = {"system", "developer", "user"}
+    if not all(role in known for role in roles) or not all(isinstance(t, str) for t in texts):
+        raise ValueError(
+            f"its messages are of {', '.join(map(str, roles))}; a problem is asked in texts of the "
+            "system and the user, so write the conversation as one text"
+        )
+    return "\n\n".join(map(str, texts))
 
 
 def _answer(row: dict[str, Any]) -> str:
@@ -136,12 +164,25 @@ def _answer(row: dict[str, Any]) -> str:
     if value is None and isinstance(row.get("reward_model"), dict):
         value = row["reward_model"].get("ground_truth")
     if isinstance(value, list):
-        value = ", ".join(str(part).strip().strip("$") for part in value)
-    text = "" if value is None else str(value)
+        value = ", ".join(_written(part).strip().strip("$") for part in value)
+    text = "" if value is None else _written(value)
     if "####" in text:
-        return text.rpartition("####")[2].strip().replace(",", "")
+        return _GROUPED.sub("", text.rpartition("####")[2].strip())
     answer = boxed(text)
     return (text if answer is None else answer).strip().strip("$").strip()
+
+
+def _written(value: Any) -> str:
+    """Writes a value of JSON as mathematics: a number keeps its value, in whatever notation."""
+    if not isinstance(value, float | Decimal):
+        return str(value)
+    number = Decimal(repr(value)) if isinstance(value, float) else value
+    if not number.is_finite():
+        raise ValueError(f"its reference answer is {value}, which is no number")
+    size = number.adjusted()
+    if abs(size) <= LONGEST_NUMBER:
+        return f"{number:f}"
+    return rf"{number.scaleb(-size):f} \times 10^{{{size}}}"
 
 
 def _first(row: dict[str, Any], names: tuple[str, ...]) -> Any:

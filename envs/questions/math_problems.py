@@ -150,7 +150,7 @@ class ProblemTasks:
         options = {"prompt": problem.prompt, "answer": problem.answer}
         more = {"family": problem.family, "solution": problem.solution}
         return Task(
-            f"{self.env}/{split}/{problem.id}".replace("\0", ""),
+            f"{self.env}/{split}/{problem.id}",
             self.env,
             number,
             options | {name: text for name, text in more.items() if text},

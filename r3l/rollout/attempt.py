@@ -22,7 +22,15 @@ from msgspec.structs import replace
 from r3l.errors import EngineFailed, EnvironmentFailed, ReplayDiverged
 from r3l.records import LARGEST_REWARD, MOST_PARTS, Extra, Int32, Role, Task, Trajectory
 from r3l.rollout.chat import ChatFormat
-from r3l.rollout.env_calls import StepAnswer, fault_in, guarded, parts_in, read_reset, read_step
+from r3l.rollout.env_calls import (
+    StepAnswer,
+    fault_in,
+    guarded,
+    parts_in,
+    read_reset,
+    read_step,
+    read_text,
+)
 from r3l.rollout.interfaces import Environment, Policy, Sample, SampleParams
 
 REWARD_DECIMALS = 12
@@ -329,4 +337,7 @@ async def _step(env: Environment, action: str) -> StepAnswer:
 
 async def _feedback(env: Environment) -> str:
     speak = getattr(env, "feedback", None)
-    return str(await guarded(speak)) if speak is not None else ""
+    if speak is None:
+        return ""
+    said = await guarded(speak)
+    return "" if said is None else read_text(env.spec.name, "feedback", said)

@@ -3,6 +3,7 @@ with a cause."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import math
 import sysconfig
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 from r3l.errors import EnvironmentFailed
 from r3l.records import LARGEST_REWARD, MOST_PARTS, PART
+from r3l.text import label, plain
 
 T = TypeVar("T")
 LONGEST_TRACEBACK = 8000  # characters, the last ones
@@ -28,7 +30,7 @@ def read_reset(name: str, answer: object) -> tuple[str, dict[str, Any]]:
     Raises EnvironmentFailed with cause bad_reset or bad_observation.
     """
     observation, info = _shaped(name, "reset", answer, 2)
-    return _text(name, observation), info if isinstance(info, dict) else {}
+    return read_text(name, "observation", observation), info if isinstance(info, dict) else {}
 
 
 def read_step(name: str, answer: object) -> StepAnswer:
@@ -44,7 +46,7 @@ def read_step(name: str, answer: object) -> StepAnswer:
             f"{name}: reward is {reward!r:.80}; it must be a number within ±{LARGEST_REWARD:g}",
             cause="bad_reward",
         )
-    text = _text(name, observation)
+    text = read_text(name, "observation", observation)
     info = info if isinstance(info, dict) else {}
     return text, number, bool(terminated), bool(truncated), info
 
@@ -52,7 +54,7 @@ def read_step(name: str, answer: object) -> StepAnswer:
 def fault_in(info: dict[str, Any]) -> str:
     """Returns the environment fault named in a step's info, or "". It does not end the attempt."""
     fault = info.get("fault")
-    return fault if isinstance(fault, str) else ""
+    return label(fault) if isinstance(fault, str) else ""
 
 
 def parts_in(info: dict[str, Any]) -> dict[str, float]:
@@ -62,7 +64,7 @@ def parts_in(info: dict[str, Any]) -> dict[str, float]:
     given = info.get("rewards")
     items = given.items() if isinstance(given, dict) else ()
     parts = {
-        name: _number(value)
+        plain(name, "part"): _number(value)
         for name, value in items
         if isinstance(name, str) and PART.fullmatch(name) and abs(_number(value)) <= LARGEST_REWARD
     }
@@ -72,14 +74,22 @@ def parts_in(info: dict[str, Any]) -> dict[str, float]:
 async def guarded(call: Callable[[], Awaitable[T] | T]) -> T:
     """Calls user code, and awaits the result if it is awaitable.
 
-    Every exception becomes an EnvironmentFailed: a named failure of one slot, not of the actor.
+    Everything that it raises, even SystemExit, becomes an EnvironmentFailed: a named failure of one
+    slot, not of the actor.
     """
+    waits = False
     try:
         answer = call()
-        return await answer if inspect.isawaitable(answer) else answer
+        if not inspect.isawaitable(answer):
+            return answer
+        waits = True
+        return await answer
     except EnvironmentFailed:
         raise
-    except Exception as error:
+    except BaseException as error:
+        task = asyncio.current_task()
+        if waits and (isinstance(error, GeneratorExit) or (task and task.cancelling())):
+            raise  # the attempt is stopped from outside
         raise raised(error) from error
 
 
@@ -121,10 +131,10 @@ def _number(reward: object) -> float:
         return math.inf
 
 
-def _text(name: str, observation: object) -> str:
-    if not isinstance(observation, str):
-        raise EnvironmentFailed(
-            f"{name}: observation is {type(observation).__name__}, it must be text",
-            cause="bad_observation",
-        )
-    return observation
+def read_text(name: str, what: str, value: object) -> str:
+    """Returns a text of environment `name`. Raises EnvironmentFailed with cause bad_observation or
+    bad_feedback unless it can be stored and sent."""
+    try:
+        return plain(value, what)
+    except ValueError as error:
+        raise EnvironmentFailed(f"{name}: {error}", cause=f"bad_{what}") from None

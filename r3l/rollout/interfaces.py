@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from r3l.errors import UserError
 from r3l.records import Task, Trajectory
 from r3l.rollout.chat import ChatFormat
+from r3l.text import plain_value
 
 FinishReason = Literal["stop", "length", "overflow"]
 
@@ -85,6 +86,11 @@ class EnvSpec:
     """Per-environment overrides of r3l/rollout/prompts/*.md, by file stem."""
 
     def __post_init__(self) -> None:
+        try:
+            for name, value in list(vars(self).items()):
+                object.__setattr__(self, name, plain_value(value, name))
+        except ValueError as error:
+            raise UserError(f"env {self.name}: its spec: {error}") from None
         if not 0 < self.success_threshold < math.inf:
             raise UserError(
                 f"env {self.name}: success_threshold is {self.success_threshold}; it must be "

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +25,9 @@ def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) ->
             f"{setting} {name!r:.80}: unknown{did_you_mean(name, registry)}; choose one of "
             f"{', '.join(registry)}, or path/to/file.py:Class"
         )
-    kind: Any = getattr(_module(setting, Path(file).expanduser().resolve()), attribute, None)
+    kind: Any = getattr(
+        module(f"{setting} {name:.200}", Path(file).expanduser().resolve()), attribute, None
+    )
     if not (isinstance(kind, type) and issubclass(kind, base)):
         raise UserError(
             f"{setting} {name:.200}: {attribute!r} in that file is not a subclass of "
@@ -33,23 +36,35 @@ def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) ->
     return kind
 
 
-def _module(setting: str, path: Path) -> object:
-    """Imports a file as a module, once. Any error in its code becomes a UserError."""
+def module(what: str, path: Path) -> object:
+    """Imports a file as a module, once. Raises UserError, which begins with `what`, if there is no
+    file, or for anything that its code raises."""
     name = f"r3l_user_{path.stem}"
-    module = sys.modules.get(name)
-    if module is not None and getattr(module, "__file__", None) == str(path):
-        return module
+    known = sys.modules.get(name)
+    if known is not None and getattr(known, "__file__", None) == str(path):
+        return known
     if not path.is_file():
-        raise UserError(f"{setting}: file {path} does not exist")
+        raise UserError(f"{what}: file {path} does not exist")
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # a .py file has both
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = made = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+        with errors_named(f"{what}: importing it"):
+            spec.loader.exec_module(made)
+    except BaseException:
         del sys.modules[name]
+        raise
+    return made
+
+
+@contextmanager
+def errors_named(what: str) -> Iterator[None]:
+    """Turns anything that a user's code raises, even SystemExit, into a UserError that begins with
+    `what`. Ctrl-C stays what it is."""
+    try:
+        yield
+    except (UserError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
         reason = " ".join(str(error).split())[:300]
-        raise UserError(
-            f"{setting}: importing {path} raised {type(error).__name__}: {reason}"
-        ) from error
-    return module
+        raise UserError(f"{what} raised {type(error).__name__}: {reason}") from error

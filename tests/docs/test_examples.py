@@ -24,7 +24,9 @@ def options(tmp_path: Path) -> dict[str, dict[str, Any]]:
     """The options that an example needs."""
     file = tmp_path / "questions.jsonl"
     asked = [{"question": f"{n} + {n}?", "answer": str(2 * n)} for n in range(30)]
-    file.write_text("\n".join(map(json.dumps, asked)))
+    asked[3]["question"] = "3\u2028+\u20853?"  # ends no line
+    rows = "\n".join(json.dumps(row, ensure_ascii=False) for row in asked)
+    file.write_text(f"\ufeff{rows}\n\n", encoding="utf-8")
     return {"own_questions.py": {"file": str(file)}}
 
 

@@ -12,7 +12,7 @@ from r3l.errors import (
     SchemaVersionError,
     UnknownOperation,
 )
-from r3l.records import GroupPlan, Task
+from r3l.records import TASK_LIMIT, GroupPlan, Task
 
 
 def read(frames):
@@ -77,6 +77,7 @@ def test_a_request_has_one_record_of_its_operation_and_nothing_else():
 
 
 def test_a_request_that_would_be_refused_for_its_size_is_never_sent():
-    task = Task("t", "workshop", 0, {"text": "x" * (codec.RECORD_LIMIT + 1)})
+    text = {"text": "x" * (TASK_LIMIT - 99)}
+    tasks = tuple(Task(f"t{n}", "workshop", 0, text) for n in range(17))
     with pytest.raises(LimitExceeded, match="add_tasks"):
-        messages.request_frames("add_tasks", "r", operations.AddTasks((task,), "train", "", 0), 0.0)
+        messages.request_frames("add_tasks", "r", operations.AddTasks(tasks, "train", "", 0), 0.0)

@@ -3,6 +3,7 @@
 import io
 import os
 
+import numpy as np
 import pytest
 
 from envs.isolation import worker
@@ -41,7 +42,12 @@ def test_sessions_are_apart_and_the_environment_of_a_closed_one_serves_the_next(
 
 
 @pytest.mark.parametrize(
-    ("action", "cause"), [("raise", "environment_KeyError"), ("array", "bad_observation")]
+    ("action", "cause"),
+    [
+        ("raise", "environment_KeyError"),
+        ("array", "bad_observation"),
+        ("exit", "environment_SystemExit"),
+    ],
 )
 def test_an_environment_that_failed_is_closed_with_its_session(sessions, action, cause):
     closed = []
@@ -82,6 +88,17 @@ def test_a_failed_call_is_answered_by_name_and_the_next_request_is_served(sessio
     assert failed["facts"]["cause"] == "environment_KeyError"
     assert remark == {"value": "1 said", "turn": 1, "pid": os.getpid()}
     assert (failed["turn"], failed["pid"]) == (0, os.getpid())
+
+
+def test_half_a_character_in_an_error_or_an_answer_fails_the_call_alone(sessions):
+    sessions.call(1, "reset", [1, None])
+    sessions.held[1].step = lambda action: {}["\ud83d"]
+    sessions.held[1].feedback = lambda: np.str_("half \ud83d")
+    raised, said, closed = served(
+        sessions, call("step", "go"), call("feedback"), {"op": "close", "session": 1}
+    )
+    assert raised["facts"]["cause"] == "environment_KeyError"
+    assert said["facts"]["cause"] == "bad_feedback" and "error" not in closed
 
 
 def test_a_worker_that_is_out_of_memory_says_so_and_ends(sessions, monkeypatch):

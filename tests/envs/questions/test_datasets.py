@@ -1,12 +1,19 @@
 """Problems read from JSON-lines files and Hugging Face data sets."""
 
+import json
+import tempfile
 import types
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from envs import registry
 from envs.questions.datasets import load
+from envs.questions.math_problems import ProblemTasks
 from r3l.errors import UserError
+from tests.r3l.hostile import TEXTS
 
 
 @pytest.mark.parametrize(
@@ -18,6 +25,24 @@ from r3l.errors import UserError
         ({"question": "q", "final_answer": ["1", "$2$"]}, "q", "1, 2"),
         ({"prompt": "q", "solution": "34"}, "q", "34"),
         ({"prompt": "q", "answer": 34}, "q", "34"),
+        ('{"prompt": "q", "answer": 1e-7}', "q", "0.0000001"),
+        ('{"prompt": "q", "answer": 1E+3}', "q", "1000"),
+        ('{"prompt": "q", "answer": 0.30000000000000000001}', "q", "0.30000000000000000001"),
+        ('{"prompt": "q", "answer": -6.02e99}', "q", r"-6.02 \times 10^{99}"),
+        ('{"prompt": "q", "answer": [1e2, "$x$"]}', "q", "100, x"),
+        ({"prompt": "q", "answer": "#### 1, 2"}, "q", "1, 2"),
+        ({"prompt": "a\u2028b\u0085c", "answer": "3"}, "a\u2028b\u0085c", "3"),
+        (
+            {
+                "prompt": [
+                    {"role": "system", "content": "Be exact."},
+                    {"role": "user", "content": "q"},
+                ],
+                "answer": "5",
+            },
+            "Be exact.\n\nq",
+            "5",
+        ),
         (
             {
                 "prompt": [{"role": "user", "content": "q"}],
@@ -41,12 +66,41 @@ def test_rows_of_every_data_set_in_use_are_read(file, row, prompt, answer):
         (({"prompt": "q", "answer": "1"}, {"answer": "1"}), "row 2: has no problem"),
         (({"prompt": "q"},), "row 1: has no reference answer"),
         ((["q", "1"],), "row 1: must be an object"),
+        (('{"prompt": "q", "answer": "1"}', "[" * 99999), "line 2 is not JSON"),
+        (({"prompt": "q \ud83d", "answer": "1"},), "row 1: its prompt holds half a character"),
+        (({"id": "\ud83d", "prompt": "q", "answer": "1"},), "row 1: its id holds half"),
+        (('{"prompt": "q", "answer": NaN}',), "row 1: its reference answer is nan"),
+        (
+            ({"prompt": [{"role": "assistant", "content": "q"}], "answer": "1"},),
+            "row 1: its messages are of assistant",
+        ),
     ],
 )
 def test_a_file_that_holds_no_problems_is_refused_by_name_and_row(file, rows, says):
     with pytest.raises(UserError, match=says) as caught:
         load("math", "train", file(*rows))
     assert "math.train" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@given(st.lists(st.fixed_dictionaries({"id": TEXTS, "prompt": TEXTS, "answer": TEXTS})))
+def test_every_row_becomes_a_task_of_its_own_or_the_file_is_refused(rows):
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.jsonl"
+        ascii_only = any("\ud83d" in "".join(row.values()) for row in rows)
+        lines = (json.dumps(row, ensure_ascii=ascii_only) for row in rows)
+        file.write_text("\n".join(lines), encoding="utf-8", errors="replace")
+        try:
+            tasks = ProblemTasks("math", str(file), None).tasks("train", 99)
+        except UserError as error:
+            assert "env option math.train" in str(error)
+        else:
+            assert len({task.task_id for task in tasks}) == len(rows)
+
+
+def test_long_and_repeated_names_of_problems_stay_apart(file):
+    rows = [{"id": name, "prompt": "q", "answer": "1"} for name in ("a", "a", "a#2", "題" * 190)]
+    found = [problem.id for problem in load("math", "train", file(*rows, rows[-1]))]
+    assert found == ["a", "a#2", "a#2#2", "題" * 66, "題" * 66 + "#2"]
 
 
 def test_a_missing_file_is_named_with_what_else_can_be_given():

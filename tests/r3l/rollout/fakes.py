@@ -62,11 +62,11 @@ class Faulty(Corridor):
 
     def __getattribute__(self, name: str) -> Any:
         own = super().__getattribute__
-        if name in ("reset", "step", "close") and own("fault")[0] == name:
+        if name in ("reset", "step", "close", "feedback") and own("fault")[0] == name:
             answer = own("fault")[1]
 
             def faulty(*_: Any, **__: Any) -> Any:
-                if isinstance(answer, Exception):
+                if isinstance(answer, BaseException):
                     raise answer
                 return answer
 

@@ -8,6 +8,7 @@ import pytest
 
 from r3l.errors import EnvironmentFailed
 from r3l.rollout.env_calls import fault_in, guarded, parts_in, place, read_step
+from r3l.text import TEXT_LIMIT
 from tests.r3l.fakes import Corridor
 from tests.r3l.rollout.fakes import Faulty, by_slot, explore, learner_of_advice
 
@@ -35,6 +36,10 @@ def test_what_user_code_raised_is_told_with_its_file_and_line_and_its_traceback(
     assert place(ValueError()) == "no traceback"
 
 
+class End(BaseException):
+    """An end that is no Exception."""
+
+
 @pytest.mark.parametrize(
     ("call", "answer", "cause"),
     [
@@ -48,6 +53,15 @@ def test_what_user_code_raised_is_told_with_its_file_and_line_and_its_traceback(
         ("step", ("on", 1e9 + 1, False, False, {}), "bad_reward"),
         ("step", ("on", 1e9, False, False, {}), "bad_reward"),  # ten of them
         ("step", ("on", 0.0, True, {}), "bad_step"),
+        ("step", ("half \ud83d", 0.0, True, False, {}), "bad_observation"),
+        ("step", ("x" * (TEXT_LIMIT + 1), 0.0, True, False, {}), "bad_observation"),
+        ("step", SystemExit(3), "environment_SystemExit"),
+        ("step", KeyboardInterrupt(), "environment_KeyboardInterrupt"),
+        ("step", GeneratorExit(), "environment_GeneratorExit"),
+        ("step", asyncio.CancelledError(), "environment_CancelledError"),
+        ("reset", End("\ud83d"), "environment_End"),
+        ("feedback", "half \ud83d", "bad_feedback"),
+        ("feedback", 3, "bad_feedback"),
     ],
 )
 def test_a_wrong_answer_of_the_environment_fails_the_slot_with_a_cause(
@@ -75,8 +89,29 @@ def test_a_call_may_answer_at_once_or_later_and_what_it_raises_gets_a_cause() ->
         assert caught.value.cause == cause
 
 
+def test_an_attempt_that_is_stopped_from_outside_has_not_failed() -> None:
+    async def stopped() -> None:
+        call = asyncio.create_task(guarded(lambda: asyncio.sleep(9)))
+        await asyncio.sleep(0)
+        call.cancel()
+        await call
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(stopped())
+
+
+def test_text_of_numpy_becomes_text() -> None:
+    import numpy as np
+
+    room = np.array(["a red room"])[0]
+    observation = read_step("rooms", (room, 0.5, False, False, {"rewards": {np.str_("red"): 1.0}}))
+    assert type(observation[0]) is str
+    assert [type(name) for name in parts_in(observation[4])] == [str]
+
+
 def test_a_fault_is_named_by_text_and_an_info_that_is_not_a_mapping_is_empty() -> None:
     assert read_step("world", ("on", True, 0, 1, None)) == ("on", 1.0, False, True, {})
+    assert fault_in({"fault": "\x1b[2J\0" + "x" * 999}) == r"\x1b[2J\x00" + "x" * 89
     assert (fault_in({"fault": "slow"}), fault_in({}), fault_in({"fault": 3})) == ("slow", "", "")
 
 

@@ -35,15 +35,17 @@ def test_a_class_of_the_users_own_is_found_by_path_and_imported_once(tmp_path):
     ("name", "said"),
     [
         ("knwon", r"some.rule 'knwon': unknown \(did you mean known\?\); choose one of known, or"),
-        ("nowhere.py:Mine", "some.rule: file .*nowhere.py does not exist"),
+        ("nowhere.py:Mine", "some.rule nowhere.py:Mine: file .*nowhere.py does not exist"),
         ("{}/other_rule.py:Missing", "'Missing' in that file is not a subclass of Rule"),
         ("{}/other_rule.py:number", "'number' in that file is not a subclass of Rule"),
-        ("{}/broken_rule.py:Mine", "importing .*broken_rule.py raised ZeroDivisionError"),
+        ("{}/ending_rule.py:Mine", "importing it raised End: now"),
+        ("{}/broken_rule.py:Mine", "broken_rule.py:Mine: importing it raised ZeroDivisionError"),
     ],
 )
 def test_what_cannot_be_found_is_one_line_that_names_the_setting(tmp_path, name, said):
     (tmp_path / "other_rule.py").write_text("number = 1\n")
     (tmp_path / "broken_rule.py").write_text("1 / 0\n")
+    (tmp_path / "ending_rule.py").write_text("class End(BaseException): pass\nraise End('now')\n")
     with pytest.raises(UserError, match=said) as caught:
         find(name.format(tmp_path))
     assert "\n" not in str(caught.value)

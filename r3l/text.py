@@ -1,0 +1,83 @@
+"""What text from outside may hold: from users' files and code, environments and models.
+
+plain       text that can be stored and sent, or ValueError: a `str` itself (numpy's are not),
+            of whole characters, with a limit in bytes
+label       a name under which things are counted, made of any text
+printable   text for a terminal, without what the terminal would obey
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from unicodedata import category
+
+TEXT_LIMIT = 4 << 20  # bytes of one text
+LABEL_LIMIT = 80  # bytes of a cause or another name that is counted
+NESTING_LIMIT = 16  # levels of plain values
+_PLAIN = "\n\t\u200c\u200d"  # line ends, tabs, and what joins letters and emoji
+
+
+def plain(value: object, what: str, limit: int = TEXT_LIMIT) -> str:
+    """Returns a text as a `str` itself. Raises ValueError, which begins with `what`, if it is no
+    text, holds half a surrogate pair or is longer than `limit` bytes in UTF-8."""
+    if not isinstance(value, str):
+        raise ValueError(f"{what} is {type(value).__name__}, it must be text")
+    text = str.__str__(value)
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{what} holds half a character, {text[error.start]!a}; write the whole one"
+        ) from None
+    if size > limit:
+        raise ValueError(f"{what} has {size} bytes; the limit is {limit}")
+    return text
+
+
+def plain_value(value: Any, what: str, depth: int = 0) -> Any:
+    """Returns numbers, texts, bytes, lists and maps with text keys, as they can be sent; numpy's
+    become Python's. Raises ValueError, which begins with `what`, for anything else."""
+    if depth > NESTING_LIMIT:
+        raise ValueError(f"{what} nests deeper than {NESTING_LIMIT} levels")
+    if isinstance(value, str):
+        return plain(value, what)
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        items = value.items()
+        return {plain(key, what): plain_value(one, what, depth + 1) for key, one in items}
+    if isinstance(value, list | tuple):
+        return [plain_value(one, what, depth + 1) for one in value]
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
+        value = value.item()
+    if type(value) is int and not -(1 << 63) <= value < 1 << 64:
+        raise ValueError(f"{what} holds {value!r:.80}, which has more than 64 bits")
+    if value is None or type(value) in (bool, int, float, bytes):
+        return value
+    raise ValueError(
+        f"{what} holds {value!r:.80}; use numbers, text, bytes, lists and maps with text keys"
+    )
+
+
+def encodable(text: str) -> str:
+    """Returns a text with a question mark for each half of a surrogate pair."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def shortened(text: str, limit: int) -> str:
+    """Returns the whole characters at the beginning of a text that fit into `limit` bytes."""
+    return text.encode()[:limit].decode(errors="ignore")
+
+
+def label(text: str, limit: int = LABEL_LIMIT) -> str:
+    """Returns a printable name of at most `limit` bytes, made from any text."""
+    return shortened(printable(text).replace("\n", " ").replace("\t", " "), limit)
+
+
+def printable(text: str) -> str:
+    """Returns a text with control characters, reversed and hidden writing and halves of characters
+    written out, such as \\x1b; line ends and tabs stay."""
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def _shown(character: str) -> str:
+    shown = character.isprintable() or character in _PLAIN or category(character) == "Zs"
+    return character if shown else character.encode("unicode_escape").decode()
