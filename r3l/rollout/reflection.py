@@ -43,6 +43,10 @@ FIELDS = (
 )
 FIELDS_OF_SUCCESS = ("trajectory_summary", "trajectory_outcome", "retry_from_step")
 """The fields that a reflection with outcome success needs; others need all five."""
+RE_READ = 4
+"""How often `parse` may read a text's length: objects in objects are read again."""
+TRY_CHARS = 400
+"""What beginning to read an object costs, in characters read."""
 MAX_CHARS = 1000
 """Longest string of a reflection decoded under its schema, in characters."""
 
@@ -73,19 +77,26 @@ def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
 
     `truncated`: sampling stopped at its token budget. Fields other than the five are ignored, and
     empty text counts as null. An object that gives one key two values is not accepted as JSON.
+    Text is read about RE_READ times at most, however its braces nest.
     Raises ReflectionError with a cause from CAUSES.
     """
     first_error: ReflectionError | None = None
     cut, closed = False, 0  # braces before `closed` are part of something that ends
+    left = RE_READ * len(text) + 10_000
     for start in _object_starts(text):
         try:
-            return _validated(_decode(text, start), num_steps)
+            values, end = _decode(text, start)
+            return _validated(values, num_steps)
         except ReflectionError as error:
             first_error = first_error or error
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as error:
             if not cut and start >= closed:
                 closed = _end(text, start)
                 cut = closed > len(text)
+            end = getattr(error, "pos", closed)
+        left -= end - start + TRY_CHARS
+        if left < 0:
+            break
     if cut or (truncated and first_error is None):
         raise _error("truncated", "the reflection ends before its JSON object does")
     raise first_error or _error("not_json", "the reflection holds no JSON object")
@@ -124,9 +135,9 @@ def _object_starts(text: str) -> Iterator[int]:
     return (match.start() for match in re.finditer(r'\{(?=\s*(?:["}]|\Z))', text))
 
 
-def _decode(text: str, start: int) -> dict[str, Any]:
-    value: dict[str, Any] = _DECODER.raw_decode(text, start)[0]
-    return value
+def _decode(text: str, start: int) -> tuple[dict[str, Any], int]:
+    """Returns the object that begins at `start`, and where it ends."""
+    return _DECODER.raw_decode(text, start)
 
 
 def _consistent(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

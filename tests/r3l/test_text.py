@@ -30,7 +30,7 @@ def test_a_task_can_be_stored_or_is_refused_by_name(task_id, env, options):
     try:
         task = Task(task_id, env, 0, options)
     except RecordError as error:
-        assert str(error).startswith("task '")
+        assert str(error).startswith("task ")
         str(error).encode()
     else:
         assert repr(decode(Task, encode(task))) == repr(task)

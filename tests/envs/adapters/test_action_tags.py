@@ -16,6 +16,8 @@ from envs.adapters.action_tags import action_in
         ("  open   door \n", "open door"),
         ("I should\nopen the door", None),
         ("<action></action>", None),
+        ("<action>a" + " " * 500_000 + "b", "a b"),  # a search that backtracks takes hours
+        ("<action>a<action>b</action>", "b"),
         ("", None),
     ],
 )

@@ -1,13 +1,24 @@
 """Reflections: what parses, what does not and why, and what triggers a retry."""
 
 import json
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from r3l.errors import ReflectionError
-from r3l.rollout.reflection import CAUSES, FIELDS, MAX_CHARS, Reflection, json_schema, parse
+from r3l.rollout import reflection
+from r3l.rollout.reflection import (
+    CAUSES,
+    FIELDS,
+    MAX_CHARS,
+    RE_READ,
+    TRY_CHARS,
+    Reflection,
+    json_schema,
+    parse,
+)
 
 GOOD = {
     "trajectory_summary": "Went north, found { nothing }.",
@@ -268,3 +279,23 @@ def test_the_parser_accepts_what_the_schema_accepts_and_nothing_else(values):
         assert admitted(
             values | {"improvement_suggestion": values["improvement_suggestion"] or None}, 3
         )
+
+
+@given(
+    st.lists(st.sampled_from(['{"', "{", "}", '":', "1", '{"a":1}', " "]), min_size=1, max_size=3)
+)
+def test_a_hostile_text_is_read_a_bounded_number_of_times(tokens):
+    text = "".join(tokens) * (20_000 // len(tokens))
+    starts, read = 0, 0
+
+    def counted(text, start):
+        nonlocal starts, read
+        starts += 1
+        values, end = reflection._DECODER.raw_decode(text, start)
+        read += end - start
+        return values, end
+
+    with mock.patch.object(reflection, "_decode", counted):
+        cause_of(text)
+    assert starts <= (RE_READ * len(text) + 10_000) / TRY_CHARS + 1
+    assert read <= (RE_READ + 1) * len(text) + 10_000
