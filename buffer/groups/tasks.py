@@ -12,7 +12,6 @@ from buffer.storage.layout import task_id_key
 from buffer.storage.rows import GroupRow, RecalledRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
-from r3l import codec
 from r3l.algorithms import guidance_gain
 from r3l.algorithms.recall import GroupContext
 from r3l.errors import RecordError
