@@ -88,7 +88,7 @@ def test_a_slot_without_a_trajectory_is_resolved_as_failed_or_skipped(desk, task
         desk.resolve(group, "distilled", 0, actor="b")
     with pytest.raises(RecordError, match="not in the plan"):
         desk.resolve(group, "distilled", 1)
-    with pytest.raises(LimitExceeded, match="cause"):
+    with pytest.raises(RecordError, match="cause"):
         desk.resolve(group, "distilled", 0, "x" * 81)
     assert desk.resolve(group, "distilled", 0).complete
     with desk.store.read() as txn:

@@ -111,7 +111,7 @@ def test_text_of_numpy_becomes_text() -> None:
 
 def test_a_fault_is_named_by_text_and_an_info_that_is_not_a_mapping_is_empty() -> None:
     assert read_step("world", ("on", True, 0, 1, None)) == ("on", 1.0, False, True, {})
-    assert fault_in({"fault": "\x1b[2J\0" + "x" * 999}) == r"\x1b[2J\x00" + "x" * 89
+    assert fault_in({"fault": "\x1b[2J\0" + "x" * 999}) == r"\x1b[2J\x00" + "x" * 69
     assert (fault_in({"fault": "slow"}), fault_in({}), fault_in({"fault": 3})) == ("slow", "", "")
 
 
