@@ -19,10 +19,10 @@ from buffer.viewer.view_command import view
 from buffer.wire.access import CONNECTIONS, allow_files, check_connections
 from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l import config as configuration
-from r3l.endpoints import check_bind
 from r3l.errors import NotAllowed, NotFound, R3LError, SchemaVersionError, UserError
 from r3l.files.run_folder import ProcessStatus, RunFolder
 from r3l.process.command_line import OneLineGroup
+from r3l.process.endpoints import check_bind
 from r3l.process.file_modes import set_file_modes
 from r3l.rollout import explorers
 

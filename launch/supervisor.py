@@ -29,11 +29,11 @@ from launch.topology.placement import Plan
 from launch.unresponsive import Unresponsive
 from learner.checkpoint import CHECKPOINTS, latest, read_state
 from learner.run_files import EXIT_CODES
-from r3l.endpoints import reached
 from r3l.errors import LearnerHung
 from r3l.files.json_lines import GrowingFile, parsed
 from r3l.files.progress_lines import AgainLine, EvalLine, StepLine, from_json
 from r3l.files.run_folder import RunFolder
+from r3l.process.endpoints import reached
 from r3l.process.free_space import lacking_space
 
 WATCH_S = 0.2

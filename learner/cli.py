@@ -22,11 +22,11 @@ from learner.warmup.cli import warmup_command
 from learner.watchdog import Watchdog
 from r3l import config as configuration
 from r3l.config import RunConfig
-from r3l.endpoints import check_bind, check_endpoint
 from r3l.errors import RestartNeeded, UserError
 from r3l.files.run_folder import JOURNAL, ProcessStatus, RunFolder
 from r3l.model_folder import check_model_folder, model_digest, read_tokenizer
 from r3l.process.command_line import OneLineGroup
+from r3l.process.endpoints import check_bind, check_endpoint
 from r3l.process.file_modes import set_file_modes
 from r3l.process.memory import freeze_heap
 from r3l.process.pinned_versions import warn_of_other_versions

@@ -27,8 +27,8 @@ from actors.weights.staging import UNKNOWN, StagedWeights
 from buffer.wire import curve_keys
 from r3l.actor_metrics import ActorMetrics
 from r3l.codec import pack, unpack
-from r3l.endpoints import check_endpoint
 from r3l.errors import PublisherUnavailable, RecordError, WeightsError, from_wire
+from r3l.process.endpoints import check_endpoint
 from r3l.process.memory import private_bytes
 from r3l.weights.manifest import MANIFEST_LIMIT, Manifest
 

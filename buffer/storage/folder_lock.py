@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psutil
 
-from r3l.endpoints import SOCKET_PATH_LIMIT
 from r3l.errors import R3LError, UserError
 from r3l.files.whole_file import whole_folder
+from r3l.process.endpoints import SOCKET_PATH_LIMIT
 
 _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "ceph", "glusterfs", "9p", "beegfs"}
 _REMOTE_PREFIX = "fuse."

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from launch.backends.processes import import_path
 from launch.topology.placement import Plan
-from r3l.endpoints import reached
 from r3l.files.run_folder import RunFolder
+from r3l.process.endpoints import reached
 from r3l.process.memory import STEADY_MEMORY
 
 

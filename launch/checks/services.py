@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from buffer.wire.curve_keys import ClientKeys, ServiceKeys, load
-from r3l.endpoints import check_bind, is_local
 from r3l.errors import UserError
+from r3l.process.endpoints import check_bind, is_local
 
 LOOPBACK = "tcp://127.0.0.1:*"
 EVERYWHERE = "tcp://0.0.0.0:*"

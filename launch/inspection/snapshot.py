@@ -25,10 +25,10 @@ from buffer.storage.counts import under
 from buffer.storage.store import Store
 from buffer.wire.operations import BufferStats
 from launch.inspection.learning import Cause, causes, guidance
-from r3l.endpoints import reached
 from r3l.errors import BufferUnavailable, R3LError
 from r3l.files.progress_lines import StepLine
 from r3l.files.run_folder import ProcessStatus, RunFolder
+from r3l.process.endpoints import reached
 
 REPLY_S = 5.0  # timeout of the buffer's reply
 BALANCED = 0.1  # idle share of learner and actors below which neither limits the other

@@ -2,8 +2,8 @@
 
 import pytest
 
-from r3l.endpoints import check_bind, check_endpoint
 from r3l.errors import UserError
+from r3l.process.endpoints import check_bind, check_endpoint
 
 
 @pytest.mark.parametrize(
