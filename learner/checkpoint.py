@@ -4,7 +4,7 @@
         model.safetensors  tokenizer…   a Hugging Face folder, in the training format (rank 0);
                                         with learner.lora the adapters in peft's format instead
         optimizer.safetensors           optimizer state, full-precision weights, RNG
-        state.json                      version, draw, model identity, file sizes; last
+        state.json                      version, draw, model identity, sizes and checksums; last
 
 Rank 0 writes all of it, so a run can continue with a different number of ranks or a different ZeRO
 stage. A checkpoint is built under another name, flushed to disk and renamed. So a folder called
@@ -16,7 +16,6 @@ stage. A checkpoint is built under another name, flushed to disk and renamed. So
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -32,8 +31,9 @@ from learner.checkpoint_command import CheckpointCommand
 from learner.watchdog import heartbeat
 from r3l.algorithms.algorithm import Algorithm
 from r3l.errors import UserError
-from r3l.files.whole_file import rename_whole
-from r3l.process.notices import notice_again
+from r3l.files import checksums
+from r3l.files.whole_file import read_json, rename_whole, write_json
+from r3l.process.notices import notice, notice_again
 from r3l.settings.learner import LearnerConfig
 
 if TYPE_CHECKING:  # r3l-launch reads checkpoints without torch, which takes seconds to import
@@ -47,7 +47,7 @@ CHECKPOINTS = "checkpoints"
 ADAPTER = "adapter"
 """The adapters' folder in a saved model. If they were next to the merged weights, transformers
 would load them too."""
-SCHEMA = 4
+SCHEMA = 5
 STATE = "state.json"
 REQUIRED = {"version", "model_digest"}
 """Keys that every state file of this schema has."""
@@ -207,16 +207,18 @@ def _agreed(trainer: Trainer, good: bool, building: Path) -> bool:
     return False
 
 
-def latest(folder: Path, below: int | None = None) -> Path | None:
-    """Finds the newest complete checkpoint; with `below`, only among versions below it."""
+def latest(folder: Path, below: int | None = None, *, thorough: bool = False) -> Path | None:
+    """Finds the newest complete checkpoint; with `below`, only among versions below it. Only a
+    `thorough` search compares the checksums of large files."""
     names = f"step-{below:06d}" if below is not None else ""
     for path in reversed(_all(folder)):
         if names and path.name >= names:
             continue
-        missing = _damage(path)
+        missing = _damage(path, thorough)
         if not missing:
             return path
-        log.warning("checkpoint %s is passed over: %s", path, missing)
+        say = notice if thorough else log.warning
+        say(f"checkpoint {path} is passed over: {missing}")
     return None
 
 
@@ -282,14 +284,16 @@ def load_run(
 
 def _finish(trainer: Trainer, building: Path, final: Path, state: RunState) -> None:
     """Writes the state file of a checkpoint and renames its folder."""
-    files = {path.name: path.stat().st_size for path in building.iterdir()}
+    files = {
+        path.name: (path.stat().st_size, checksums.of_file(path)) for path in building.iterdir()
+    }
     values = asdict(state) | {
         "schema": SCHEMA,
         "dtype": str(trainer.dtype),
         "lora": _lora(trainer.config),
         "files": files,
     }
-    (building / STATE).write_text(json.dumps(values, indent=1))
+    write_json(building / STATE, values)
     if final.exists():
         shutil.rmtree(final)
     rename_whole(building, final)
@@ -302,7 +306,7 @@ def _lora(config: LearnerConfig) -> dict[str, Any] | None:
 
 def _read(checkpoint: Path) -> dict[str, Any]:
     """Reads the state file of a checkpoint that `latest` found complete."""
-    values: dict[str, Any] = json.loads((checkpoint / STATE).read_text())
+    values = read_json(checkpoint / STATE, "remove the checkpoint", dict[str, Any]) or {}
     if values["schema"] != SCHEMA:
         raise UserError(
             f"checkpoint {checkpoint}: has schema {values['schema']}, this r3l reads {SCHEMA}; "
@@ -311,21 +315,22 @@ def _read(checkpoint: Path) -> dict[str, Any]:
     return values
 
 
-def _damage(checkpoint: Path) -> str:
+def _damage(checkpoint: Path, thorough: bool) -> str:
     """Names what is missing or damaged in a checkpoint; "" if it is complete."""
     if not (checkpoint / STATE).is_file():
         return f"{STATE} is missing"
     try:
-        values = json.loads((checkpoint / STATE).read_bytes())
+        values = read_json(checkpoint / STATE, "remove the checkpoint", dict[str, Any]) or {}
         if values["schema"] == SCHEMA and not values.keys() >= REQUIRED:
             return f"{STATE} lacks {', '.join(sorted(REQUIRED - values.keys()))}"
-        files = dict(values.get("files", {}))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        return f"{STATE} cannot be read ({error!r:.80})"
-    for name, size in files.items():
-        path = checkpoint / name
-        if not path.is_file() or path.stat().st_size != size:
-            return f"{name} is missing or not {size} bytes long"
+        for name, (size, checksum) in dict(values.get("files", {})).items():
+            path = checkpoint / name
+            if not path.is_file() or path.stat().st_size != size:
+                return f"{name} is missing or not {size} bytes long"
+            if thorough and checksums.of_file(path) != checksum:
+                return f"{name} has the wrong checksum"
+    except (UserError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        return f"{STATE} cannot be read ({error!s})"
     return ""
 
 

@@ -174,7 +174,12 @@ def _start(config: RunConfig, run: Path, resume: bool) -> Start:
     budget = RunFolder(run).token_budget(config.learner.tokens_per_micro_batch)
     settings = config.learner.model_copy(update={"tokens_per_micro_batch": budget})
     digest = model_digest(model)
-    newest = checkpoint.latest(run / checkpoint.CHECKPOINTS) if resume else None
+    folder = run / checkpoint.CHECKPOINTS
+    newest = checkpoint.latest(folder, thorough=True) if resume else None
+    if resume and newest is None and any(folder.glob("step-*")):
+        raise UserError(
+            f"{folder}: every checkpoint is damaged; copy one back, or remove them to begin again"
+        )
     if newest is not None:
         checkpoint.check(newest, settings, dtype=resolve_dtype(settings.dtype), model_digest=digest)
     return Start(model, digest, tokenizer, settings, newest)

@@ -7,7 +7,6 @@ report.json      the metrics (envs.evaluation.metrics)
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Set
 from contextlib import suppress
 from pathlib import Path
@@ -91,7 +90,7 @@ def write_evaluation(
     """Write a finished evaluation, the report last. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / SETTINGS, settings)
-    lines = (json.dumps(to_builtins(attempt)).encode() + b"\n" for attempt in attempts)
+    lines = (json_lines.encoded(to_builtins(attempt)) for attempt in attempts)
     write_whole(folder / RESULTS, lines)
     write_json(folder / REPORT, to_builtins(report))
 

@@ -1,4 +1,4 @@
-"""Append-only files with one JSON object on each line.
+"""Append-only files with one JSON object and its checksum on each line.
 
 A process that is killed while writing may leave half a line at the end. Readers ignore it, and the
 next appended line replaces it. Unreadable lines are skipped and counted.
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from r3l.errors import UserError
+from r3l.files.checksums import sealed, unsealed
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -35,9 +36,14 @@ def append(path: Path, value: Mapping[str, Any]) -> None:
         if file.read(1) not in (b"", b"\n"):
             log.warning("%s: half a line at its end is removed", path)
             file.truncate(path.read_bytes().rfind(b"\n") + 1)
-        line = json.dumps(value).encode() + b"\n"
+        line = encoded(value)
         while line:
             line = line[file.write(line) :]
+
+
+def encoded(value: Mapping[str, Any]) -> bytes:
+    """Returns the line of a value."""
+    return json.dumps(sealed(value)).encode() + b"\n"
 
 
 def read(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
@@ -45,12 +51,13 @@ def read(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
     TypeError or ValueError if it cannot read an object. Raises UserError if the file cannot be
     opened."""
     try:
-        whole, _, _ = path.read_bytes().rpartition(b"\n")
+        whole, _, half = path.read_bytes().rpartition(b"\n")
     except FileNotFoundError:
         return Lines([])
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); repair the file") from None
-    lines = parsed(whole.split(b"\n") if whole else (), parse)
+    ends = [half] if half[:-1].endswith(b'"}') else []  # whole, but for its line break
+    lines = parsed([*(whole.split(b"\n") if whole else ()), *ends], parse)
     if lines.damaged:
         log.warning("%s: %d damaged lines are left out", path, lines.damaged)
     return lines
@@ -61,9 +68,7 @@ def parsed(lines: Sequence[bytes], parse: Callable[[dict[str, Any]], T]) -> Line
     values = list[T]()
     for line in lines:
         try:
-            value = json.loads(line)
-            if isinstance(value, dict):
-                values.append(parse(value))
+            values.append(parse(unsealed(json.loads(line))))
         except (ValueError, LookupError, TypeError, RecursionError):
             continue
     return Lines(values, len(lines) - len(values))

@@ -30,6 +30,7 @@ from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.files import json_lines, progress_lines
+from r3l.files.checksums import sealed_text
 from r3l.files.progress_lines import EvalLine, History, ProgressLine
 from r3l.files.whole_file import read_json, write_json, write_whole
 from r3l.model_folder import user_path
@@ -168,9 +169,9 @@ class RunFolder:
         step is made with the new one."""
         self._next.unlink(missing_ok=True)
         if not self.own_config.exists():
-            write_whole(self.own_config, configuration.dump(config))
+            write_whole(self.own_config, sealed_text(configuration.dump(config)))
         elif self.own_settings() != config:
-            write_whole(self._next, configuration.dump(config))
+            write_whole(self._next, sealed_text(configuration.dump(config)))
 
     def settle_settings(self, step: int) -> None:
         """Makes the settings of a finished step the run's own settings, and keeps the previous
@@ -293,16 +294,12 @@ class RunFolder:
     def service_id(self, service: str) -> str:
         """Reads the id of this run at a service such as wandb; "" if it has none."""
         path = self.path / f".{service}-id"
-        try:
-            return path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return ""
-        except UnicodeDecodeError:
-            raise UserError(f"{path}: damaged (not UTF-8); delete it to begin new curves") from None
+        values = read_json(path, "delete it to begin new curves", dict[str, str])
+        return values["id"] if values else ""
 
     def keep_service_id(self, service: str, own: str) -> str:
         """Keeps the id, so that a resumed run continues its curves; returns it."""
-        write_whole(self.path / f".{service}-id", own)
+        write_json(self.path / f".{service}-id", {"id": own})
         return own
 
 

@@ -9,15 +9,16 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import msgspec
 
 from r3l.errors import UserError
+from r3l.files.checksums import sealed, unsealed
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -46,15 +47,15 @@ def write_whole(path: Path, content: str | bytes | Iterable[bytes | memoryview])
     flush(path.parent)
 
 
-def write_json(path: Path, value: object) -> None:
-    """Writes a value as a whole JSON file. Raises OSError."""
-    write_whole(path, json.dumps(value, indent=2) + "\n")
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Writes an object and its checksum as a whole JSON file. Raises OSError."""
+    write_whole(path, json.dumps(sealed(values), indent=2) + "\n")
 
 
 def read_json(path: Path, remedy: str, kind: type[T]) -> T | None:
     """Reads a value of type `kind` from a JSON file. Returns None if the file is missing or empty;
     some file systems leave it empty after a power loss. Raises UserError, with the `remedy`, if the
-    file is damaged.
+    file is damaged, also if its checksum is wrong.
     """
     try:
         data = path.read_bytes()
@@ -66,7 +67,8 @@ def read_json(path: Path, remedy: str, kind: type[T]) -> T | None:
         log.warning("%s is empty, as after a power loss; it is treated as missing", path)
         return None
     try:
-        return msgspec.convert(json.loads(data), kind)  # its ValidationError is a ValueError
+        values = unsealed(json.loads(data))
+        return msgspec.convert(values, kind)  # its ValidationError is a ValueError
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: damaged ({error!s:.80}); {remedy}") from None
 

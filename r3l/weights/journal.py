@@ -5,10 +5,10 @@
         000001.weights   what leads there from 000000: a patch or the whole of each chunk
         …
 
-A file is a head and one frame for each chunk. The head is its length in 8 bytes, then msgpack: the
-manifest (r3l.weights.manifest), the version it builds on, and the frames' lengths. A frame is what
-actors receive: a patch (r3l.weights.patch) or the whole chunk. A file is flushed and then renamed,
-so an existing file is complete unless it was damaged later.
+A file is a head and one frame for each chunk. The head is its length in 8 bytes, its checksum
+(XXH3-64), then msgpack: the manifest (r3l.weights.manifest), the version it builds on, and the
+frames' lengths. A frame is what actors receive: a patch (r3l.weights.patch) or the whole chunk. A
+file is flushed and then renamed, so an existing file is complete unless it was damaged later.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from xxhash import xxh3_64_digest
 
 from r3l.codec import pack, unpack
 from r3l.errors import R3LError, UserError
@@ -135,17 +136,20 @@ class Journal:
         try:
             with path.open("rb") as file:
                 length = int.from_bytes(file.read(8), "big")
-                head = unpack(file.read(min(length, HEAD_LIMIT)), HEAD_LIMIT)
+                digest, packed = file.read(8), file.read(min(length, HEAD_LIMIT))
+            if digest != xxh3_64_digest(packed):
+                raise _damaged(path, "its head has the wrong checksum")
+            head = unpack(packed, HEAD_LIMIT)
             frames = tuple((bool(full), int(size)) for full, size in head["frames"])
             manifest, base = Manifest.from_wire(head["manifest"]), int(head["base"])
             fits = manifest.version == version > base >= NONE
             fits = fits and len(frames) == manifest.layout.num_chunks
-            whole = 8 + length + sum(size for _, size in frames) == path.stat().st_size
+            whole = 16 + length + sum(size for _, size in frames) == path.stat().st_size
         except (R3LError, OSError, LookupError, TypeError, ValueError) as error:
             raise _damaged(path, error) from None
         if not fits or not whole:
             raise _damaged(path, "its size or its head is wrong")
-        return Entry(manifest, base, frames, 8 + length)
+        return Entry(manifest, base, frames, 16 + length)
 
     def _gap(self, version: int, needed_by: int | None) -> str:
         held = self.held()
@@ -213,9 +217,9 @@ class Journal:
         self.folder.mkdir(parents=True, exist_ok=True)
         for left in self.folder.glob(f"{BUILDING}*"):  # of a learner that was killed
             left.unlink()
-        begins = len(head).to_bytes(8, "big") + head
+        begins = len(head).to_bytes(8, "big") + xxh3_64_digest(head) + head
         write_whole(final, itertools.chain([begins], (frame for _, frame in frames)))
-        return 8 + len(head) + size
+        return len(begins) + size
 
     def _forget(self) -> None:
         """Removes versions beyond the limits, oldest first, unless a kept version builds on

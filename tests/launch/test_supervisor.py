@@ -1,7 +1,6 @@
 """A run: processes that die are started again, signals end it, silence is broken."""
 
 import errno
-import json
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ from launch.supervisor import Run
 from learner.checkpoint import SCHEMA
 from r3l.files.progress_lines import AgainLine, StepLine
 from r3l.files.run_folder import RunFolder
+from r3l.files.whole_file import write_json
 from tests.launch.fakes import Played, handlers_put_back, plan_for, reports
 from tests.launch.fakes import said as said_by
 from tests.r3l.files.made import evaluation
@@ -114,7 +114,7 @@ def test_a_stopped_run_says_which_steps_will_be_made_again(tmp_path: Path) -> No
     saved = tmp_path / "checkpoints" / "step-000004"
     saved.mkdir(parents=True)
     state = {"schema": SCHEMA, "version": 4, "model_digest": "", "files": {}}
-    (saved / "state.json").write_text(json.dumps(state))
+    write_json(saved / "state.json", state)
     with handlers_put_back():
         assert Stopped(plan, said.append).execute() == 130
     assert said[-1] == "last checkpoint: step 4; 2 steps will be made again"
@@ -276,7 +276,7 @@ def test_a_learner_that_hangs_or_is_stopped_is_ended_counted_and_started_again(
             return [sys.executable, "-c", HANGING, *worker, how]
 
     (tmp_path / "buffer-again").touch()
-    plan = plan_for(tmp_path, "learner.hang_s=1")
+    plan = plan_for(tmp_path, "learner.hang_s=2")
     said: list[str] = []
 
     def until_it_lives_again() -> None:
@@ -287,7 +287,7 @@ def test_a_learner_that_hangs_or_is_stopped_is_ended_counted_and_started_again(
     run._show_progress = until_it_lives_again  # type: ignore[method-assign]
     with handlers_put_back():
         assert run.execute() == 130
-    assert said[0].startswith("learner hung: no heartbeat for 1 s (learner.hang_s) since it "
+    assert said[0].startswith("learner hung: no heartbeat for 2 s (learner.hang_s) since it "
                               f"began step 7; ended by {ended_by}, stacks in ")  # fmt: skip
     assert "restarted from its last checkpoint (1 of 3 restarts within an hour" in said[1]
     assert len(said) == 3 and len(RunFolder(tmp_path).hangs()) == 1

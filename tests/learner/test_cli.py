@@ -1,6 +1,5 @@
 """`r3l-learner train` refuses what it cannot do: one line, exit code 2, nothing changed."""
 
-import json
 import shutil
 import socket
 from pathlib import Path
@@ -8,8 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from learner.checkpoint import SCHEMA
 from learner.cli import main
 from r3l.config import dump, load
+from r3l.files.whole_file import write_json
 from tests.learner.fakes import tiny_model
 
 NOWHERE = ["--buffer", "tcp://127.0.0.1:1", "--weights", "tcp://127.0.0.1:0"]
@@ -102,7 +103,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, model: Path) -
     run = tmp_path / "run"
     folder = run / "checkpoints" / "step-000003"
     folder.mkdir(parents=True)
-    values = {"schema": 4, "version": 3, "model_digest": "of another", "files": {}}
-    (folder / "state.json").write_text(json.dumps(values))
+    values = {"schema": SCHEMA, "version": 3, "model_digest": "of another", "files": {}}
+    write_json(folder / "state.json", values)
     line = refused(run, model, resume=True)
     assert "step-000003" in line and "another model" in line

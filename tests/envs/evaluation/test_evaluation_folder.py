@@ -16,6 +16,8 @@ from envs.evaluation.evaluation_folder import (
 from envs.evaluation.metrics import report
 from r3l.config import load
 from r3l.errors import UserError
+from r3l.files.json_lines import encoded
+from r3l.files.whole_file import write_json
 
 SAID = Conversation("t", 0, turns=(Turn("\x1b[2J ä \ud800", "b", 3, 0.5),), reward=0.5, last="end")
 
@@ -33,7 +35,7 @@ def test_a_folder_of_another_evaluation_is_refused_and_says_what_differs(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "line", [b"nope", b"[1]", b"{}", b"\xff", b'{"task_id":"t","attempt":"0"}']
+    "line", [b"nope", b"[1]", b"{}", b"\xff", encoded({"task_id": "t", "attempt": "0"})[:-1]]
 )
 def test_an_attempt_on_a_damaged_line_is_played_again(tmp_path, line):
     folder = EvaluationFolder(tmp_path, {})
@@ -89,6 +91,6 @@ def test_an_evaluation_of_other_tasks_is_refused(tmp_path):
     for other in (["env=workshop"], ["env=keys", "env.options.locks=4"]):
         with pytest.raises(UserError, match="its environment or split differs"):
             read_other(tmp_path, {"t0", "t1"}, settings(*other))
-    (tmp_path / "settings.json").write_text(json.dumps({"env": 3}))
+    write_json(tmp_path / "settings.json", {"env": 3})
     with pytest.raises(UserError, match="its environment or split differs"):
         read_other(tmp_path, {"t0", "t1"}, settings())

@@ -10,8 +10,10 @@ from click.testing import CliRunner
 from envs.builtin.policy import builtin_policy
 from launch.checks.of_model import check_first_prompts, resolve_model
 from launch.cli import main
+from learner.checkpoint import SCHEMA
 from r3l.config import dump, load
 from r3l.errors import UserError
+from r3l.files.whole_file import write_json
 from r3l.model_folder import model_digest
 from r3l.records import Task
 from tests.launch.fakes import refused
@@ -66,14 +68,14 @@ def checkpoint_of(run: Path, model: Path, **more: object) -> None:
     folder = run / "checkpoints" / "step-000007"
     folder.mkdir(parents=True)
     values = {
-        "schema": 4,
+        "schema": SCHEMA,
         "version": 7,
         "groups": [],
         "model_digest": model_digest(model),
         "files": {},
     }
     values |= {"dtype": "torch.float32"} | more
-    (folder / "state.json").write_text(json.dumps(values))
+    write_json(folder / "state.json", values)
     (run / "config.yaml").write_text(dump(load(None, [f"model={model}"])))
 
 

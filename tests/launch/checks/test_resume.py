@@ -1,6 +1,5 @@
 """A run that is resumed: changed settings, and a run with nothing left to do."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -13,10 +12,12 @@ from envs.builtin.policy import builtin_policy
 from launch.checks import resume
 from launch.checks.resume import changed_settings
 from launch.cli import main
+from learner.checkpoint import SCHEMA
 from r3l.config import RunConfig, load
 from r3l.errors import UserError
 from r3l.files.progress_lines import StepLine
 from r3l.files.run_folder import RunFolder
+from r3l.files.whole_file import write_json
 from tests.launch.fakes import refused
 from tests.r3l.files.made import evaluation
 
@@ -36,9 +37,9 @@ def reached(run: Path, version: int, *, evaluated: int = -1, model: bool = True)
     """The run has a checkpoint of a version, has saved its model, and evaluated a version."""
     folder = run / "checkpoints" / f"step-{version:06d}"
     folder.mkdir(parents=True)
-    state = {"schema": 4, "version": version, "groups": [], "model_digest": "", "files": {}}
+    state = {"schema": SCHEMA, "version": version, "groups": [], "model_digest": "", "files": {}}
     state |= {"dtype": "torch.float32"}
-    (folder / "state.json").write_text(json.dumps(state))
+    write_json(folder / "state.json", state)
     folder = RunFolder(run)
     folder.add_progress(evaluation(0))
     folder.add_progress(StepLine(version))

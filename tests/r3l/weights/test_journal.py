@@ -10,6 +10,7 @@ from r3l.weights import manifest as layouts
 from r3l.weights.chunks import Chunk
 from r3l.weights.journal import Journal
 from r3l.weights.manifest import Layout, Manifest
+from tests.r3l.files.made import flips
 
 SIZE = 64_000  # bytes of a set
 
@@ -126,6 +127,23 @@ def test_a_damaged_file_is_named(sets: Sets, tmp_path: Path, place: int | None) 
     journal.path(1).write_bytes(data)
     with pytest.raises(UserError, match=r"000001\.weights: damaged"):
         journal.rebuild(2)
+
+
+def test_no_flipped_bit_of_a_file_rebuilds_other_weights(sets: Sets, tmp_path: Path) -> None:
+    journal = Journal(tmp_path, versions=99)
+    sets.fill(journal, 2)
+    for version in (0, 1):  # an anchor and a patch
+        path, unseen = journal.path(version), 0
+        whole = path.read_bytes()
+        head = 16 + int.from_bytes(whole[:8], "big")
+        for content in flips(whole[:head]):
+            path.write_bytes(content + whole[head:])
+            try:
+                unseen += not np.array_equal(journal.rebuild(2)[1], sets.data[2])
+            except UserError as error:
+                assert path.name in str(error)
+        path.write_bytes(whole)
+        assert unseen == 0
 
 
 def test_a_resumed_learner_goes_on_with_the_same_journal(sets: Sets, tmp_path: Path) -> None:
