@@ -17,6 +17,7 @@ import click
 from buffer.storage.store_path import check_store, store_path
 from envs.builtin.policy import model_path
 from learner.offline.cli import replay_command, weights_command
+from learner.offline.regrade import regrade_command
 from learner.run_files import EXIT_CODES
 from learner.warmup.cli import warmup_command
 from learner.watchdog import Watchdog
@@ -55,12 +56,13 @@ class _Commands(OneLineGroup):
 
 @click.group("r3l-learner", cls=_Commands)
 def main() -> None:
-    """Train a policy (`train`, `warmup`), or inspect a finished run (`weights`, `replay`)."""
+    """Train a policy (`train`, `warmup`), or inspect a finished run (`weights`, `replay`,
+    `regrade`)."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
 
 
 main.add_command(warmup_command)
-for command in (weights_command, replay_command):
+for command in (weights_command, replay_command, regrade_command):
     main.add_command(command)
 
 

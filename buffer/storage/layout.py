@@ -1,6 +1,6 @@
 """The tables of a store: names, keys and schema version.
 
-    sys       name -> value                    schema, progress
+    sys       name -> value                    schema, progress, regraded
     count     name -> number                   every count, see buffer.storage.counts
     task      purpose\\0 tag\\0 index -> Task    in registration order
     task_id   purpose\\0 tag\\0 id -> index      makes registration idempotent

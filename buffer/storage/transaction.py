@@ -27,6 +27,7 @@ from buffer.storage.rows import (
     GroupRow,
     LedgerRow,
     Progress,
+    Regraded,
     Status,
 )
 from r3l import codec
@@ -114,6 +115,14 @@ class Txn:
     def put_progress(self, progress: Progress) -> None:
         """Write the learner's version and the position in the task lists."""
         self.put("sys", b"progress", codec.encode(progress))
+
+    def regraded(self) -> Regraded | None:
+        """The origin of a regraded store; None if the store was not regraded."""
+        return self._read("sys", b"regraded", Regraded)
+
+    def put_regraded(self, source: Regraded) -> None:
+        """Write the origin of a regraded store."""
+        self.put("sys", b"regraded", codec.encode(source))
 
     def counts(self) -> Counter[str]:
         """Returns every count, keyed by name (buffer.storage.counts)."""

@@ -1,0 +1,211 @@
+"""Writes a finished store again, with rewards from a corrected environment or verifier.
+
+every attempt ─► its actions, replayed and checked ─► reward ─► group ─► new store, linked to
+                         │ another observation                             the old one
+                         └─► reported; the store is refused, or the attempt left out
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+from msgspec.structs import replace
+
+from buffer.storage.rows import Regraded
+from buffer.storage.store import Store
+from buffer.storage.store_path import store_path
+from buffer.tools import store_reads
+from buffer.tools.rewrite import put_group, rewritten
+from envs.isolation.pool import environments_of_all
+from r3l import config as configuration
+from r3l.config import RunConfig
+from r3l.errors import EpisodeError, ReplayDiverged, UserError
+from r3l.records import Group, SlotResult, Task, Trajectory
+from r3l.rollout.attempt import regraded
+from r3l.rollout.env_calls import guarded
+from r3l.rollout.group import verified
+from r3l.rollout.interfaces import Environment
+
+AT_ONCE = 16
+"""Attempts that are replayed at the same time."""
+
+
+@dataclass
+class Tally:
+    """Counts what a regrade did: attempts that were replayed, got a different reward or were left
+    out; full successes before and after; and auxiliary samples that the new rewards do not
+    justify."""
+
+    groups: int = 0
+    attempts: int = 0
+    changed: int = 0
+    diverged: int = 0
+    successes_before: int = 0
+    successes: int = 0
+    aux_dropped: int = 0
+
+
+@click.command("regrade")
+@click.argument("store", metavar="STORE", type=store_path)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="new store")
+@click.option("--env", help="environment by name or path.py:Class; else that of the configuration")
+@click.option("--config", "path", type=Path, help="config.yaml of the run that filled the store")
+@click.option(
+    "--drop-diverged",
+    is_flag=True,
+    help="leave out attempts that the environment no longer replays, as failed; else they are "
+    "errors",
+)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+def regrade_command(
+    store: Path,
+    out: Path,
+    env: str | None,
+    path: Path | None,
+    drop_diverged: bool,
+    overrides: tuple[str, ...],
+) -> None:
+    """Replay the actions of every stored attempt and write a store with the new rewards.
+
+    KEY=VALUE are settings, such as env.options.strict=true.
+    """
+    named = [f"env={env}"] if env else []
+    config = configuration.load(path, [*named, *overrides])
+    tally = regrade(store, out, config, drop_diverged=drop_diverged, say=_say)
+    click.echo(json.dumps(asdict(tally)))
+
+
+def regrade(
+    folder: Path,
+    out: Path,
+    config: RunConfig,
+    *,
+    drop_diverged: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> Tally:
+    """Writes a store to `out` with the rewards of `config.env`. Calls `say` with a line for every
+    attempt left out. If it raises UserError, nothing has been written."""
+    source = Store(folder, read_only=True)
+    try:
+        regrader = Regrader(config, drop_diverged=drop_diverged, say=say)
+        asyncio.run(regrader.run(source, out))
+    finally:
+        source.close()
+    return regrader.tally
+
+
+class Regrader:
+    """Regrades one store."""
+
+    def __init__(
+        self, config: RunConfig, *, drop_diverged: bool, say: Callable[[str], None]
+    ) -> None:
+        self.config, self.drop_diverged, self.say = config, drop_diverged, say
+        exploration = config.algorithm.build().exploration
+        self.requires_success = exploration.verified_requires_success
+        self.tally = Tally()
+
+    async def run(self, source: Store, out: Path) -> None:
+        """Writes the new store."""
+        env = self.config.env
+        with rewritten(source, out) as copy:
+            async with environments_of_all(env, wanted=AT_ONCE) as make_env:
+                for group in _groups(source):
+                    new = await self._group(group, make_env)
+                    with copy.write() as txn:
+                        put_group(txn, new)
+            if not self.tally.attempts:
+                raise UserError(f"store {source.folder}: holds no attempt; give the store of a run")
+            tally = self.tally
+            link = Regraded(
+                store=str(source.folder.resolve()),
+                env=env.title,
+                options=dict(env.options),
+                when=time.time(),
+                attempts=tally.attempts,
+                changed=tally.changed,
+                diverged=tally.diverged,
+            )
+            with copy.write() as txn:
+                txn.put_regraded(link)
+
+    async def _group(self, group: Group, make_env: Callable[[Task], Environment]) -> Group:
+        """Regrades a group."""
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def regrade(result: SlotResult) -> SlotResult:
+            async with limit:
+                return await self._result(group, result, make_env)
+
+        results = await asyncio.gather(*map(regrade, group.results))
+        self.tally.groups += 1
+        bases = {result.slot: result.trajectory for result in results if result.role == "base"}
+        return replace(group, results=tuple(self._justified(each, bases) for each in results))
+
+    async def _result(
+        self, group: Group, result: SlotResult, make_env: Callable[[Task], Environment]
+    ) -> SlotResult:
+        attempt = result.trajectory
+        if attempt is None:
+            return result
+        env = await guarded(lambda: make_env(group.task))
+        try:
+            new = await regraded(env, group.task, attempt)
+        except EpisodeError as error:
+            return self._left_out(group, result, error)
+        finally:
+            with suppress(EpisodeError):
+                await guarded(env.close)
+        self.tally.attempts += 1
+        self.tally.changed += attempt.reward != new.reward
+        self.tally.successes_before += attempt.reward >= 1.0
+        self.tally.successes += new.reward >= 1.0
+        return replace(result, trajectory=new)
+
+    def _left_out(self, group: Group, result: SlotResult, error: EpisodeError) -> SlotResult:
+        """Turns an attempt that could not be replayed into a failed slot, if `drop_diverged` is
+        set. Raises UserError otherwise."""
+        name = f"group {group.group_id}, {result.role} {result.slot}"
+        if "step" in error.facts:
+            name += f", step {error.facts['step']}"
+        if not (self.drop_diverged and isinstance(error, ReplayDiverged)):
+            hint = "; --drop-diverged leaves such attempts out"
+            raise UserError(
+                f"{name}: {error}; nothing was written"
+                f"{hint if isinstance(error, ReplayDiverged) else ''}"
+            ) from error
+        self.say(f"left out: {name}: {error}")
+        self.tally.attempts += 1
+        self.tally.diverged += 1
+        return replace(result, status="failed", cause=error.cause, trajectory=None, aux=())
+
+    def _justified(self, result: SlotResult, bases: dict[int, Trajectory | None]) -> SlotResult:
+        """Drops auxiliary samples that the new rewards do not justify."""
+        base, attempt = bases.get(result.slot), result.trajectory
+        if not result.aux or base is None:
+            return result
+        if attempt is None:
+            justified = base.reward >= 1.0
+        else:
+            justified = verified(base, attempt, requires_success=self.requires_success)
+        if justified:
+            return result
+        self.tally.aux_dropped += len(result.aux)
+        return replace(result, aux=())
+
+
+def _groups(store: Store) -> Iterator[Group]:
+    """Yields every group of a store that has a result."""
+    names = [row["group"] for row in store_reads.rows(store) if row["resolved"]]
+    yield from (store_reads.group(store, name) for name in names)
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)

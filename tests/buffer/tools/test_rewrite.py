@@ -1,0 +1,45 @@
+"""A copy of a store with other results: sound, counted again, whole or not there at all."""
+
+import pytest
+from msgspec.structs import replace
+
+from buffer.storage.store import Store
+from buffer.tools import store_reads
+from buffer.tools.rewrite import put_group, rewritten
+from buffer.tools.verify import verify
+from r3l.errors import UserError
+
+
+def failed(group):
+    """A group whose attempts are all left out."""
+    results = tuple(
+        replace(one, status="failed", cause="replay_diverged", trajectory=None, aux=())
+        for one in group.results
+    )
+    return replace(group, results=results)
+
+
+def test_a_store_whose_attempts_were_left_out_is_sound_and_counts_them(trained, tmp_path):
+    names = [row["group"] for row in store_reads.rows(trained.store) if row["done"]]
+    with rewritten(trained.store, tmp_path / "new") as copy, copy.write() as txn:
+        for name in names:
+            put_group(txn, failed(store_reads.group(trained.store, name)))
+    new = Store(tmp_path / "new", read_only=True)
+    assert verify(new) == []
+    assert [row["done"] for row in store_reads.rows(new)] == [0, 0, 0, 0]
+    before, after = store_reads.summary(trained.store), store_reads.summary(new)
+    assert after["groups"] == before["groups"] and "regraded" not in after
+    assert before["slot_drops"] == {"base/env": 1}
+    assert after["slot_drops"] == {"base/env": 1, "base/replay_diverged": 3}
+    assert [row["done"] for row in store_reads.rows(trained.store)] == [1, 1, 0, 1]
+    new.close()
+
+
+def test_after_an_error_nothing_is_there(trained, tmp_path):
+    with pytest.raises(KeyError), rewritten(trained.store, tmp_path / "new"):
+        raise KeyError
+    assert not (tmp_path / "new").exists() and not list(tmp_path.glob(".building-*"))
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "file").touch()
+    with pytest.raises(UserError, match="not empty"), rewritten(trained.store, tmp_path / "new"):
+        pass
