@@ -1,7 +1,8 @@
-"""Defines TensorBoard's "Custom Scalars" charts."""
+"""Defines TensorBoard's "Custom Scalars" charts, and the settings that its "HParams" page shows."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 Charts = dict[str, tuple[str, ...]]
@@ -55,6 +56,13 @@ DASHBOARDS: dict[str, Charts] = {
     },
 }
 
+COMPARED = (
+    "model", "seed", "env.name", "actor.temperature", "buffer.max_staleness", "buffer.sampler.name",
+    "learner.steps", "learner.groups_per_step", "learner.lr", "learner.schedule",
+)  # fmt: skip
+RESULT = "eval/success"
+"""The metric that the "HParams" page shows for each run, with its last value."""
+
 
 def layout() -> dict[str, dict[str, list[Any]]]:
     """Convert DASHBOARDS for SummaryWriter.add_custom_scalars."""
@@ -62,3 +70,8 @@ def layout() -> dict[str, dict[str, list[Any]]]:
         category: {title: ["Multiline", list(tags)] for title, tags in charts.items()}
         for category, charts in DASHBOARDS.items()
     }
+
+
+def hyperparameters(settings: Mapping[str, str | float | bool]) -> dict[str, str | float | bool]:
+    """Select the settings in COMPARED and all settings of the algorithm, keyed by full name."""
+    return {k: v for k, v in settings.items() if k in COMPARED or k.startswith("algorithm.")}

@@ -13,8 +13,9 @@ from contextlib import suppress
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
 
-from learner.metrics.loggers.dashboards import layout
+from learner.metrics.loggers.dashboards import RESULT, hyperparameters, layout
 from learner.metrics.loggers.logger import Logger, LoggerContext
 from r3l.process.notices import notice_again
 
@@ -30,6 +31,7 @@ class TensorBoard(Logger):
 
     def __init__(self, context: LoggerContext) -> None:
         self.folder, self._start = context.run / "tensorboard", context.start
+        self._settings = hyperparameters(context.settings)
         self._writer: SummaryWriter | None = None
         self._again_at = 0.0
         self._write(lambda writer: None)
@@ -53,8 +55,13 @@ class TensorBoard(Logger):
         self._write(write)
 
     def close(self) -> None:
-        """Write all buffered data."""
-        self._write(lambda writer: writer.flush())
+        """Write all buffered data, and mark the run as ended."""
+
+        def write(writer: SummaryWriter) -> None:
+            writer.file_writer.add_summary(self._hparams()[2])
+            writer.flush()
+
+        self._write(write)
         self._drop()
 
     def _write(self, write: Callable[[SummaryWriter], None]) -> None:
@@ -78,7 +85,14 @@ class TensorBoard(Logger):
             purge = self._start + 1 if self._start else None
             self._writer = SummaryWriter(str(self.folder), purge_step=purge, flush_secs=5)
             self._writer.add_custom_scalars(layout())
+            for summary in self._hparams()[:2]:
+                self._writer.file_writer.add_summary(summary)
         return self._writer
+
+    def _hparams(self) -> tuple[Any, Any, Any]:
+        """Return the "HParams" summaries: the experiment, the start of the run, its end."""
+        summaries: tuple[Any, Any, Any] = hparams(self._settings, {RESULT: 0.0})
+        return summaries
 
     def _drop(self) -> None:
         if self._writer is not None:

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from envs.evaluation.conversation import Conversation
 from envs.evaluation.metrics import report
 from learner.evaluator import Evaluation
-from learner.metrics.loggers.dashboards import DASHBOARDS
+from learner.metrics.loggers.dashboards import DASHBOARDS, hyperparameters
 from learner.metrics.loggers.logger import LoggerContext
 from learner.metrics.loggers.tensorboard import TensorBoard
 from learner.metrics.reporter import Reporter
@@ -60,6 +61,13 @@ def tensor(run: Path, tag: str) -> Any:
     return loaded.Tensors(".", tag)[-1].tensor_proto
 
 
+def plugin_data(run: Path, tag: str) -> HParamsPluginData:
+    loaded = EventMultiplexer().AddRunsFromDirectory(str(run / "tensorboard"))
+    loaded.Reload()
+    content = loaded.SummaryMetadata(".", tag).plugin_data.content
+    return HParamsPluginData.FromString(content)
+
+
 def test_every_chart_is_of_known_metrics_and_none_of_a_distribution() -> None:
     units = {metric.tag: metric.unit for metric in METRICS}
     for tag in TAGS:
@@ -73,6 +81,22 @@ def test_a_run_holds_its_dashboards(tmp_path: Path) -> None:
     assert [category.title for category in layout.category] == list(DASHBOARDS)
     (success,) = [c for c in layout.category[0].chart if "training" in c.title]
     assert list(success.multiline.tag) == ["group/success_base", "group/success_retry"]
+
+
+def test_a_run_holds_its_settings_and_is_compared_by_its_success(tmp_path: Path) -> None:
+    write_run(tmp_path, steps=10)
+    start = plugin_data(tmp_path, "_hparams_/session_start_info").session_start_info
+    assert start.hparams["learner.lr"].number_value == 0.25
+    assert start.hparams["algorithm.name"].string_value == "r3l"
+    experiment = plugin_data(tmp_path, "_hparams_/experiment").experiment
+    assert [info.name.tag for info in experiment.metric_infos] == ["eval/success"]
+    assert plugin_data(tmp_path, "_hparams_/session_end_info").session_end_info.status == 1
+
+
+def test_only_plain_settings_are_compared() -> None:
+    values = hyperparameters(LoggerContext(Path(), load(None, ["algorithm=dapo"])).settings)
+    assert values["algorithm.name"] == "dapo" and "actor.engine" not in values
+    assert all(isinstance(value, str | int | float) for value in values.values())
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +122,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Any:
     [
         ("custom_scalars", ["Learning", "Groups and retries", "Staleness", "Throughput"]),
         ("histograms", ["group/rewards", "group/pivot"]),
+        ("hparams", ["learner.lr", "eval/success"]),
     ],
 )
 def test_a_browser_shows_the_pages(board: str, page: str, texts: list[str]) -> None:
