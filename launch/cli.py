@@ -132,6 +132,7 @@ def train_command(
         from launch.checks.of_model import foreign_world
         from launch.checks.presets import check_model_is_named, settings_file
         from launch.checks.resume import nothing_to_do
+        from launch.live_view import live_view
         from launch.supervisor import Run
         from r3l import config as configuration
         from r3l.files.run_folder import run_folder
@@ -175,8 +176,9 @@ def train_command(
                    f"tensorboard --logdir {plan.run}/tensorboard")  # fmt: skip
     for line in plan.changed:
         click.echo(f"changed since: {line}")
-    with lock:
-        run = Run(plan, click.echo, starter.commands(plan), children, quiet=quiet)
+    with lock, live_view(plan.run, plan.config.learner.steps, quiet=quiet) as view:
+        say = view.say if view else click.echo
+        run = Run(plan, say, starter.commands(plan), children, quiet=quiet, view=view)
         sys.exit(run.execute())
 
 

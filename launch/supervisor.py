@@ -24,6 +24,7 @@ from launch.console import (
     step_line,
 )
 from launch.inspection.learning import LearningWatch
+from launch.live_view import LiveView
 from launch.restarts import FINAL, Restarts
 from launch.topology.placement import Plan
 from launch.unresponsive import Unresponsive
@@ -47,8 +48,8 @@ QUIET_S = 300.0  # without progress until it is reported
 class Run:
     """Starts and watches the processes of one plan.
 
-    `say`: prints a line. `quiet`: leave out steps, evaluations and what starts. `commands`,
-    `children`: a cluster's own way to start processes.
+    `say`: prints a line. `quiet`: leave out steps, evaluations and what starts. `view`: shows the
+    run on a terminal. `commands`, `children`: a cluster's own way to start processes.
     """
 
     def __init__(
@@ -59,8 +60,9 @@ class Run:
         children: Children | None = None,
         *,
         quiet: bool = False,
+        view: LiveView | None = None,
     ) -> None:
-        self.plan, self._print, self.quiet = plan, say, quiet
+        self.plan, self._print, self.quiet, self.view = plan, say, quiet, view
         self.commands = commands or ProcessCommands(plan)
         self.children = children or Children(plan.run / "logs", plan.config.learner.hang_s)
         self.folder = RunFolder(plan.run)
@@ -294,7 +296,9 @@ class Run:
         names = ["buffer", "learner", *(f"actor-{index}" for index in range(self.plan.actors))]
         up = {child.name for child in self.children.members if child.ready}
         line = self.startup.line({name: name in up for name in names})
-        if line and not self.quiet:
+        if self.view is not None:
+            self.view.show(line or "waits for the first step")
+        elif line and not self.quiet:
             self.say(line)
 
     def _report_room(self) -> None:
@@ -325,10 +329,15 @@ class Run:
                 shown = eval_line(line)
             elif isinstance(line, AgainLine):
                 self.say(f"learner continues from step {line.step} (it had reached {line.reached})")
+                if self.view is not None:
+                    self.view.again(line.step)
             else:
                 self.steps = line.step
                 self._settle_config()
-                shown = step_line(line, self.plan.config.learner.steps)
+                if self.view is not None:
+                    self.view.step(line)
+                else:
+                    shown = step_line(line, self.plan.config.learner.steps)
             if shown and not self.quiet:
                 self.say(shown)
             for why in self.learning.lines(line) if isinstance(line, StepLine) else ():
