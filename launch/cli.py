@@ -129,7 +129,7 @@ def train_command(
         from launch import plan as plans
         from launch.backends.registry import backend
         from launch.checks.draft import PlanOptions
-        from launch.checks.of_model import foreign_world
+        from launch.checks.notes import notes
         from launch.checks.presets import check_model_is_named, settings_file
         from launch.checks.resume import nothing_to_do
         from launch.live_view import live_view
@@ -150,8 +150,8 @@ def train_command(
         if sys.stderr.isatty() and not options.dry_run and not quiet:  # it takes seconds
             click.echo("checking the settings, the model and the environment …", err=True)
         plan, starter = plans.make_plan(config, options), backend(options.cluster)
-        if foreign := foreign_world(plan.config):
-            click.echo(f"note: {foreign}")
+        for note in notes(plan.config, slow=not options.dry_run):
+            click.echo(f"note: {note}")
         if options.dry_run:
             click.echo(starter.preview(plan))
             return

@@ -81,16 +81,23 @@ def read_tokenizer(folder: Path, called: str) -> Any:
     """
     from transformers import AutoConfig, AutoTokenizer
 
+    # Without the last argument transformers asks on the terminal whether to run the code.
+    quiet: Any = {"local_files_only": True, "trust_remote_code": False}
     try:
-        for kind in (AutoConfig, AutoTokenizer):
-            # Without this argument transformers asks on the terminal whether to run the code.
-            read = kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        return read
+        size = AutoConfig.from_pretrained(folder, **quiet).get_text_config().vocab_size
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, **quiet)
+        needed = max(tokenizer.get_vocab().values(), default=-1) + 1
     except Exception as error:  # the error depends on the place of the damage
         reason = " ".join(str(error).split())[:160]
         if "trust_remote_code" in str(error):
             reason = "it needs code of its own, which is never run; choose another model"
         raise UserError(f"{called}: transformers cannot read it ({reason})") from None
+    if size is not None and needed > size:
+        raise UserError(
+            f"{called}: its tokenizer has {needed} tokens, the model only {size}; call "
+            f"model.resize_token_embeddings({needed}), and save the model again"
+        )
+    return tokenizer
 
 
 BLOCKS, BLOCK_BYTES = 64, 1 << 16

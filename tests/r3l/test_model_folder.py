@@ -107,3 +107,17 @@ def test_the_fingerprint_follows_the_weights_and_the_vocabulary_not_the_place(mo
     data[len(data) // 2] ^= 1
     (model / "model.safetensors").write_bytes(data)
     assert model_digest(model) != model_digest(builtin_policy())
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused_with_both_sizes(
+    model: Path,
+) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    size = json.loads((model / "config.json").read_text())["vocab_size"]
+    tokenizer.add_tokens([f"<extra {n}>" for n in range(size + 2 - len(tokenizer))])
+    tokenizer.save_pretrained(model)
+    rule = rf"{size + 2} tokens, the model only {size}; call model.resize_token_embeddings"
+    with pytest.raises(UserError, match=rule):
+        read_tokenizer(model, "--model mine")

@@ -1,0 +1,51 @@
+"""What a user should know about a run that can start: one line each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from envs.registry import tasks_of_all
+from launch.checks.of_model import foreign_world
+from r3l.config import RunConfig
+from r3l.records import Task
+
+MOST_TASKS = 100_000  # of each split that are compared
+
+
+def notes(config: RunConfig, *, slow: bool) -> Iterator[str]:
+    """Yields what is worth a warning; `config` is a plan's. `slow`: also read all tasks."""
+    if foreign := foreign_world(config):
+        yield foreign
+    yield from _context(config)
+    if slow:
+        yield from _shared_tasks(config)
+
+
+def _context(config: RunConfig) -> Iterator[str]:
+    settings = json.loads((Path(config.model) / "config.json").read_bytes())
+    most, asked = settings.get("max_position_embeddings"), config.actor.max_model_len
+    if isinstance(most, int) and most < asked:
+        yield f"actor.max_model_len={asked}: the model has a context of {most} tokens"
+
+
+def _shared_tasks(config: RunConfig) -> Iterator[str]:
+    """Says how many evaluation tasks are the same problem as a training task."""
+    wanted = min(config.env.train_tasks, MOST_TASKS)
+    held_out = tasks_of_all(config.env, "eval", min(config.eval.tasks, MOST_TASKS))
+    trained = {_problem(task) for task in tasks_of_all(config.env, "train", wanted, config.seed)}
+    shared = [task for task in held_out if _problem(task) in trained]
+    if shared:
+        yield (
+            f"{len(shared)} of {len(held_out)} evaluation tasks are the same problem as a training "
+            f"task, first {shared[0].task_id}: their success says nothing about other problems"
+        )
+
+
+def _problem(task: Task) -> str:
+    """Returns what two tasks share if they pose the same problem: the prompt of its options, or
+    else the seed and all options."""
+    options = {name: one for name, one in task.options.items() if name != "attempts"}
+    posed = options.get("prompt") or (task.seed, sorted(options.items(), key=str))
+    return repr((task.env, posed))

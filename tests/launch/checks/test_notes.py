@@ -1,0 +1,32 @@
+"""What a user should know about a run that can start."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envs.builtin.policy import builtin_policy
+from launch.checks.notes import notes
+from r3l.config import load
+
+
+def lines(*overrides: str) -> list[str]:
+    return list(notes(load(None, [f"model={builtin_policy()}", *overrides]), slow=True))
+
+
+def test_a_context_that_the_model_lacks_is_told() -> None:
+    most = json.loads((builtin_policy() / "config.json").read_bytes())["max_position_embeddings"]
+    assert lines(f"actor.max_model_len={most}") == []
+    (line,) = lines(f"actor.max_model_len={most * 2}")
+    assert f"the model has a context of {most} tokens" in line
+
+
+def test_evaluation_problems_that_are_trained_on_are_counted(tmp_path: Path) -> None:
+    pytest.importorskip("math_verify")
+    rows = [{"prompt": f"{n} + {n}?", "answer": str(2 * n)} for n in range(12)]
+    for name, some in (("train", rows[:9]), ("eval", rows[6:])):
+        (tmp_path / name).write_text("\n".join(map(json.dumps, some)))
+    data = [f"env.options.{name}={tmp_path / name}" for name in ("train", "eval")]
+    told = [line for line in lines("env=math", *data) if "the same problem" in line]
+    assert len(told) == 1 and told[0].startswith("3 of 6 evaluation tasks")
+    assert not any("the same problem" in line for line in lines("env=countdown"))
