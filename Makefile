@@ -23,19 +23,20 @@ demo: $(VENV)/.installed
 
 # Two processes, a file of tests at a time; the files with real processes first.
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest tests $(BY_DAY) $(IN_TWO) --durations=30
+	$(BIN)/python -m pytest tests -m "not nightly" $(BY_DAY) $(IN_TWO) --durations=30
 
 unit: $(VENV)/.installed
-	$(BIN)/python -m pytest tests -m "not system" $(BY_DAY) $(IN_TWO)
+	$(BIN)/python -m pytest tests -m "not system and not nightly" $(BY_DAY) $(IN_TWO)
 
 system: $(VENV)/.installed
-	$(BIN)/python -m pytest tests -m system $(BY_DAY)
+	$(BIN)/python -m pytest tests -m "system and not nightly" $(BY_DAY)
 
 # What takes longer: the experiments' tests, the buffer under stress, every library and cluster, an
 # hour and more. Needs root and Linux.
 nightly: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/benchmarks tests/buffer/stress
-	$(MAKE) soak soak-actors chaos rehearsal test-envs test-extras test-clusters
+	$(BIN)/python -m pytest tests -m nightly $(BY_DAY)
+	$(MAKE) soak soak-actors chaos test-envs test-extras test-clusters
 
 check: $(VENV)/.installed
 	$(BIN)/ruff format --check .

@@ -117,6 +117,7 @@ def some_flat(group_id: str, version: int) -> Iterator[SlotResult]:
         yield result
 
 
+@pytest.mark.nightly
 @pytest.mark.system
 def test_killed_ranks_under_dapo_train_full_batches_with_contrast_and_every_group_once(
     serve, tmp_path: Path, model: Path
@@ -147,6 +148,7 @@ def some_failed(group_id: str, version: int) -> Iterator[SlotResult]:
         yield result
 
 
+@pytest.mark.nightly
 @pytest.mark.system
 def test_killed_ranks_recall_the_same_attempts_and_have_the_same_losses(
     serve, tmp_path: Path, model: Path

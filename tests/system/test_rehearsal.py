@@ -13,7 +13,7 @@ from buffer.tools.verify import verify
 from tests.system.rehearsal import ACTORS, RANKS, STEPS
 from tests.system.test_run import processes_of, scalars, trained_once
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 
 
 def test_sixteen_actors_and_eight_ranks_lease_train_publish_and_stop(tmp_path: Path) -> None:

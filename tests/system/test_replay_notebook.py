@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "replay.ipynb"
 
 

@@ -73,7 +73,15 @@ def test_an_answer_in_another_form_is_right(gold, answer):
     assert compare(gold, answer) == "correct"
 
 
-@pytest.mark.parametrize(("name", "every"), [("gsm8k_test.jsonl", 5), ("math500.jsonl", 2)])
+@pytest.mark.parametrize(
+    ("name", "every"),
+    [
+        ("gsm8k_test.jsonl", 50),
+        ("math500.jsonl", 20),
+        pytest.param("gsm8k_test.jsonl", 5, marks=pytest.mark.nightly),
+        pytest.param("math500.jsonl", 2, marks=pytest.mark.nightly),
+    ],
+)
 def test_no_wrong_form_of_real_references_is_right_and_hardly_any_right_one_is_wrong(name, every):
     golds = [problem.answer for problem in load("math", "eval", str(shared(name)))][::every]
     assert [(g, a) for g in golds for a in wrong_answers(g) if compare(g, a) == "correct"] == []
