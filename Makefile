@@ -15,7 +15,7 @@ BY_DAY := --ignore tests/benchmarks --ignore tests/buffer/stress
 IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test unit system nightly check format docs clean
-.PHONY: results soak soak-actors chaos rehearsal test-envs test-extras test-clusters bench-learner bench-gpu bench-weights bench-actors bench-buffer bench-math bench-peers
+.PHONY: results soak soak-actors chaos rehearsal test-envs test-agents test-extras test-clusters bench-learner bench-gpu bench-weights bench-actors bench-buffer bench-math bench-peers
 
 # runs/demo, or with the time in its name if that is there.
 demo: $(VENV)/.installed
@@ -36,7 +36,7 @@ system: $(VENV)/.installed
 nightly: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/benchmarks tests/buffer/stress
 	$(BIN)/python -m pytest tests -m nightly $(BY_DAY)
-	$(MAKE) soak soak-actors chaos test-envs test-extras test-clusters
+	$(MAKE) soak soak-actors chaos test-envs test-agents test-extras test-clusters
 
 check: $(VENV)/.installed
 	$(BIN)/ruff format --check .
@@ -72,6 +72,12 @@ chaos: $(VENV)/.installed
 test-envs: $(VENV)/.installed
 	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev,scienceworld,textworld,alfworld,textarena,webshop]"
 	R3L_FULL=1 $(BIN)/python -m pytest tests/envs tests/benchmarks/scienceworld -rs
+
+# Agents that other people wrote, in an interpreter of their own.
+test-agents: $(VENV)/.installed
+	test -x build/agents/bin/python || $(PYTHON) -m venv build/agents
+	build/agents/bin/pip install --quiet --requirement examples/agents/requirements.txt
+	$(BIN)/python -m pytest tests/actors/gateway tests/envs/agents -rs
 
 # Loggers with their real packages, offline.
 test-extras: $(VENV)/.installed

@@ -112,6 +112,7 @@ async def _run(
     from actors.actor import Actor
     from actors.engine import VLLMPolicy
     from actors.engine_arguments import check_engine_arguments
+    from actors.gateway.agent_attempt import agents_served
     from actors.weights.load_check import LoadCheck
     from actors.weights.subscriber import WeightSubscriber
     from buffer import AsyncBufferClient
@@ -136,11 +137,12 @@ async def _run(
                     policy = VLLMPolicy.start(model, config.actor, metrics, seed=config.seed)
                     policy.load_check = load_check  # knows the engines before
                     freeze_heap()
-                    actor = Actor(name, policy, client, subscriber, make_env, config)
-                    click.echo(f"r3l-actor ready {name}")
-                    run.report(name.rpartition(".")[0], ProcessStatus("ready", name=name))
-                    with _stopped_by_signals(actor.stop):
-                        return await actor.run()
+                    async with agents_served(make_env, config, policy, metrics) as make:
+                        actor = Actor(name, policy, client, subscriber, make, config)
+                        click.echo(f"r3l-actor ready {name}")
+                        run.report(name.rpartition(".")[0], ProcessStatus("ready", name=name))
+                        with _stopped_by_signals(actor.stop):
+                            return await actor.run()
                 except EngineDead as dead:
                     failures = 1 if actor is not None and actor.results else failures + 1
                     metrics.engine_failures += 1

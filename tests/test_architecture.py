@@ -41,6 +41,7 @@ ABOVE_THEIR_FOLDERS = {"launch"}
 """Rooms whose own modules import their folders, which do not import them."""
 NAMES_OF_SEVERAL_MODULES = {"__init__", "actor", "cli", "registry"}
 TOPICS = {
+    "actors/gateway/test_real_clients.py",
     "actors/test_explorers_played.py",
     "actors/test_sick_engine.py",
     "actors/weights/test_slow_link.py",

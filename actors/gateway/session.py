@@ -14,8 +14,8 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from actors.gateway.agent_request import AgentRequest, Answer, Refused
 from actors.gateway.call_tree import CallTree, Node
+from actors.gateway.chat_completions import AgentRequest, Answer, Refused
 from actors.gateway.parsers import ReplyReader
 from r3l.actor_metrics import ActorMetrics
 from r3l.errors import EngineDead, EpisodeError, R3LError, UserError

@@ -1,6 +1,7 @@
 """The HTTP server of the gateway: authentication, limits, dialects and streams.
 
-    POST /v1/chat/completions    GET /v1/models    GET /r3l/task    POST /r3l/result
+    POST /v1/chat/completions, /v1/responses, /v1/messages    GET /v1/models
+    POST /r3l/result    GET /r3l/task
 
 Every request carries the key of its attempt, as `Authorization: Bearer KEY` or `x-api-key: KEY`.
 """
@@ -22,8 +23,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from actors.gateway.agent_request import MODEL, AgentRequest, Answer, Dialect, Refused, bad
-from actors.gateway.chat_dialect import CHAT
+from actors.gateway import chat_completions
+from actors.gateway.chat_completions import MODEL, Answer, Refused, bad
+from actors.gateway.dialects import CHAT, DIALECTS, Dialect
 from actors.gateway.session import Session
 from r3l.errors import UserError
 
@@ -31,7 +33,6 @@ BODY_LIMIT = 32 << 20  # bytes of a request
 KEEP_ALIVE_S = 15.0
 """Time between the comment lines that keep a stream open."""
 END_S = 2.0
-DIALECTS = {"/v1/chat/completions": CHAT}
 
 
 class WebApp:
@@ -80,28 +81,27 @@ class WebApp:
         dialect, session = DIALECTS[request.url.path], self._session(request)
         raw = await _read(request)
         body = _parsed(raw)
-        asked = dialect.read(body)
+        asked = chat_completions.read(dialect.read(body))
         digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
         again = request.headers.get("x-stainless-retry-count", "0") != "0"
         sampling = session.sampling(asked, digest, dialect.name, again=again)
-        if asked.stream:
+        if body.get("stream"):
             await asyncio.wait([sampling], timeout=KEEP_ALIVE_S)
             if not sampling.done() or not sampling.exception():
-                events = self._events(session, sampling, asked, body, digest, dialect)
+                events = self._events(session, sampling, digest, dialect, body)
                 return StreamingResponse(events, media_type="text/event-stream")
         answer = await asyncio.shield(sampling)
         if not await request.is_disconnected():
             session.received(digest)
-        return JSONResponse(dialect.write(answer, asked, body))
+        return JSONResponse(dialect.write(_whole(answer, body), body))
 
     async def _events(
         self,
         session: Session,
         sampling: asyncio.Task[Answer],
-        asked: AgentRequest,
-        body: dict[str, Any],
         digest: str,
         dialect: Dialect,
+        body: dict[str, Any],
     ) -> AsyncIterator[str]:
         """Yields the events of a stream, and comment lines while the reply is sampled."""
         while not sampling.done():
@@ -112,7 +112,7 @@ class WebApp:
         except Refused as refused:
             yield f"data: {json.dumps(dialect.error(refused))}\n\n"
             return
-        *most, last = dialect.events(answer, asked, body)
+        *most, last = [event async for event in dialect.events(_whole(answer, body), body)]
         for event in most:
             yield event
         session.received(digest)  # before the last event, after which the agent may ask again
@@ -166,6 +166,10 @@ def _parsed(raw: bytes) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise bad("the body must be a JSON object")
     return body
+
+
+def _whole(answer: Answer, body: Mapping[str, Any]) -> dict[str, Any]:
+    return chat_completions.write(answer, str(body.get("model") or MODEL))
 
 
 async def _refusal(request: Request, refused: Exception) -> Response:

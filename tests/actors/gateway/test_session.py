@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from actors.gateway import session as module
-from actors.gateway.agent_request import AgentRequest, Refused
+from actors.gateway.chat_completions import AgentRequest, Refused
 from actors.gateway.parsers import ReplyReader
 from actors.gateway.session import Session
 from r3l.actor_metrics import ActorMetrics

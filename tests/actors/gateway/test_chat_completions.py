@@ -1,22 +1,39 @@
 """Chat completions are read and written as OpenAI's clients expect."""
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from actors.gateway.agent_request import Answer, Refused, number_of, text_of
-from actors.gateway.chat_dialect import CHAT, schema_of
+from actors.gateway.chat_completions import (
+    Answer,
+    Refused,
+    bad,
+    error,
+    events,
+    read,
+    schema_of,
+    write,
+)
 from actors.gateway.parsers import Reply, ToolCall
 
 ASKED = {"messages": [{"role": "user", "content": "hi"}]}
 ANSWER = Answer(3, Reply("so", "hm", (ToolCall("c1", "add", '{"a": 1}'),)), "tool_calls", 7, 5, 0)
 
 
+def listed(chunks: AsyncIterator[str]) -> list[str]:
+    async def run() -> list[str]:
+        return [chunk async for chunk in chunks]
+
+    return asyncio.run(run())
+
+
 def test_a_request_is_read_with_what_r3l_decides_set_apart() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
-    read = CHAT.read(
+    asked = read(
         {
             "messages": [
                 {"role": "developer", "content": "be brief"},
@@ -28,13 +45,13 @@ def test_a_request_is_read_with_what_r3l_decides_set_apart() -> None:
             "max_tokens": 9,
             "stop": "END",
             "temperature": 0.1,
-            "stream": True,
         }
     )
-    assert [m["role"] for m in read.messages] == ["system", "user", "assistant", "tool"]
-    assert read.messages[1]["content"] == "a\nb" and read.messages[2]["reasoning_content"] == "hm"
-    assert (read.max_tokens, read.stop, read.stream, read.choice) == (9, ("END",), True, "auto")
-    assert read.asked == {"temperature": 0.1}
+    assert [m["role"] for m in asked.messages] == ["system", "user", "assistant", "tool"]
+    assert asked.messages[1]["content"] == "a\nb"
+    assert asked.messages[2]["reasoning_content"] == "hm"
+    assert (asked.max_tokens, asked.stop, asked.choice) == (9, ("END",), "auto")
+    assert asked.asked == {"temperature": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -45,6 +62,7 @@ def test_a_request_is_read_with_what_r3l_decides_set_apart() -> None:
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "robot", "content": ""}]}, "role 'robot'"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image_url"),
+        ({"messages": [{"role": "user", "content": 3}]}, "content is a int"),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "a tool call needs"),
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"max_tokens": 0}, "max_tokens is 0"),
@@ -53,9 +71,9 @@ def test_a_request_is_read_with_what_r3l_decides_set_apart() -> None:
 )
 def test_what_cannot_be_honoured_is_refused_by_name(change: dict[str, Any], what: str) -> None:
     with pytest.raises(Refused, match=what) as refused:
-        CHAT.read(ASKED | change)
-    written = CHAT.error(refused.value)
-    assert refused.value.status == 400 and what in written["error"]["message"]
+        read(ASKED | change)
+    assert refused.value.status == 400 and what in error(refused.value)["error"]["message"]
+    assert bad("no").status == 400
 
 
 def test_a_schema_is_taken_from_a_response_format() -> None:
@@ -65,23 +83,15 @@ def test_a_schema_is_taken_from_a_response_format() -> None:
 
 
 def test_an_answer_is_written_whole_and_as_a_stream_with_the_same_content() -> None:
-    request = CHAT.read(ASKED)
-    whole = CHAT.write(ANSWER, request, {})
+    whole = write(ANSWER, "any")
     assert whole["choices"][0]["finish_reason"] == "tool_calls"
     assert whole["usage"] == {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
-    *events, done = CHAT.events(ANSWER, request, {"stream_options": {"include_usage": True}})
+    *chunks, done = listed(events(whole, {"stream_options": {"include_usage": True}}))
     assert done == "data: [DONE]\n\n"
-    chunks = [json.loads(event.removeprefix("data: ")) for event in events]
-    deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
+    read_back = [json.loads(chunk.removeprefix("data: ")) for chunk in chunks]
+    deltas = [chunk["choices"][0]["delta"] for chunk in read_back if chunk["choices"]]
     message = whole["choices"][0]["message"]
     assert "".join(delta.get("content") or "" for delta in deltas) == message["content"]
     (call,) = (delta["tool_calls"][0] for delta in deltas if "tool_calls" in delta)
     assert call["function"] == message["tool_calls"][0]["function"] and call["index"] == 0
-    assert chunks[-1]["usage"] == whole["usage"]
-
-
-def test_texts_and_numbers_are_checked() -> None:
-    assert text_of(None, "m") == "" and text_of(["a", {"text": "b"}], "m") == "a\nb"
-    with pytest.raises(Refused, match="content is a int"):
-        text_of(3, "m")
-    assert number_of({"a": None, "b": 3}, "a", "b") == 3 and number_of({}, "a") is None
+    assert read_back[-1]["usage"] == whole["usage"]

@@ -1,0 +1,191 @@
+"""Requests and answers in the words of OpenAI's chat completions, which every dialect becomes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from actors.gateway.parsers import Reply
+from r3l.rollout.agent_chat import AgentMessage, Tool, tool_call
+
+MODEL = "policy"
+"""The name of the policy in /v1/models; a request may name any."""
+ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "tool"}
+NOT_OFFERED = ("logit_bias", "functions", "function_call", "audio", "logprobs")
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
+"""Parameters that are recorded, and decided by r3l."""
+
+
+class Refused(Exception):
+    """A request that gets an error as its answer: HTTP status, code and sentence."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+def bad(message: str) -> Refused:
+    """Makes the refusal of a malformed request."""
+    return Refused(400, "invalid_request_error", message)
+
+
+@dataclass(frozen=True)
+class AgentRequest:
+    """What an agent asks for. `choice`: auto, none, required, or the tool to call as OpenAI writes
+    it. `asked`: sampling parameters that r3l decides instead."""
+
+    messages: tuple[AgentMessage, ...]
+    tools: tuple[Tool, ...] = ()
+    choice: Any = "auto"
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    json_schema: dict[str, Any] | None = None
+    asked: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply with its number in the attempt. `finish`: stop, length or tool_calls."""
+
+    number: int
+    reply: Reply
+    finish: str
+    prompt_tokens: int
+    reply_tokens: int
+    created: int
+
+
+def read(body: Mapping[str, Any]) -> AgentRequest:
+    """Reads a request. Raises Refused for one that cannot be honoured."""
+    for name in NOT_OFFERED:
+        if body.get(name):
+            raise bad(f"{name}: not offered by this gateway; leave it out")
+    if body.get("n") not in (None, 1):
+        raise bad(f"n is {body['n']!r}: one reply a request; ask again for another")
+    messages, tools = body.get("messages"), body.get("tools") or []
+    if not isinstance(messages, list) or not messages:
+        raise bad("messages: must be a list of at least one message")
+    if not isinstance(tools, list) or not all(_is_function(tool) for tool in tools):
+        raise bad("tools: must be a list of functions with a name")
+    stop = body.get("stop") or ()
+    return AgentRequest(
+        messages=tuple(_message(message, f"messages[{n}]") for n, message in enumerate(messages)),
+        tools=tuple(tools),
+        choice=body.get("tool_choice") or "auto",
+        max_tokens=_positive(body, "max_completion_tokens") or _positive(body, "max_tokens"),
+        stop=(stop,) if isinstance(stop, str) else tuple(map(str, stop)),
+        json_schema=schema_of(body.get("response_format")),
+        asked={name: body[name] for name in SAMPLING if body.get(name) is not None},
+    )
+
+
+def schema_of(format_: Any) -> dict[str, Any] | None:
+    """Returns the JSON schema of a `response_format`."""
+    kind = format_.get("type") if isinstance(format_, dict) else None
+    if kind in (None, "text"):
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    schema = format_.get("json_schema")
+    if kind != "json_schema" or not isinstance(schema, dict) or "schema" not in schema:
+        raise bad(f"response_format of type {kind!r}: must be text, json_object or json_schema")
+    return dict(schema["schema"])
+
+
+def write(answer: Answer, model: str) -> dict[str, Any]:
+    """Writes an answer."""
+    message = answer.reply.message()
+    choice = {"index": 0, "message": message, "finish_reason": answer.finish, "logprobs": None}
+    usage = {
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.reply_tokens,
+        "total_tokens": answer.prompt_tokens + answer.reply_tokens,
+    }
+    return {
+        "id": f"chatcmpl-{answer.number}",
+        "object": "chat.completion",
+        "created": answer.created,
+        "model": model,
+        "choices": [choice],
+        "usage": usage,
+    }
+
+
+async def events(whole: dict[str, Any], body: Mapping[str, Any]) -> AsyncIterator[str]:
+    """Writes an answer as the events of a stream."""
+    head = whole | {"object": "chat.completion.chunk"}
+    usage, (choice,) = head.pop("usage"), head.pop("choices")
+    message = choice["message"]
+    calls = [call | {"index": n} for n, call in enumerate(message.get("tool_calls") or ())]
+    shown = [
+        {name: message[name]} for name in ("reasoning_content", "content") if message.get(name)
+    ]
+    deltas = [{"role": "assistant", "content": ""}, *shown]
+    deltas += [{"tool_calls": [call]} for call in calls]
+    for delta, finish in [*((delta, None) for delta in deltas), ({}, choice["finish_reason"])]:
+        part = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+        yield f"data: {json.dumps(head | {'choices': [part]})}\n\n"
+    if (body.get("stream_options") or {}).get("include_usage"):
+        yield f"data: {json.dumps(head | {'choices': [], 'usage': usage})}\n\n"
+    yield "data: [DONE]\n\n"
+
+
+def error(refused: Refused) -> dict[str, Any]:
+    """Writes an error."""
+    kind = "invalid_request_error" if refused.status < 500 else "server_error"
+    return {"error": {"message": str(refused), "type": kind, "code": refused.code, "param": None}}
+
+
+def _message(message: Any, where: str) -> AgentMessage:
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise bad(f"{where}: must be a message with a role")
+    text = _text(message.get("content"), where)
+    if message["role"] == "assistant":
+        return _reply(message, text, where)
+    if (role := ROLES.get(message["role"])) is None:
+        raise bad(f"{where}: role {message['role']!r} is unknown")
+    named = {n: message[n] for n in ("tool_call_id", "name") if isinstance(message.get(n), str)}
+    return {"role": role, "content": text} | named
+
+
+def _reply(message: dict[str, Any], text: str, where: str) -> AgentMessage:
+    made: AgentMessage = {"role": "assistant", "content": text}
+    if reasoning := message.get("reasoning_content") or message.get("reasoning"):
+        made["reasoning_content"] = str(reasoning)
+    try:
+        calls = [
+            tool_call(
+                str(call["function"]["name"]), str(call["function"]["arguments"]), str(call["id"])
+            )
+            for call in message.get("tool_calls") or ()
+        ]
+    except (KeyError, TypeError):
+        raise bad(f"{where}: a tool call needs an id, a name and arguments") from None
+    return made | ({"tool_calls": calls} if calls else {})
+
+
+def _text(content: Any, where: str) -> str:
+    """Returns the text of a message: text, nothing, or parts that are all text."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise bad(f"{where}: content is a {type(content).__name__}; it must be text")
+    for part in content:
+        if not isinstance(part, dict) or not isinstance(part.get("text"), str):
+            kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+            raise bad(f"{where}: a part of type {kind!r} cannot be read; this policy reads text")
+    return "\n".join(part["text"] for part in content)
+
+
+def _is_function(tool: Any) -> bool:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
+
+
+def _positive(body: Mapping[str, Any], name: str) -> int | None:
+    value = body.get(name)
+    if value is not None and (type(value) is not int or value < 1):
+        raise bad(f"{name} is {value!r}; it must be a positive integer")
+    return value

@@ -1,0 +1,174 @@
+"""The dialects that agents speak. Each is translated into chat completions and back, the other two
+by vLLM's own translators.
+
+    /v1/chat/completions    /v1/responses    /v1/messages (Anthropic)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from actors.gateway import chat_completions
+from actors.gateway.chat_completions import Refused, bad
+
+Body = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How one API says what chat completions say: `read` translates a request, `write` an answer,
+    `events` an answer as a stream, `error` a refusal."""
+
+    name: str
+    read: Callable[[Body], Body]
+    write: Callable[[dict[str, Any], Body], dict[str, Any]]
+    events: Callable[[dict[str, Any], Body], AsyncIterator[str]]
+    error: Callable[[Refused], dict[str, Any]] = chat_completions.error
+
+
+def _validated(kind: Any, body: Body) -> Any:
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise bad(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _read_responses(body: Body) -> Body:
+    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+    from vllm.entrypoints.openai.responses.utils import (
+        construct_input_messages,
+        construct_tool_dicts,
+    )
+
+    for name in ("previous_response_id", "background"):
+        if body.get(name):
+            raise bad(f"{name}: not offered by this gateway; send the whole conversation")
+    request = _validated(ResponsesRequest, body)
+    messages = construct_input_messages(
+        request_instructions=request.instructions, request_input=request.input
+    )
+    choice, shape = body.get("tool_choice"), (body.get("text") or {}).get("format") or {}
+    if isinstance(choice, dict):
+        choice = {"type": "function", "function": {"name": choice.get("name")}}
+    if shape.get("type") == "json_schema":
+        shape = {"type": "json_schema", "json_schema": shape}
+    return {
+        "messages": _plain(messages),
+        "tools": construct_tool_dicts(request.tools, "auto"),
+        "tool_choice": choice,
+        "max_tokens": body.get("max_output_tokens"),
+        "response_format": shape or None,
+    } | {name: body.get(name) for name in chat_completions.SAMPLING}
+
+
+def _write_responses(whole: dict[str, Any], body: Body) -> dict[str, Any]:
+    from vllm.entrypoints.generate.base.protocol import FunctionCall
+    from vllm.entrypoints.openai.responses.utils import build_response_output_items
+
+    (choice,), usage = whole["choices"], whole["usage"]
+    message = choice["message"]
+    calls = [
+        FunctionCall(id=call["id"], **call["function"]) for call in message.get("tool_calls") or ()
+    ]
+    items = build_response_output_items(
+        message.get("reasoning_content"), message["content"], calls or None
+    )
+    cut = choice["finish_reason"] == "length"
+    return {
+        "id": f"resp_{whole['id']}",
+        "object": "response",
+        "created_at": whole["created"],
+        "model": whole["model"],
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "error": None,
+        "output": [item.model_dump(mode="json") for item in items],
+        "parallel_tool_calls": True,
+        "tool_choice": body.get("tool_choice") or "auto",
+        "tools": body.get("tools") or [],
+        "usage": {
+            "input_tokens": usage["prompt_tokens"],
+            "output_tokens": usage["completion_tokens"],
+            "total_tokens": usage["total_tokens"],
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": 0},
+        },
+    }
+
+
+async def _responses_events(whole: dict[str, Any], body: Body) -> AsyncIterator[str]:
+    """Writes the events that clients build a response from; texts come in one piece."""
+    response, sent = _write_responses(whole, body), 0
+
+    def event(kind: str, **more: Any) -> str:
+        nonlocal sent
+        sent += 1
+        data = {"type": kind, "sequence_number": sent - 1} | more
+        return f"event: {kind}\ndata: {json.dumps(data)}\n\n"
+
+    yield event("response.created", response=response | {"status": "in_progress", "output": []})
+    for n, item in enumerate(response["output"]):
+        at = {"output_index": n, "item_id": item["id"]}
+        yield event("response.output_item.added", output_index=n, item=item)
+        if item["type"] == "message":
+            text = item["content"][0]["text"]
+            yield event(
+                "response.output_text.delta", **at, content_index=0, delta=text, logprobs=[]
+            )
+        elif item["type"] == "function_call":
+            yield event("response.function_call_arguments.delta", **at, delta=item["arguments"])
+        yield event("response.output_item.done", output_index=n, item=item)
+    yield event(f"response.{response['status']}", response=response)
+
+
+def _read_messages(body: Body) -> Body:
+    from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
+
+    request = _validated(AnthropicMessagesRequest, {"model": chat_completions.MODEL} | dict(body))
+    translated = AnthropicServingMessages.to_chat_completion_request(request)
+    return dict(_plain(translated.model_dump(exclude_none=True, exclude_unset=True)))
+
+
+def _write_messages(whole: dict[str, Any], body: Body) -> dict[str, Any]:
+    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
+
+    answer = ChatCompletionResponse.model_validate(whole)
+    translator: Any = AnthropicServingMessages.messages_full_converter
+    return dict(translator(None, answer).model_dump(mode="json", exclude_none=True))
+
+
+def _messages_events(whole: dict[str, Any], body: Body) -> AsyncIterator[str]:
+    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
+
+    chunks = chat_completions.events(whole, {"stream_options": {"include_usage": True}})
+    translator: Any = AnthropicServingMessages.message_stream_converter
+    return translator(None, chunks)  # type: ignore[no-any-return]
+
+
+def _messages_error(refused: Refused) -> dict[str, Any]:
+    kind = "authentication_error" if refused.status == 401 else refused.code
+    return {"type": "error", "error": {"type": kind, "message": str(refused)}}
+
+
+def _plain(value: Any) -> Any:
+    """Returns lists and maps of plain values, also for a translator's iterators."""
+    return json.loads(json.dumps(value, default=list))
+
+
+CHAT = Dialect("chat", lambda body: body, lambda whole, body: whole, chat_completions.events)
+RESPONSES = Dialect("responses", _read_responses, _write_responses, _responses_events)
+MESSAGES = Dialect("messages", _read_messages, _write_messages, _messages_events, _messages_error)
+DIALECTS = {
+    "/v1/chat/completions": CHAT,
+    "/v1/responses": RESPONSES,
+    "/v1/messages": MESSAGES,
+}
+"""By path."""

@@ -1,0 +1,36 @@
+"""A calculator agent with the plain openai client: pip install openai"""
+
+import json
+import os
+
+from openai import OpenAI
+
+NUMBERS = {"a": {"type": "integer"}, "b": {"type": "integer"}}
+PARAMETERS = {"type": "object", "properties": NUMBERS, "required": ["a", "b"]}
+TOOL = {"name": "multiply", "description": "Multiplies a and b.", "parameters": PARAMETERS}
+
+
+def main() -> None:
+    task = json.loads(os.environ["R3L_TASK"])
+    client = OpenAI()
+    messages = [
+        {"role": "system", "content": "Use the tool, then answer with the number."},
+        {"role": "user", "content": task["question"]},
+    ]
+    for _ in range(8):
+        answer = client.chat.completions.create(
+            model="policy", messages=messages, tools=[{"type": "function", "function": TOOL}]
+        )
+        reply = answer.choices[0].message
+        messages.append(reply)
+        for call in reply.tool_calls or ():
+            given = json.loads(call.function.arguments)
+            product = str(given["a"] * given["b"])
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": product})
+        if not reply.tool_calls:
+            break
+    print(json.dumps({"reward": float(str(task["answer"]) in (reply.content or ""))}))
+
+
+if __name__ == "__main__":
+    main()

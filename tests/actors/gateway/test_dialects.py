@@ -1,0 +1,101 @@
+"""The other dialects are translated into chat completions and back."""
+
+import json
+from typing import Any
+
+import pytest
+
+from actors.gateway.chat_completions import Answer, Refused, read, write
+from actors.gateway.dialects import MESSAGES, RESPONSES
+from actors.gateway.parsers import Reply, ToolCall
+from tests.actors.gateway.test_chat_completions import listed
+
+WHOLE = write(
+    Answer(0, Reply("so", "hm", (ToolCall("c1", "add", '{"a": 1}'),)), "tool_calls", 7, 5, 0), "any"
+)
+SHAPE = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def kinds(stream: list[str]) -> list[str]:
+    text = "".join(stream)
+    lines = [line[6:] for line in text.split("\n") if line.startswith("data: {")]
+    return [json.loads(line)["type"] for line in lines]
+
+
+def test_responses_are_read_with_their_calls_and_results() -> None:
+    call = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a": 1}'}
+    body = {
+        "model": "any",
+        "instructions": "be brief",
+        "input": [
+            {"role": "user", "content": "add"},
+            call,
+            {"type": "function_call_output", "call_id": "c1", "output": "2"},
+        ],
+        "tools": [{"type": "function", "name": "add", "parameters": SHAPE, "strict": True}],
+        "max_output_tokens": 9,
+        "text": {"format": {"type": "json_schema", "name": "x", "schema": SHAPE}},
+    }
+    asked = read(RESPONSES.read(body))
+    assert [m["role"] for m in asked.messages] == ["system", "user", "assistant", "tool"]
+    assert asked.messages[2]["tool_calls"][0]["function"]["arguments"] == '{"a": 1}'
+    assert asked.tools[0]["function"]["name"] == "add" and asked.max_tokens == 9
+    assert asked.json_schema == SHAPE
+    named = body | {"tool_choice": {"type": "function", "name": "add"}, "text": None}
+    assert read(RESPONSES.read(named)).choice["function"] == {"name": "add"}
+
+
+def test_a_response_has_its_reasoning_text_and_calls_and_streams_them() -> None:
+    response = RESPONSES.write(WHOLE, {})
+    assert [item["type"] for item in response["output"]] == [
+        "reasoning",
+        "message",
+        "function_call",
+    ]
+    assert response["status"] == "completed" and response["usage"]["total_tokens"] == 12
+    stream = kinds(listed(RESPONSES.events(WHOLE, {})))
+    assert stream[0] == "response.created" and stream[-1] == "response.completed"
+    assert stream.count("response.output_item.done") == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ({"input": "hi", "previous_response_id": "x"}, "previous_response_id"),
+        ({"model": "any"}, "input"),
+    ],
+)
+def test_what_responses_cannot_offer_is_refused(body: dict[str, Any], what: str) -> None:
+    with pytest.raises(Refused, match=what):
+        RESPONSES.read(body)
+
+
+def test_messages_are_read_and_written_as_anthropic_does() -> None:
+    body = {
+        "max_tokens": 9,
+        "system": "be brief",
+        "messages": [
+            {"role": "user", "content": "add"},
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "c1", "name": "add", "input": {"a": 1}}],
+            },
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "2"}],
+            },
+        ],
+        "tools": [{"name": "add", "input_schema": SHAPE}],
+    }
+    asked = read(MESSAGES.read(body))
+    assert [m["role"] for m in asked.messages] == ["system", "user", "assistant", "tool"]
+    assert asked.tools[0]["function"]["name"] == "add" and asked.max_tokens == 9
+    message = MESSAGES.write(WHOLE, body)
+    assert [block["type"] for block in message["content"]][-2:] == ["text", "tool_use"]
+    assert message["stop_reason"] == "tool_use"
+    stream = kinds(listed(MESSAGES.events(WHOLE, body)))
+    assert stream[0] == "message_start" and stream[-1] == "message_stop"
+    refused = MESSAGES.error(Refused(401, "invalid_api_key", "no"))
+    assert refused["error"]["type"] == "authentication_error"
+    with pytest.raises(Refused, match="messages"):
+        MESSAGES.read({"max_tokens": 9})

@@ -1,0 +1,137 @@
+"""Clients that other people wrote, unchanged, in an interpreter of their own.
+
+`make test-agents` makes that interpreter and runs these tests; without it they are skipped.
+"""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.gateway.agent_attempt import agents_served
+from envs.isolation.pool import environments_of_all
+from envs.registry import tasks_of_all
+from r3l.actor_metrics import ActorMetrics
+from r3l.config import load
+from r3l.records import GroupPlan, Trajectory
+from r3l.rollout.chat import ChatFormat
+from r3l.rollout.group import explore_group
+from r3l.rollout.interfaces import Sample, SampleParams
+from r3l.views.tape import read_tape
+from tests.r3l.fakes import END, CharTokenizer, ScriptedPolicy
+from tests.r3l.rollout.test_agent_chat import QWEN
+
+ROOT = Path(__file__).parents[3]
+PYTHON = Path(os.environ.get("R3L_AGENTS_PYTHON", ROOT / "build" / "agents" / "bin" / "python"))
+CLIENTS = Path(__file__).with_name("clients")
+EXAMPLES = ROOT / "examples" / "agents"
+CALL = '<tool_call>\n{"name": "multiply", "arguments": {"a": 12, "b": 13}}\n</tool_call>'
+
+pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="make test-agents runs these")
+
+
+class Vocabulary(CharTokenizer):
+    """Characters, with the vocabulary that vLLM's parsers ask for."""
+
+    def get_vocab(self) -> dict[str, int]:
+        return {}
+
+
+class Calculator(ScriptedPolicy):
+    """Calls the tool, then says what it was told. Remembers what it read and sampled."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda text: "")
+        self.chat = ChatFormat(Vocabulary(QWEN))
+        self.sampled: dict[tuple[int, ...], list[int]] = {}
+
+    async def sample(self, token_ids: Any, params: SampleParams) -> Sample:
+        prompt = self.chat.tokenizer.decode(token_ids)
+        if "slow" in prompt:
+            await asyncio.sleep(1.0)
+        number = len(self.sampled)
+        ids = [*self.chat.tokenizer.encode(answer(prompt, params, number)), END]
+        self.sampled[tuple(ids)] = list(token_ids)
+        return Sample(tuple(ids), (-0.5,) * len(ids), 0, 0, "stop")
+
+
+def answer(prompt: str, params: SampleParams, number: int) -> str:
+    """What the policy says; the number of the call makes every answer different."""
+    if params.json_schema is not None:
+        return json.dumps({"a": number})
+    if "<tool_response>" in prompt or '"multiply"' not in prompt + "x":
+        if "transfer_to_poet" in prompt and "You are a poet" not in prompt:
+            return '<tool_call>\n{"name": "transfer_to_poet", "arguments": {}}\n</tool_call>'
+        return f"It is 156 ({number})."
+    return f"I multiply ({number}).\n" + "\n".join([CALL] * (3 if "three of them" in prompt else 1))
+
+
+def run_client(script: Path, tmp_path: Path) -> tuple[Trajectory, Calculator, ActorMetrics]:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text(json.dumps({"id": 1, "question": "What is 12 times 13?", "answer": 156}))
+    options = {"command": f"python {script}", "tasks": str(tasks), "python": str(PYTHON)}
+    config = load(
+        None,
+        [
+            "env=agent",
+            f"env.options={json.dumps(options)}",
+            "env.memory_mib=4096",
+            "algorithm=grpo",
+            "actor.max_response_tokens=1000",
+            "actor.agent.timeout_s=120",
+            "actor.agent.train=all",
+        ],
+    )
+    policy, metrics, errors = Calculator(), ActorMetrics(), []
+
+    async def explore() -> Any:
+        (task,) = tasks_of_all(config.env, "train", 1)
+        async with (
+            environments_of_all(config.env, 1) as made,
+            agents_served(made, config, policy, metrics) as make_env,
+        ):
+            return await explore_group(
+                *(task, policy, lambda: make_env(task), config),
+                plan=GroupPlan(1),
+                on_failure=errors.append,
+            )
+
+    (result,) = asyncio.run(explore())
+    assert result.trajectory is not None, errors
+    return result.trajectory, policy, metrics
+
+
+@pytest.mark.parametrize(
+    ("script", "conversations", "rebased"),
+    [
+        (EXAMPLES / "calculator_openai.py", 1, 0),
+        (EXAMPLES / "calculator_openai_agents.py", 1, 0),
+        (EXAMPLES / "calculator_langgraph.py", 1, 0),
+        (CLIENTS / "parallel_stream.py", None, None),
+        (CLIENTS / "impatient.py", 1, 0),
+        (CLIENTS / "anthropic_tool.py", 1, 0),
+        (CLIENTS / "handoff.py", 2, 1),
+        (CLIENTS / "schema.py", 1, 1),
+        (CLIENTS / "smol.py", None, None),
+        (CLIENTS / "pydantic_agent.py", 1, 0),
+    ],
+    ids=lambda value: value.stem if isinstance(value, Path) else "",
+)
+def test_a_client_is_trained_on_exactly_what_the_engine_read(
+    script: Path, conversations: int | None, rebased: int | None, tmp_path: Path
+) -> None:
+    played, policy, metrics = run_client(script, tmp_path)
+    assert played.reward == 1.0, read_tape(played.extra.tape)
+    trained = []
+    for sequence in played.conversations():
+        ids = sequence.token_ids.tolist()
+        for step, (start, end) in enumerate(sequence.step_spans.tolist()):
+            assert policy.sampled[tuple(ids[start:end])] == ids[:start]
+            trained += [tuple(ids[start:end])] if step >= sequence.extra.start else []
+    assert len(trained) == len(set(trained)) > 0
+    assert metrics.agent["calls"] == len(policy.sampled)  # nothing was sampled twice
+    assert conversations in (None, len(played.conversations()))
+    assert rebased in (None, metrics.agent["rebased"])
