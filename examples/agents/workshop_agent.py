@@ -1,8 +1,6 @@
 """An agent for the built-in policy: it plays r3l's workshop in its own process.
 
-    r3l-launch --env agent algorithm=grpo \\
-        'env.options={command: examples/agents/workshop_agent.py:play,
-                      tasks: examples/agents/workshop.jsonl}'
+    r3l-launch --config examples/agents/workshop.yaml --run workshop
 
 It knows nothing of training: it asks an OpenAI-compatible server what to do, and returns the share
 of stations that it got right.
