@@ -22,7 +22,7 @@ from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
 from r3l.files.run_folder import ProcessStatus, RunFolder
 from r3l.model_folder import check_model_folder, weight_bytes
-from r3l.process.command_line import OneLine
+from r3l.process.command_line import OneLine, echo
 from r3l.process.end_with_parent import end_with_starter, name_starter
 from r3l.process.file_modes import set_file_modes
 from r3l.process.memory import freeze_heap
@@ -75,7 +75,7 @@ def main(
         run, name = RunFolder(config_path.parent), own_name(name)
         asyncio.run(_run(run, config, buffer_endpoint, weights_endpoint, name, keys))
     except (UserError, EngineDead) as error:
-        click.echo(f"r3l-actor: {error}", err=True)
+        echo(f"r3l-actor: {error}", err=True)
         sys.exit(2 if isinstance(error, UserError) else 1)
 
 
@@ -139,7 +139,7 @@ async def _run(
                     freeze_heap()
                     async with agents_served(make_env, config, policy, metrics) as make:
                         actor = Actor(name, policy, client, subscriber, make, config)
-                        click.echo(f"r3l-actor ready {name}")
+                        echo(f"r3l-actor ready {name}")
                         run.report(name.rpartition(".")[0], ProcessStatus("ready", name=name))
                         with _stopped_by_signals(actor.stop):
                             return await actor.run()

@@ -21,7 +21,7 @@ from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l import config as configuration
 from r3l.errors import NotAllowed, NotFound, R3LError, SchemaVersionError, UserError
 from r3l.files.run_folder import ProcessStatus, RunFolder
-from r3l.process.command_line import OneLineGroup
+from r3l.process.command_line import OneLineGroup, echo
 from r3l.process.endpoints import check_bind
 from r3l.process.file_modes import set_file_modes
 from r3l.rollout import explorers
@@ -75,7 +75,7 @@ def serve(
         service = Service(store, config, bind, service_keys, connections)
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, lambda *_: service.stop())
-        click.echo(f"r3l-buffer ready {service.endpoint}")
+        echo(f"r3l-buffer ready {service.endpoint}")
         sys.stdout.flush()
         run = RunFolder(folder.parent)
         if run.store == folder:
@@ -90,7 +90,7 @@ def serve(
 def keygen(folder: Path) -> None:
     """Write the keys that a service, its clients and its learner need on a network."""
     for path in generate(folder):
-        click.echo(str(path))
+        echo(str(path))
 
 
 for command in (*tools.COMMANDS, view):
@@ -103,10 +103,10 @@ def main() -> None:
         set_file_modes()
         commands.main(prog_name="r3l-buffer")
     except (UserError, NotAllowed, NotFound, SchemaVersionError) as error:
-        click.echo(f"r3l-buffer: {error}", err=True)
+        echo(f"r3l-buffer: {error}", err=True)
         sys.exit(2)
     except (R3LError, OSError, lmdb.Error) as error:  # a damaged file, a full disk, a closed pipe
-        click.echo(f"r3l-buffer: {error}", err=True)
+        echo(f"r3l-buffer: {error}", err=True)
         sys.exit(1)
 
 

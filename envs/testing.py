@@ -27,6 +27,7 @@ from r3l.rollout.env_calls import read_reset, read_step
 from r3l.rollout.interfaces import EnvSpec
 from r3l.rollout.prompts import Prompts
 from r3l.settings import yaml_text
+from r3l.text import printable
 
 NONSENSE = ("", "zzz", "<action>", "go go go " * 40, "ünï©ode 🔥\n\x00 {}[]()'\"\\")
 
@@ -263,7 +264,7 @@ def main(arguments: Sequence[str]) -> int:
         demonstrates = hasattr(registry.make(name, **options), "demonstration")
     except (UserError, AssertionError) as error:
         where = "" if isinstance(error, UserError) else f"{name}: "
-        print(f"envs.testing: {where}{error}", file=sys.stderr)
+        print(printable(f"envs.testing: {where}{error}"), file=sys.stderr)
         return 2
     shown = "its demonstrations succeed" if demonstrates else "it has no demonstrations"
     print(f"{name}: passes at seeds 0, 1 and 2; {shown}")

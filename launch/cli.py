@@ -15,6 +15,7 @@ import click
 from launch.backends.registry import BACKENDS, LOCAL
 from launch.inspection.command_group import DEFAULT, NAMES, LaunchCommands
 from r3l.errors import TrainingStopped, UserError
+from r3l.process.command_line import echo
 from r3l.process.file_modes import set_file_modes
 
 if TYPE_CHECKING:
@@ -144,40 +145,41 @@ def train_command(
         output = configuration.dump(config).rstrip("\n") if print_config else ""
         output = output or (prompt_texts(config) if show_prompts else "")
         if output := output or (nothing_to_do(options.run, config) if resume else ""):
-            click.echo(output)
+            echo(output)
             return
         check_model_is_named(config, preset)
         if sys.stderr.isatty() and not options.dry_run and not quiet:  # it takes seconds
-            click.echo("checking the settings, the model and the environment …", err=True)
+            echo("checking the settings, the model and the environment …", err=True)
         plan, starter = plans.make_plan(config, options), backend(options.cluster)
         for note in notes(plan.config, slow=not options.dry_run):
-            click.echo(f"note: {note}")
+            echo(f"note: {note}")
         if options.dry_run:
-            click.echo(starter.preview(plan))
+            echo(starter.preview(plan))
             return
         if check:
-            click.echo(f"nothing is missing: {config.env.title}, {config.algorithm.name}, "
-                       f"{plan.config.model}")  # fmt: skip
+            name = config.algorithm.name
+            echo(f"nothing is missing: {config.env.title}, {name}, {plan.config.model}")
             return
         children = starter.reserve(plan)
         lock = plans.write_run_folder(plan)
         if starter.starts_later:
-            click.echo(starter.write_script(plan))
+            echo(starter.write_script(plan))
             return
     except UserError as error:
-        click.echo(f"r3l-launch: {as_typed(str(error), named, overrides)}", err=True)
+        echo(f"r3l-launch: {as_typed(str(error), named, overrides)}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        click.echo("r3l-launch: interrupted; nothing was started", err=True)
+        echo("r3l-launch: interrupted; nothing was started", err=True)
         sys.exit(130)
     if not quiet:
-        click.echo(f"run {plan.run}: {plan.actors} actors, learner {options.learner}, "
-                   f"{config.env.title}, {config.algorithm.name}; "
-                   f"tensorboard --logdir {plan.run}/tensorboard")  # fmt: skip
+        echo(
+            f"run {plan.run}: {plan.actors} actors, learner {options.learner}, {config.env.title}, "
+            f"{config.algorithm.name}; tensorboard --logdir {plan.run}/tensorboard"
+        )
     for line in plan.changed:
-        click.echo(f"changed since: {line}")
+        echo(f"changed since: {line}")
     with lock, live_view(plan.run, plan.config.learner.steps, quiet=quiet) as view:
-        say = view.say if view else click.echo
+        say = view.say if view else echo
         run = Run(plan, say, starter.commands(plan), children, quiet=quiet, view=view)
         sys.exit(run.execute())
 
@@ -213,11 +215,11 @@ def train(
         file, demo = settings_file(file, None, folder, resume=resume)
         config = configuration.load(file, overrides, demo=demo)
     if resume and (done := nothing_to_do(folder, config)):
-        click.echo(done)
+        echo(done)
         return folder
     plan = make_plan(config, PlanOptions(folder, actors, learner, resume=resume))
     with write_run_folder(plan), _handlers_put_back():
-        code = Run(plan, click.echo).execute()
+        code = Run(plan, echo).execute()
     if code:
         raise TrainingStopped(f"run {folder}: ended with code {code}; see the lines above")
     return folder

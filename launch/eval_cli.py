@@ -32,7 +32,7 @@ from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
 from r3l.files.run_folder import RunFolder
-from r3l.process.command_line import OneLine
+from r3l.process.command_line import OneLine, echo
 from r3l.process.file_modes import set_file_modes
 from r3l.records import Task
 from r3l.rollout.interfaces import Policy
@@ -110,13 +110,13 @@ def main(**options: Any) -> None:
         run(options)
     except UserError as error:
         typed = {"model": options["model"], "env": options["env_name"], "seed": options["seed"]}
-        click.echo(f"r3l-eval: {as_typed(str(error), typed, options['overrides'])}", err=True)
+        echo(f"r3l-eval: {as_typed(str(error), typed, options['overrides'])}", err=True)
         sys.exit(2)
     except EngineDead as error:
-        click.echo(f"r3l-eval: {error}; {AGAIN}", err=True)
+        echo(f"r3l-eval: {error}; {AGAIN}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:
-        click.echo(f"r3l-eval: interrupted; {AGAIN}", err=True)
+        echo(f"r3l-eval: interrupted; {AGAIN}", err=True)
         sys.exit(130)
 
 
@@ -158,9 +158,9 @@ def _evaluate(options: dict[str, Any]) -> None:
     folder.finish(result)
     _print(options, result, played, others)
     for warning in TruncationWarning(config.actor).lines(result.all.lengths, "evaluation"):
-        click.echo(f"r3l-eval: {warning}", err=True)
+        echo(f"r3l-eval: {warning}", err=True)
     if not options["as_json"]:
-        click.echo(f"attempts and report: {place}")
+        echo(f"attempts and report: {place}")
 
 
 def _read(options: dict[str, Any]) -> None:
@@ -191,13 +191,13 @@ def _print(
     compared = compare(attempts, others) if others else {}
     if options["as_json"]:
         against = {"against": to_builtins(compared)} if compared else {}
-        click.echo(json.dumps(to_builtins(result) | against))
+        echo(json.dumps(to_builtins(result) | against))
         return
-    click.echo(table(result))
+    echo(table(result))
     if compared:
-        click.echo(f"\nagainst {options['against']}:\n{comparison_table(compared)}")
+        echo(f"\nagainst {options['against']}:\n{comparison_table(compared)}")
     if options["show"]:
-        click.echo(f"\n{conversations(attempts, options['show'])}\n")
+        echo(f"\n{conversations(attempts, options['show'])}\n")
 
 
 def _configured(options: dict[str, Any]) -> RunConfig:
@@ -279,7 +279,7 @@ async def _say_progress(folder: EvaluationFolder, total: int) -> None:
     """Print every few seconds how many attempts are done."""
     while True:
         await asyncio.sleep(PROGRESS_S)
-        click.echo(progress_line(list(folder.done.values()), total), err=True)
+        echo(progress_line(list(folder.done.values()), total), err=True)
 
 
 def progress_line(done: list[Conversation], total: int) -> str:
@@ -309,7 +309,7 @@ async def _policy(
     else:
         log = folder / "engine.log"
         if not options["as_json"]:
-            click.echo(f"starting an engine for {config.model} (log: {log})", err=True)
+            echo(f"starting an engine for {config.model} (log: {log})", err=True)
         async with own_engine(config, log) as own:
             yield own
 

@@ -21,6 +21,7 @@ from launch.inspection.snapshot import RECENT, Progress, forecast
 from launch.inspection.status import ago
 from r3l.files.progress_lines import StepLine
 from r3l.files.run_folder import RunFolder
+from r3l.text import printable
 
 REFRESHES_PER_S = 2
 NUMBERS = re.compile(r"\d+(\.\d+)?")
@@ -57,7 +58,7 @@ class LiveView:
 
     def show(self, line: str) -> None:
         """Replace the changing line."""
-        self._changing = line
+        self._changing = printable(line)
 
     def step(self, line: StepLine) -> None:
         """Move the bar to a step, and show it in the changing line."""

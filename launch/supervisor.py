@@ -36,6 +36,7 @@ from r3l.files.progress_lines import AgainLine, EvalLine, StepLine, from_json
 from r3l.files.run_folder import RunFolder
 from r3l.process.endpoints import reached
 from r3l.process.free_space import lacking_space
+from r3l.text import printable
 
 WATCH_S = 0.2
 BUFFER_START_S = 30.0
@@ -91,7 +92,7 @@ class Run:
     def say(self, line: str) -> None:
         """Print a line. A terminal that was closed, or a full disk, does not end the run."""
         with suppress(OSError):
-            self._print(line)
+            self._print(printable(line))
 
     def execute(self) -> int:
         """Run to the end; returns the exit code. Leaves no process behind."""

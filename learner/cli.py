@@ -26,7 +26,7 @@ from r3l.config import RunConfig
 from r3l.errors import RestartNeeded, UserError
 from r3l.files.run_folder import JOURNAL, ProcessStatus, RunFolder
 from r3l.model_folder import check_model_folder, model_digest, read_tokenizer
-from r3l.process.command_line import OneLineGroup
+from r3l.process.command_line import OneLineGroup, echo
 from r3l.process.endpoints import check_bind, check_endpoint
 from r3l.process.file_modes import set_file_modes
 from r3l.process.memory import freeze_heap
@@ -50,7 +50,7 @@ class _Commands(OneLineGroup):
             return super().invoke(ctx)
         except tuple(EXIT_CODES) as error:
             if _leading() or isinstance(error, RestartNeeded):
-                click.echo(f"r3l-learner: {error}", err=True)
+                echo(f"r3l-learner: {error}", err=True)
             sys.exit(EXIT_CODES[type(error)])
 
 
@@ -248,7 +248,7 @@ class _Rank:
         return publisher
 
     def _report(self, state: Literal["starting", "ready", "done"], weights: str) -> None:
-        click.echo(f"r3l-learner {state}, weights at {weights}")
+        echo(f"r3l-learner {state}, weights at {weights}")
         RunFolder(self.run).report("learner", ProcessStatus(state, weights))
 
     def _rank0(self, trainer: Any, publisher: Any, version: int) -> Any:

@@ -17,6 +17,7 @@ from buffer.storage.store_path import store_path
 from buffer.tools import group_facts, store_reads
 from buffer.tools import verify as verification
 from buffer.tools.json_values import plain
+from r3l.process.command_line import echo
 from r3l.views import attempt_view
 
 _store = click.option(
@@ -37,10 +38,10 @@ def stats(endpoint: str | None, folder: Path | None, keys: Path | None) -> None:
     """Print the metrics of a running service, or the groups and drops of a store, as JSON."""
     if endpoint is not None:
         with BufferClient(endpoint, name="r3l-buffer stats", keys=keys) as client:
-            click.echo(json.dumps(asdict(client.stats()), indent=2))
+            echo(json.dumps(asdict(client.stats()), indent=2))
     elif folder is not None:
         with Store(folder, read_only=True) as store:
-            click.echo(json.dumps(store_reads.summary(store), indent=2))
+            echo(json.dumps(store_reads.summary(store), indent=2))
     else:
         raise click.UsageError("give --endpoint or --store")
 
@@ -76,7 +77,7 @@ def show(folder: Path, group_id: str) -> None:
     GROUP_ID may be abbreviated: 42 is g0000000042.
     """
     with Store(folder, read_only=True) as store:
-        click.echo(attempt_view.text(store_reads.group(store, _full_id(group_id))))
+        echo(attempt_view.text(store_reads.group(store, _full_id(group_id))))
 
 
 @click.command()
@@ -96,7 +97,7 @@ def replay(folder: Path, step: int) -> None:
             for attempt in draw.recalled
             if attempt.into == group.group_id
         ]
-        click.echo(json.dumps(plain(group) | {"weight": weight, "recalled": joined}))
+        echo(json.dumps(plain(group) | {"weight": weight, "recalled": joined}))
 
 
 @click.command()
@@ -105,7 +106,7 @@ def export(folder: Path) -> None:
     """Print every group in its current state, one JSON line each, for any tool."""
     with Store(folder, read_only=True) as store:
         for row in store_reads.rows(store):
-            click.echo(json.dumps(plain(store_reads.group(store, row["group"]))))
+            echo(json.dumps(plain(store_reads.group(store, row["group"]))))
 
 
 @click.command()
@@ -115,10 +116,10 @@ def verify(folder: Path) -> None:
     with Store(folder, read_only=True) as store:
         problems = verification.verify(store)
     for problem in problems:
-        click.echo(problem)
+        echo(problem)
     if problems:
         sys.exit(1)
-    click.echo("clean")
+    echo("clean")
 
 
 @click.command()
@@ -128,7 +129,7 @@ def compact(folder: Path, target: Path) -> None:
     """Write a compacted copy into an empty folder, even while the store is being served."""
     with Store(folder, read_only=True) as store:
         store.copy(target)
-    click.echo(str(target))
+    echo(str(target))
 
 
 COMMANDS = (stats, ls, query, show, replay, export, verify, compact)
@@ -141,12 +142,12 @@ def _list(folder: Path, accepts: Callable[[Any], bool], limit: int) -> None:
         rewards = "no reward"
         if row["reward"] is not None:
             rewards = f"reward {row['reward']:.2f} mean {row['mean_reward']:.2f}"
-        click.echo(
+        echo(
             f"{row['group']}  {row['purpose']:5} {row['state']:8} {row['resolved']}/{row['slots']} "
             f"slots  {rewards}  version {row['version']}  {row['env']}/{row['task']}  {row['tag']} "
             f"{row['cause']}".rstrip()
         )
-    click.echo(f"{len(found)} groups", err=True)
+    echo(f"{len(found)} groups", err=True)
 
 
 def _full_id(text: str) -> str:

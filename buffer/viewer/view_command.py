@@ -13,6 +13,7 @@ from buffer.viewer.web_server import ViewedStore, Viewer
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import UserError
+from r3l.process.command_line import echo
 
 PORT = 8420
 
@@ -43,7 +44,7 @@ def view(place: str, port: int, model: Path | None) -> None:
         Store(folder, map_gib=None, read_only=True) as store,  # maps what its service may write
         Viewer(viewed(store, folder.parent, model), port) as viewer,
     ):
-        click.echo(f"{viewer.viewed.title}: open {viewer.url} (Ctrl-C ends the viewer)")
+        echo(f"{viewer.viewed.title}: open {viewer.url} (Ctrl-C ends the viewer)")
         viewer.serve_forever()
 
 

@@ -22,6 +22,7 @@ from r3l import config as configuration
 from r3l.algorithms.published.grpo import GRPOConfig
 from r3l.algorithms.r3l import R3LConfig
 from r3l.config import RunConfig
+from r3l.process.command_line import echo
 from r3l.records import ReflectionRecord, SlotResult, Task, Trajectory
 from r3l.rollout.group import explore_group
 from r3l.rollout.interfaces import Policy
@@ -77,13 +78,13 @@ def quality(model: Path, tasks: int, overrides: tuple[str, ...]) -> None:
     config = configuration.load(None, [f"model={model}", reflections, *overrides])
     resolve_model(config.model, config.actor.earlier_reasoning)
     log = model / "engine.log"
-    click.echo(f"starting an engine for {model} (log: {log})", err=True)
+    echo(f"starting an engine for {model} (log: {log})", err=True)
     measured = asyncio.run(_measure_all(worlds, config, tasks, log))
     keep_quality(model, {env: asdict(its) for env, its in measured.items()})
     for env, its in measured.items():
         shares = " ".join(f"{k} {v:.2f}" for k, v in asdict(its).items() if k != "tasks")
-        click.echo(f"{env} ({its.tasks} tasks): {shares}")
-    click.echo(LEGEND)
+        echo(f"{env} ({its.tasks} tasks): {shares}")
+    echo(LEGEND)
 
 
 async def _measure_all(

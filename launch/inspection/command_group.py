@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from r3l.errors import R3LError, UserError
-from r3l.process.command_line import OneLineGroup
+from r3l.process.command_line import OneLineGroup, echo
 
 DEFAULT = "train"
 INSPECTIONS = {
@@ -54,5 +54,5 @@ class LaunchCommands(OneLineGroup):
 
 
 def _end(error: Exception, code: int) -> None:
-    click.echo(f"r3l-launch: {error}", err=True)
+    echo(f"r3l-launch: {error}", err=True)
     sys.exit(code)

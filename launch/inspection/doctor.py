@@ -12,6 +12,7 @@ from launch.inspection import snapshot
 from launch.inspection.snapshot import BALANCED, Snapshot
 from launch.inspection.status import ago, waits
 from r3l.files.run_folder import RunFolder, run_folder
+from r3l.process.command_line import echo
 
 GIB = 1 << 30
 LITTLE_DISK, LITTLE_MAP = 2 * GIB, GIB // 4
@@ -38,14 +39,14 @@ def doctor(name: str) -> None:
     now = snapshot.take(RunFolder(run_folder(name)).started())
     results = findings(now)
     for finding in results:
-        click.echo(f"{'problem' if finding.problem else 'hint':<9}{finding.what}")
+        echo(f"{'problem' if finding.problem else 'hint':<9}{finding.what}")
         if finding.remedy:
-            click.echo(f"{'':<9}→ {finding.remedy}")
+            echo(f"{'':<9}→ {finding.remedy}")
     for line in waits(now):
-        click.echo(f"{'waits':<9}{line}")
+        echo(f"{'waits':<9}{line}")
     wrong = any(finding.problem for finding in results)
     if not wrong:
-        click.echo("nothing is wrong with it")
+        echo("nothing is wrong with it")
     sys.exit(wrong)
 
 

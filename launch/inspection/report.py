@@ -20,6 +20,7 @@ from r3l.errors import NotFound, RecordError, StoreError, UserError
 from r3l.files.progress_lines import EvalLine, History, StepLine
 from r3l.files.run_folder import RunFolder, run_folder
 from r3l.files.whole_file import write_whole
+from r3l.process.command_line import echo
 from r3l.records import Group
 from r3l.views.attempt_view import Correction, best_corrections
 
@@ -62,7 +63,7 @@ def report(name: str, out: Path | None) -> None:
         raise UserError(
             f"report {target}: cannot be written ({error.strerror}); choose another with --out"
         ) from None
-    click.echo(f"{target}: {len(written) / 2**20:.1f} MiB; open it in any browser")
+    echo(f"{target}: {len(written) / 2**20:.1f} MiB; open it in any browser")
 
 
 def contents(folder: RunFolder) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from buffer.viewer import page
 from launch.inspection import snapshot
 from launch.inspection.snapshot import Actor, Snapshot
 from r3l.files.run_folder import RunFolder, run_folder
+from r3l.process.command_line import echo
 
 SHOWN = 8  # leases
 MIB = 1 << 20
@@ -27,9 +28,9 @@ def status(name: str, as_json: bool) -> None:
     now = snapshot.take(RunFolder(run_folder(name)).started())
     if as_json:
         values = to_builtins(now) | {"waits": list(waits(now))}
-        click.echo(page.as_json(values).decode())
+        echo(page.as_json(values).decode())
     else:
-        click.echo("\n".join(lines(now)))
+        echo("\n".join(lines(now)))
 
 
 def lines(now: Snapshot) -> Iterator[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from r3l.files.run_folder import RunFolder
+from r3l.process.command_line import echo
 
 DIFFERS = 1
 """Exit code if a replay differs from the run."""
@@ -21,7 +22,7 @@ def weights_command(run: Path, version: int, out: Path) -> None:
     """Rebuild a published version of RUN from its journal, bit for bit."""
     from learner.offline.rebuild import write_version
 
-    click.echo(write_version(run, RunFolder(run).settings_of(version), version, out))
+    echo(write_version(run, RunFolder(run).settings_of(version), version, out))
 
 
 @click.command("replay")
@@ -40,7 +41,7 @@ def replay_command(run: Path, step: int) -> None:
     try:
         while replayed.version < step:
             done = replayed.advance()
-            click.echo(done.line())
+            echo(done.line())
             same = same and all(done.same.values())
     finally:
         replayed.close()

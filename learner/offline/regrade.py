@@ -27,6 +27,7 @@ from envs.isolation.pool import environments_of_all
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EpisodeError, ReplayDiverged, UserError
+from r3l.process.command_line import echo
 from r3l.records import Group, SlotResult, Task, Trajectory
 from r3l.rollout.attempt import regraded
 from r3l.rollout.env_calls import guarded
@@ -79,7 +80,7 @@ def regrade_command(
     named = [f"env={env}"] if env else []
     config = configuration.load(path, [*named, *overrides])
     tally = regrade(store, out, config, drop_diverged=drop_diverged, say=_say)
-    click.echo(json.dumps(asdict(tally)))
+    echo(json.dumps(asdict(tally)))
 
 
 def regrade(
@@ -208,4 +209,4 @@ def _groups(store: Store) -> Iterator[Group]:
 
 
 def _say(line: str) -> None:
-    click.echo(line, err=True)
+    echo(line, err=True)

@@ -24,6 +24,7 @@ from learner.warmup.recipe import (
 )
 from r3l.errors import UserError
 from r3l.model_folder import user_path, weight_bytes
+from r3l.process.command_line import echo
 from r3l.rollout.chat import EarlierReasoning
 from r3l.settings import yaml_text
 
@@ -102,21 +103,21 @@ def warmup_command(
     try:
         warmup(recipe, out)
     except KeyboardInterrupt:
-        click.echo("r3l-learner: interrupted; run the same command again to continue", err=True)
+        echo("r3l-learner: interrupted; run the same command again to continue", err=True)
         raise
     finally:
         with suppress(OSError):  # something was written
             out.rmdir()
     if not envs:
-        click.echo(f"train it: r3l-launch --env ENV --model {shlex.quote(str(out))}")
+        echo(f"train it: r3l-launch --env ENV --model {shlex.quote(str(out))}")
         return
     small = "" if model else " --preset demo"
     world = [f"env.options.{option}" for option in options]
     if others := envs[1:]:
         world.append(f"env.others={json.dumps({name: {} for name in others})}")
     arguments = shlex.join(["--env", envs[0], "--model", str(out), *world])
-    click.echo(f"measure it: r3l-launch quality {shlex.quote(str(out))}")
-    click.echo(f"train it: r3l-launch{small} {arguments}")
+    echo(f"measure it: r3l-launch quality {shlex.quote(str(out))}")
+    echo(f"train it: r3l-launch{small} {arguments}")
 
 
 def _options(envs: tuple[str, ...], given: tuple[str, ...]) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -36,6 +35,7 @@ from learner.warmup.own_conversations import message_lessons, shuffled
 from learner.warmup.recipe import RECORD, UNFINISHED, Recipe
 from r3l.errors import UserError
 from r3l.model_folder import check_model_folder, read_tokenizer
+from r3l.process.command_line import echo
 from r3l.records import Bool, Int32, Task
 from r3l.rollout.chat import ChatFormat
 
@@ -77,7 +77,7 @@ def warmup(recipe: Recipe, out: Path) -> None:
         trainer, state = load_run(newest, start, recipe.learner, None, recipe.seed)
     again = f", continued after step {state.version}" if newest else ""
     taught = ", ".join([*recipe.envs, *([recipe.data.name] if recipe.data else [])])
-    click.echo(f"warmup: {recipe.steps} steps on {taught}, lr {recipe.lr:g}{again}")
+    echo(f"warmup: {recipe.steps} steps on {taught}, lr {recipe.lr:g}{again}")
     saving = Checkpoints(trainer, out / CHECKPOINTS, tokenizer, keep=1)
     reading = 0.0 if recipe.pretrained else READING
     fit(trainer, cut, steps=recipe.steps or 0, reading=reading, done=state.version, saving=saving)
@@ -90,7 +90,7 @@ def warmup(recipe: Recipe, out: Path) -> None:
         half.save_pretrained(out)
     (out / UNFINISHED).rename(out / RECORD)
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
-    click.echo(f"saved in {out}, as {str(dtype).removeprefix('torch.')}")
+    echo(f"saved in {out}, as {str(dtype).removeprefix('torch.')}")
 
 
 def _conversations(recipe: Recipe, chat: ChatFormat, start: Path) -> list[Lesson]:
@@ -201,7 +201,7 @@ def fit(
             reported = now
             spent = max(now - began, 1e-3)
             left = spent / (step - done) * (steps - step)
-            click.echo(
+            echo(
                 f"warmup step {step}/{steps} loss {losses[-1]:.3f} {spent:.0f} s "
                 f"{tokens / spent:.0f} tokens/s, {left:.0f} s left"
             )

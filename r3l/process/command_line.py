@@ -1,4 +1,5 @@
-"""Reports an invalid command line in one line: click's sentence and how to get help."""
+"""Writes to the user's terminal, and reports an invalid command line in one line: click's sentence
+and how to get help."""
 
 from __future__ import annotations
 
@@ -6,6 +7,14 @@ import sys
 from typing import Any
 
 import click
+
+from r3l.text import printable
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Prints a line for the user. Models, environments and files may have written parts of it, so
+    nothing is left in it that a terminal obeys. No other module calls click's echo."""
+    click.echo(printable(text), err=err)
 
 
 class OneLine(click.Command):
@@ -26,7 +35,7 @@ class OneLine(click.Command):
             message = " ".join(error.format_message().split())
             end = "" if message.endswith((".", "?")) else "."
             path = error.ctx.command_path if error.ctx else self.name
-            click.echo(f"{self.name}: {message}{end} Try '{path} --help'.", err=True)
+            echo(f"{self.name}: {message}{end} Try '{path} --help'.", err=True)
         except click.Abort:
             sys.exit(130)
         sys.exit(2)

@@ -1,10 +1,12 @@
 """Wrong command lines are answered in one line."""
 
+from pathlib import Path
+
 import click
 import pytest
 from click.testing import CliRunner
 
-from r3l.process.command_line import OneLine, OneLineGroup
+from r3l.process.command_line import OneLine, OneLineGroup, echo
 
 
 @click.group("tool", cls=OneLineGroup)
@@ -67,3 +69,16 @@ def test_other_ends_have_their_exit_codes() -> None:
 def test_a_group_without_a_command_shows_its_help() -> None:
     result = CliRunner().invoke(tool, [], prog_name="tool")
     assert result.exit_code == 2 and "Commands:" in result.output
+
+
+def test_text_of_a_model_is_no_order_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    echo("\x1b]0;owned\x07\x1b[2J hello\u202e \ud83d 題")
+    assert capsys.readouterr().out == r"\x1b]0;owned\x07\x1b[2J hello\u202e \ud83d 題" + "\n"
+
+
+def test_no_other_module_writes_to_the_terminal() -> None:
+    root = Path(__file__).parents[3]
+    rooms = [root / room for room in ("r3l", "buffer", "envs", "actors", "learner", "launch")]
+    files = [file for room in rooms for file in room.rglob("*.py")]
+    writing = [file.name for file in files if "click.echo(" in file.read_text(encoding="utf-8")]
+    assert writing == ["command_line.py"]
