@@ -157,8 +157,8 @@ def train_command(
             echo(starter.preview(plan))
             return
         if check:
-            name = config.algorithm.name
-            echo(f"nothing is missing: {config.env.title}, {name}, {plan.config.model}")
+            told = (config.env.title, config.algorithm.name, plan.config.model)
+            echo(f"nothing is missing: {', '.join(told)}")
             return
         children = starter.reserve(plan)
         lock = plans.write_run_folder(plan)
@@ -172,10 +172,8 @@ def train_command(
         echo("r3l-launch: interrupted; nothing was started", err=True)
         sys.exit(130)
     if not quiet:
-        echo(
-            f"run {plan.run}: {plan.actors} actors, learner {options.learner}, {config.env.title}, "
-            f"{config.algorithm.name}; tensorboard --logdir {plan.run}/tensorboard"
-        )
+        what = f"{config.env.title}, {config.algorithm.name}; tensorboard --logdir {plan.run}"
+        echo(f"run {plan.run}: {plan.actors} actors, learner {options.learner}, {what}/tensorboard")
     for line in plan.changed:
         echo(f"changed since: {line}")
     with lock, live_view(plan.run, plan.config.learner.steps, quiet=quiet) as view:
