@@ -67,10 +67,16 @@ class Cell:
         sure = ("--certainty", str(self.certainty)) if self.certainty != Recipe.certainty else ()
         return (*common, *waste, *sure)
 
-    def setup(self) -> str:
-        """Digest of its world, its warm start and the number of tasks it is measured on."""
+    @property
+    def origin(self) -> tuple[object, ...]:
+        """What is digested of it: its world, its warm start, and on how many tasks that is
+        measured."""
         settings = (*self.warm_settings[:4], "--measured", str(MEASURED), *self.warm_settings[4:])
-        return digest(dict(self.options), self.withheld, settings)
+        return dict(self.options), self.withheld, settings
+
+    def setup(self) -> str:
+        """Digest of its world and warm start."""
+        return digest(*self.origin)
 
     def policy(self, folder: Path) -> Path:
         """The model folder of the warm policy. Raises UserError if there is none, or it was warmed

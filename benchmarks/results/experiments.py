@@ -195,12 +195,11 @@ class Run:
     def setup(self) -> str:
         """Digest of all that was set for it: SETTINGS, its own, its world and budget.
         Settings that nobody gave are not in it, so that a new one changes no old run."""
-        world = (dict(self.cell.options), self.cell.withheld, self.cell.warm_settings)
         variant = VARIANTS[self.variant]
         ways: tuple[object, ...] = (self.tokens, self.cell.steps, variant.lag, variant.teacher)
         if variant.stored:
             ways = (*ways, "stored")
-        return digest(parsed(SETTINGS), self.settings(), world, ways)
+        return digest(parsed(SETTINGS), self.settings(), self.cell.origin, ways)
 
 
 def parsed(file: Path) -> dict[str, object]:
@@ -278,10 +277,7 @@ EXPERIMENTS: dict[str, tuple[Part, ...]] = {
         Part(tuple(cell.name for cell in HINTED), ("r3l", "grpo"), 3),
         Part((LONG_ROW.name,), ("r3l", "no_credit", "no_amplify", "sft_none", "grpo"), 6),
     ),
-    "e11": (
-        Part((_EASY, _HARD), ("grpo", "grpo_no_kl", "r3l", "sft_none", "sft_quarter"), 3),
-        Part(tuple(n for n in _RHO_1 if n not in (_EASY, _HARD)), ("grpo_no_kl", "sft_none"), 3),
-    ),
+    "e11": (Part(_RHO_1, ("grpo", "grpo_no_kl", "r3l", "sft_none", "sft_quarter"), 3),),
     "e6": (Part((REPLAYED,), ("stored_grpo", "stored_r3l", *_HISTORY), 3),),
 }
 

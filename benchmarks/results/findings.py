@@ -327,7 +327,7 @@ def numbers(
                 found[f"e1 {cell} {variant} success"] = _mean(runs, "success")
             if runs and (twin := select(records, "e1", cell, "no_reflect")):
                 found[f"e1 {cell} {variant} twin cpu"] = shown(ratio(runs, twin, 0.5, "cpu"))
-            for experiment in ("e1", "e2"):
+            for experiment in ("e1", "e2", "e10"):
                 runs, baseline = against(records, experiment, cell, variant)
                 for unit in UNITS if runs and baseline else ():
                     known = ratio(runs, baseline, 0.5, unit)

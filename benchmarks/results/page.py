@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import cells, tables, wall_clock
-from benchmarks.results.cells import BASES, CELLS, CUT_OFF, EASIEST, TOLD
+from benchmarks.results.cells import BASES, CELLS, CUT_OFF, EASIEST, HINTED, TOLD
 from benchmarks.results.charts import grid, overview
 from benchmarks.results.experiments import (
     E0_TOKENS,
@@ -119,6 +119,13 @@ def _values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
         easiest=tables.final(tables.runs_of(records, "e0", EASIEST.name)),
         summaries=summaries(records, warm),
         levers=tables.over_grpo(records, "e2", tables.variants_of("e2")),
+        remarks=tables.over_grpo(records, "e10", ("r3l",)),
+        remark_policies=tables.warm_policies(warm, records, [cell.name for cell in HINTED]),
+        auxiliary=tables.without_auxiliary(records),
+        per_token=tables.per_token(records, "e11", "grpo_no_kl"),
+        compute=tables.over_grpo(
+            [run for run in records if run["experiment"] == "e11"], "e11", tables.variants_of("e11")
+        ),
         controls=tables.over_grpo(records, "e3", tables.variants_of("e3")),
         replayed=tables.final(tables.runs_of(records, "e6", REPLAYED)),
         ranked=[tables.final(tables.runs_of(records, "e9", cell.name)) for cell in CUT_OFF],

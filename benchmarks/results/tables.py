@@ -98,11 +98,13 @@ def _ratio(over: Sequence[Record], under: Sequence[Record], worth: float, unit: 
     return shown(ratio(over, under, worth, unit))
 
 
-def warm_policies(warm: dict[str, Any], records: Sequence[Record]) -> str:
+def warm_policies(
+    warm: dict[str, Any], records: Sequence[Record], cells: Iterable[str] = tuple(CELLS)
+) -> str:
     """What was measured of the warm policy of each cell."""
     columns = ("success", "told", "parsed", "pivots", "guided", "restart", "reflection_cost")
     rows = []
-    for name in (name for name in CELLS if name in warm):
+    for name in (name for name in cells if name in warm):
         mine = (r for r in records if r["cell"] == name and r["variant"] in ALONE_AT_FIRST)
         first = [run["curve"]["success_base"][0] for run in mine]
         begun = f"{mean(first):.3f}" if first else "–"
@@ -123,6 +125,34 @@ def over_grpo(records: Sequence[Record], experiment: str, variants: Iterable[str
                 rows.append([cell, LABELS[variant], *shown, str(len(ours))])
     columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
     return table(["cell", "variant", *columns, "seeds"], rows)
+
+
+def without_auxiliary(records: Sequence[Record]) -> str:
+    """R³L without auxiliary samples (e2) over R³L (of the map), for the seeds that both have."""
+    rows = []
+    for cell in CELLS:
+        ours = runs_of(records, "e2", cell).get("sft_none", [])
+        whole = runs_of(records, "e1", cell).get("r3l", [])
+        if ours and whole:
+            costs = [_ratio(ours, whole, worth, unit) for worth in WORTH for unit in UNITS]
+            rows.append([cell, *costs, str(len(ours))])
+    columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
+    return table(["cell", *columns, "seeds"], rows)
+
+
+def per_token(records: Sequence[Record], experiment: str, baseline: str) -> str:
+    """CPU seconds for 1,000 sampled tokens of each variant, and over those of `baseline`."""
+    rows = []
+    for cell in CELLS:
+        prices = {
+            variant: [1000 * run["cpu"] / run["tokens"] for run in made]
+            for variant, made in runs_of(records, experiment, cell).items()
+        }
+        for variant, its in prices.items():
+            ratio_to = f"{mean(its) / mean(prices[baseline]):.2f}" if baseline in prices else "–"
+            rows.append([cell, LABELS[variant], _pm(its, 2), ratio_to, str(len(its))])
+    over = f"over {LABELS[baseline]}"
+    return table(["cell", "variant", "CPU seconds for 1,000 tokens", over, "seeds"], rows)
 
 
 def same_rate(records: Sequence[Record]) -> str:
