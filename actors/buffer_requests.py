@@ -87,8 +87,8 @@ class BufferRequests:
         return [group_id for group_id in lost if group_id not in needs_none]
 
     async def leave(self, group_ids: Iterable[str]) -> None:
-        """Finish the puts in progress, release all leases and report the metrics a last time. A
-        lease that was only just granted is released too."""
+        """Finish the puts in progress, release all leases and report the metrics a last time. This
+        includes a lease granted a moment ago."""
         under_way = {*self._puts, *([self._leasing] if self._leasing else [])}
         if under_way:
             _, late = await asyncio.wait(under_way, timeout=LEAVE_S)

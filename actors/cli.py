@@ -90,8 +90,8 @@ def check_name(name: str) -> None:
 
 
 def own_name(name: str) -> str:
-    """Return a unique name for this process to lease groups and report metrics under. It differs
-    even from other actors, and from earlier processes of this actor, with the same `name`."""
+    """Return the name under which this process leases groups and reports metrics. It is unique,
+    even among actors and earlier processes with the same `name`."""
     name = name or f"actor-{socket.gethostname()}-{os.getpid()}"
     return f"{name}.{uuid.uuid4().hex[:8]}"
 

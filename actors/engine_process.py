@@ -52,7 +52,7 @@ def forked() -> Iterator[None]:
 
 def _begin() -> None:
     """In a fork, give up the parent's connections and end when the parent ends. The descriptors
-    stay in use, so that an object which closes a descriptor later closes no other file."""
+    stay in use, so that closing one later cannot close another file."""
     global _parent
     if not _parent:
         return

@@ -53,7 +53,7 @@ def __dir__() -> list[str]:
 
 def _import_packages() -> None:
     """Imports r3l's packages even if the user's own folder, which is first on the path of a
-    notebook, has modules of the same names. Raises ImportError if one of those was already
+    notebook, has modules of the same names. Raises ImportError if such a module is already
     imported."""
     sys.path.insert(0, str(_ROOT))
     try:

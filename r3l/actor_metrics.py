@@ -155,8 +155,8 @@ def described_fields() -> list[tuple[str, MetricInfo]]:
 
 
 def combined(everyone: Iterable[ActorMetrics], present: Iterable[ActorMetrics]) -> dict[str, float]:
-    """Combines the metrics of all actors that ever reported, or of the `present` ones; keyed by
-    tag."""
+    """Combines the actors' metrics, keyed by tag. `everyone`: all actors that ever reported;
+    `present`: those that report now."""
     actors = {"all": list(everyone), "present": list(present)}
     metrics: dict[str, float] = {}
     for name, shown in described_fields():

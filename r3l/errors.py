@@ -113,7 +113,7 @@ class DrawExpired(Conflict):
 
 
 class IllegalMove(BufferError_, RuntimeError):
-    """A group's state must not change like this: a fault of the buffer, not of a client."""
+    """The buffer attempted an illegal state change of a group; not a client's fault."""
 
 
 class UnknownOperation(BufferError_, ValueError):
@@ -172,8 +172,8 @@ def _tree(root: type[R3LError]) -> dict[str, type[R3LError]]:
 
 
 def to_wire(error: R3LError) -> dict[str, Any]:
-    """Returns the error as plain values for an error reply. Texts among the facts lose what cannot
-    be sent."""
+    """Returns the error as plain values for an error reply. Texts lose characters that cannot be
+    sent."""
     facts = {
         name: encodable(fact) if isinstance(fact, str) else fact
         for name, fact in error.facts.items()

@@ -16,7 +16,7 @@ ADAPTER = "adapter_config.json"
 
 
 def user_path(name: str) -> Path:
-    """Resolves `~` in a path that the user gave. Raises UserError if no such path can exist."""
+    """Resolves `~` in the user's path. Raises UserError if no such path can exist."""
     try:
         path = Path(name).expanduser()
         path.exists()  # a name too long raises

@@ -368,7 +368,7 @@ class GroupPlan(Record):
         yield from (("distilled", slot) for slot in range(self.distilled))
 
     def last_role(self, slot: int) -> Role:
-        """Returns the role that ends the work on a base slot: the retry's if one is planned."""
+        """Returns the role of the last result for a base slot: distilled if a retry is planned."""
         return "distilled" if slot < self.distilled else "base"
 
 

@@ -1,4 +1,4 @@
-"""What text from outside may hold: from users' files and code, environments and models.
+"""Checks and cleans text from outside: users' files and code, environments and models.
 
 plain       text that can be stored and sent, or ValueError: a `str` itself (numpy's are not),
             of whole characters, with a limit in bytes
@@ -18,7 +18,7 @@ _PLAIN = "\n\t\u200c\u200d"  # line ends, tabs, and what joins letters and emoji
 
 
 def plain(value: object, what: str, limit: int = TEXT_LIMIT) -> str:
-    """Returns a text as a `str` itself. Raises ValueError, which begins with `what`, if it is no
+    """Returns a text as a plain `str`. Raises ValueError, which begins with `what`, if it is no
     text, holds half a surrogate pair or is longer than `limit` bytes in UTF-8."""
     if not isinstance(value, str):
         raise ValueError(f"{what} is {type(value).__name__}, it must be text")
@@ -35,8 +35,8 @@ def plain(value: object, what: str, limit: int = TEXT_LIMIT) -> str:
 
 
 def plain_value(value: Any, what: str, depth: int = 0) -> Any:
-    """Returns numbers, texts, bytes, lists and maps with text keys, as they can be sent; numpy's
-    become Python's. Raises ValueError, which begins with `what`, for anything else."""
+    """Returns a value that can be sent: numbers, texts, bytes, lists and maps with text keys;
+    numpy's become Python's. Raises ValueError, which begins with `what`, for anything else."""
     if depth > NESTING_LIMIT:
         raise ValueError(f"{what} nests deeper than {NESTING_LIMIT} levels")
     if isinstance(value, str):
@@ -73,8 +73,8 @@ def label(text: str, limit: int = LABEL_LIMIT) -> str:
 
 
 def printable(text: str) -> str:
-    """Returns a text with control characters, reversed and hidden writing and halves of characters
-    written out, such as \\x1b; line ends and tabs stay."""
+    """Escapes unprintable characters, such as \\x1b, marks that reverse text, and half surrogate
+    pairs; line ends and tabs stay."""
     return text if text.isprintable() else "".join(map(_shown, text))
 
 

@@ -1,1 +1,1 @@
-"""The gateway: an HTTP server through which agents that somebody else wrote call the policy."""
+"""The gateway: an HTTP server through which third-party agents call the policy."""

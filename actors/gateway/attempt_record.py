@@ -1,4 +1,4 @@
-"""Turns the calls of an attempt into its record: conversations, texts and the tape.
+"""Turns the calls of an attempt into its record: conversations, texts, and the tape of all calls.
 
 leaves the agent saw ─► chains root → leaf ─► the main one is the trajectory,
                                               the others its segments; each reply trained once
@@ -24,8 +24,8 @@ Train = Literal["main", "all"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended: its reward in units of full success, the parts of it, a closing remark
-    and the finish."""
+    """How an attempt ended: reward (1.0 is full success), reward parts, closing remark and
+    finish."""
 
     reward: float
     parts: dict[str, float] = field(default_factory=dict)
@@ -71,8 +71,8 @@ class _Chain:
 
 
 def conversations(tree: CallTree, train: Train) -> list[_Chain]:
-    """Returns the trained conversations of an attempt, the main one first, the others from the
-    newest on. `main`: those with the system prompt and the tools of the first call."""
+    """Returns the trained conversations of an attempt: the main one, then the others, newest first.
+    With `train` main, only those with the first call's system prompt and tools."""
     leaves = [leaf for leaf in tree.leaves() if any(not n.constrained for n in leaf.chain())]
     if not leaves:
         return []
@@ -94,7 +94,7 @@ def trajectory(
 ) -> Trajectory:
     """Returns an attempt as a record.
 
-    Raises EnvironmentFailed if there is no call to train, or for a reward that is no number.
+    Raises EnvironmentFailed if there is no call to train, or if the reward is not a number.
     """
     if not abs(outcome.reward) <= LARGEST_REWARD or math.isnan(outcome.reward):
         raise EnvironmentFailed(

@@ -118,8 +118,8 @@ class CallTree:
 
 
 def _blocks(messages: Sequence[AgentMessage]) -> list[tuple[Block, AgentMessage | None]]:
-    """Cuts a conversation at its replies: (messages before a reply, the reply), and at the end the
-    messages after the last reply, with None."""
+    """Cuts a conversation into (messages, the reply to them). The reply is None for the messages
+    after the last reply."""
     blocks: list[tuple[Block, AgentMessage | None]] = []
     block: list[AgentMessage] = []
     for message in messages:
@@ -148,7 +148,7 @@ def _given_key(message: AgentMessage) -> tuple[Any, ...]:
 
 def same_reply(reply: Reply, message: AgentMessage) -> bool:
     """Whether a message is the reply that was sampled: the same text, tools and arguments. Its
-    reasoning may be left out, but not be another."""
+    reasoning may be missing, but not different."""
     reasoning = str(message.get("reasoning_content") or "").strip()
     calls = [_call_key(c["function"]) for c in message.get("tool_calls") or ()]
     return (
@@ -163,7 +163,7 @@ def _call_key(function: dict[str, Any]) -> tuple[str, str]:
 
 
 def canonical(arguments: str) -> str:
-    """Returns JSON text without the differences that mean nothing: spaces and the order of keys."""
+    """Normalises JSON text: spaces and the order of keys."""
     value = plain_arguments(arguments)
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
@@ -175,8 +175,8 @@ def canonical_tools(tools: Sequence[Tool]) -> str:
 def _likeness(
     node: Node | None, replies: Sequence[tuple[Block, AgentMessage | None]]
 ) -> tuple[int, int]:
-    """Counts what the replies of a request have in common with those of a node's conversation: ids
-    of tool calls and reasoning; and how many of them the agent received."""
+    """Compares a request's replies with a node's conversation. Returns how many tool-call ids and
+    reasonings are equal, and how many of the replies the agent received."""
     same, seen = 0, 0
     for known, (_, message) in zip(node.chain() if node else (), replies, strict=False):
         if message is None or known.reply is None:

@@ -141,7 +141,7 @@ class WebApp:
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves the signals of its process alone."""
+    """A server that does not replace the process's signal handlers."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

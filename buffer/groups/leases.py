@@ -156,7 +156,7 @@ def _evaluation(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | N
 
 
 def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wait:
-    """Returns an unheld training group, or a new group, if admission grants it."""
+    """Returns an unheld training group or else a new one; only what admission grants."""
     index = work.index
     unheld = index.unheld("train")
     if not unheld and not index.tasks["train", ""]:

@@ -9,11 +9,10 @@
 
 A trigger is an operation of the buffer, or `clock`: a deadline passes, so that a lease or a draw
 expires, stragglers are given up, or an unfinished group becomes too old. A move from a state to
-itself changes only the group's holder, slots or steps.
-A group that is complete or trained skips `drawn` when its draw is committed or discarded after it
-expired. A group whose slots are resolved expires instead of being complete if it has no trajectory,
-or no contrast and the algorithm needs it. A finished evaluation ends in `complete`, and only such a
-complete group is evicted.
+itself changes only the group's holder, slots or steps. When an expired draw is committed or
+discarded, its groups skip `drawn`. A resolved group expires if it has no trajectory, or if the
+algorithm needs contrast and it has none. A finished evaluation stays `complete`; no other complete
+group is evicted.
 
 MOVES lists every legal move of a group. A slot is open until it is resolved (SLOT_MOVES), and then
 never changes.

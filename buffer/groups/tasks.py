@@ -69,8 +69,8 @@ def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
 
 
 def _without_retries(work: UnitOfWork, row: GroupRow) -> bool:
-    """Decides by the guidance gain of the stored groups whether a new group does without retries.
-    It depends on the store alone, so a service that was restarted decides the same."""
+    """Decides from the guidance gain whether a new group has no retries. The gain depends only on
+    the store, so a restarted service decides the same."""
     finished = (r for r in work.txn.rows(backwards=True) if r.purpose == "train" and r.all_resolved)
     gains = (guidance_gain.of_group(r.attempts) for r in islice(finished, MEASURED_GROUPS))
     known = list(islice((gain for gain in gains if gain.slots), guidance_gain.GROUPS))

@@ -127,7 +127,7 @@ class Writer:
             return [(request, cause) for request in requests]
 
     def _end_waits(self, *, last: bool) -> Results:
-        """Return replies to the draws to hold no longer, or to all held draws if `last`."""
+        """Return replies to the held draws that are due, or to all held draws if `last`."""
         ended = self.handlers.held.take(self.index, self.config.buffer.sampler, last=last)
         reply = STOPS if last else AskAgain()
         return [(request, reply) for request in ended]

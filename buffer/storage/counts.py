@@ -36,7 +36,7 @@ def lasting(row: GroupRow) -> dict[str, int]:
 
 
 def dropped(row: GroupRow) -> Counter[Drop]:
-    """Counts what will never be trained on: failed slots, and all attempts of an expired group."""
+    """Counts results lost to training: failed slots, and all attempts of an expired group."""
     drops: Counter[Drop] = Counter()
     for failure in row.failures:
         role, cause = failure.split("/", 1)

@@ -3,7 +3,7 @@
 Group columns: ids, `state`, `expired` (why, or ""), and the wall-clock second when it entered each
 state. Slot columns: fields of r3l.views.attempt_view.AttemptView; `steps` counts the K turns of the
 policy, `tokens` the tokens sampled for the attempt. `uses`: how many optimizer steps trained on the
-group; `step`: the last of them; `staleness`: versions between the attempt's oldest token and it.
+group; `step`: the last of them; `staleness`: versions from the oldest token to `step`.
 """
 
 from __future__ import annotations

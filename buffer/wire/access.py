@@ -117,8 +117,8 @@ class Access:
     def _trim(self, now: float, *, shut_down: bool) -> None:
         """Return freed memory to the system after connections were shut down.
 
-        Does so at most every FREES_S, the last time FREES_S after the last shutdown. Many small
-        frames would otherwise stay in the heap.
+        Does so at most every FREES_S, until FREES_S after the last shutdown. Otherwise many small
+        frames would stay in the heap.
         """
         if self._trim_at and now >= self._trim_at:
             return_freed_memory()

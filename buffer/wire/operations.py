@@ -152,8 +152,8 @@ class GetStats(Record):
 
 
 class Lease(Record):
-    """A group to explore. `accepted`: results that an earlier holder sent and that stay; `handed`:
-    stored attempts at the task, for the run's explorer (r3l.rollout.explorers).
+    """A group to explore. `accepted`: results of an earlier holder; `handed`: stored attempts at
+    the task, for the run's explorer (r3l.rollout.explorers).
 
     `deadline_s`: seconds until another actor may take the group, unless the lease is renewed.
     """

@@ -252,14 +252,14 @@ class AlgorithmConfig(Section):
 
     @property
     def gates_retries(self) -> bool:
-        """Whether the buffer service leases some groups without retries, by the guidance gain
-        (r3l.algorithms.guidance_gain)."""
+        """Whether the guidance gain (r3l.algorithms.guidance_gain) decides if a group is leased
+        without retries."""
         return False
 
     @property
     def recall(self) -> Recall | None:
-        """Returns the buffer service's rule for choosing the stored attempts that a drawn group
-        recalls; None if there is no recall."""
+        """Returns the rule that chooses stored attempts for a drawn group; None if nothing is
+        recalled."""
         return None
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Checksums of files and of JSON values, so that no damage passes for data.
+"""Checksums of files and of JSON values, so that damage is always noticed.
 
     {"step": 3, "time": 1.5, "checksum": "8f3c0d…"}
 

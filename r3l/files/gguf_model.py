@@ -1,4 +1,4 @@
-"""Makes a Hugging Face model folder of a GGUF file, once, in the user's cache folder.
+"""Converts a GGUF file to a Hugging Face model folder, once, in the user's cache folder.
 
 file.gguf ─► sha256 ─► ~/.cache/r3l/models/NAME-SHA ─► (if missing) a child process converts it
 """
@@ -42,7 +42,7 @@ def smollm2_folder() -> Path:
 
 
 def converted(file: Path, called: str) -> Path:
-    """Returns the model folder made of a GGUF file: from the cache, or made now.
+    """Returns the model folder of a GGUF file, from the cache or converted now.
 
     Raises UserError if transformers cannot read the file; nothing is then kept.
     """

@@ -46,8 +46,8 @@ EVALUATION = "evaluation.json"
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """What the learner has been `doing` since `time`, by the file system's clock; `stamp`: that
-    time in nanoseconds."""
+    """A learner's heartbeat: `doing` since `time`, by the file system's clock; `stamp`: `time` in
+    ns."""
 
     doing: str
     stamp: int
@@ -60,8 +60,8 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class ProcessStatus:
-    """What a process of a run reports about itself. `address`: of the service that it offers;
-    `name`: under which the buffer knows an actor."""
+    """A process's report about itself. `address`: its service's, if it has one; `name`: an actor's
+    name in the buffer."""
 
     state: Literal["starting", "ready", "done"]
     address: str = ""
@@ -227,7 +227,7 @@ class RunFolder:
     # ── health of the learner ───────────────────────────────────────────────────────────
 
     def write_heartbeat(self, doing: str) -> None:
-        """Writes what the learner is doing. If the disk is full, the file is empty but its time is
+        """Writes what the learner is doing. On a full disk the file is empty but its time is
         new."""
         self.heartbeat_file.write_text(doing, encoding="utf-8")
 

@@ -55,7 +55,7 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 def read_json(path: Path, remedy: str, kind: type[T]) -> T | None:
     """Reads a value of type `kind` from a JSON file. Returns None if the file is missing or empty;
     some file systems leave it empty after a power loss. Raises UserError, with the `remedy`, if the
-    file is damaged, also if its checksum is wrong.
+    file is damaged or its checksum is wrong.
     """
     try:
         data = path.read_bytes()
@@ -75,8 +75,8 @@ def read_json(path: Path, remedy: str, kind: type[T]) -> T | None:
 
 @contextmanager
 def whole_folder(final: Path) -> Iterator[Path]:
-    """Makes a folder to fill, and gives it its name when the block ends. An error leaves nothing of
-    it. Raises OSError."""
+    """Makes a folder to fill, and renames it when the block ends; an error removes it. Raises
+    OSError."""
     building = final.absolute().with_name(f"{BUILDING}{final.name}")
     shutil.rmtree(building, ignore_errors=True)  # of a process that was killed
     building.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Modes of new files: only the user who created them may read them, unless R3L_UMASK is set.
+"""Makes new files readable for their owner only, unless R3L_UMASK is set.
 
 Groups, logs and configurations hold prompts, answers and sometimes credentials. `R3L_UMASK=022`
 lets every user of the machine read what a command writes, `R3L_UMASK=027` the user's group.

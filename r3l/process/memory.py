@@ -1,12 +1,11 @@
-"""Memory settings of a process: they return freed memory to the OS and keep garbage collections
-short.
+"""Memory settings of a process: return freed memory to the OS, keep garbage collections short.
 
-glibc returns a freed block at once only if it is larger than a threshold, which it raises up to
-32 MiB as large blocks are freed. Tensors of changing sizes then leave holes in the heap, and the
-process grows as long as it runs. An explicitly set threshold stays fixed. Blocks above it then get
-fresh pages each time, which huge pages make cheap. Blocks below it do not, since fresh small pages
-cost more than filling them (a third of a small policy's step time). Their pages stay allocated, up
-to a limit on free pages at the end of the heap.
+glibc returns a freed block at once only if it is larger than a threshold, which it raises up to 32
+MiB as large blocks are freed. Tensors of changing sizes then leave holes in the heap, and the
+process grows as long as it runs. An explicitly set threshold stays fixed. Blocks above it get fresh
+pages each time, which is cheap with huge pages. Blocks below it reuse pages, because fresh small
+pages are expensive (a third of a small policy's step time). The heap keeps free pages at its end up
+to a limit.
 
 A full garbage collection visits every object of the process. With torch and vLLM imported it takes
 a quarter of a second, during which an actor sends no request and a learner makes no step.

@@ -10,9 +10,9 @@
     learner   at once            is asked at once          without a heartbeat for learner.hang_s
     buffer    after all others   is asked after the others after 20 s, and 2 s after it was asked
 
-The learner needs as long as its micro-batch and its checkpoint take. The launcher ends a run in
-this order (`end_in_order`), and then ends the keeper. If the launcher dies first, the keeper ends
-the run: `python -m r3l.process.run_keeper RUN HANG_S`.
+The learner first finishes its micro-batch and its checkpoint. The launcher ends a run in this order
+(`end_in_order`), and then ends the keeper. If the launcher dies first, the keeper ends the run:
+`python -m r3l.process.run_keeper RUN HANG_S`.
 
 The children of these processes end with them: the engine of an actor (r3l.process.end_with_parent),
 the workers of environments with their helpers (envs.isolation.reaper), and an actor on another

@@ -1,8 +1,7 @@
 """Ends a process that uses torch.
 
 gloo's threads outlive a destroyed process group as long as anything refers to it. Such a thread can
-abort the
-process while the interpreter shuts down, and a successful run then seems to have crashed.
+abort the process while the interpreter shuts down, and a successful run then seems to have crashed.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     open(messages, tools) · <reply> · following(reply, messages) · <reply> · …
 
-The first call of a conversation is rendered whole. What a later call adds is rendered behind a
-short conversation that ends with a reply to the same tools, and cut off after that reply. At the
-start a conversation with tools is encoded in both ways, as in `r3l.rollout.chat`.
+The first call of a conversation is rendered whole. The new messages of a later call are rendered
+after a short made-up conversation with the same tools, whose text is then cut off. At the start a
+test conversation is encoded in both ways, as in `r3l.rollout.chat`.
 """
 
 from __future__ import annotations

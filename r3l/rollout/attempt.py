@@ -39,7 +39,7 @@ attempt earned its reward does not matter."""
 
 
 class ParamsOfStep(Protocol):
-    """Returns the sampling parameters of step k: seeds differ from step to step, temperatures do
+    """Returns the sampling parameters of step k: the seed depends on k, the temperature does
     not."""
 
     def __call__(self, step: int) -> SampleParams: ...
@@ -226,8 +226,7 @@ async def branch(
 async def play(attempt: Attempt, policy: Policy, env: Environment, params: ParamsOfStep) -> None:
     """Plays `attempt` to its end: terminated, truncated, step_limit or context_overflow.
 
-    Raises EnvironmentFailed or EngineFailed; the latter also if the context has no room for a
-    single step.
+    Raises EnvironmentFailed, or EngineFailed, also if the context has no room for one step.
     """
     chat, take_snapshot = policy.chat, getattr(env, "snapshot", None)
     first = len(attempt.actions)

@@ -9,8 +9,8 @@ A response is kept exactly as sampled. What a template adds after a reply ("\\n"
 ChatML's <|im_end|>) belongs to the next turn.
 
 A new ChatFormat encodes a test conversation in both ways, incrementally and with the template at
-once. It refuses the template if the results differ, or if the template writes other messages as it
-writes the policy's own replies.
+once. It refuses the template if the results differ, or if other messages look like the policy's
+replies.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ class ChatFormat:
     """A tokenizer's chat template, cut into the pieces of a growing conversation.
 
     `tokenizer` is a Hugging Face tokenizer with a chat template and an end-of-turn token.
-    `earlier_reasoning`: what to do if a template removes the reasoning (<think>…</think>) of
-    earlier replies, or the <think> that its invitation ends with, which a growing sequence cannot
-    do. "refuse" refuses the template. "keep" keeps the reasoning: the policy reads its earlier
-    thoughts and is trained with them in its context.
-    Raises UserError if the template cannot be cut into increments.
+    `earlier_reasoning`: what to do if a template removes reasoning (<think>…</think>, or the
+    <think> of an invitation) from earlier replies, which a growing sequence cannot do. "refuse"
+    refuses the template; "keep" keeps the reasoning in the context that the policy reads and is
+    trained with. Raises UserError if the template cannot be cut into increments.
     """
 
     def __init__(self, tokenizer: Any, *, earlier_reasoning: EarlierReasoning = "refuse") -> None:
@@ -111,14 +110,15 @@ class ChatFormat:
 
     @property
     def _opens_reasoning(self) -> bool:
-        """Whether the invitation ends with more than stands before earlier replies: <think>."""
+        """Whether the template invites a reply with an extra <think>, which earlier replies
+        lack."""
         return len(self._prompt) > len(self._earlier_prompt) > 0 and self._prompt.startswith(
             self._earlier_prompt
         )
 
     @cached_property
     def _closing(self) -> str:
-        """Returns what the template ends with if it invites no reply (Phi-3: <|endoftext|>)."""
+        """Returns the template's end of a whole conversation (Phi-3: <|endoftext|>), or ""."""
         asked, invited = (self._write(_ASKED, prompt) for prompt in (False, True))
         end = str(getattr(self.tokenizer, "eos_token", None) or "")
         return end if asked.endswith(end) and not invited.startswith(asked) else ""
@@ -130,8 +130,8 @@ class ChatFormat:
 
     @cached_property
     def _has_system(self) -> bool:
-        """Whether a system message is written first, as no reply, and stays where it is when
-        turns are added."""
+        """Whether the template has a system role: its text is no reply, and later turns do not move
+        it."""
         opening = [{"role": "system", "content": _NOTE}, *_ASKED]
         try:
             text = self.render(opening)
@@ -142,8 +142,8 @@ class ChatFormat:
 
     @cached_property
     def _guide(self) -> str:
-        """Returns the role that may speak between a user's message and a reply. The template must
-        also take it after a reply: by their place alone, some take it for a reply."""
+        """Returns the role of a message between a user's and a reply: "system" if the template
+        writes it there and after a reply as a message, not as a reply; else "user"."""
         note = {"role": "system", "content": _NOTE}
         try:
             texts = (self._after_user(note), self._around_reply([note])[1])
@@ -153,8 +153,8 @@ class ChatFormat:
         return "system" if fits else "user"
 
     def _after_user(self, message: Message) -> str:
-        """Returns what the template writes for a message after a user's; "" if it refuses one
-        there or changes the user's."""
+        """Returns the template's text of a message after a user's; "" if it refuses it or changes
+        the user's."""
         asked = self.render(_ASKED)
         try:
             text = self.render([*_ASKED, message])
@@ -163,13 +163,13 @@ class ChatFormat:
         return text.removeprefix(asked) if text.startswith(asked) else ""
 
     def _is_reply(self, text: str) -> bool:
-        """Whether _NOTE stands between what begins and what ends a reply of the policy."""
+        """Whether the text around _NOTE is that around a reply of the policy."""
         before, _, after = text.partition(_NOTE)
         lead = self._earlier_prompt.strip()
         return before.rstrip().endswith(lead) and after.lstrip().startswith(self.end)
 
     def opening(self, system: str, user: str) -> list[Message]:
-        """Returns a conversation's first messages; they are one if the template has no system
+        """Returns a conversation's first messages: one merged message if there is no system
         role."""
         if system and not self._has_system:
             system, user = "", f"{system}\n\n{user}"

@@ -108,8 +108,8 @@ class Prefix(Continued):
 
 class Partial(Continued):
     """Begins a `share` of the groups inside a stored attempt (the partial histories of ExIt, arXiv
-    2509.04575). The stored group is drawn in proportion to its reward variance, the attempt in it
-    at random."""
+    2509.04575). The stored group is drawn in proportion to its reward variance, its attempt at
+    random."""
 
     def choose(self, context: GroupContext, source: RandomSource) -> Sequence[StoredAttempt]:
         groups = [

@@ -68,12 +68,11 @@ async def explore_group(
     """Explores a group and returns one result per slot of its plan.
 
     `emit` is awaited with every result as soon as it exists, and returns the stored result: a
-    refused one comes back as failed, and is not retried. `accepted` holds results of an actor that
-    lost the group: their slots are not played again. `handed`: the stored attempts from which the
-    run's explorer (r3l.rollout.explorers) begins the base attempts. `plan` defaults to the
-    algorithm's plan; `seed` makes sampling repeatable.
-    If an attempt fails, its slot fails and `on_failure` is called. The first error of another kind
-    ends the group.
+    refused one is returned as failed, and is not retried. `accepted`: results of an actor that lost
+    the group; their slots are not played again. `handed`: the stored attempts from which the run's
+    explorer (r3l.rollout.explorers) begins the base attempts. `plan` defaults to the algorithm's
+    plan; `seed` makes sampling repeatable. If an attempt fails, its slot fails and `on_failure` is
+    called. The first error of another kind ends the group.
     """
     algorithm = config.algorithm.build()
     explorer = _Explorer(
@@ -267,7 +266,7 @@ class _Explorer:
         return params
 
     def _seed(self, *path: object) -> int | None:
-        """Returns a 32-bit sampling seed for each place in the group."""
+        """Returns the 32-bit sampling seed of a place in the group."""
         return None if self.seed is None else zlib.crc32(repr((self.seed, *path)).encode())
 
     def _accepted(self, role: str, slot: int) -> SlotResult | None:

@@ -76,9 +76,9 @@ def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
     """Finds the first usable reflection in `text`, with any prose or code fences around it.
 
     `truncated`: sampling stopped at its token budget. Fields other than the five are ignored, and
-    empty text counts as null. An object that gives one key two values is not accepted as JSON.
-    Text is read about RE_READ times at most, however its braces nest.
-    Raises ReflectionError with a cause from CAUSES.
+    empty text counts as null. An object that gives one key two values is not accepted as JSON. Text
+    is read at most about RE_READ times, however deep its braces nest. Raises ReflectionError with a
+    cause from CAUSES.
     """
     first_error: ReflectionError | None = None
     cut, closed = False, 0  # braces before `closed` are part of something that ends

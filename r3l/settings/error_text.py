@@ -91,8 +91,8 @@ def all_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
 def _located(root: type[BaseModel], location: Sequence[int | str]) -> tuple[str, type[BaseModel]]:
     """Returns the key at an error's location, in the form users write, and its section.
 
-    A location also has the algorithm's name after `algorithm`, list indices, and, if a value may
-    have several types, the type that was tried.
+    A location also has the algorithm's name after `algorithm`, list indices, and the type that was
+    tried if a value may have several.
     """
     key: list[str] = []
     holder = root

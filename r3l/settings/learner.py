@@ -30,8 +30,8 @@ class LoraConfig(Section):
 
 
 class JournalConfig(Section):
-    """Published weights that stay in journal/ of the run, each as a patch to the one before. The
-    journal is off unless one of the two is set."""
+    """The journal of published weights in journal/ of the run, each a patch to the previous
+    version. It is off unless one of the two is set."""
 
     versions: int = Field(
         0, ge=0, description="newest published versions that can be rebuilt; 0: no such limit"
@@ -186,7 +186,7 @@ class LearnerConfig(Section):
 
     def saves(self, version: int) -> bool:
         """Whether a checkpoint of `version` is due. Early checkpoints save most steps of a run that
-        dies early, and soon show whether the disk has room."""
+        dies early, and show early whether the disk has room."""
         tenth = self.checkpoint_every // 10
         early = version > 0 and version in (tenth, 2 * tenth, 4 * tenth)
         return early or version % self.checkpoint_every == 0

@@ -37,8 +37,8 @@ def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) ->
 
 
 def module(what: str, path: Path) -> object:
-    """Imports a file as a module, once. Raises UserError, which begins with `what`, if there is no
-    file, or for anything that its code raises."""
+    """Imports a file as a module, once. Raises UserError, which begins with `what`, if the file is
+    missing or its code raises."""
     name = f"r3l_user_{path.stem}"
     known = sys.modules.get(name)
     if known is not None and getattr(known, "__file__", None) == str(path):
@@ -60,7 +60,7 @@ def module(what: str, path: Path) -> object:
 @contextmanager
 def errors_named(what: str) -> Iterator[None]:
     """Turns anything that a user's code raises, even SystemExit, into a UserError that begins with
-    `what`. Ctrl-C stays what it is."""
+    `what`. Ctrl-C stays KeyboardInterrupt."""
     try:
         yield
     except (UserError, KeyboardInterrupt):

@@ -19,10 +19,9 @@ class TapedCall(Record):
     """One call of an agent.
 
     `digest`: of the request's body. `parent`: the earlier call whose conversation it continues, -1
-    for a new conversation. `messages`: those that are new since then. `reply`: the message that the
-    agent got. `asked`: sampling parameters that the agent asked for and did not get. `began` and
-    `seconds`: start after the attempt's own and duration, in seconds. `trained`: whether its reply
-    is trained.
+    for a new conversation. `messages`: the new ones since `parent`. `reply`: the message that the
+    agent got. `asked`: the agent's sampling parameters, which r3l did not use. `began`: seconds
+    after the attempt's start; `seconds`: duration. `trained`: whether its reply is trained.
     """
 
     dialect: str
@@ -40,7 +39,7 @@ class TapedCall(Record):
 
 
 def write_tape(calls: Sequence[TapedCall]) -> bytes:
-    """Compresses a tape. One above LIMIT keeps its calls without the messages."""
+    """Compresses a tape. A tape above LIMIT keeps its calls without the messages."""
     tape = zlib.compress(msgspec.json.encode(list(calls)))
     if len(tape) > LIMIT:
         short = [msgspec.structs.replace(call, messages=()) for call in calls]

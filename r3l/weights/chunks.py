@@ -44,7 +44,7 @@ class Chunk:
     def updated(self, data: Bytes, version: int, width: int) -> Chunk:
         """Makes the next version of this chunk, and a patch to it if the patch is smaller.
 
-        It drops the oldest patches when all together are larger than what they save.
+        It drops the oldest patches while all together exceed HISTORY of the chunk's size.
         """
         patch = encode(self.data, data, base=self.version, version=version, width=width)
         if patch is None:

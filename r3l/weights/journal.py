@@ -2,7 +2,7 @@
 
     journal/
         000000.weights   an anchor: every chunk whole
-        000001.weights   what leads there from 000000: a patch or the whole of each chunk
+        000001.weights   the changes since 000000: a patch or the whole of each chunk
         …
 
 A file is a head and one frame for each chunk. The head is its length in 8 bytes, its checksum

@@ -169,7 +169,6 @@ def digest_of(fingerprint: str) -> str:
 
 
 def fingerprints_agree(one: str, other: str) -> bool:
-    """Whether two fingerprints may belong to the same weights: the parts that both have are
-    equal."""
+    """Whether two fingerprints may be of the same weights: the parts that both have are equal."""
     (first, _, first_set), (second, _, second_set) = one.partition("/"), other.partition("/")
     return first == second and (not first_set or not second_set or first_set == second_set)

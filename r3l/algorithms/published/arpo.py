@@ -1,5 +1,5 @@
-"""ARPO (arXiv 2505.16282): GRPO in which a stored success replaces a member of a group that failed
-entirely."""
+"""ARPO (arXiv 2505.16282): GRPO in which a stored success replaces an attempt of a group without
+reward."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def rescue(
 
 
 def replacing(rewards: Float64, recalled: Bool, *, estimator: Estimator) -> tuple[Float64, Bool]:
-    """MixRecalled: each recalled attempt replaces the worst remaining own attempt of the group; the
-    last one if several are equal."""
+    """MixRecalled: each recalled attempt replaces the group's worst remaining one (last of
+    equals)."""
     keep = np.ones(len(rewards), dtype=np.bool_)
     own = [i for i in range(len(rewards)) if not recalled[i]]
     worst = sorted(own, key=lambda i: (rewards[i], -i))[: int(recalled.sum())]

@@ -48,8 +48,8 @@ class CritiqueGRPOConfig(RatioConfig):
 
 
 def one_refinement(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
-    """Selection: keeps the base attempts. The best refinement replaces the failure that it refined,
-    if it did better. If several are equally good, it is the first."""
+    """Selection: keeps the base attempts. If the best refinement (the first of equals) earned more
+    than the failure it refined, it replaces that failure."""
     keep = np.array([trajectory.role == "base" for trajectory in trajectories], dtype=np.bool_)
     bases = {
         trajectory.slot: index

@@ -100,8 +100,8 @@ def mixed(
     scale: Literal["group", "replayed"],
     std: Std,
 ) -> tuple[Float64, Bool]:
-    """MixRecalled: eq. 3 for all attempts, or only for the recalled ones and plain GRPO for the
-    group's own."""
+    """MixRecalled: applies eq. 3 to all attempts, or only to recalled ones with GRPO for the
+    others."""
     softened = advantages.normalized(rewards, EPS, std=std, factor=alpha)
     keep = np.ones(len(rewards), dtype=np.bool_)
     if scale == "group":
@@ -110,8 +110,8 @@ def mixed(
 
 
 def truncated_failures(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
-    """Selection: in a group that has no success, the attempts that the environment did not end or
-    whose responses were cut off."""
+    """Selection: in a group without success, the attempts that did not terminate or had a response
+    cut off."""
     failed = bool((rewards < SUCCESS).all())
     truncated = [one.finish != "terminated" or one.cut_responses > 0 for one in trajectories]
     return np.array(truncated, dtype=np.bool_) & failed
@@ -124,7 +124,7 @@ def ranked(
     peak_share: float,
     ranking_max: float,
 ) -> Float64:
-    """Replaces the rewards of truncated responses by rewards for their rank among each other, [G].
+    """Replaces the rewards [G] of truncated responses by rewards for their rank.
 
     `entropies`: the token entropies of each of the N truncated responses. E_peak is the mean of the
     k = max(1, ⌊p·L⌋) largest, E_global the mean of all. A response dominates another if its E_peak
