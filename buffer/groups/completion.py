@@ -39,7 +39,7 @@ def give_up_stragglers(work: UnitOfWork, row: GroupRow) -> GroupRow:
     open_slots = [slot for slot in row.plan.slots() if slot not in row.resolved]
     failed = [decode_outcome(_straggler(role, slot)) for role, slot in open_slots]
     work.count("quorums")
-    return finish(work, with_resolved(work, row, failed), "clock", failed)
+    return finish(work, with_resolved(row, failed), "clock", failed)
 
 
 def lacks_contrast(work: UnitOfWork, row: GroupRow) -> bool:
@@ -60,12 +60,10 @@ def expire_without_contrast(
     return work.expire(row, NO_CONTRAST, by, last)
 
 
-def with_resolved(work: UnitOfWork, row: GroupRow, outcomes: Sequence[SlotOutcome]) -> GroupRow:
-    """Returns the row with these slots resolved, and counts failures."""
+def with_resolved(row: GroupRow, outcomes: Sequence[SlotOutcome]) -> GroupRow:
+    """Returns the row with these slots resolved."""
     done = [outcome for outcome in outcomes if outcome.reward is not None]
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-    for outcome in failed:
-        work.drop(outcome.cause, outcome.role, row.task_id)
     versions = [outcome.oldest for outcome in done] + [row.oldest_version] * (
         row.oldest_version >= 0
     )

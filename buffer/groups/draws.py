@@ -15,7 +15,7 @@ from buffer.groups.leases import check_name
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.sampling import samplers, task_history
 from buffer.sampling.samplers import Pick
-from buffer.storage.counts import group_drops
+from buffer.storage.counts import under
 from buffer.storage.rows import DrawRow, GroupRow, LedgerRow, RecalledRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
@@ -81,8 +81,8 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
     ready = index.ready(args.count, work.config.sampler)
     resting = len(index.replayable()) - len(index.replays(work.config.sampler))
     unfinished, unheld = index.count_unfinished("train"), len(index.unheld("train"))
-    expired = group_drops(index.drops)
-    stale, flat = expired.get("stale", 0), expired.get(NO_CONTRAST, 0)
+    expired = under(index.counts, "drop/group")
+    stale, flat = expired["stale"], expired[NO_CONTRAST]
     parts = [f"{ready} of {args.count} groups are ready"]
     if not index.tasks["train", ""]:
         parts.append("no training task is registered")

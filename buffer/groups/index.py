@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from buffer.storage.counts import under
-from buffer.storage.rows import DrawRow, Drop, GroupRow, Progress
+from buffer.storage.rows import DrawRow, GroupRow, Progress
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
 from r3l.records import Purpose
@@ -24,9 +24,9 @@ class Index:
     that got a lease or an open draw. `draws`: open draws. `returned`: for each consumer and
     version, the last draw that was released, expired or rewound since the service started.
     `last_seen`: wall-clock second of the last request of each consumer that holds draws. `tasks`:
-    number of tasks, keyed by purpose and tag; `environments`: of the training tasks, read when a
-    task sampler asks. `counts`, `drops`: see buffer.storage.counts. `reuse`: number of steps that a
-    group may be trained in.
+    number of tasks, keyed by purpose and tag; `environments`: of the training tasks that a task
+    sampler asked for. `counts`: see buffer.storage.counts. `reuse`: number of steps that
+    a group may be trained in.
     """
 
     def __init__(self, reuse: int = 1) -> None:
@@ -40,7 +40,6 @@ class Index:
         self.environments: list[str] = []
         self.tasks: Counter[tuple[Purpose, str]] = Counter()
         self.counts: Counter[str] = Counter()
-        self.drops: Counter[Drop] = Counter()
         self.progress = Progress()
         self.next_group = 1
         self.next_draw = 1
@@ -64,7 +63,6 @@ class Index:
                 purpose, tag = key.split(b"\0", 2)[:2]
                 index.tasks["eval" if purpose == b"eval" else "train", tag.decode()] += 1
             index.counts, index.progress = txn.counts(), txn.progress()
-            index.drops.update(dict(txn.drops()))
             index.next_group = int(txn.last_group()[1:] or 0) + 1
             index.next_draw = txn.last_draw() + 1
             if index.reuse > 1:

@@ -117,7 +117,7 @@ def _accept(
 ) -> GroupRow:
     """Accept results of open slots. The last result finishes the group. So does a result that
     reaches the quorum after the straggler deadline."""
-    filled = with_resolved(work, row, new).with_changes(
+    filled = with_resolved(row, new).with_changes(
         nbytes=row.nbytes + _size(new),
         lease_expired=False,
         deadline=work.now + work.config.lease_s,

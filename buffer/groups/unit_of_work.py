@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,7 +10,7 @@ from buffer.groups import states
 from buffer.groups.index import Index
 from buffer.groups.states import Trigger
 from buffer.storage import counts
-from buffer.storage.rows import DrawRow, Drop, Dropped, GroupRow
+from buffer.storage.rows import DrawRow, GroupRow
 from buffer.storage.transaction import Parts, Txn
 from r3l.config import RunConfig
 from r3l.records import GroupState
@@ -40,7 +39,6 @@ class UnitOfWork:
         self.explorer = config.explorer
         self._progressed = False
         self._counted: set[str] = set()
-        self._dropped: Counter[Drop] = Counter()
 
     def find(self, group_id: str) -> GroupRow | None:
         """Returns the row of a live or closed group; None if it was evicted or never made."""
@@ -79,14 +77,11 @@ class UnitOfWork:
         self._add(counts.evicted(row))
 
     def expire(self, row: GroupRow, cause: str, by: Trigger, last: Parts | None = None) -> GroupRow:
-        """Expire a group; count it and its attempts under `cause`. Its results stay readable.
+        """Expire a group under `cause`. Its results stay readable.
 
         `last`: results not written as parts.
         """
         has_record = not row.unfinished
-        self.drop(cause, "group", row.task_id)
-        self.drop(cause, "base", row.task_id, row.done_base)
-        self.drop(cause, "distilled", row.task_id, row.done - row.done_base)
         row = self.move(row, "expired", by, cause=cause)
         if not has_record:
             self.txn.write_record(row, last)
@@ -107,16 +102,8 @@ class UnitOfWork:
         self.index.counts[name] += amount
         self._counted.add(name)
 
-    def drop(self, cause: str, what: Dropped, task_id: str, amount: int = 1) -> None:
-        """Count groups and slots that will never be trained on."""
-        if amount:
-            self._dropped[cause, what, task_id] += amount
-
     def finish(self) -> None:
         """Write counts and progress; call this last inside the transaction."""
-        for key, amount in self._dropped.items():
-            self.index.drops[key] += amount
-            self.txn.put_drops(key, self.index.drops[key])
         for name in self._counted:
             self.txn.put_count(name, self.index.counts[name])
         if self._progressed:

@@ -56,7 +56,6 @@ class WriteHandlers:
         self.reader_watch = ReaderWatch(store)
         self._store, self._refused = store, refused
         self._actors = stats.ActorReports()
-        self._started = time.monotonic()
         self.held = HeldDraws()
         self.table: dict[str, WriteHandler] = {
             "add_tasks": _needs_only_arguments(tasks.add_tasks),
@@ -133,7 +132,6 @@ class WriteHandlers:
             self._store,
             self._actors,
             self._refused,
-            uptime_s=now - self._started,
             oldest_reader_s=self.reader_watch.oldest_s(now),
         )
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from buffer.groups.draw_deadlines import held_by
 from buffer.groups.index import Index
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.storage.counts import drops_by_task, group_drops, slot_drops, under
+from buffer.storage.counts import slot_drops, under
 from buffer.storage.store import Store
 from buffer.wire.operations import BufferStats
 from r3l.records import GROUP_STATES, Purpose
@@ -47,7 +47,6 @@ def collect(
     store: Store,
     actors: ActorReports,
     refused: Counter[str],
-    uptime_s: float,
     oldest_reader_s: float,
 ) -> BufferStats:
     """Collect the current metrics."""
@@ -57,9 +56,8 @@ def collect(
     return BufferStats(
         train=_states(index, "train"),
         eval=_states(index, "eval"),
-        drops=group_drops(index.drops),
-        slot_drops=slot_drops(index.drops),
-        drops_by_task=drops_by_task(index.drops),
+        drops=dict(under(counts, "drop/group")),
+        slot_drops=slot_drops(counts),
         quorums=counts["quorums"],
         puts=counts["puts"],
         draws=counts["draws"],
@@ -73,15 +71,11 @@ def collect(
         rewound_evicted=counts["rewound_evicted"],
         made=counts["made"],
         evicted=sum(under(counts, "evicted").values()),
-        evicted_bytes=counts["evicted_bytes"],
-        held_bytes=counts["bytes"],
         learner_version=progress.version,
         max_staleness=work.max_staleness,
         tasks=index.tasks["train", ""],
-        epoch=progress.epoch,
         disk_bytes=store.disk_bytes,
         free_bytes=store.free_bytes,
-        uptime_s=uptime_s,
         oldest_reader_s=oldest_reader_s,
         eval_progress={
             tag: (index.eval_done[tag], total)

@@ -1,6 +1,6 @@
 """The tables of a store: names, keys and schema version.
 
-    sys       name -> value                    schema, progress, regraded
+    sys       name -> value                    schema, progress, replies
     count     name -> number                   every count, see buffer.storage.counts
     task      purpose\\0 tag\\0 index -> Task    in registration order
     task_id   purpose\\0 tag\\0 id -> index      makes registration idempotent
@@ -11,7 +11,6 @@
     group     group -> Group                   immutable, written when the group is finished
     history   task id\\0 group -> ''            finished groups of a task, oldest first
     tag       purpose\\0 tag\\0 group -> ''      groups of a purpose and tag, oldest first
-    drop      cause\\0 what\\0 task -> count    groups and slots that will never be trained on
     draw      draw -> DrawRow                  every batch that was drawn
     ledger    step -> LedgerRow                every batch that was trained
 
@@ -25,10 +24,8 @@ from __future__ import annotations
 from r3l.errors import LimitExceeded
 from r3l.records import Purpose, Role
 
-TABLES = tuple(
-    "sys count task task_id state live tomb part group history tag drop draw ledger".split()
-)
-SCHEMA = 4  # version of the tables; that of the records is codec.SCHEMA
+TABLES = tuple("sys count task task_id state live tomb part group history tag draw ledger".split())
+SCHEMA = 5  # version of the tables; that of the records is codec.SCHEMA
 KEY_LIMIT = 400  # bytes of tag and task id together; LMDB's keys end at 511
 
 

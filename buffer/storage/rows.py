@@ -11,8 +11,6 @@ import msgspec
 
 from r3l.records import GroupPlan, GroupState, Integer, Purpose, Record, Role
 
-Dropped = Literal["group", "base", "distilled"]
-Drop = tuple[str, Dropped, str]  # what is never trained on: cause, kind, task id
 DrawOutcome = Literal["open", "trained", "released", "expired", "rewound", "discarded"]
 
 
@@ -218,20 +216,3 @@ class Progress(Record):
         """The newest version that any learner has made. After a learner goes back to a checkpoint,
         engines may still hold this version for a while."""
         return max(self.newest, self.version)
-
-
-class Regraded(Record):
-    """The origin of a regraded store: a copy whose rewards were computed again.
-
-    `store`: folder of the old store; `env`, `options`: the environment; `when`: wall-clock second.
-    `attempts`: number of replayed attempts; `changed`: how many got a different reward; `diverged`:
-    how many were left out because the environment did not repeat what the policy had read.
-    """
-
-    store: str
-    env: str
-    options: dict[str, Any]
-    when: float
-    attempts: int
-    changed: int
-    diverged: int

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Mapping
 from functools import lru_cache
 from itertools import takewhile
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,12 +22,9 @@ from buffer.storage.layout import (
 )
 from buffer.storage.rows import (
     DrawRow,
-    Drop,
-    Dropped,
     GroupRow,
     LedgerRow,
     Progress,
-    Regraded,
     Status,
 )
 from r3l import codec
@@ -37,7 +34,6 @@ from r3l.records import Group, GroupState, Purpose, Record, Role, Task
 Slot = tuple[Role, int]
 Parts = dict[Slot, bytes | memoryview]  # encoded results by role and slot
 R = TypeVar("R", bound=Record)
-_WHAT: dict[str, Dropped] = {what: what for what in get_args(Dropped)}
 
 
 class Txn:
@@ -116,14 +112,6 @@ class Txn:
         """Write the learner's version and the position in the task lists."""
         self.put("sys", b"progress", codec.encode(progress))
 
-    def regraded(self) -> Regraded | None:
-        """The origin of a regraded store; None if the store was not regraded."""
-        return self._read("sys", b"regraded", Regraded)
-
-    def put_regraded(self, source: Regraded) -> None:
-        """Write the origin of a regraded store."""
-        self.put("sys", b"regraded", codec.encode(source))
-
     def counts(self) -> Counter[str]:
         """Returns every count, keyed by name (buffer.storage.counts)."""
         return Counter(
@@ -136,16 +124,6 @@ class Txn:
             self.put("count", name.encode(), u64(number))
         else:
             self.delete("count", name.encode())
-
-    def drops(self) -> Iterator[tuple[Drop, int]]:
-        """Yields every drop with its count."""
-        for key, count in self.scan("drop"):
-            cause, what, task = key.decode().split("\0")
-            yield (cause, _WHAT[what], task), int.from_bytes(count, "big")
-
-    def put_drops(self, drop: Drop, count: int) -> None:
-        """Write how often a drop happened."""
-        self.put("drop", "\0".join(drop).encode(), u64(count))
 
     # ── tasks ───────────────────────────────────────────────────────────────────────────
 

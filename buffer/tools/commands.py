@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 from msgspec.structs import asdict
@@ -26,46 +24,38 @@ _store = click.option(
 
 
 @click.command()
-@click.option("--endpoint", help="address of a running service, tcp://HOST:PORT")
-@click.option(
-    "--store",
-    "folder",
-    type=store_path,
-    help="run, or folder of a store, which is only read",
-)
+@click.option("--endpoint", required=True, help="address of the service, tcp://HOST:PORT")
 @click.option("--keys", type=click.Path(path_type=Path), help="client.json that keygen wrote")
-def stats(endpoint: str | None, folder: Path | None, keys: Path | None) -> None:
-    """Print the metrics of a running service, or the groups and drops of a store, as JSON."""
-    if endpoint is not None:
-        with BufferClient(endpoint, name="r3l-buffer stats", keys=keys) as client:
-            echo(json.dumps(asdict(client.stats()), indent=2))
-    elif folder is not None:
-        with Store(folder, read_only=True) as store:
-            echo(json.dumps(store_reads.summary(store), indent=2))
-    else:
-        raise click.UsageError("give --endpoint or --store")
-
-
-@click.command()
-@_store
-@click.option("--limit", default=50, show_default=True, help="newest groups to show")
-def ls(folder: Path, limit: int) -> None:
-    """List groups, one per line, newest last."""
-    _list(folder, lambda row: True, limit)
+def stats(endpoint: str, keys: Path | None) -> None:
+    """Print the metrics of a running service as JSON."""
+    with BufferClient(endpoint, name="r3l-buffer stats", keys=keys) as client:
+        echo(json.dumps(asdict(client.stats()), indent=2))
 
 
 @click.command(epilog=f"Names a filter may use: {', '.join(sorted(group_facts.NAMES))}.")
 @_store
-@click.argument("text")
+@click.argument("text", metavar="[FILTER]", default="")
 @click.option("--limit", default=50, show_default=True, help="newest groups to show")
-def query(folder: Path, text: str, limit: int) -> None:
-    """List the groups that pass a filter, such as "reward > 0.5 and env == 'workshop'".
+def ls(folder: Path, text: str, limit: int) -> None:
+    """List groups, one per line, newest last.
 
-    A filter has comparisons, `in` with a list, and, or, not. `reward` is the best reward of a
-    group's trajectories. A group that has no trajectory has the reward None: only
-    `reward == None` finds it.
+    FILTER, such as "reward > 0.5 and env == 'workshop'", has comparisons, `in` with a list, and,
+    or, not. `reward` is the best reward of a group's trajectories; `done == 0` finds the groups
+    without any.
     """
-    _list(folder, group_facts.parse_filter(text), limit)
+    accepts = group_facts.parse_filter(text) if text else None
+    with Store(folder, read_only=True) as store:
+        found = [row for row in store_reads.rows(store) if accepts is None or accepts(row)]
+    for row in found[-limit:] if limit > 0 else []:
+        rewards = "no reward"
+        if row["reward"] is not None:
+            rewards = f"reward {row['reward']:.2f} mean {row['mean_reward']:.2f}"
+        echo(
+            f"{row['group']}  {row['purpose']:5} {row['state']:8} {row['resolved']}/{row['slots']} "
+            f"slots  {rewards}  version {row['version']}  {row['env']}/{row['task']}  {row['tag']} "
+            f"{row['cause']}".rstrip()
+        )
+    echo(f"{len(found)} groups", err=True)
 
 
 @click.command()
@@ -132,22 +122,7 @@ def compact(folder: Path, target: Path) -> None:
     echo(str(target))
 
 
-COMMANDS = (stats, ls, query, show, replay, export, verify, compact)
-
-
-def _list(folder: Path, accepts: Callable[[Any], bool], limit: int) -> None:
-    with Store(folder, read_only=True) as store:
-        found = [row for row in store_reads.rows(store) if accepts(row)]
-    for row in found[-limit:] if limit > 0 else []:
-        rewards = "no reward"
-        if row["reward"] is not None:
-            rewards = f"reward {row['reward']:.2f} mean {row['mean_reward']:.2f}"
-        echo(
-            f"{row['group']}  {row['purpose']:5} {row['state']:8} {row['resolved']}/{row['slots']} "
-            f"slots  {rewards}  version {row['version']}  {row['env']}/{row['task']}  {row['tag']} "
-            f"{row['cause']}".rstrip()
-        )
-    echo(f"{len(found)} groups", err=True)
+COMMANDS = (stats, ls, show, replay, export, verify, compact)
 
 
 def _full_id(text: str) -> str:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from buffer.sampling import task_history
 from buffer.storage import counts, folder_lock
-from buffer.storage.rows import Drop, GroupRow, Progress
+from buffer.storage.rows import GroupRow, Progress
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
 from r3l import codec
@@ -69,7 +69,7 @@ class _Copy:
     def __init__(self, target: Store) -> None:
         self._target, self._last = target, 0
         self._tasks: dict[str, int] = {}
-        self._counts, self._drops = Counter[str](), Counter[Drop]()
+        self._counts = Counter[str]()
 
     def add(
         self, finished: Iterator[tuple[GroupRow, Group]], on_group: Callable[[Group], object]
@@ -88,8 +88,6 @@ class _Copy:
         with self._target.write() as txn:
             for name, number in self._counts.items():
                 txn.put_count(name, number)
-            for drop, number in self._drops.items():
-                txn.put_drops(drop, number)
             txn.put_progress(Progress(closed=True))
 
     def _put(self, txn: Txn, before: GroupRow, group: Group) -> None:
@@ -108,4 +106,3 @@ class _Copy:
         txn.add_row(row)
         txn.put_record(row, codec.encode(group))
         self._counts.update(counts.added(None, row))
-        self._drops.update(counts.dropped(row))

@@ -1,12 +1,12 @@
 """Named facts of a group, and filters over them, such as `reward > 0.5 and env == 'workshop'`.
 
-A comparison with None is false, except for `== None` and `!= None`.
+A group without a trajectory has no reward: every comparison of it is false, except `!=`.
 """
 
 from __future__ import annotations
 
 import ast
-import operator
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,16 +18,8 @@ NAMES = frozenset(
     "group task env purpose tag state cause actor reward mean_reward min_reward contrast "
     "version slots resolved done step uses bytes".split()
 )
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.In: lambda value, many: value in many,
-    ast.NotIn: lambda value, many: value not in many,
-}
+_FILTER = (ast.BoolOp, ast.UnaryOp, ast.Compare, ast.Name, ast.Constant, ast.List, ast.Tuple,
+           ast.boolop, ast.cmpop, ast.Not, ast.USub, ast.Load)  # fmt: skip
 Row = Mapping[str, Any]
 Filter = Callable[[Row], bool]
 EXAMPLE = "a filter is like reward > 0.5 and env == 'workshop'"
@@ -63,60 +55,32 @@ def parse_filter(text: str) -> Filter:
     """Parse a filter over groups. It may have names, constants, comparisons, `in` with a list,
     `and`, `or` and `not`; raises UserError for anything else."""
     try:
-        tree = ast.parse(text, mode="eval").body
+        tree = ast.parse(text, mode="eval")
+        _check(tree.body, text)
+        code = compile(tree, "filter", "eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         why = error.msg if isinstance(error, SyntaxError) else "it is too deep"
-        raise UserError(f"query {text!r:.80}: cannot be parsed ({why}); {EXAMPLE}") from None
-    _check(tree, text)
+        raise UserError(f"filter {text!r:.80}: cannot be parsed ({why}); {EXAMPLE}") from None
 
     def accepts(row: Row) -> bool:
-        try:
-            return bool(_value(tree, row))
+        values = {name: math.nan if value is None else value for name, value in row.items()}
+        try:  # safe: _check allows neither calls nor attributes
+            return bool(eval(code, {"__builtins__": {}}, values))
         except TypeError as error:
-            raise UserError(f"query {text!r:.80}: {error}") from None
-        except RecursionError:
-            raise UserError(f"query {text!r:.80}: is nested too deeply; shorten it") from None
+            raise UserError(f"filter {text!r:.80}: {error}") from None
 
     return accepts
 
 
-def _check(node: ast.expr, text: str) -> None:
-    """Raise UserError if a filter cannot be evaluated on every row."""
-    known = (ast.BoolOp, ast.UnaryOp, ast.Compare, ast.Name, ast.Constant, ast.List, ast.Tuple)
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Name) and inner.id not in NAMES:
+def _check(tree: ast.expr, text: str) -> None:
+    """Raise UserError if a filter has anything but names, constants and comparisons."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id not in NAMES:
             raise UserError(
-                f"query {text!r:.80}: unknown name {inner.id!r}; "
+                f"filter {text!r:.80}: unknown name {node.id!r}; "
                 f"choose from {', '.join(sorted(NAMES))}"
             )
-        operators = (ast.boolop, ast.cmpop, ast.Not, ast.USub, ast.Load)
-        if isinstance(inner, ast.Is | ast.IsNot) or not isinstance(inner, known + operators):
+        if isinstance(node, ast.Is | ast.IsNot) or not isinstance(node, _FILTER):
             raise UserError(
-                f"query {text!r:.80}: a {type(inner).__name__.lower()} is not supported; {EXAMPLE}"
+                f"filter {text!r:.80}: a {type(node).__name__.lower()} is not supported; {EXAMPLE}"
             )
-
-
-def _value(node: ast.expr, row: Row) -> Any:
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.Name):
-        return row[node.id]
-    if isinstance(node, ast.List | ast.Tuple):
-        return [_value(inner, row) for inner in node.elts]
-    if isinstance(node, ast.UnaryOp):
-        value = _value(node.operand, row)
-        return -value if isinstance(node.op, ast.USub) else not value
-    if isinstance(node, ast.BoolOp):
-        values = (_value(inner, row) for inner in node.values)
-        return all(values) if isinstance(node.op, ast.And) else any(values)
-    assert isinstance(node, ast.Compare)
-    left = _value(node.left, row)
-    for comparison, right_node in zip(node.ops, node.comparators, strict=True):
-        right = _value(right_node, row)
-        equality = isinstance(comparison, ast.Eq | ast.NotEq)
-        if (left is None or right is None) and not equality:
-            return False
-        if not _COMPARE[type(comparison)](left, right):
-            return False
-        left = right
-    return True

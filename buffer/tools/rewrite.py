@@ -1,11 +1,10 @@
 """Copies a store and replaces results of its groups. Nothing else changes.
 
-store ─► compacted copy ─► each changed group: record or parts, row, counts, drops ─► new folder
+store ─► compacted copy ─► each changed group: record or parts, row, counts ─► new folder
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,11 +32,9 @@ def put_group(txn: Txn, group: Group) -> None:
     before = txn.existing_row(group.group_id)
     parts = {(r.role, r.slot): codec.encode(r) for r in group.results}
     after = _row(before, group, parts)
+    known = txn.counts()
     for name, change in counts.added(before, after).items():
-        txn.put_count(name, txn.counts()[name] + change)
-    known = Counter(dict(txn.drops()))
-    for drop, number in (counts.dropped(after) - counts.dropped(before)).items():
-        txn.put_drops(drop, known[drop] + number)
+        txn.put_count(name, known[name] + change)
     txn.put_row(after)
     txn.put_results(after, group, parts)
 

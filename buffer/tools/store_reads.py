@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from msgspec.structs import asdict
-
 from buffer.client.calls import Draw
 from buffer.sampling import task_history
-from buffer.storage import counts, result_checksums
+from buffer.storage import result_checksums
 from buffer.storage.rows import DrawRow, TrainedAttempt
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
@@ -30,22 +27,6 @@ def row(store: Store, group_id: str) -> dict[str, Any]:
     """Returns the facts of a group; raises NotFound if it is not stored."""
     with store.read() as txn:
         return group_facts.facts(txn, txn.existing_row(group_id))
-
-
-def summary(store: Store) -> dict[str, Any]:
-    """Returns group counts, keyed by purpose and state, the drops like in BufferStats, and the
-    source of a regraded store."""
-    groups = Counter(f"{row['purpose']}/{row['state']}" for row in rows(store))
-    with store.read() as txn:
-        drops = Counter(dict(txn.drops()))
-        source = txn.regraded()
-    return {
-        "groups": groups,
-        "drops": counts.group_drops(drops),
-        "slot_drops": counts.slot_drops(drops),
-        "drops_by_task": counts.drops_by_task(drops),
-        **({} if source is None else {"regraded": asdict(source)}),
-    }
 
 
 def group(store: Store, group_id: str) -> Group:

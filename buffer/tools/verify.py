@@ -11,7 +11,7 @@ from lmdb import verify as lmdb_verify
 from buffer.groups.states import broken_rule
 from buffer.storage import counts, result_checksums
 from buffer.storage.layout import history_key, tag_prefix, u64
-from buffer.storage.rows import DrawRow, Drop, GroupRow
+from buffer.storage.rows import DrawRow, GroupRow
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn, read_group
 from r3l import codec
@@ -136,12 +136,11 @@ def _differences(table: str, expected: set[Any], found: set[Any]) -> Iterator[st
 
 
 def _count_problems(txn: Txn) -> Iterator[str]:
-    """Compares counts and drops with the sums over all group rows."""
-    added, drops, names = Counter[str](), Counter[Drop](), set[str]()
+    """Compares counts with the sums over all group rows."""
+    added, names = Counter[str](), set[str]()
     for row in txn.rows():
         names.add(row.group_id)
         added.update(counts.added(None, row))
-        drops.update(counts.dropped(row))
     written, tombs = txn.counts(), txn.size("tomb")
     for name in sorted(added.keys() | {n for n in written if n.startswith("group/")}):
         lasting = not name.startswith(("group/", "bytes"))
@@ -153,8 +152,6 @@ def _count_problems(txn: Txn) -> Iterator[str]:
         yield f"count draws: {written['draws']}, but there are {txn.size('draw')}"
     if sum(counts.under(written, "evicted").values()) != tombs:
         yield f"count evicted: differs from the {tombs} tombs"
-    for drop, number in (drops - Counter(dict(txn.drops()))).items():
-        yield f"drop {'/'.join(drop)}: is {number} less than the sum over the groups"
     for table in ("group", "part"):
         for key in txn.keys(table):
             if (name := key.split(b"\0")[0].decode()) not in names:

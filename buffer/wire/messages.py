@@ -33,7 +33,7 @@ from r3l.errors import (
 )
 from r3l.records import Record
 
-PROTOCOL = 6
+PROTOCOL = 7
 MESSAGE_LIMIT = codec.RECORD_LIMIT + (1 << 20)  # bytes; a larger frame ends the connection
 REQUESTS_IN_FLIGHT = 256  # requests a client may have waiting for a reply
 HOLD_LIMIT_S = 3600.0  # seconds a reply may be held back

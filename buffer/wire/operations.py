@@ -230,14 +230,12 @@ class BufferStats(Record):
 
     Groups and results now:
     - `train`, `eval`: groups in each state; `eval_progress`: (finished, all) for each tag
-    - `held_bytes`: size of the results of all groups
     - `drawn_by`: groups of each consumer in draws that are neither committed nor released
 
     Counted since the store was created:
     - `made`: groups, the sum of `train`, `eval` and `evicted`
     - `drops`: expired groups for each cause
-    - `slot_drops`: failed slots, and attempts lost with their group, keyed by "role/cause";
-      `drops_by_task`: the same for each of the tasks that lost most
+    - `slot_drops`: failed slots, and attempts lost with their group, keyed by "role/cause"
     - `quorums`: groups completed without their stragglers
     - `rewound`: groups of steps that a learner rewound; `rewound_evicted` of them had been evicted
       and still count as `trained`
@@ -255,7 +253,6 @@ class BufferStats(Record):
     eval: dict[str, int] = msgspec.field(default_factory=dict)
     drops: dict[str, int] = msgspec.field(default_factory=dict)
     slot_drops: dict[str, int] = msgspec.field(default_factory=dict)
-    drops_by_task: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
     quorums: int = 0
     puts: int = 0
     draws: int = 0
@@ -269,15 +266,11 @@ class BufferStats(Record):
     rewound_evicted: int = 0
     made: int = 0
     evicted: int = 0
-    evicted_bytes: int = 0
-    held_bytes: int = 0
     learner_version: int = 0
     max_staleness: int = 0
     tasks: int = 0
-    epoch: int = 0
     disk_bytes: int = 0
     free_bytes: int = 0
-    uptime_s: float = 0.0
     oldest_reader_s: float = 0.0
     eval_progress: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     actors: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)

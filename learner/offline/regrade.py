@@ -18,7 +18,6 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
-from buffer.storage.rows import Regraded
 from buffer.storage.store import Store
 from buffer.storage.store_path import store_path
 from buffer.tools import store_reads
@@ -27,6 +26,7 @@ from envs.isolation.pool import environments_of_all
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EpisodeError, ReplayDiverged, UserError
+from r3l.files.whole_file import write_json
 from r3l.process.command_line import echo
 from r3l.records import Group, SlotResult, Task, Trajectory
 from r3l.rollout.attempt import regraded
@@ -124,18 +124,9 @@ class Regrader:
                         put_group(txn, new)
             if not self.tally.attempts:
                 raise UserError(f"store {source.folder}: holds no attempt; give the store of a run")
-            tally = self.tally
-            link = Regraded(
-                store=str(source.folder.resolve()),
-                env=env.title,
-                options=dict(env.options),
-                when=time.time(),
-                attempts=tally.attempts,
-                changed=tally.changed,
-                diverged=tally.diverged,
-            )
-            with copy.write() as txn:
-                txn.put_regraded(link)
+            origin = {"store": str(source.folder.resolve()), "env": env.title, "when": time.time()}
+            origin |= {"options": dict(env.options), **asdict(self.tally)}
+            write_json(copy.folder / "regraded.json", origin)
 
     async def _group(self, group: Group, make_env: Callable[[Task], Environment]) -> Group:
         """Regrades a group."""

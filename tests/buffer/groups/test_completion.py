@@ -18,7 +18,8 @@ def test_a_group_without_any_trajectory_is_expired_with_its_cause(desk, tasks):
     desk.put(group, SlotResult("distilled", 0, "not_triggered"))
     assert desk.row(group).state == "expired"
     assert (
-        counts.group_drops(desk.index.drops) == {"no_trajectories": 1} and desk.index.in_flight == 0
+        counts.under(desk.index.counts, "drop/group") == {"no_trajectories": 1}
+        and desk.index.in_flight == 0
     )
 
 
@@ -50,7 +51,7 @@ def test_a_group_with_a_quorum_is_completed_after_its_deadline_and_names_its_str
     record = _record(quorum, group)
     assert record.state == "complete" and record.unresolved == []
     assert record.stragglers == [("base", 1), ("distilled", 0)]
-    assert counts.slot_drops(quorum.index.drops) == {"base/straggler": 1, "distilled/straggler": 1}
+    assert counts.slot_drops(quorum.index.counts) == {"base/straggler": 1, "distilled/straggler": 1}
     assert quorum.index.counts["quorums"] == 1
     assert quorum.draw(1).groups == (group,)
 

@@ -7,7 +7,7 @@ import pytest
 from buffer import BufferClient
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage import counts
-from buffer.storage.counts import group_drops
+from buffer.storage.counts import under
 from buffer.storage.rows import TrainedAttempt
 from buffer.tools.verify import verify
 from buffer.wire.operations import Wait
@@ -30,7 +30,7 @@ def test_no_drawn_group_is_older_than_the_limit_and_expired_ones_are_counted(des
     old, edge = desk.complete(version=0), desk.complete(version=1)
     assert desk.draw(1, version=2).groups == (edge,)
     assert desk.row(old).cause == "stale"
-    assert counts.group_drops(desk.index.drops) == {"stale": 1}
+    assert counts.under(desk.index.counts, "drop/group") == {"stale": 1}
 
 
 def test_a_draw_at_an_impossible_version_is_refused_and_expires_nothing(desk, tasks):
@@ -132,7 +132,7 @@ def test_a_discarded_batch_expires_with_its_cause_and_is_never_drawn_again(desk,
     with pytest.raises(Conflict, match="was discarded"):
         desk.commit(bad.draw_id, 1)
     desk.reopen()
-    assert group_drops(desk.index.drops) == {"not_finite": 2}
+    assert under(desk.index.counts, "drop/group") == {"not_finite": 2}
     desk.commit(good.draw_id, 1)
     assert desk.set_version(0) == 2
     assert desk.draw(2, version=0).groups == good.groups
@@ -206,7 +206,7 @@ def test_a_group_without_contrast_is_replaced_and_named_by_the_next_draw(make_de
     draw = desk.draw(2)
     assert (draw.groups, draw.replaced) == (tuple(good), tuple(flat))
     assert {desk.row(group).cause for group in flat} == {"no_contrast"}
-    assert group_drops(desk.index.drops) == {"no_contrast": 4}
+    assert under(desk.index.counts, "drop/group") == {"no_contrast": 4}
     desk.commit(draw.draw_id, 1)
     assert desk.draw(1, 1) is None
     last = desk.complete(1, rewards=(0.0, 1.0))

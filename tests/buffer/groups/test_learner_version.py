@@ -2,7 +2,7 @@
 
 import pytest
 
-from buffer.storage.counts import group_drops
+from buffer.storage.counts import under
 from buffer.wire import operations
 from r3l.errors import RecordError
 
@@ -45,7 +45,7 @@ def test_a_lowered_staleness_limit_holds_for_leases_and_draws_and_survives_a_res
     desk.set_version(3)
     assert isinstance(desk.lease(version=1), operations.Wait)
     assert desk.draw(2, version=3) is None
-    assert group_drops(desk.index.drops) == {"stale": 2}
+    assert under(desk.index.counts, "drop/group") == {"stale": 2}
 
 
 def test_a_learner_resumed_from_an_older_checkpoint_trains_forgotten_steps_again(desk, tasks):

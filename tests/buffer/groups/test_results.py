@@ -47,7 +47,7 @@ def test_a_finished_group_is_one_record_and_its_parts_are_gone(desk, tasks, done
     assert record.state == "complete" and record.fingerprints == {0: "abc"}
     assert [r.status for r in record.results] == ["done", "failed"]
     assert set(record.times) == {"leased", "filling", "complete"}
-    assert counts.slot_drops(desk.index.drops) == {"base/engine": 1}
+    assert counts.slot_drops(desk.index.counts) == {"base/engine": 1}
 
 
 def test_a_repeated_put_changes_nothing_even_after_training(desk, tasks, done):
@@ -106,10 +106,9 @@ def test_expired_attempts_are_counted_by_cause_role_and_task_over_a_restart(desk
     desk.set_version(5)
     assert desk.draw(1, version=5) is None  # too old by now
     for _ in range(2):
-        lost = desk.index.drops
-        assert counts.group_drops(lost) == {"stale": 1}
+        lost = desk.index.counts
+        assert counts.under(lost, "drop/group") == {"stale": 1}
         assert counts.slot_drops(lost) == {"base/env": 1, "base/stale": 1, "distilled/stale": 2}
-        assert counts.drops_by_task(lost) == {"t0": counts.slot_drops(lost)}
         desk.reopen()
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.storage.counts import group_drops, slot_drops
+from buffer.storage.counts import slot_drops, under
 from r3l.errors import IllegalMove, NotFound
 from r3l.records import GroupPlan
 
@@ -24,7 +24,7 @@ def begin(desk):
 
 def stored(desk):
     with desk.store.read() as txn:
-        return txn.counts(), txn.progress(), dict(txn.drops())
+        return txn.counts(), txn.progress()
 
 
 def test_counts_and_progress_are_written_when_the_work_is_finished(desk, begin):
@@ -32,14 +32,12 @@ def test_counts_and_progress_are_written_when_the_work_is_finished(desk, begin):
         work.count("leases", 3)
         work.count("leases")
         work.update_progress(version=5)
-        work.drop("stale", "base", "t", 2)
         assert stored(desk)[1].version != 5
 
     begin(change)
-    counted, progress, drops = stored(desk)
+    counted, progress = stored(desk)
     assert counted["leases"] == desk.index.counts["leases"] == 4
     assert progress == desk.index.progress and progress.version == 5
-    assert drops == {("stale", "base", "t"): 2} == desk.index.drops
 
 
 def test_every_change_of_a_row_is_in_the_store_the_index_and_the_counts(desk, begin, tasks):
@@ -66,8 +64,8 @@ def test_an_expired_group_counts_its_attempts_by_role_and_keeps_them_readable(
     group = desk.lease(plan=GroupPlan(2, 1)).group_id
     desk.put(group, [done("base", 0), done("distilled", 0)])
     begin(lambda work: work.expire(work.row(group), "stale", "clock"))
-    assert group_drops(desk.index.drops) == {"stale": 1}
-    assert slot_drops(desk.index.drops) == {"base/stale": 1, "distilled/stale": 1}
+    assert under(desk.index.counts, "drop/group") == {"stale": 1}
+    assert slot_drops(desk.index.counts) == {"base/stale": 1, "distilled/stale": 1}
     assert desk.row(group).times["expired"] == desk.now
     with desk.store.read() as txn:
         assert txn.size("part") == 0 and txn.group_bytes(txn.row(group))

@@ -97,7 +97,6 @@ def contents(store):
             "ledger": [plain(step) for step in txn.steps()],
             "tombs": [key.decode() for key, _ in txn.scan("tomb")],
             "counts": dict(txn.counts()),
-            "drops": sorted(["/".join(drop), number] for drop, number in txn.drops()),
             "progress": plain(txn.progress()),
         }
 

@@ -54,22 +54,7 @@ def test_a_finished_evaluation_is_counted_once_and_stays_counted_after_its_evict
 def test_drops_of_a_group_are_its_failures_and_all_of_it_if_it_expired():
     played = (("base", 0), ("distilled", 0), ("distilled", 1))
     row = NEW.with_changes(played=played, failures=("base/engine",), state="complete")
-    assert counts.dropped(row) == {("engine", "base", "t"): 1}
-    expired = counts.dropped(row.with_changes(state="expired", cause="stale"))
-    assert counts.group_drops(expired) == {"stale": 1}
+    assert counts.lasting(row) == {"drop/base/engine": 1}
+    expired = counts.lasting(row.with_changes(state="expired", cause="stale"))
+    assert counts.under(expired, "drop/group") == {"stale": 1}
     assert counts.slot_drops(expired) == {"base/engine": 1, "base/stale": 1, "distilled/stale": 2}
-
-
-def test_drops_by_task_show_the_tasks_with_the_most(monkeypatch):
-    monkeypatch.setattr(counts, "TASKS_SHOWN", 2)
-    drops = Counter({("env", "base", f"t{n}"): n for n in range(1, 5)})
-    drops["stale", "group", "t1"] = 99  # groups do not count here
-    assert counts.drops_by_task(drops) == {"t4": {"base/env": 4}, "t3": {"base/env": 3}}
-
-
-def test_drops_by_task_show_the_tasks_with_the_most_and_no_group_drops():
-    drops = Counter({("env", "base", f"t{n}"): n for n in range(1, 100)})
-    drops["stale", "group", "t1"] = 1000  # its attempts are counted by themselves
-    shown = counts.drops_by_task(drops)
-    assert list(shown) == [f"t{n}" for n in range(99, 99 - counts.TASKS_SHOWN, -1)]
-    assert shown["t99"] == {"base/env": 99}

@@ -119,7 +119,7 @@ def test_reading_leaves_every_byte_of_the_file(filled, tmp_path):
     file = filled.folder / "data.mdb"
     before = hashlib.sha256(file.read_bytes()).hexdigest()
     for command in (
-        ["stats"], ["ls"], ["query", "reward > 0"], ["show", "g0000000003"], ["replay", "2"],
+        ["ls"], ["ls", "reward > 0"], ["show", "g0000000003"], ["replay", "2"],
         ["verify"], ["export"], ["compact", str(tmp_path / "copy")],
     ):  # fmt: skip
         run = [command[0], "--store", str(filled.folder), *command[1:]]

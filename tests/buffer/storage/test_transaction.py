@@ -44,11 +44,6 @@ def test_a_count_of_zero_is_no_key(txn):
     assert txn.counts() == {"draws": 1} and txn.size("count") == 1
 
 
-def test_drops_keep_cause_role_and_task(txn):
-    txn.put_drops(("stale", "base", "a/b c"), 2)
-    assert list(txn.drops()) == [(("stale", "base", "a/b c"), 2)]
-
-
 def test_the_newest_group_is_found_even_if_it_was_evicted(desk, tasks, done):
     desk.add(tasks(2))
     with desk.store.read() as txn:

@@ -85,7 +85,7 @@ def test_a_damaged_record_is_never_drawn_and_its_group_expires(filled) -> None:
     damage(filled.store, "group", first.encode())
     assert "1 of 2 groups are ready" in filled.shortage(2, 4)
     assert (filled.row(first).state, filled.row(first).cause) == ("expired", "damaged")
-    assert filled.index.drops["damaged", "group", filled.row(first).task_id] == 1
+    assert filled.index.counts["drop/group/damaged"] == 1
 
 
 def test_a_store_with_a_damaged_row_is_not_served_and_says_why(filled) -> None:

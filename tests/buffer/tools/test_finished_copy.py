@@ -63,7 +63,7 @@ def test_trained_and_expired_groups_are_complete_again_and_the_copy_is_sound(tmp
         names = [row["group"] for row in rows]
         assert names == ["g0000000001", "g0000000003", "g0000000004"]
         assert {(row["state"], row["cause"], row["uses"]) for row in rows} == {("complete", "", 0)}
-        assert verify(copy) == [] and store_reads.summary(copy)["groups"] == {"train/complete": 3}
+        assert verify(copy) == []
         for name in names:
             theirs, ours = store_reads.group(source, name), store_reads.group(copy, name)
             assert [r.trajectory.token_ids.tolist() for r in ours.results] == [
