@@ -21,8 +21,6 @@ from r3l.algorithms.algorithm import (
     Algorithm,
     EntropyRanking,
     Float64,
-    Shaping,
-    unshaped,
 )
 from r3l.algorithms.published.grpo import RatioConfig
 from r3l.algorithms.recall import Recall
@@ -50,9 +48,6 @@ class R3Config(RatioConfig):
         gt=0,
         description="α, which the deviation of a group with recalled attempts is multiplied by",
     )
-    scale: Literal["group", "replayed"] = Field(
-        "group", description="α holds for every member of such a group, or for the recalled alone"
-    )
     ranking: bool = Field(
         True, description="rank the truncated responses of groups without a success by entropy"
     )
@@ -61,10 +56,6 @@ class R3Config(RatioConfig):
     )
     ranking_max: float = Field(
         0.5, ge=0, lt=1, description="R_max, reward of the truncated response that ranks first"
-    )
-    length_bonus: bool = Field(False, description="add 1 − length / length_limit to a success")
-    length_limit: int = Field(
-        32768, ge=1, description="L_max, response tokens from which there is no bonus"
     )
 
     @property
@@ -77,36 +68,21 @@ class R3Config(RatioConfig):
 
     def build(self) -> Algorithm:
         """Builds R³: N base attempts with the clipped ratio loss, followed by recalled ones."""
-        shaping: Shaping = unshaped
-        if self.length_bonus:
-            shaping = partial(shorter_is_better, limit=self.length_limit)
         ranking = None
         if self.ranking:
             rewards = partial(ranked, peak_share=self.peak_share, ranking_max=self.ranking_max)
             ranking = EntropyRanking(truncated_failures, rewards)
         return replace(
             super().build(),
-            shaping=shaping,
             ranking=ranking,
-            mix_recalled=partial(mixed, alpha=self.alpha, scale=self.scale, std=self.std),
+            mix_recalled=partial(mixed, alpha=self.alpha, std=self.std),
         )
 
 
-def mixed(
-    rewards: Float64,
-    recalled: Bool,
-    *,
-    alpha: float,
-    scale: Literal["group", "replayed"],
-    std: Std,
-) -> tuple[Float64, Bool]:
-    """MixRecalled: applies eq. 3 to all attempts, or only to recalled ones with GRPO for the
-    others."""
+def mixed(rewards: Float64, recalled: Bool, *, alpha: float, std: Std) -> tuple[Float64, Bool]:
+    """MixRecalled: eq. 3 for all attempts."""
     softened = advantages.normalized(rewards, EPS, std=std, factor=alpha)
-    keep = np.ones(len(rewards), dtype=np.bool_)
-    if scale == "group":
-        return softened, keep
-    return np.where(recalled, softened, advantages.normalized(rewards, EPS, std=std)), keep
+    return softened, np.ones(len(rewards), dtype=np.bool_)
 
 
 def truncated_failures(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
@@ -154,11 +130,3 @@ def _structure(entropies: Float64, peak_share: float) -> tuple[float, float]:
     """Computes (E_peak, E_global) of a response."""
     peak = max(1, int(peak_share * len(entropies)))
     return float(np.sort(entropies)[-peak:].mean()), float(entropies.mean())
-
-
-def shorter_is_better(
-    rewards: Float64, trajectories: Sequence[Trajectory], *, limit: int
-) -> Float64:
-    """Shaping: gives a success with l response tokens 1 + max(0, 1 − l/L_max)."""
-    lengths = np.array([int(one.response_mask.sum()) for one in trajectories], dtype=np.float64)
-    return np.where(rewards >= SUCCESS, 1.0 + np.maximum(0.0, 1.0 - lengths / limit), rewards)
