@@ -58,6 +58,8 @@ def parse_filter(text: str) -> Filter:
         tree = ast.parse(text, mode="eval")
         _check(tree.body, text)
         code = compile(tree, "filter", "eval")
+    except UserError:
+        raise
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         why = error.msg if isinstance(error, SyntaxError) else "it is too deep"
         raise UserError(f"filter {text!r:.80}: cannot be parsed ({why}); {EXAMPLE}") from None

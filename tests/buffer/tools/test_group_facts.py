@@ -50,6 +50,8 @@ def test_an_unknown_or_unsafe_filter_is_refused(text):
 
 
 def test_a_refusal_shows_an_example_of_a_filter():
+    with pytest.raises(UserError, match="unknown name 'colour'; choose from actor"):
+        parse_filter("colour == 1")
     with pytest.raises(UserError, match=r"invalid syntax.* like reward > 0.5 and env =="):
         parse_filter("reward = 0.5")
 
