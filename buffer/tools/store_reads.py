@@ -8,7 +8,7 @@ from typing import Any
 from buffer.client.calls import Draw
 from buffer.sampling import task_history
 from buffer.storage import result_checksums
-from buffer.storage.rows import DrawRow, TrainedAttempt
+from buffer.storage.rows import DrawRow
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
 from buffer.tools import group_facts
@@ -21,12 +21,6 @@ def rows(store: Store) -> Iterator[dict[str, Any]]:
     with store.read() as txn:
         for row in txn.rows():
             yield group_facts.facts(txn, row)
-
-
-def row(store: Store, group_id: str) -> dict[str, Any]:
-    """Returns the facts of a group; raises NotFound if it is not stored."""
-    with store.read() as txn:
-        return group_facts.facts(txn, txn.existing_row(group_id))
 
 
 def group(store: Store, group_id: str) -> Group:
@@ -89,21 +83,6 @@ def recalled(store: Store, step: int) -> tuple[list[Recalled], int]:
         found = [task_history.read(txn, r.into, r.group_id, r.role, r.slot) for r in rows]
     there = [one for one in found if one is not None]
     return there, len(found) - len(there)
-
-
-def weights(store: Store, step: int) -> dict[str, float]:
-    """Returns the importance weights of a trained step's draw, keyed by group id."""
-    with store.read() as txn:
-        drawn = _draw_of(txn, step)
-    return {} if drawn is None else dict(zip(drawn.groups, drawn.weights, strict=False))
-
-
-def trained_attempts(store: Store, step: int) -> tuple[TrainedAttempt, ...]:
-    """Returns how a step trained on each attempt of its draw; empty if the step is not in the
-    ledger."""
-    with store.read() as txn:
-        trained = txn.step(step)
-    return () if trained is None else trained.attempts
 
 
 def fingerprints(store: Store, version: int) -> dict[str, list[str]]:

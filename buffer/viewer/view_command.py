@@ -8,7 +8,7 @@ import click
 
 from buffer.storage.store import Store
 from buffer.storage.store_path import check_store, store_path
-from buffer.viewer.attempts import Texts
+from buffer.viewer.attempt_page import Texts
 from buffer.viewer.web_server import ViewedStore, Viewer
 from r3l import config as configuration
 from r3l.config import RunConfig

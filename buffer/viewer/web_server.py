@@ -27,7 +27,7 @@ import lmdb
 from buffer.storage.store import Store
 from buffer.tools.group_facts import parse_filter
 from buffer.viewer import page
-from buffer.viewer.attempts import Texts, plain_group
+from buffer.viewer.attempt_page import Texts, plain_group
 from buffer.viewer.catalogue import Catalogue, Facts, tasks
 from r3l.errors import NotFound, R3LError, UserError
 

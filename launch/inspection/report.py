@@ -12,7 +12,7 @@ import click
 from buffer.storage.store import Store
 from buffer.tools import store_reads
 from buffer.viewer import page
-from buffer.viewer.attempts import Texts, plain_group
+from buffer.viewer.attempt_page import Texts, plain_group
 from buffer.viewer.view_command import viewed
 from launch.inspection import versions
 from r3l.config import RunConfig

@@ -38,7 +38,6 @@ def test_a_copy_is_read_without_a_service(trained, tmp_path):
     ]
     groups, gone = store_reads.replay(store, 1)
     assert [list(group.rewards) for group in groups] == [[1.0], [1.0]] and gone == []
-    assert store_reads.weights(store, 1) == {"g0000000001": 1.0, "g0000000002": 1.0}
     store.close()
 
 

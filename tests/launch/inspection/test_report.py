@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from buffer.storage.store import Store
 from buffer.tools import store_reads
-from buffer.viewer.attempts import Texts
+from buffer.viewer.attempt_page import Texts
 from launch.cli import main
 from launch.inspection.report import contents, corrections, curves, group_of, summary
 from r3l.files.progress_lines import History

@@ -17,7 +17,7 @@ from buffer.groups.index import Index
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.store import Store
 from buffer.tools import store_reads
-from buffer.viewer.attempts import Texts, plain_group
+from buffer.viewer.attempt_page import Texts, plain_group
 from learner.cli import main
 from learner.offline.replayed_run import Replayed, ReplayedRun
 from learner.step.batch import trained_attempts
@@ -117,7 +117,8 @@ def test_the_viewer_shows_how_the_trainer_trained_on_each_attempt(
         assert rule == "ranked" or getattr(draw, rule)
         assert rule != "ranked" or replayed.trainer.entropies_of(draw.groups)
         rows = [row for row in replayed.trainer.rows(draw) if row.source is not None]
-        assert store_reads.trained_attempts(replayed.store, 9) == trained_attempts(rows)
+        with replayed.store.read() as txn:
+            assert txn.step(9).attempts == trained_attempts(rows)
         shown = _shown(replayed.store, [group.group_id for group in draw.groups])
     finally:
         replayed.close()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from buffer.storage.rows import TrainedAttempt
-from buffer.viewer.attempts import Texts, pairs, plain_group
+from buffer.viewer.attempt_page import Texts, pairs, plain_group
 from envs.builtin.policy import model_path
 from r3l.errors import NotFound
 from r3l.records import Group, GroupPlan, Task

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from buffer.storage import result_checksums
 from buffer.storage.rows import TrainedAttempt
 from buffer.storage.store import Store
-from buffer.tools import store_reads
+from buffer.tools import group_facts
 from buffer.tools.json_values import plain as plain_values
 from r3l.records import Group, Int32, Role
 from r3l.views import attempt_view
@@ -45,16 +46,20 @@ class Texts:
 def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
     """Converts a group to values that JSON can hold: its facts, its `pairs`, and the attempts that
     it `recalled` in the last step that trained on it. Raises NotFound, RecordError."""
-    group, row = store_reads.group(store, group_id), store_reads.row(store, group_id)
-    step = row["step"]
-    trained = [t for t in store_reads.trained_attempts(store, step) if t.into == group_id]
+    with store.read() as txn:
+        row = txn.existing_row(group_id)
+        group, known = result_checksums.read(txn, row), group_facts.facts(txn, row)
+        step = txn.step(known["step"])
+        draw = None if step is None else txn.draw(step.draw_id)
+    trained = [t for t in step.attempts if t.into == group_id] if step is not None else []
     own = {(one.role, one.slot): one for one in trained if one.group_id == group_id}
-    return row | {
+    weights = {} if draw is None else dict(zip(draw.groups, draw.weights, strict=False))
+    return known | {
         "times": group.times,
         "seed": str(group.task.seed),  # JavaScript's numbers have 53 bits
         "options": json.dumps(plain_values(group.task.options), ensure_ascii=False),
         "fingerprints": group.fingerprints,
-        "weight": store_reads.weights(store, step).get(group_id, 1.0),
+        "weight": weights.get(group_id, 1.0),
         "unresolved": group.unresolved,
         "pairs": pairs(group, texts, own),
         "recalled": [plain_values(one) for one in trained if one.group_id != group_id],
