@@ -28,7 +28,6 @@ CHECKS: tuple[Callable[[Draft], object], ...] = (
     of_settings.check_loggers,
     of_settings.check_checkpoint_command,
     of_settings.check_samplers,
-    of_settings.check_shares,
     # Then the machines: ssh, nvidia-smi or Ray may take seconds to describe them.
     of_command_line.check_devices,
     of_command_line.check_ranks,

@@ -24,9 +24,8 @@ class Index:
     that got a lease or an open draw. `draws`: open draws. `returned`: for each consumer and
     version, the last draw that was released, expired or rewound since the service started.
     `last_seen`: wall-clock second of the last request of each consumer that holds draws. `tasks`:
-    number of tasks, keyed by purpose and tag; `environments`: of the training tasks that a task
-    sampler asked for. `counts`: see buffer.storage.counts. `reuse`: number of steps that
-    a group may be trained in.
+    number of tasks, keyed by purpose and tag. `counts`: see buffer.storage.counts. `reuse`: number
+    of steps that a group may be trained in.
     """
 
     def __init__(self, reuse: int = 1) -> None:
@@ -37,7 +36,6 @@ class Index:
         self.draw_rids: dict[str, int] = {}
         self.returned: dict[tuple[str, int], DrawRow] = {}
         self.last_seen: dict[str, float] = {}
-        self.environments: list[str] = []
         self.tasks: Counter[tuple[Purpose, str]] = Counter()
         self.counts: Counter[str] = Counter()
         self.progress = Progress()

@@ -57,9 +57,7 @@ def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
     if position >= size:
         epoch, position, size = epoch + 1, 0, work.index.tasks["train", ""]
     task = task_samplers.make(work.config.tasks).next(
-        TaskView(
-            work.seed, epoch, position, size, lambda: _environments(work, size), _history(work)
-        )
+        TaskView(work.seed, epoch, position, size, _history(work))
     )
     work.update_progress(epoch=epoch, position=position + 1, size=size)
     row = new_group(work, "train", "", task, plan)
@@ -94,13 +92,6 @@ def _handed(work: UnitOfWork, row: GroupRow) -> tuple[RecalledRow, ...]:
 def _history(work: UnitOfWork) -> Callable[[int], Iterator[GroupRow]]:
     """Returns a reader of the finished groups of the training task at a place in the list."""
     return lambda place: work.txn.finished(work.txn.task("train", "", place).task_id)
-
-
-def _environments(work: UnitOfWork, size: int) -> tuple[str, ...]:
-    """Returns the environment of each training task. They stay cached, since tasks never change."""
-    known = work.index.environments
-    known += [work.txn.task("train", "", place).env for place in range(len(known), size)]
-    return tuple(known[:size])
 
 
 def new_group(

@@ -57,24 +57,6 @@ class Fifo(Sampler):
         return [Pick(row) for row in candidates[:count]]
 
 
-class Deadline(Sampler):
-    """Picks the groups that will become too old soonest."""
-
-    def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
-        ordered = sorted(candidates, key=lambda row: (row.oldest_version, row.group_id))
-        return [Pick(row) for row in ordered[:count]]
-
-
-class Freshest(Sampler):
-    """Picks the groups of the newest policy version; among equals, the later leases."""
-
-    def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
-        ordered = sorted(
-            candidates, key=lambda row: (row.oldest_version, row.group_id), reverse=True
-        )
-        return [Pick(row) for row in ordered[:count]]
-
-
 class Uniform(Sampler):
     """Picks every group with the same probability, without replacement."""
 
@@ -98,8 +80,6 @@ class Prioritised(Sampler):
 
 SAMPLERS: dict[str, type[Sampler]] = {
     "fifo": Fifo,
-    "deadline": Deadline,
-    "freshest": Freshest,
     "uniform": Uniform,
     "prioritised": Prioritised,
 }

@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from buffer.storage.rows import GroupRow
 from r3l.algorithms.advantages import SUCCESS
-from r3l.errors import UserError
 from r3l.settings import user_class
 from r3l.settings.sampling import TaskSamplerConfig
 
@@ -31,15 +30,13 @@ Order = npt.NDArray[np.int64]
 class TaskView:
     """The input of a task sampler. `position`: leases so far in this `epoch` of `size` tasks.
 
-    `envs`: the environment of each task. `history`: the finished groups of the task at an index of
-    the list, newest first.
+    `history`: the finished groups of the task at an index of the list, newest first.
     """
 
     seed: int
     epoch: int
     position: int
     size: int
-    envs: Callable[[], tuple[str, ...]]
     history: Callable[[int], Iterable[GroupRow]]
 
 
@@ -89,56 +86,19 @@ class Curriculum(TaskSampler):
         return successes, failures
 
 
-class Mixture(TaskSampler):
-    """Gives each environment in `shares` its share of an epoch's leases, rounded.
-
-    The leases of an environment and the order of its tasks are shuffled. If it has fewer tasks than
-    leases, the tasks repeat in the same order.
-    """
-
-    def next(self, view: TaskView) -> int:
-        shares = tuple(sorted(self.config.shares.items()))
-        return int(_mixed(view.seed, view.epoch, view.envs(), shares)[view.position])
-
-
 TASK_SAMPLERS: dict[str, type[TaskSampler]] = {
     "shuffled": Shuffled,
     "curriculum": Curriculum,
-    "mixture": Mixture,
 }
 
 
 def make(config: TaskSamplerConfig) -> TaskSampler:
     """Make the configured task sampler, built in or the user's own (`path/to/file.py:Class`).
-    Raises UserError if it is unknown, or if it is a mixture without shares."""
-    kind = user_class.find("buffer.tasks", config.name, TASK_SAMPLERS, TaskSampler)
-    if kind is Mixture and not sum(config.shares.values()):
-        raise UserError(
-            "buffer.tasks.shares: has no share above 0; mixture needs one for each environment"
-        )
-    return kind(config)
+    Raises UserError if it is unknown."""
+    return user_class.find("buffer.tasks", config.name, TASK_SAMPLERS, TaskSampler)(config)
 
 
 @lru_cache(maxsize=4)
 def _shuffled(seed: int, epoch: int, size: int) -> Order:
     """Return the order in which an epoch leases its tasks."""
     return np.random.default_rng([seed, epoch]).permutation(size)
-
-
-@lru_cache(maxsize=4)
-def _mixed(
-    seed: int, epoch: int, envs: tuple[str, ...], shares: tuple[tuple[str, float], ...]
-) -> Order:
-    """Return the order in which an epoch leases its tasks if environments have shares."""
-    rng, size = np.random.default_rng([seed, epoch]), len(envs)
-    names = [name for name, share in shares if share and name in envs]
-    if not names:
-        raise UserError(f"buffer.tasks.shares: no task is of {' or '.join(n for n, _ in shares)}")
-    weights = np.array([share for name, share in shares if name in names])
-    ends = np.rint(np.cumsum(weights) / weights.sum() * size).astype(np.int64)
-    order = np.empty(size, dtype=np.int64)
-    places = rng.permutation(size)
-    for name, start, end in zip(names, [0, *ends[:-1]], ends, strict=True):
-        own = rng.permutation([i for i, env in enumerate(envs) if env == name])
-        order[np.sort(places[start:end])] = np.resize(own, end - start)
-    return order

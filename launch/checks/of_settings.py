@@ -7,7 +7,6 @@ from buffer.sampling import samplers, task_samplers
 from launch.checks.draft import Draft
 from learner import checkpoint_command
 from learner.metrics.loggers import registry as loggers
-from r3l.errors import UserError
 from r3l.rollout import explorers
 
 
@@ -34,14 +33,3 @@ def check_samplers(draft: Draft) -> None:
     samplers.check(draft.config.buffer.sampler)
     task_samplers.make(draft.config.buffer.tasks)
     explorers.make(draft.config.explorer)
-
-
-def check_shares(draft: Draft) -> None:
-    """Refuses a task share for an environment that is not part of the run."""
-    env = draft.config.env
-    for name in draft.config.buffer.tasks.shares if env.others else ():
-        if name not in env.names:
-            raise UserError(
-                f"buffer.tasks.shares: {name} is not one of this run's environments, "
-                f"{', '.join(env.names)}; add it to env.others"
-            )

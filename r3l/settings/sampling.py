@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
 from r3l.settings.section import Section
-
-Share = Annotated[float, Field(ge=0)]
 
 
 class SamplerConfig(Section):
@@ -62,8 +60,7 @@ class SamplerConfig(Section):
 
 
 class TaskSamplerConfig(Section):
-    """Which training task is leased next; candidates, target, decay: curriculum only; shares:
-    mixture only."""
+    """Which training task is leased next; candidates, target, decay: curriculum only."""
 
     name: str = Field("shuffled", description="task sampler, by registry name")
     candidates: int = Field(
@@ -72,9 +69,6 @@ class TaskSamplerConfig(Section):
     target: float = Field(0.5, ge=0, le=1, description="success that is aimed at")
     decay: float = Field(
         0.7, ge=0, le=1, description="weight of a task's group against that of the next newer one"
-    )
-    shares: dict[str, Share] = Field(
-        default_factory=dict, description="share of the leases by environment; relative weights"
     )
 
 

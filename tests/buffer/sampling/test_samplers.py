@@ -70,7 +70,7 @@ def test_contrast_is_the_range_of_rewards():
     assert _row(1, rewards=(0.9,)).contrast == _row(1, rewards=()).contrast == 0.0
 
 
-def test_fifo_deadline_and_freshest_pick_in_their_orders():
+def test_fifo_picks_in_the_order_of_the_leases():
     rows = [_row(1, 5), _row(2, 3), _row(3, 5), _row(4, 4)]
     chance = samplers.random_source(0, 0)
 
@@ -78,8 +78,6 @@ def test_fifo_deadline_and_freshest_pick_in_their_orders():
         return [_number(pick) for pick in _made(name).pick(rows, 3, chance)]
 
     assert picks("fifo") == [1, 2, 3]
-    assert picks("deadline") == [2, 4, 1]
-    assert picks("freshest") == [3, 1, 4]
 
 
 def _chi_square(counts, probabilities):

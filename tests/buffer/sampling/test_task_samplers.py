@@ -9,7 +9,7 @@ from buffer.sampling import task_samplers
 from buffer.sampling.task_samplers import TaskView
 from buffer.storage.rows import GroupRow
 from r3l.errors import UserError
-from r3l.records import GroupPlan, Task
+from r3l.records import GroupPlan
 from r3l.settings.sampling import TaskSamplerConfig
 from tests.buffer.fakes import finished
 
@@ -21,11 +21,9 @@ def row(rewards, retries=()):
     return GroupRow("g1", "t", 0, plan, "trained", played=played, rewards=(*rewards, *retries))
 
 
-def view(position=0, size=6, envs=(), histories=None, epoch=0, seed=0):
+def view(position=0, size=6, histories=None, epoch=0, seed=0):
     histories = histories or {}
-    return TaskView(
-        seed, epoch, position, size, lambda: envs, lambda place: iter(histories.get(place, ()))
-    )
+    return TaskView(seed, epoch, position, size, lambda place: iter(histories.get(place, ())))
 
 
 def sampler(name, **settings):
@@ -70,44 +68,9 @@ def test_a_curriculum_without_history_gives_every_task_a_chance():
     assert set(picked) == set(range(6)) and max(picked.values()) < 150
 
 
-def test_environments_get_their_shares_and_their_tasks_follow_in_turn():
-    envs = ("a",) * 2 + ("b",) * 8
-    rule = sampler("mixture", shares={"a": 1.0, "b": 3.0})
-    leased = [rule.next(view(position, size=10, envs=envs)) for position in range(10)]
-    picked = Counter(envs[place] for place in leased)
-    assert picked in (Counter(a=2, b=8), Counter(a=3, b=7))
-    own = [place for place in leased if envs[place] == "b"]
-    assert len(set(own)) == len(own)
-
-
-def test_an_environment_with_few_tasks_begins_again_from_its_first():
-    envs = ("a",) + ("b",) * 9
-    rule = sampler("mixture", shares={"a": 1.0})
-    assert [rule.next(view(position, size=10, envs=envs)) for position in range(10)] == [0] * 10
-
-
-def test_a_mixture_without_shares_or_tasks_is_refused():
-    with pytest.raises(UserError, match=r"^buffer\.tasks\.shares: has no share"):
-        sampler("mixture")
-    with pytest.raises(UserError, match="no task is of c"):
-        sampler("mixture", shares={"c": 1.0}).next(view(envs=("a",) * 6))
-
-
 def test_an_unknown_task_sampler_is_refused():
     with pytest.raises(UserError, match=r"buffer\.tasks 'shufled': unknown \(did you mean"):
         sampler("shufled")
-
-
-def test_the_service_leases_what_the_task_sampler_chooses(make_desk):
-    tasks = [Task(f"{env}{i}", env, i) for env in ("keys", "workshop") for i in range(8)]
-    desk = make_desk(
-        groups_per_step=99, tasks={"name": "mixture", "shares": {"keys": 1.0, "workshop": 3.0}}
-    )
-    desk.add(tasks)
-    leased = [desk.lease() for _ in range(8)]
-    desk.reopen()
-    leased += [desk.lease() for _ in range(8)]
-    assert Counter(lease.task.env for lease in leased) == {"keys": 4, "workshop": 12}
 
 
 def test_the_curriculum_of_a_service_reads_its_stored_groups(make_desk, tasks):

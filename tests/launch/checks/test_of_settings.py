@@ -19,10 +19,7 @@ def test_unreadable_evaluation_tasks_are_named_before_anything_starts(
     assert "gsm8k.eval: /no/such.jsonl cannot be read" in line and not run.exists()
 
 
-def test_shares_are_those_of_environments_of_the_run(run: Path) -> None:
-    shares = ("buffer.tasks=mixture", "buffer.tasks.shares={workshop: 3, gym: 1}")
-    line = refused("--run", run, *shares, "env.others.keys={}")
-    assert "buffer.tasks.shares: gym is not one of this run's environments, workshop" in line
+def test_an_environment_that_the_shipped_policy_cannot_play_is_refused(run: Path) -> None:
     line = refused("--run", run, "env.others.keys={}")
     assert line.startswith("r3l-launch: env keys: the shipped policy")
     assert "warmup --env workshop --env keys --out runs/warm" in line
