@@ -32,12 +32,7 @@ from __future__ import annotations
 
 def admits(*, learner: int, ahead: int, per_step: int, max_staleness: int, actor: int) -> bool:
     """True if a group started now by an actor at version `actor` can be drawn within η."""
-    return staleness_at_draw(learner, ahead, per_step, actor) <= max_staleness
-
-
-def staleness_at_draw(learner: int, ahead: int, per_step: int, actor: int) -> int:
-    """Returns V + I // B − v, the group's staleness in optimizer steps when it will be drawn."""
-    return learner + ahead // per_step - actor
+    return learner + ahead // per_step - actor <= max_staleness
 
 
 def ahead_of_takeover(in_flight: int, unheld: int) -> int:

@@ -162,7 +162,7 @@ def _reply_only(function: Callable[[Txn, Any], Record]) -> ReadHandler:
 
 
 def _status(row: GroupRow) -> Status:
-    return Status(row.state, row.cause, row.times, row.steps)
+    return Status(row.state, row.cause, row.times)
 
 
 READ_HANDLERS: dict[str, ReadHandler] = {

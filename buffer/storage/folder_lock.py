@@ -24,26 +24,23 @@ def own(folder: Path) -> int:
     The lock ends with the process. Raises UserError if the folder cannot be used, is on a network
     file system or already has an owner.
     """
+    unusable = f"store {folder}: cannot be used"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / "owner.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise UserError(f"store {folder}: cannot be used ({error.strerror})") from None
+        raise UserError(f"{unusable} ({error.strerror})") from None
+    refuse_remote(folder)
+    file = folder / "owner.lock"
     try:
-        refuse_remote(folder)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except UserError:
-        os.close(lock)
-        raise
-    except OSError:
-        owner = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
-        os.close(lock)
+        lock = _lock(file, unusable)
+    except BlockingIOError:
+        owner = file.read_bytes()[:32].decode("ascii", "replace").strip() or "unknown"
         raise UserError(f"store {folder}: is already served by process {owner}") from None
     try:  # overwrite the last owner, since a full disk has no room for a new file
         os.ftruncate(lock, os.pwrite(lock, f"{os.getpid()}\n".encode(), 0))
     except OSError as error:
         os.close(lock)
-        raise UserError(f"store {folder}: cannot be used ({error.strerror})") from None
+        raise UserError(f"{unusable} ({error.strerror})") from None
     return lock
 
 
@@ -56,14 +53,22 @@ def own_socket(path: Path) -> int:
             f"bind ipc://{path}: is longer than {SOCKET_PATH_LIMIT} bytes; choose a shorter path"
         )
     try:
-        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return _lock(Path(f"{path}.lock"), f"bind ipc://{path}: cannot be used")
+    except BlockingIOError:
+        raise UserError(f"bind ipc://{path}: another service listens there already") from None
+
+
+def _lock(file: Path, unusable: str) -> int:
+    """Locks a file; returns its descriptor. Raises BlockingIOError if another process has it."""
+    try:
+        lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise UserError(f"bind ipc://{path}: cannot be used ({error.strerror})") from None
+        raise UserError(f"{unusable} ({error.strerror})") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
-        raise UserError(f"bind ipc://{path}: another service listens there already") from None
+        raise
     return lock
 
 

@@ -124,12 +124,11 @@ class GroupRow(Record):
 
 
 class Status(Record):
-    """The group fields that change after its record is written. For `steps` see GroupRow."""
+    """The group fields that change after its record is written."""
 
     state: GroupState
     cause: str
     times: dict[str, float]
-    steps: tuple[int, ...] = ()
 
 
 class DrawRow(Record):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator
 from functools import lru_cache
 from itertools import takewhile
 from typing import Any, TypeVar
@@ -172,12 +172,6 @@ class Txn:
         else:
             self.put("live", row.group_id.encode(), b"")
 
-    def add_row(self, row: GroupRow) -> None:
-        """Write and list the row of a group that comes from another store."""
-        self.put_row(row)
-        self.add_tag(row)
-        self.set_live(row)
-
     def rows(self, *, backwards: bool = False, skip: Container[str] = ()) -> Iterator[GroupRow]:
         """Yields the rows of all groups except those in `skip`, in creation order."""
         for key, data in self.scan("state", backwards=backwards):
@@ -241,14 +235,6 @@ class Txn:
         """Write the immutable record of a group and list it under its task."""
         self.put("group", row.group_id.encode(), record)
         self.put("history", history_key(row.task_id, row.group_id), b"")
-
-    def put_results(self, row: GroupRow, group: Group, parts: Mapping[Slot, bytes]) -> None:
-        """Write the record of a finished group, or the `parts` of an unfinished group."""
-        if not row.unfinished:
-            self.put_record(row, codec.encode(group))
-            return
-        for (role, slot), data in parts.items():
-            self.put_part(row.group_id, role, slot, data)
 
     def finished(self, task_id: str) -> Iterator[GroupRow]:
         """Yields the finished groups of a training task that have a trajectory, newest first."""

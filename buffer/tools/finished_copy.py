@@ -103,6 +103,8 @@ class _Copy:
             steps=(),
             handed=(),
         )
-        txn.add_row(row)
+        txn.put_row(row)
+        txn.add_tag(row)
+        txn.set_live(row)
         txn.put_record(row, codec.encode(group))
         self._counts.update(counts.added(None, row))

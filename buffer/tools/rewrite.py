@@ -36,7 +36,11 @@ def put_group(txn: Txn, group: Group) -> None:
     for name, change in counts.added(before, after).items():
         txn.put_count(name, known[name] + change)
     txn.put_row(after)
-    txn.put_results(after, group, parts)
+    if not after.unfinished:
+        txn.put_record(after, codec.encode(group))
+        return
+    for (role, slot), data in parts.items():
+        txn.put_part(after.group_id, role, slot, data)
 
 
 def _row(row: GroupRow, group: Group, parts: dict[tuple[Role, int], bytes]) -> GroupRow:
