@@ -8,12 +8,10 @@ from typing import Any
 from buffer.client.calls import Draw
 from buffer.sampling import task_history
 from buffer.storage import result_checksums
-from buffer.storage.rows import DrawRow
 from buffer.storage.store import Store
-from buffer.storage.transaction import Txn
 from buffer.tools import group_facts
 from r3l.errors import NotFound
-from r3l.records import Group, Recalled
+from r3l.records import Group
 
 
 def rows(store: Store) -> Iterator[dict[str, Any]]:
@@ -57,32 +55,24 @@ def trained_draw(store: Store, step: int) -> Draw:
             f"step {step}: {len(gone)} of its {len(groups) + len(gone)} groups were evicted "
             f"({gone[0]}); raise buffer.retention to keep them"
         )
-    joined, lost = recalled(store, step)
-    if lost:
-        raise NotFound(f"step {step}: {lost} of the attempts that it recalled were evicted")
     with store.read() as txn:
-        drawn = _draw_of(txn, step)
-    if drawn is None:
-        raise NotFound(f"step {step}: its draw is not in the store")
+        trained = txn.step(step)
+        drawn = None if trained is None else txn.draw(trained.draw_id)
+        if drawn is None:
+            raise NotFound(f"step {step}: its draw is not in the store")
+        found = [task_history.read(txn, r.into, r.group_id, r.role, r.slot) for r in drawn.recalled]
+    recalled = [one for one in found if one is not None]
+    if lost := len(found) - len(recalled):
+        raise NotFound(f"step {step}: {lost} of the attempts that it recalled were evicted")
     return Draw(
         drawn.draw_id,
         groups,
         drawn.version,
         drawn.probabilities,
         drawn.weights,
-        recalled=joined,
+        recalled=recalled,
         replayed=drawn.replayed,
     )
-
-
-def recalled(store: Store, step: int) -> tuple[list[Recalled], int]:
-    """Returns the stored attempts that a step recalled, and the number of evicted ones."""
-    with store.read() as txn:
-        drawn = _draw_of(txn, step)
-        rows = () if drawn is None else drawn.recalled
-        found = [task_history.read(txn, r.into, r.group_id, r.role, r.slot) for r in rows]
-    there = [one for one in found if one is not None]
-    return there, len(found) - len(there)
 
 
 def fingerprints(store: Store, version: int) -> dict[str, list[str]]:
@@ -90,9 +80,3 @@ def fingerprints(store: Store, version: int) -> dict[str, list[str]]:
     with store.read() as txn:
         rows = ((row.group_id, row.fingerprints.get(version)) for row in txn.rows())
         return {group_id: found.split("|") for group_id, found in rows if found}
-
-
-def _draw_of(txn: Txn, step: int) -> DrawRow | None:
-    """Returns the draw that a step trained on; None if the step or its draw is not stored."""
-    trained = txn.step(step)
-    return None if trained is None else txn.draw(trained.draw_id)

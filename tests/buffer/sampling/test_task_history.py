@@ -132,11 +132,12 @@ def test_an_evicted_or_damaged_attempt_is_left_out_and_counted(make):
     desk = make((1.0,))
     drawn = draw(desk)
     desk.commit(drawn.draw_id, 2)
-    there, lost = store_reads.recalled(desk.store, 2)
-    assert [one.trajectory.reward for one in there] == [1.0] and lost == 0
+    again = store_reads.trained_draw(desk.store, 2)
+    assert [one.trajectory.reward for one in again.recalled] == [1.0]
     desk.now += 1000
     desk.evict(RetentionConfig(groups=1, grace_s=0))
-    assert store_reads.recalled(desk.store, 2) == ([], 1)
+    with pytest.raises(NotFound, match="1 of the attempts that it recalled were evicted"):
+        store_reads.trained_draw(desk.store, 2)
 
 
 def test_recalled_attempts_reach_the_learner_and_the_replay_of_the_step(serve, tasks, done, capsys):
