@@ -247,7 +247,9 @@ class Calls:
     ) -> Call[None]:
         """Enter the groups of a draw into the ledger under `step`, which made `version`.
         `attempts`: how the step trained on each attempt; the viewer shows it."""
-        return Call("commit", operations.Commit(draw_id, step, version, tuple(attempts)), _nothing)
+        return Call(
+            "commit", operations.Commit(draw_id, step, version, tuple(attempts)), lambda *_: None
+        )
 
     @operation
     def discard(self, draw_id: int, cause: str) -> Call[int]:
@@ -310,10 +312,6 @@ class AsyncCalls(Calls):
 def _id_tuple(group_ids: Sequence[str]) -> tuple[str, ...]:
     """Return the ids as a tuple. A single string is one id, not a sequence of characters."""
     return (group_ids,) if isinstance(group_ids, str) else tuple(group_ids)
-
-
-def _nothing(reply: Any, groups: Sequence[Frame]) -> None:
-    return None
 
 
 def _count(reply: Any, groups: Sequence[Frame]) -> int:

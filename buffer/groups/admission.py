@@ -19,7 +19,8 @@ Why no actor starves. An actor at the learner's version (v = V) is refused only 
 that is I ≥ B(η + 1) ≥ B. So whenever fewer than B groups are in flight an actor at version V is
 granted one. While at least B are in flight each is either complete (B of them make a batch, the
 learner draws), or drawn by the learner (a commit or release follows), or unfinished (its actor
-finishes it, or its lease runs out and `ahead_of_takeover` lets another have it). Every path lowers
+finishes it, or its lease runs out and another takes it over; groups without a holder are not ahead
+of a takeover, or enough of them could block it forever). Every path lowers
 I or raises V, and none depends on another consumer. A group that can no longer be drawn is expired
 and leaves I at once; so does one without contrast if the algorithm needs it, and then an actor is
 granted the one that replaces it.
@@ -33,12 +34,3 @@ from __future__ import annotations
 def admits(*, learner: int, ahead: int, per_step: int, max_staleness: int, actor: int) -> bool:
     """True if a group started now by an actor at version `actor` can be drawn within η."""
     return learner + ahead // per_step - actor <= max_staleness
-
-
-def ahead_of_takeover(in_flight: int, unheld: int) -> int:
-    """Returns I for the takeover of a group that is in flight but has no holder.
-
-    Groups without a holder cannot be finished before they are taken over, so they are not ahead.
-    If they counted, enough of them could block their own takeover forever.
-    """
-    return in_flight - unheld

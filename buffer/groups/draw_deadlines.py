@@ -14,7 +14,6 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from buffer.groups.states import Trigger
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.rows import DrawRow
 from r3l.records import GroupState
@@ -47,7 +46,11 @@ def return_draws(work: UnitOfWork, consumer: str, by: Literal["release_draws", "
     """Make the uncommitted groups of a consumer drawable again; returns their number."""
     returned = 0
     for drawn in [d for d in work.index.draws.values() if d.consumer == consumer]:
-        returned += _return_groups(work, drawn, by)
+        for row in map(work.row, drawn.groups):
+            if row.state == "drawn" and row.draw_id == drawn.draw_id:
+                before: GroupState = "trained" if row.steps else "complete"
+                work.save(row.with_changes(state=before, draw_id=0), by)
+                returned += 1
         work.save_draw(replace(drawn, outcome="expired" if by == "clock" else "released"))
         if by == "clock":
             work.count("draws_expired")
@@ -80,15 +83,3 @@ def describe_holders(work: UnitOfWork) -> str:
         f"{work.now - seen.get(name, work.now):.0f} s ago{after})"
         for name, count in sorted(held_by(work.index.draws).items())[:3]
     )
-
-
-def _return_groups(work: UnitOfWork, drawn: DrawRow, by: Trigger) -> int:
-    """Move the groups of an open draw back to their previous state; returns their number."""
-    returned = 0
-    for group_id in drawn.groups:
-        row = work.row(group_id)
-        if row.state == "drawn" and row.draw_id == drawn.draw_id:
-            before: GroupState = "trained" if row.steps else "complete"
-            work.save(row.with_changes(state=before, draw_id=0), by)
-            returned += 1
-    return returned

@@ -80,7 +80,7 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
     index = work.index
     ready = index.ready(args.count, work.config.sampler)
     resting = len(index.replayable()) - len(index.replays(work.config.sampler))
-    unfinished, unheld = index.count_unfinished("train"), len(index.unheld("train"))
+    unfinished, unheld = len(index.unfinished("train")), len(index.unheld("train"))
     expired = under(index.counts, "drop/group")
     stale, flat = expired["stale"], expired[NO_CONTRAST]
     parts = [f"{ready} of {args.count} groups are ready"]

@@ -142,10 +142,6 @@ class Index:
         """Returns the groups with open slots, in lease order."""
         return list(self._unfinished[purpose].values())  # inserted when they were made
 
-    def count_unfinished(self, purpose: Purpose) -> int:
-        """Returns the number of groups with open slots."""
-        return len(self._unfinished[purpose])
-
     def unheld(self, purpose: Purpose) -> list[GroupRow]:
         """Returns the groups with open slots that no actor holds, in lease order."""
         return sorted(self._unheld[purpose].values(), key=lambda row: row.group_id)

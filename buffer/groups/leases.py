@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from buffer.groups import draw_deadlines
-from buffer.groups.admission import admits, ahead_of_takeover
+from buffer.groups.admission import admits
 from buffer.groups.completion import give_up_stragglers, may_finish_without_stragglers
 from buffer.groups.learner_version import check_version
 from buffer.groups.tasks import new_group, next_in_cycle, pending_tags
@@ -137,7 +137,7 @@ def _lease(work: UnitOfWork, row: GroupRow) -> Lease:
 
 def _count_held(work: UnitOfWork, purpose: Purpose) -> int:
     """Counts the unfinished groups of a purpose that are held by an actor."""
-    return work.index.count_unfinished(purpose) - len(work.index.unheld(purpose))
+    return len(work.index.unfinished(purpose)) - len(work.index.unheld(purpose))
 
 
 def _evaluation(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | None:
@@ -161,9 +161,7 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
     unheld = index.unheld("train")
     if not unheld and not index.tasks["train", ""]:
         return Wait(_why_no_task(work, args), RETRY_S)
-    ahead = _ahead(work)
-    if unheld:
-        ahead = ahead_of_takeover(ahead, len(unheld))
+    ahead = _ahead(work) - len(unheld)  # those cannot be finished before they are taken over
     granted = admits(
         learner=index.progress.version,
         ahead=ahead,

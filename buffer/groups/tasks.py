@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 from buffer.groups.unit_of_work import UnitOfWork
@@ -56,8 +56,12 @@ def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
     epoch, position, size = progress.epoch, progress.position, progress.size
     if position >= size:
         epoch, position, size = epoch + 1, 0, work.index.tasks["train", ""]
+
+    def history(place: int) -> Iterator[GroupRow]:
+        return work.txn.finished(work.txn.task("train", "", place).task_id)
+
     task = task_samplers.make(work.config.tasks).next(
-        TaskView(work.seed, epoch, position, size, _history(work))
+        TaskView(work.seed, epoch, position, size, history)
     )
     work.update_progress(epoch=epoch, position=position + 1, size=size)
     row = new_group(work, "train", "", task, plan)
@@ -87,11 +91,6 @@ def _handed(work: UnitOfWork, row: GroupRow) -> tuple[RecalledRow, ...]:
     source = samplers.random_source(work.seed, int(row.group_id[1:]))
     chosen = explorers.make(work.explorer).choose(context, source)
     return tuple(RecalledRow(row.group_id, a.group_id, a.role, a.slot) for a in chosen)
-
-
-def _history(work: UnitOfWork) -> Callable[[int], Iterator[GroupRow]]:
-    """Returns a reader of the finished groups of the training task at a place in the list."""
-    return lambda place: work.txn.finished(work.txn.task("train", "", place).task_id)
 
 
 def new_group(

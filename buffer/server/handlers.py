@@ -156,18 +156,13 @@ def _reply_with_groups(find: Callable[[Txn, Any], list[GroupRow]]) -> ReadHandle
     return handler
 
 
-def _reply_only(function: Callable[[Txn, Any], Record]) -> ReadHandler:
-    """Make a handler that replies with a record and no groups."""
-    return lambda txn, args: (function(txn, args), [])
-
-
 def _status(row: GroupRow) -> Status:
     return Status(row.state, row.cause, row.times)
 
 
 READ_HANDLERS: dict[str, ReadHandler] = {
     "query": _reply_with_groups(queries.query),
-    "ledger": _reply_only(queries.ledger),
+    "ledger": lambda txn, args: (queries.ledger(txn, args), []),
     "get": _reply_with_groups(queries.groups),
 }
 

@@ -18,12 +18,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import get_args
 
 from buffer.storage.rows import GroupRow
-from r3l.records import GROUP_STATES, Purpose
-
-PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
 
 def present(row: GroupRow) -> dict[str, int]:
@@ -62,7 +58,7 @@ def evicted(row: GroupRow) -> dict[str, int]:
 
 def held(counts: Mapping[str, int]) -> int:
     """Number of groups in the store."""
-    return sum(counts.get(f"group/{p}/{s}", 0) for p in PURPOSES for s in GROUP_STATES)
+    return sum(under(counts, "group").values())
 
 
 def under(counts: Mapping[str, int], kind: str) -> Counter[str]:

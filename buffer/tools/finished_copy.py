@@ -23,7 +23,6 @@ from r3l.errors import UserError
 from r3l.records import Group
 
 AT_ONCE = 64  # groups in a transaction
-STATES = ("complete", "drawn", "trained", "expired")
 
 
 def finished_groups(store: Store, *, contrast: bool) -> Iterator[tuple[GroupRow, Group]]:
@@ -31,7 +30,7 @@ def finished_groups(store: Store, *, contrast: bool) -> Iterator[tuple[GroupRow,
     stale or without contrast. With `contrast`, yields only groups whose rewards differ."""
     with store.read() as txn:
         for row in txn.rows():
-            finished = row.purpose == "train" and row.state in STATES and row.done
+            finished = row.purpose == "train" and not row.unfinished and row.done
             if not finished or row.cause not in task_history.USABLE:
                 continue
             if (row.contrast or not contrast) and txn.record_is_sound(row):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buffer.groups.admission import admits, ahead_of_takeover
+from buffer.groups.admission import admits
 from buffer.wire.operations import Lease
 from r3l.errors import LeaseLost
 from r3l.records import GroupPlan, SlotResult
@@ -39,7 +39,7 @@ def test_one_batch_is_in_flight_without_staleness_and_only_at_the_learners_versi
 
 
 def test_groups_without_a_holder_never_prevent_their_own_takeover():
-    ahead = ahead_of_takeover(in_flight=40, unheld=38)
+    ahead = 40 - 38
     assert admits(learner=3, ahead=ahead, per_step=4, max_staleness=0, actor=3)
 
 
@@ -58,7 +58,7 @@ class Schedule:
 
     def granted(self, version):
         unheld = len(self.of("unheld"))
-        ahead = ahead_of_takeover(len(self.groups), unheld)
+        ahead = len(self.groups) - unheld
         return admits(
             learner=self.version,
             ahead=ahead,

@@ -1,13 +1,14 @@
 """Counts: each follows from rows, and what was made is what is there or was evicted."""
 
 from collections import Counter
+from typing import get_args
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from buffer.storage import counts
 from buffer.storage.rows import GroupRow
-from r3l.records import GROUP_STATES, GroupPlan
+from r3l.records import GROUP_STATES, GroupPlan, Purpose
 
 NEW = GroupRow("g0000000001", "t", 0, GroupPlan(2, 2), "leased")
 rows = st.builds(
@@ -15,7 +16,7 @@ rows = st.builds(
         state=state, purpose=purpose, tag="x", nbytes=nbytes
     ),
     st.sampled_from(GROUP_STATES),
-    st.sampled_from(counts.PURPOSES),
+    st.sampled_from(get_args(Purpose)),
     st.integers(0, 100),
 )
 
