@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from buffer import Wait
 from buffer.groups.admission import admits
 from buffer.wire.operations import Lease
 from r3l.errors import LeaseLost
@@ -38,9 +39,13 @@ def test_one_batch_is_in_flight_without_staleness_and_only_at_the_learners_versi
     assert not admits(learner=7, ahead=0, per_step=4, max_staleness=0, actor=6)
 
 
-def test_groups_without_a_holder_never_prevent_their_own_takeover():
-    ahead = 40 - 38
-    assert admits(learner=3, ahead=ahead, per_step=4, max_staleness=0, actor=3)
+def test_groups_without_a_holder_never_prevent_their_own_takeover(make_desk, tasks):
+    desk = make_desk(groups_per_step=2, max_staleness=0)
+    desk.add(tasks(9))
+    lost = [desk.lease("dead").group_id for _ in range(2)]
+    assert isinstance(desk.lease("b"), Wait)
+    desk.now += 11.0
+    assert [desk.lease("b").group_id for _ in range(2)] == lost
 
 
 class Schedule:
