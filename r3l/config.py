@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 from r3l.algorithms.r3l import R3LConfig
 from r3l.algorithms.registry import REGISTRY, AnyAlgorithm
 from r3l.errors import UserError
+from r3l.files import user_file
 from r3l.files.checksums import check_text
 from r3l.settings import yaml_text
 from r3l.settings.actor import ActorConfig
@@ -137,13 +138,9 @@ def dump(config: RunConfig) -> str:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
+    text = user_file.read_text(path, f"config {path}", "give a YAML file")
     try:
-        text = path.read_text(encoding="utf-8")
         check_text(text)
-    except OSError as error:
-        raise UserError(f"config {path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise UserError(f"config {path}: not UTF-8 text; give a YAML file") from None
     except ValueError as error:
         raise UserError(f"config {path}: damaged ({error})") from None
     tree = yaml_text.parse(text, f"config {path}") or {}

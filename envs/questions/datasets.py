@@ -21,6 +21,7 @@ from typing import Any
 from envs import requirements
 from envs.questions.final_answer import boxed
 from r3l.errors import UserError
+from r3l.files.user_file import read_text
 from r3l.text import plain, shortened
 
 PROMPT = ("prompt", "problem", "question")
@@ -82,16 +83,9 @@ def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
 
 
 def _file_rows(env: str, option: str, where: str) -> Iterable[Any]:
-    path = Path(where).expanduser()
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # U+2028 ends no line
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise UserError(
-            f"env option {env}.{option}: {where} cannot be read ({reason}); give a JSON-lines "
-            "file, or a Hugging Face data set as owner/name[:configuration]@split"
-        ) from None
-    for number, line in enumerate(lines):
+    remedy = "give a JSON-lines file, or a Hugging Face data set as owner/name@split"
+    text = read_text(Path(where).expanduser(), f"env option {env}.{option}: {where}", remedy, None)
+    for number, line in enumerate(text.split("\n")):  # U+2028 ends no line
         if line.strip():
             try:
                 yield json.loads(line, parse_float=Decimal)

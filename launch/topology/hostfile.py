@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from r3l.errors import UserError
+from r3l.files import user_file
 
 REACHED_S = 10  # timeout of ssh
 
@@ -64,14 +65,8 @@ def read_hosts(path: Path, ranks: int, *, together: bool = True) -> Hosts:
 
 
 def _parse(path: Path) -> dict[str, int]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UserError(f"--hostfile {path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise UserError(
-            f"--hostfile {path}: is not UTF-8 text; check that it is a hostfile"
-        ) from None
+    text = user_file.read_text(path, f"--hostfile {path}", "check that it is a hostfile")
+    lines = text.splitlines()
     slots: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
         text = line.partition("#")[0].strip()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from r3l.errors import UserError
+from r3l.files import user_file
 from r3l.settings.learner import LearnerConfig
 from r3l.settings.section import flat_settings
 
@@ -68,11 +69,10 @@ def user_config(given: dict[str, Any] | str) -> dict[str, Any]:
     if not isinstance(given, str):
         return given
     path = Path(given).expanduser()
+    text = user_file.read_text(path, f"learner.deepspeed {path}", "give a JSON file")
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"learner.deepspeed {path}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
+        tree = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise UserError(f"learner.deepspeed {path}: not valid JSON ({error})") from None
     if not isinstance(tree, dict):
         raise UserError(f"learner.deepspeed {path}: must be a JSON object of DeepSpeed settings")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from typing import Any
 
 import yaml
@@ -26,10 +27,10 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
-        if twice is not None:
-            raise yaml.MarkedYAMLError(f"{twice} appears twice in one section", node.start_mark)
+        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        for key, times in keys.most_common(1):
+            if times > 1:
+                raise yaml.MarkedYAMLError(f"{key} appears twice in one section", node.start_mark)
         return super().construct_mapping(node, deep)
 
 

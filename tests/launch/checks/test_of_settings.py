@@ -16,7 +16,7 @@ def test_unreadable_evaluation_tasks_are_named_before_anything_starts(
     train.write_text('{"prompt": "1+1?", "answer": "2"}')
     data = (f"env.options.train={train}", "env.options.eval=/no/such.jsonl")
     line = refused("--run", run, "--env", "gsm8k", *data)
-    assert "gsm8k.eval: /no/such.jsonl cannot be read" in line and not run.exists()
+    assert "gsm8k.eval: /no/such.jsonl: cannot be read" in line and not run.exists()
 
 
 def test_an_environment_that_the_shipped_policy_cannot_play_is_refused(run: Path) -> None:

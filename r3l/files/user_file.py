@@ -1,0 +1,25 @@
+"""Reads a text file that a user named: one that ends, of UTF-8."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from r3l.errors import UserError
+
+SETTINGS_LIMIT = 256 << 10  # bytes of a file of settings, which is parsed slowly
+
+
+def read_text(path: Path, what: str, remedy: str, limit: int | None = SETTINGS_LIMIT) -> str:
+    """Returns a file's text without a byte-order mark. Raises UserError, which begins with `what`,
+    if it cannot be read, is not UTF-8 or longer than `limit` bytes, and for a pipe or device, which
+    may never end."""
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise UserError(f"{what}: is a pipe or a device, not a file; save it as a file")
+        if limit is not None and (size := path.stat().st_size) > limit:
+            raise UserError(f"{what}: has {size} bytes, more than {limit}; {remedy}")
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UserError(f"{what}: cannot be read ({error.strerror}); {remedy}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{what}: not UTF-8 text; {remedy}") from None
