@@ -1,4 +1,4 @@
-"""The names that a text environment of your own needs: its protocol, its spec, its tasks."""
+"""The public names for your own text environment: its protocol, its spec, its tasks."""
 
 from envs.base import ListedTasks, SeededTasks, Split, TaskSource, TextEnv
 from r3l.records import Task

@@ -51,7 +51,7 @@ class TextEnv(Environment, Protocol):
 
 @dataclass(frozen=True)
 class Skill:
-    """The skill of a demonstrator; by default it knows every rule and makes no mistakes.
+    """The skill of a demonstrator; by default perfect.
 
     `withheld`: number of rules that it does not know and guesses; `mistakes` and `waste`:
     probabilities per step of a wrong answer and of a step that does nothing; `certainty`:
@@ -70,9 +70,9 @@ class Demonstrating(TextEnv, Protocol):
 
     Optional methods, found by attribute:
 
-    - `practice() -> list[dict]`: options of the variants that lessons are taken from, in these
-      proportions; if absent, the environment itself;
-    - `told() -> dict`: options of the variant in which everything can be read.
+    - `practice() -> list[dict]`: options of the variants used for lessons, equally often; if
+    absent, the environment itself; - `told() -> dict`: options of the variant in which everything
+    can be read.
     """
 
     def snapshot(self) -> bytes:

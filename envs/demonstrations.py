@@ -4,9 +4,9 @@
         def demonstration(self) -> list[str]:      # actions that succeed from where reset left off
             return [self.word]
 
-From it `Demonstrated` makes the demonstrator and the teacher that lessons need
-(envs.base.Demonstrating). The demonstrator plays the plan, and now and then another action. A
-reflection on an attempt names the first step that differs from the plan.
+`Demonstrated` makes a demonstrator and a teacher from it (envs.base.Demonstrating). The
+demonstrator plays the plan, with some other actions in between. A reflection on an attempt names
+the first step that differs from the plan.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Demonstrated:
                     break
 
     def _right(self, step: int) -> str:
-        """Returns the plan's action at a step: the first action that no earlier step took."""
+        """Returns the first action of the plan that was not taken before a step."""
         done = 0
         for action in self.actions[:step]:
             done += done < len(self.plan) and action.strip() == self.plan[done].strip()

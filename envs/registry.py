@@ -76,8 +76,8 @@ def make(name: str, **options: Any) -> TextEnv:
 
 
 def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an environment's options, with defaults for the missing ones, so that two ways of
-    writing the same settings are equal. Raises UserError if a name or option is unknown."""
+    """Returns an environment's options with defaults for the missing ones, so that equal settings
+    compare equal. Raises UserError if a name or option is unknown."""
     kind = _load(name)
     _check_options(name, kind, options)
     known = inspect.signature(kind).parameters.values()
@@ -213,7 +213,7 @@ def _user_class(name: str) -> Any:
 
 @contextmanager
 def _as_user_error(name: str, what: str) -> Iterator[None]:
-    """Turn anything that a user's code raises, even SystemExit, into a UserError that names the
+    """Turn everything that a user's code raises, even SystemExit, into a UserError that names the
     environment."""
     with user_class.errors_named(f"env {name}: {what}"):
         yield

@@ -1,4 +1,4 @@
-"""Checks that an environment does what exploration and retries rely on.
+"""Checks that an environment meets the needs of exploration and retries.
 
     python -m envs.testing path/to/file.py:Class [option=value …]      # one line
     check_env("path/to/file.py:Class")            # raises AssertionError: seed, step, what

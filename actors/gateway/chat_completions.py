@@ -1,4 +1,4 @@
-"""Requests and answers in the words of OpenAI's chat completions, which every dialect becomes."""
+"""Requests and answers in the form of OpenAI's chat completions; other dialects are translated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLING = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequ
 
 
 class Refused(Exception):
-    """A request that gets an error as its answer: HTTP status, code and sentence."""
+    """Refuses a request with an HTTP status, an error code and a sentence."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -33,8 +33,8 @@ def bad(message: str) -> Refused:
 
 @dataclass(frozen=True)
 class AgentRequest:
-    """What an agent asks for. `choice`: auto, none, required, or the tool to call as OpenAI writes
-    it. `asked`: sampling parameters that r3l decides instead."""
+    """A request, the same for all dialects. `choice`: auto, none, required, or a tool in OpenAI's
+    format. `asked`: the agent's sampling parameters, which r3l does not use."""
 
     messages: tuple[AgentMessage, ...]
     tools: tuple[Tool, ...] = ()

@@ -21,7 +21,7 @@ Body = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one API says what chat completions say: `read` translates a request, `write` an answer,
+    """Translates one API from and to chat completions: `read` a request, `write` an answer,
     `events` an answer as a stream, `error` a refusal."""
 
     name: str

@@ -1,8 +1,8 @@
 """Plays Gymnasium environments by id, such as `gym:FrozenLake-v1` (Farama, MIT). `pip install
 'r3l[gym]'`.
 
-Text spaces are passed through. A discrete action is given by its name or number; its observation is
-the text that the environment renders, or else the observation's repr.
+Text spaces are passed through. A discrete action is its name or number. A discrete observation is
+shown as the environment's rendered text, or else as its repr.
 """
 
 from __future__ import annotations

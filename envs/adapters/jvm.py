@@ -125,6 +125,6 @@ def release(jvm: Jvm) -> None:
 
 
 def _without_py4j(record: logging.LogRecord) -> bool:
-    """Filters out py4j's log records: py4j logs every failed call on the root logger, and the
-    raised error already says everything."""
+    """Filters out py4j's log records: py4j logs every failed call on the root logger, although it
+    also raises an error."""
     return "/py4j/" not in record.pathname

@@ -2,7 +2,7 @@
 `pip install 'r3l[textarena]'`.
 
 A step is one answer in the format that the game asks for; the game says what is wrong with it.
-Games draw from Python's global random generator, so each attempt gets its own state of it.
+Games use Python's global random generator, so each attempt has its own state of it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TextArena:
         return self.reason
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing."""
 
     def _start(self, seed: int) -> None:
         self.stream = random.Random(seed).getstate()
@@ -82,7 +82,7 @@ class TextArena:
         return "\n".join(texts).strip() or "Nothing is said."
 
     def _private(self, call: Callable[[], T]) -> T:
-        """Call the game with this attempt's state of the global random generator."""
+        """Call the game with this attempt's state of the random generator."""
         shared = random.getstate()
         random.setstate(self.stream)
         try:

@@ -34,7 +34,7 @@ OTHER_WORDS = frozenset(
 
 @dataclass(frozen=True)
 class Hit:
-    """A document found, by number."""
+    """The number of a document that was found."""
 
     docid: int
 
@@ -51,7 +51,7 @@ class Document:
 
 
 class Bm25Index:
-    """A BM25 index of products, with the two methods of Pyserini's LuceneSearcher that WebShop
+    """A BM25 index of products with the two methods of Pyserini's LuceneSearcher that WebShop
     calls. Empty until `build`."""
 
     def __init__(self) -> None:

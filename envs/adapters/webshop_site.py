@@ -4,8 +4,8 @@
                      │ imports                                                     and settings
                      └─ gym, torch: never needed; pyserini, spacy: replaced if missing
 
-Upstream draws prices and price limits from the global random generator while it starts; without a
-seed the same goal number would be another task in every process.
+Upstream draws prices and price limits from the global random generator at its start. Without a
+seed, a goal number would be a different task in every process.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _check_data(root: Path, file: Path) -> None:
 
 def _load(root: Path, *, own_search: bool, own_nouns: bool) -> tuple[Any, Any]:
     """Loads upstream's module and its settings. Skips its package's __init__, which needs a browser
-    driver. The package and the replacements of its imports exist only while it loads."""
+    driver. Its package, and the replacements of what it imports, exist only during the load."""
     replaced: dict[str, ModuleType] = {
         "gym": _module("gym", Env=object),
         "torch": _module("torch"),

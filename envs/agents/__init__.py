@@ -1,1 +1,1 @@
-"""Agents that somebody else wrote, as an environment: their tasks, processes and graders."""
+"""Third-party agents as an environment: their tasks, processes and graders."""

@@ -56,7 +56,7 @@ class Agent:
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Ends the process of the attempt before and makes a new folder."""
+        """Ends the previous attempt's process and makes a new folder."""
         self.close()
         self.task = dict((options or {}).get("task", {}))
         self.folder = Path(tempfile.mkdtemp(prefix="r3l-agent-"))
@@ -68,7 +68,7 @@ class Agent:
         return json.dumps(self.task), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Takes one of the gateway's steps; anything else is answered in words."""
+        """Takes one of the gateway's steps; replies to anything else with a sentence."""
         try:
             ((name, value),) = json.loads(action).items()
         except (ValueError, AttributeError):

@@ -103,8 +103,8 @@ def _tried(what: str, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def child_environment(more: dict[str, str]) -> dict[str, str]:
-    """Returns the environment variables of an agent: the user's own, without those that settle
-    the worker's Python, and with `more`."""
+    """Returns the environment variables of an agent: the user's own and `more`, without those of
+    the worker's Python."""
     unset = ("PYTHONPATH", "PYTHONHASHSEED", "HF_HUB_OFFLINE")
     return {name: value for name, value in os.environ.items() if name not in unset} | more
 

@@ -13,8 +13,8 @@ NAME = "agent"
 
 
 def read_tasks(file: str) -> ListedTasks:
-    """Reads a file of tasks. A task's `split` is train, eval or warmup; if no task has one, a
-    tenth of them is for evaluation, or all if that is none. Raises UserError."""
+    """Reads a file of tasks. A task's `split` is train, eval or warmup; if no task has one, a tenth
+    of them is for evaluation (all, if the tenth is empty). Raises UserError."""
     path = Path(file).expanduser()
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

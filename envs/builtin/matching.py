@@ -1,4 +1,4 @@
-"""The base of the workshop and the keys: a row of things, each of which needs one answer.
+"""The base of the workshop and the keys: a row of things, and an answer to each.
 
     note (this attempt's exceptions) ─► thing 0 ─► answer ─► remark, thing 1 ─► answer ─► …
 
@@ -37,10 +37,9 @@ PROMPTS = {
 class Dials:
     """The dials of a world. Raises UserError for a value out of range.
 
-    `words`: words of thought before each answer, 0..64. `summary`: what a reflection's
-    trajectory_summary lists, every step (full) or those that were not right (brief). `hint`: what
-    the remark on a wrong answer says: which answer was needed (what), only that it is wrong
-    (where), or the same as on a right one (none).
+    `words`: words of thought before each answer, 0..64. `summary`: the steps in a reflection's
+    trajectory_summary: all (full), or those that were not right (brief). `hint`: the remark on a
+    wrong answer: the needed answer (what), that it is wrong (where), or as on a right one (none).
     """
 
     words: int = 0
@@ -56,11 +55,11 @@ class Dials:
 @dataclass(frozen=True)
 class Words:
     """The texts of a world. `things` and `answers` are names between spaces; `wrong` is formatted
-    with thing and need. The last three are for the dials: `thought` says the words of thought,
-    `wrong_where` that an answer is wrong, and `done` neither right nor wrong.
+    with thing and need. The last three are for the dials: `thought` has the words of thought,
+    `wrong_where` says that an answer is wrong, and `done` says nothing about it.
 
     No line begins with a thing or an answer: a name always follows a space, so a tokenizer with one
-    token per word has one way to write it, which is easy to copy.
+    token per word writes it in one way, which is easy to copy.
     """
 
     things: str
@@ -178,7 +177,7 @@ class Matching:
         return f"{remark} {then}", reward, terminated, truncated, {"mark": mark}
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing."""
 
     def snapshot(self) -> bytes:
         """The state of the attempt as JSON."""
@@ -260,8 +259,8 @@ class Matching:
         return [w.things, w.answers, *remarks, *dials, *spec, self._unknown("")]
 
     def practice(self) -> list[dict[str, Any]]:
-        """Returns options under which some or all things of a row are exceptions, so that the
-        policy must read the note."""
+        """Returns options that make some or all things of a row exceptions, so that the note
+        matters."""
         counts = (self.exceptions, self.exceptions, 2, self.length - 1, self.length)
         return [{"exceptions": min(count, self.length)} for count in counts]
 
@@ -296,8 +295,7 @@ class Matching:
         return self.words.wrong
 
     def _thinking(self, answer: str) -> str:
-        """Puts the words of thought before an answer: always the same words, which are soon
-        learned."""
+        """Puts the same words of thought before each answer, so that they are soon learned."""
         return " ".join([*self.words.thought.split()[: self.dials.words], answer])
 
     def _unknown(self, action: str) -> str:
@@ -309,7 +307,7 @@ class Matching:
         return f"{self.words.place} {self.state.place} has {self.state.row[self.state.place]}"
 
     def _fact(self, step: int) -> str:
-        """Returns what the remark on a wrong step tells."""
+        """Returns the content of the remark on a wrong step."""
         place = self.state.places[step]
         thing = self.state.row[place]
         if self.dials.hint == "where":
@@ -317,8 +315,7 @@ class Matching:
         return f"{thing} needs {self.state.needs[place]}"
 
     def _shown(self, step: int) -> str:
-        """Returns a step and the word for its outcome, or "done" if its remark does not tell the
-        outcome."""
+        """Returns a step and the word for its outcome; "done" if its remark hides the outcome."""
         mark = self.state.marks[step]
         unsaid = self.dials.hint == "none" and mark != "wasted"
         return f"{step} {'done' if unsaid else self.words.marks[mark]}"

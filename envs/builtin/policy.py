@@ -17,8 +17,8 @@ def builtin_policy() -> Path:
 
 
 def model_path(name: str) -> Path:
-    """The model folder behind the setting `model`: a path, `builtin` or `smollm2`. A GGUF file is
-    converted once. Raises UserError."""
+    """Returns the model folder that the setting `model` means: a path, `builtin` or `smollm2`.
+    Converts a GGUF file once. Raises UserError."""
     if name == "builtin":
         return builtin_policy()
     if name == SMOLLM2:

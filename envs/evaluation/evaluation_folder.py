@@ -77,7 +77,7 @@ class EvaluationFolder:
         write_json(self.folder / REPORT, to_builtins(report))
 
     def close(self) -> None:
-        """Remove what is left of an evaluation that never began."""
+        """Remove the files of an evaluation that never began."""
         if self._made and not self.done:
             with suppress(OSError):
                 (self.folder / SETTINGS).unlink()
@@ -143,7 +143,7 @@ def _check_same(folder: Path, known: Settings, settings: Settings) -> None:
 
 
 def _environment(settings: Settings) -> tuple[object, ...]:
-    """Returns the settings that decide which tasks there are, apart from their number."""
+    """Returns the settings that determine the tasks, except for their number."""
     env = settings.get("env")
     env = env if isinstance(env, dict) else {}
     return settings.get("split"), *(env.get(name) for name in ("name", "options", "others"))

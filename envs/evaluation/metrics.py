@@ -83,9 +83,8 @@ class Comparison(Record):
 
 
 def pass_at_k(attempts: int, successes: int, k: int) -> float:
-    """Estimates without bias the probability that at least one of k attempts succeeds, from
-    `attempts` ≥ k, of which `successes` succeeded: 1 − C(n − c, k) / C(n, k) (Chen et al. 2021,
-    §2.1)."""
+    """Estimates without bias the probability that at least one of k attempts succeeds: 1 − C(n − c,
+    k) / C(n, k) with n = `attempts` ≥ k and c = `successes` (Chen et al. 2021, §2.1)."""
     return 1.0 - math.comb(attempts - successes, k) / math.comb(attempts, k)
 
 

@@ -1,6 +1,6 @@
-"""Measures how long attempts and responses are, and how many the context or their budget cuts off.
+"""Measures the lengths of attempts and responses, and how many are cut off by context or budget.
 
-An attempt that is cut off cannot succeed, however good the policy is, so the user is warned above
+An attempt that is cut off cannot succeed even with a good policy, so the user is warned above
 WARN_ABOVE.
 """
 
@@ -73,7 +73,7 @@ class TruncationWarning:
         self._warned: set[str] = set()
 
     def lines(self, metrics: Mapping[str, float], of: str) -> list[str]:
-        """Returns the warnings that the metrics of `of` (training, an evaluation) call for."""
+        """Returns the warnings about the metrics of `of` (training, an evaluation)."""
         budget = self.config.max_response_tokens
         setting = f"actor.max_response_tokens={budget}" if budget else "what the environment sets"
         texts = {

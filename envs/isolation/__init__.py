@@ -1,1 +1,1 @@
-"""Environments in worker processes, so that one that crashes or hangs costs only its attempts."""
+"""Environments in worker processes: a crash or a hang costs only their own attempts."""

@@ -1,5 +1,5 @@
-"""Environments in worker processes: one that crashes, hangs or uses too much memory costs its
-attempt, not the actor.
+"""Environments in worker processes: a crash, a hang or too much memory costs an attempt, not the
+actor.
 
     attempt ─► RemoteEnv ─┐ one session each        ┌─► reaper ─► worker (envs.isolation.worker)
     attempt ─► RemoteEnv ─┼─► EnvPool ──────────────┤     sessions side by side, one call at a time

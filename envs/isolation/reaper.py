@@ -7,8 +7,8 @@ envs.isolation.pool.
 
 The reaper acts when the worker ends, the actor is killed or the reaper gets SIGTERM. It kills every
 process that the worker started, also in other sessions: the kernel makes the reaper the parent of
-those whose parents ended (PR_SET_CHILD_SUBREAPER). It then ends as the worker did. If the reaper
-itself is killed, the kernel kills the worker, and the pool kills every process that has the
+those whose parents ended (PR_SET_CHILD_SUBREAPER). It then exits with the worker's status. If the
+reaper itself is killed, the kernel kills the worker, and the pool kills every process that has the
 reaper's mark in its environment variables.
 """
 
@@ -49,7 +49,7 @@ def main(actor: int) -> None:
 
 
 def _reap(worker: int) -> NoReturn:
-    """Wait for the worker, clear up after it, and end as it did."""
+    """Wait for the worker, clear up after it, and exit with its status."""
 
     def kill_worker(*_: object) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -176,7 +176,7 @@ class CountdownSteps:
         return f"{fault} {reply}".strip(), 0.0, False, truncated, {}
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing."""
 
     def feedback(self) -> str:
         """Returns a remark with the final number, or with the remaining numbers."""

@@ -3,7 +3,7 @@
     train.jsonl                      one JSON object a line
     openai/gsm8k:main@train          repository[:configuration]@split, by the package `datasets`
 
-PROMPT to FAMILY list the field names that common data sets use in a row.
+The constants PROMPT to FAMILY list the field names of common data sets.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _problem(row: Any, number: int) -> Problem:
 
 
 def _name(value: Any) -> str:
-    """Returns a row's name for its problem as part of a task's id."""
+    """Returns the id that a row gives its problem, as part of a task's id."""
     return shortened(plain(str(value), "its id"), ID_LIMIT).replace("\0", "")
 
 
@@ -152,7 +152,7 @@ def _conversation(messages: list[Any]) -> str:
 
 
 def _answer(row: dict[str, Any]) -> str:
-    """Returns the reference as one expression: what follows GSM8K's ####, or a solution's last box,
+    """Returns the reference as one expression: the text after GSM8K's ####, a solution's last box,
     or the whole field."""
     value = _first(row, ANSWER)
     if value is None and isinstance(row.get("reward_model"), dict):

@@ -25,9 +25,9 @@ REMARKS = {"correct": "Correct.", "wrong": "Incorrect."}
 
 class MathProblems(Question):
     """Problems of a data set. `train`, `eval`: other data, named as in envs.questions.datasets.
-    `reflect_with_answer`: the closing feedback on a failed attempt names the correct answer, so
-    that the reflection knows it and its guidance may reveal it to the retry. The other settings are
-    those of envs.questions.question.Pace."""
+    `reflect_with_answer`: the feedback on a failed attempt names the correct answer. The reflection
+    then knows it, and its guidance may reveal it to the retry. The other settings are those of
+    envs.questions.question.Pace."""
 
     name: ClassVar[str] = "math"
     train_data: ClassVar[str | None] = "nlile/hendrycks-MATH-benchmark@train"

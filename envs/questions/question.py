@@ -3,8 +3,8 @@
 step = attempt     question ─► whole solution ─► "Incorrect. …, try again" ─► whole solution …
 step = paragraph   question ─► a paragraph ─► "Continue." ─► a paragraph ─► … ─► answer: the end
 
-With step=attempt a retry starts from the solution that went wrong, with step=paragraph from inside
-a solution. The reward comes once, with the answer that ends the attempt.
+With step=attempt a retry replaces a wrong solution, with step=paragraph the rest of a solution. The
+reward is paid once, for the answer that ends the attempt.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Question(ABC):
         return judged.remark, judged.reward, True, False, info
 
     def close(self) -> None:  # noqa: B027 - few subclasses have anything to release
-        """Nothing is held open."""
+        """Does nothing."""
 
     def snapshot(self) -> bytes:
         """Returns the attempt's state as JSON, without the question, which `reset` poses."""
@@ -150,7 +150,7 @@ class Question(ABC):
         self.allowed, self.used, self.steps, self.reward, self.ended = json.loads(state)
 
     def feedback(self) -> str:
-        """Returns whether the answer was right, and which solution gave it."""
+        """Says whether the answer was right, and which solution gave it."""
         if self.used == 0:
             return "No final answer was given."
         if self.reward >= 1.0:

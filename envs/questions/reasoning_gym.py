@@ -3,7 +3,7 @@
     reasoning:chain_sum          one family
     reasoning:gcd,lcm,products   several, in turn
 
-Its scorers need guarding: some raise on nonsense, some reward it, some execute the answer.
+Its scorers are guarded: some raise on nonsense, some reward it, some execute the answer.
 """
 
 from __future__ import annotations
@@ -127,9 +127,9 @@ class FamilyQuestion:
     dataset: Any
 
     def score(self, answer: str) -> tuple[float, str]:
-        """Returns (score, fault) of an answer. The score is between 0 and 1, and 0 unless nonsense
-        earns less. A scorer that accepts any text thus never pays; the caller has already compared
-        the answer with the reference. The fault names what the scorer raised, such as
+        """Returns (score, fault) of an answer. The score is between 0 and 1; it is 0 if nonsense
+        scores as much, so a scorer that accepts any text never pays. The caller has already
+        compared the answer with the reference. The fault names what the scorer raised, such as
         scorer_ValueError."""
         earned, fault = self._raw(answer)
         nonsense = max(self._raw(text)[0] for text in NONSENSE)

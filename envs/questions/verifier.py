@@ -10,7 +10,7 @@ machine does not turn right answers into wrong ones.
 
 A library's pool cannot replace it: the pools of multiprocessing and pebble unpickle what a worker
 sends, and workers evaluate the policy's text. Pebble's workers also share one lock, so a worker
-killed while holding it stops all others, and killing an idle worker ends the pool.
+killed while it holds the lock stops all others, and killing an idle worker ends the pool.
 """
 
 from __future__ import annotations

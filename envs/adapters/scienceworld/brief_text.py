@@ -1,8 +1,8 @@
 """Shortens prompts and observations for small policies, which learn the rest in a warm start.
 
-An observation leaves out: articles, "a substance called", the agent and the air, which are in every
-room, and the state that things have at the start (closed, off, empty; for doors of
-rooms: open). Everything else stays, in the same order.
+An observation leaves out articles, "a substance called", the agent and the air (they are in every
+room), and the initial state of things (closed, off, empty; doors of rooms: open). Everything else
+stays, in the same order.
 """
 
 from __future__ import annotations

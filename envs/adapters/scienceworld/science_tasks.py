@@ -106,7 +106,7 @@ def _by_split(patterns: Sequence[str] | None) -> tuple[list[Task], list[Task], l
 
 
 def task_of_seed(tasks: ListedTasks, seed: int) -> Task:
-    """Returns the task of a seed given without options, from the split that owns the seed
+    """Returns the task of a seed without options, from the seed's own split
     (envs.base.SeededTasks).
 
     Raises UserError if that split has no tasks.

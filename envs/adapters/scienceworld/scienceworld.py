@@ -35,8 +35,8 @@ REFUSED = ("reset task",)
 class ScienceWorld:
     """ScienceWorld: 30 tasks, each in many variations.
 
-    `tasks`: names or patterns of the tasks to play, such as `find-*`; `eval_tasks`: of the tasks to
-    evaluate on, by default the same; `simplification`: upstream's, comma separated; `eval_split`:
+    `tasks`: names or patterns of the tasks to play, such as `find-*`; `eval_tasks`: the same for
+    evaluation, by default `tasks`; `simplification`: upstream's, comma separated; `eval_split`:
     test or dev; `max_steps`: step limit of every task (0: 1.5 times its longest gold path, at least
     30); `brief`: short prompts and observations, for small policies
     (envs.adapters.scienceworld.brief_text); `heap_mib`: memory of the Java machine (an attempt

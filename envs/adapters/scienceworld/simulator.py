@@ -2,8 +2,8 @@
 
 The simulator is deterministic (envs.adapters.jvm), so the state of an attempt is its history: the
 task and the commands so far. A history already played in this process is answered from memory. Java
-plays a history only for its next unknown command, so that going back to an earlier step, and a
-guide's search (benchmarks.scienceworld), cost next to nothing.
+plays a history only for its next unknown command, so returning to an earlier step is almost free,
+and so is a guide's search (benchmarks.scienceworld).
 """
 
 from __future__ import annotations
