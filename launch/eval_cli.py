@@ -23,8 +23,8 @@ from envs.evaluation.evaluation_folder import (
     read_settings,
     settings_of,
 )
+from envs.evaluation.lengths import TruncationWarning
 from envs.evaluation.metrics import Report, by_task, compare, report
-from envs.evaluation.truncation import TruncationWarning
 from launch.cli import as_overrides, as_typed
 from launch.evaluation.own_engine import own_engine
 from launch.evaluation.printing import comparison_table, conversations, table

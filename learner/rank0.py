@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from buffer import BufferClient, Draw
-from envs.evaluation.truncation import TruncationWarning
+from envs.evaluation.lengths import TruncationWarning
 from learner.checkpoint import RunState
 from learner.evaluator import (
     Evaluation,

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from envs.evaluation.conversation import Conversation
-from envs.evaluation.truncation import truncation_of
+from envs.evaluation.lengths import lengths_of
 from r3l.records import Record
 
 INTERVAL = (
@@ -55,7 +55,7 @@ class Metrics(Record):
 
     `failed`: attempts that failed, by cause; they earn nothing. `faults`: errors of the
     environment that ended no attempt. `estimates`: by the name of the metric. `lengths`: tokens,
-    and shares cut off (envs.evaluation.truncation).
+    and shares cut off (envs.evaluation.lengths).
     """
 
     tasks: int
@@ -216,7 +216,7 @@ def _metrics(attempts: Attempts, ks: Sequence[int]) -> Metrics:
             metric.name: _estimate([metric.of_task(each) for each in tasks], metric.interval)
             for metric in (SUCCESS_RATE, *more, *METRICS[1:])
         },
-        lengths=truncation_of(attempts),
+        lengths=lengths_of(attempts),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from buffer import Draw
-from envs.evaluation.truncation import truncation_metrics
+from envs.evaluation.lengths import length_metrics
 from r3l.algorithms import guidance_gain
 from r3l.algorithms.advantages import SUCCESS
 from r3l.algorithms.algorithm import Algorithm
@@ -71,7 +71,7 @@ def group_metrics(
     metrics |= {
         f"group/part_{n}": mean(t.extra.reward_parts.get(n, 0.0) for t in bases) for n in parts
     }
-    metrics |= {f"group/{name}": value for name, value in truncation_metrics(groups).items()}
+    metrics |= {f"group/{name}": value for name, value in length_metrics(groups).items()}
     by_env = success_by_environment(groups) if several else {}
     metrics |= {f"group/success_base_{env}": share for env, share in by_env.items()}
     return finite(metrics)

@@ -25,7 +25,7 @@ class Metric(NamedTuple):
     meaning: str
 
 
-TRUNCATION = (
+LENGTHS = (
     ("cut_attempts", "share", "attempts whose last response was cut off by the context"),
     ("cut_responses", "share", "responses cut off by their budget of tokens"),
     ("length_mean", "tokens", "of an attempt, prompts included, mean"),
@@ -60,7 +60,7 @@ GROUP = (
     ("steps_mean", "steps", "length of a base trajectory"),
     ("generated_tokens", "tokens", "sampled for the groups, reflections included"),
     ("aux_samples", "samples", "auxiliary samples, trained on by supervised loss"),
-    *TRUNCATION,
+    *LENGTHS,
     ("part_<name>", "reward", "part of a base attempt's reward that the environment names, mean"),
     ("failed_<cause>", "slots", "failed, by cause"),
     ("fault_<name>", "faults", "of environments that did not end the attempt, by name"),
@@ -168,7 +168,7 @@ EVAL = (
     ("failed", "tasks", "without a trajectory"),
     ("failed_<cause>", "tasks", "without a trajectory, by cause"),
     ("fault_<name>", "faults", "of environments that did not end the attempt, by name"),
-    *TRUNCATION,
+    *LENGTHS,
 )
 
 SECTIONS = {

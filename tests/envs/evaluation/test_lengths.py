@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from envs.evaluation.truncation import TruncationWarning, truncation_metrics
+from envs.evaluation.lengths import TruncationWarning, length_metrics
 from learner.metrics.group_metrics import group_metrics
 from r3l.config import load
 from r3l.records import Extra, Group, SlotResult
@@ -25,12 +25,12 @@ def cut_group() -> Group:
 
 
 def test_shares_cut_off_and_lengths_are_measured_on_all_attempts() -> None:
-    found = truncation_metrics([cut_group()])
+    found = length_metrics([cut_group()])
     assert found["cut_attempts"] == 2 / 4
     assert found["cut_responses"] == 2 / (4 + 4 + 3)  # the retry sampled from its pivot 1 on
     assert found["length_mean"] == found["length_max"] == found["length_p95"] == FIRST + 4 * STEP
     assert found["response_mean"] == found["response_max"] == RESPONSE
-    assert truncation_metrics([]) == {}
+    assert length_metrics([]) == {}
     assert group_metrics([cut_group()])["group/cut_attempts"] == 0.5
 
 
@@ -41,7 +41,7 @@ def test_the_95th_percentile_and_the_maximum_tell_of_a_long_attempt() -> None:
         SlotResult("base", n, "done", trajectory=trajectory("base", n, 0.0, steps=count))
         for n, count in enumerate(steps)
     )
-    found = truncation_metrics([replace(group, results=results)])
+    found = length_metrics([replace(group, results=results)])
     assert (found["length_mean"], found["length_max"]) == (38.1, 192.0)  # 19 of 30 tokens
     assert found["length_p95"] == pytest.approx(30 + 0.05 * (192 - 30))
 

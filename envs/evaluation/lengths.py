@@ -18,7 +18,7 @@ WARN_ABOVE = 0.2
 OVERFLOW = "context_overflow"  # the finish of an attempt, and the cause of one without a step
 
 
-def truncation_metrics(groups: Sequence[Group]) -> dict[str, float]:
+def length_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Returns lengths in tokens and cut-off shares over all attempts of `groups`, including
     retries; empty if there are no attempts. A retry's responses are those from its pivot on."""
     attempts = [t for group in groups for t in group.trajectories]
@@ -32,8 +32,8 @@ def truncation_metrics(groups: Sequence[Group]) -> dict[str, float]:
     )
 
 
-def truncation_of(attempts: Sequence[Conversation]) -> dict[str, float]:
-    """Like `truncation_metrics`, for the attempts of an evaluation."""
+def lengths_of(attempts: Sequence[Conversation]) -> dict[str, float]:
+    """Like `length_metrics`, for the attempts of an evaluation."""
     turns = [turn for attempt in attempts for turn in attempt.turns]
     return _measure(
         [attempt.length for attempt in attempts if not attempt.cause],
