@@ -11,11 +11,17 @@ of 0.19; calling them would load torch here). Stages 0 and 1 divide fewer of the
     gradients        6·T, at stage 3 4·T                     /N from stage 2; 0 if offloaded
     optimizer        12·T                                    /N from stage 1; 0 if offloaded
     largest layer    4·(its parameters) at stage 3, taken to be the embedding
+    buffer           2·5e8 at stage 3: a bucket of gradients (`reduce_bucket_size`)
     reference        2·P if the algorithm has a KL term      /N at stage 3
 
-Activations are not included: they take what is left. With `learner.lora`, T is rank·20·h·L: the
-adapters of all linear layers of L Llama-like blocks of width h, with feed-forward layers 3.5 h
-wide. Otherwise T is P.
+With `learner.lora`, T is rank·20·h·L: the adapters of all linear layers of L Llama-like blocks of
+width h, with feed-forward layers 3.5 h wide. Otherwise T is P.
+
+Activations of a micro-batch of n tokens in bfloat16, in Llama-like blocks whose feed-forward layers
+have width f, fitted to two models on a GPU (docs/results/gpu.md), v: vocabulary:
+
+    layers         n·L·(26·h + 8·f); with `learner.gradient_checkpointing` n·L·2·h
+    head           20·1024·v, of the 1024 positions that it computes at a time
 
 An actor, on each of its GPUs:
 
@@ -41,6 +47,8 @@ from r3l.settings.learner import LearnerConfig
 
 GIB = float(1 << 30)
 FIXED_GIB = 2.0
+CHUNK = 1024  # positions that the head computes at a time (learner.step.model)
+BUCKET = 500_000_000  # numbers in DeepSpeed's buffer of gradients
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,7 @@ class ModelShape:
     kv_heads: int
     head_width: int
     vocabulary: int
+    feed_forward: int
 
 
 def model_shape(folder: Path) -> ModelShape | None:
@@ -69,7 +78,8 @@ def model_shape(folder: Path) -> ModelShape | None:
         return None
     kv_heads = inner.get("num_key_value_heads") or heads
     head_width = inner.get("head_dim") or width // heads
-    return ModelShape(parameters, layers, width, kv_heads, head_width, vocabulary)
+    feed_forward = inner.get("intermediate_size") or 4 * width
+    return ModelShape(parameters, layers, width, kv_heads, head_width, vocabulary, feed_forward)
 
 
 @dataclass(frozen=True)
@@ -103,11 +113,20 @@ class Estimate:
             "gradients": gradients * trained / (ranks if stage >= 2 else 1),
             "optimizer": 12 * trained / (ranks if stage >= 1 else 1),
             "largest layer": 4 * shape.vocabulary * shape.width / GIB if stage == 3 else 0.0,
+            "buffer": 2 * BUCKET / GIB if stage == 3 else 0.0,
             "reference": 2 * held if self.reference and not adapted else 0.0,
         }
         if learner.offload != "none":
             parts |= {"gradients": 0.0, "optimizer": 0.0}
         return {name: gib for name, gib in parts.items() if gib}
+
+    def activations(self) -> float:
+        """The GiB that a rank's largest micro-batch takes in bfloat16, next to its model states."""
+        shape, tokens = self.shape, self.learner.tokens_per_micro_batch
+        kept = 26 * shape.width + 8 * shape.feed_forward
+        if self.learner.gradient_checkpointing:
+            kept = 2 * shape.width
+        return (tokens * shape.layers * kept + 20 * CHUNK * shape.vocabulary) / GIB
 
     def actor_parts(self, gpus: int, requests: int) -> dict[str, float]:
         """An actor's GiB on each of its GPUs, keyed by part, with KV memory for `requests`."""

@@ -68,8 +68,8 @@ def share_memory(
     rank = estimate.learner_parts(requested.ranks) if estimate and trained else {}
     for machine, _ in sorted(trained) if rank and not force else ():
         check_rank_fits(requested, rank, memory[machine])
-    if rank:
-        lines[f"each rank: {arithmetic(rank)}, and activations"] = None
+    if rank and estimate:
+        lines[f"each rank: {arithmetic(rank)}, and {_activations(estimate)}"] = None
     for gpu_set, count in engines.items():
         with_rank = any((gpu_set.machine, gpu) in trained for gpu in gpu_set.gpus)
         gib, states = memory[gpu_set.machine], total(rank) if with_rank else 0.0
@@ -92,6 +92,14 @@ def share_memory(
                 check_engine_fits(requested, estimate, fitted)
             lines[_engine_line(requested, estimate, fitted)] = None
     return SharedMemory(shares, tuple(lines))
+
+
+def _activations(estimate: Estimate) -> str:
+    """Describes the activations of a rank; their size is estimated in bfloat16 only."""
+    if estimate.learner.dtype == "float32":
+        return "activations"
+    tokens = estimate.learner.tokens_per_micro_batch
+    return f"{estimate.activations():.1f} GiB of activations for {tokens} tokens"
 
 
 def _equal_part(left: float, processes: int) -> float:
