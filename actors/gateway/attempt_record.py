@@ -6,7 +6,6 @@ leaves the agent saw ─► chains root → leaf ─► the main one is the traj
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -156,17 +155,9 @@ def _system(messages: Sequence[AgentMessage]) -> str:
 
 
 def _observation(node: Node) -> str:
-    """Returns what a call showed the policy, as text: one message, or several with their roles."""
-    shown = [m for m in node.messages if m["role"] != "system"]
-    if len(shown) == 1 and not shown[0].get("tool_calls"):
-        return str(shown[0].get("content") or "")
-    return "\n".join(f"{m['role']}: {_text(m)}" for m in shown)
-
-
-def _text(message: AgentMessage) -> str:
-    calls = [call["function"] for call in message.get("tool_calls") or ()]
-    parts = [str(message.get("content") or ""), *(json.dumps(call) for call in calls)]
-    return " ".join(filter(None, parts))
+    """Returns what a call showed the policy, as text."""
+    shown = [message for message in node.messages if message["role"] != "system"]
+    return "\n".join(str(message.get("content") or "") for message in shown)
 
 
 def _cut(node: Node) -> bool:

@@ -13,12 +13,12 @@ compact and hand over their conversations. Pure: no input or output.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from actors.gateway.parsers import Reply
-from r3l.rollout.agent_chat import AgentChat, AgentMessage, Tool, plain_arguments
+from r3l.rollout.agent_chat import AgentChat, AgentMessage, Tool, plain_arguments, tool_call
 from r3l.rollout.interfaces import Sample
 
 Block = tuple[AgentMessage, ...]
@@ -79,7 +79,7 @@ class CallTree:
             given = self.chat.open(for_template(messages), tools)
         else:
             assert parent.sample is not None and parent.reply is not None  # only these match
-            calls = [(call.id, call.name) for call in parent.reply.calls]
+            calls = [(call["id"], call["function"]["name"]) for call in parent.reply.calls]
             closing = self.chat.chat.close(parent.sample.token_ids)
             given = (*closing, *self.chat.following(calls, for_template(new)))
         node = Node(parent, tuple(new), shown, given)
@@ -106,7 +106,7 @@ class CallTree:
                 for node in self.nodes
                 if any(node.parent is parent for parent in front)
                 and (node.parent is not None or node.tools == tools)
-                and _same_block(node.messages, block)
+                and [*map(_key, node.messages)] == [*map(_key, block)]
                 and node.reply is not None
                 and same_reply(node.reply, reply)
             ]
@@ -131,18 +131,15 @@ def _blocks(messages: Sequence[AgentMessage]) -> list[tuple[Block, AgentMessage 
     return [*blocks, (tuple(block), None)]
 
 
-def _same_block(known: Block, block: Block) -> bool:
-    return len(known) == len(block) and all(
-        _given_key(one) == _given_key(other) for one, other in zip(known, block, strict=True)
-    )
-
-
-def _given_key(message: AgentMessage) -> tuple[Any, ...]:
+def _key(message: AgentMessage) -> tuple[Any, ...]:
+    """What two copies of a message have in common."""
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
     return (
         message["role"],
-        message.get("content") or "",
+        (message.get("content") or "").strip(),
         message.get("tool_call_id"),
         message.get("name"),
+        [(function["name"], canonical(function["arguments"])) for function in calls],
     )
 
 
@@ -150,16 +147,7 @@ def same_reply(reply: Reply, message: AgentMessage) -> bool:
     """Whether a message is the reply that was sampled: the same text, tools and arguments. Its
     reasoning may be missing, but not different."""
     reasoning = str(message.get("reasoning_content") or "").strip()
-    calls = [_call_key(c["function"]) for c in message.get("tool_calls") or ()]
-    return (
-        (message.get("content") or "").strip() == reply.text
-        and reasoning in ("", reply.reasoning)
-        and calls == [(call.name, canonical(call.arguments)) for call in reply.calls]
-    )
-
-
-def _call_key(function: dict[str, Any]) -> tuple[str, str]:
-    return function["name"], canonical(function["arguments"])
+    return _key(reply.message()) == _key(message) and reasoning in ("", reply.reasoning)
 
 
 def canonical(arguments: str) -> str:
@@ -175,35 +163,28 @@ def canonical_tools(tools: Sequence[Tool]) -> str:
 def _likeness(
     node: Node | None, replies: Sequence[tuple[Block, AgentMessage | None]]
 ) -> tuple[int, int]:
-    """Compares a request's replies with a node's conversation. Returns how many tool-call ids and
-    reasonings are equal, and how many of the replies the agent received."""
-    same, seen = 0, 0
-    for known, (_, message) in zip(node.chain() if node else (), replies, strict=False):
-        if message is None or known.reply is None:
-            continue
-        ids = [call["id"] for call in message.get("tool_calls") or ()]
-        same += bool(ids) and ids == [call.id for call in known.reply.calls]
-        reasoning = str(message.get("reasoning_content") or "").strip()
-        same += bool(reasoning) and reasoning == known.reply.reasoning
-        seen += known.seen
-    return same, seen
+    """Compares a request's replies with a node's conversation. Returns how many lists of tool-call
+    ids and reasonings are equal, and how many of the replies the agent received."""
+    chain = node.chain() if node else []
+    same = 0
+    for known, (_, message) in zip(chain, replies, strict=False):
+        if message is not None and known.reply is not None:
+            own = known.reply.message()
+            same += [c["id"] for c in message.get("tool_calls", ())] == [
+                c["id"] for c in own.get("tool_calls", ())
+            ]
+            same += message.get("reasoning_content") == own.get("reasoning_content")
+    return same, sum(known.seen for known in chain)
 
 
 def for_template(messages: Sequence[AgentMessage]) -> list[AgentMessage]:
     """Returns messages as chat templates expect them: text, and arguments as mappings."""
-    return list(_for_template(messages))
-
-
-def _for_template(messages: Sequence[AgentMessage]) -> Iterator[AgentMessage]:
+    shown = []
     for message in messages:
-        shown = message | {"content": message.get("content") or ""}
-        if calls := message.get("tool_calls"):
-            shown["tool_calls"] = [
-                call
-                | {
-                    "function": call["function"]
-                    | {"arguments": plain_arguments(call["function"]["arguments"])}
-                }
-                for call in calls
-            ]
-        yield shown
+        calls = [
+            tool_call(c["function"]["name"], plain_arguments(c["function"]["arguments"]), c["id"])
+            for c in message.get("tool_calls") or ()
+        ]
+        text = {"content": message.get("content") or ""}
+        shown.append(message | text | ({"tool_calls": calls} if calls else {}))
+    return shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,18 +46,6 @@ class AgentRequest:
     asked: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A reply with its number in the attempt. `finish`: stop, length or tool_calls."""
-
-    number: int
-    reply: Reply
-    finish: str
-    prompt_tokens: int
-    reply_tokens: int
-    created: int
-
-
 def read(body: Mapping[str, Any]) -> AgentRequest:
     """Reads a request. Raises Refused for one that cannot be honoured."""
     for name in NOT_OFFERED:
@@ -94,26 +83,28 @@ def schema_of(format_: Any) -> dict[str, Any] | None:
     return dict(schema["schema"])
 
 
-def write(answer: Answer, model: str) -> dict[str, Any]:
-    """Writes an answer."""
-    message = answer.reply.message()
-    choice = {"index": 0, "message": message, "finish_reason": answer.finish, "logprobs": None}
-    usage = {
-        "prompt_tokens": answer.prompt_tokens,
-        "completion_tokens": answer.reply_tokens,
-        "total_tokens": answer.prompt_tokens + answer.reply_tokens,
-    }
+Answer = dict[str, Any]
+"""A chat completion, as `write` makes it."""
+
+
+def write(reply: Reply, number: int, *, cut: bool, read: int, sampled: int) -> Answer:
+    """Writes an answer. `number`: of the call in its attempt; `cut`: the reply met its budget;
+    `read`, `sampled`: numbers of tokens."""
+    finish = "length" if cut else "tool_calls" if reply.calls else "stop"
+    message = reply.message()
+    choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
+    usage = {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled}
     return {
-        "id": f"chatcmpl-{answer.number}",
+        "id": f"chatcmpl-{number}",
         "object": "chat.completion",
-        "created": answer.created,
-        "model": model,
+        "created": int(time.time()),
+        "model": MODEL,
         "choices": [choice],
         "usage": usage,
     }
 
 
-async def events(whole: dict[str, Any], body: Mapping[str, Any]) -> AsyncIterator[str]:
+async def events(whole: Answer, body: Mapping[str, Any]) -> AsyncIterator[str]:
     """Writes an answer as the events of a stream."""
     head = whole | {"object": "chat.completion.chunk"}
     usage, (choice,) = head.pop("usage"), head.pop("choices")

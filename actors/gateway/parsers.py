@@ -12,7 +12,14 @@ from functools import cached_property
 from typing import Any
 
 from r3l.errors import UserError
-from r3l.rollout.agent_chat import PROBE_REPLY, PROBE_TOOLS, AgentChat, AgentMessage, Tool
+from r3l.rollout.agent_chat import (
+    PROBE_REPLY,
+    PROBE_TOOLS,
+    AgentChat,
+    AgentMessage,
+    Tool,
+    tool_call,
+)
 
 log = logging.getLogger(__name__)
 
@@ -26,41 +33,21 @@ _CALL_ID = 9  # characters; Mistral's template takes no other length
 
 
 @dataclass(frozen=True)
-class ToolCall:
-    """A call of a tool; `arguments` are JSON text as the policy wrote it."""
-
-    id: str
-    name: str
-    arguments: str
-
-
-@dataclass(frozen=True)
 class Reply:
-    """A reply as an agent reads it. `broken`: it began a tool call that could not be parsed, so it
-    is text."""
+    """A reply as an agent reads it. `calls`: as in a message's `tool_calls`, with their arguments
+    as JSON text. `broken`: it began a tool call that could not be parsed, so it is text."""
 
     text: str
     reasoning: str = ""
-    calls: tuple[ToolCall, ...] = ()
+    calls: tuple[dict[str, Any], ...] = ()
     broken: bool = False
 
     def message(self) -> AgentMessage:
         """Returns the reply as a chat message."""
-        made: AgentMessage = {"role": "assistant", "content": self.text or None}
-        if self.reasoning:
-            made["reasoning_content"] = self.reasoning
-        if self.calls:
-            made["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments},
-                }
-                for call in self.calls
-            ]
-        elif not self.text:
-            made["content"] = ""
-        return made
+        content = None if self.calls and not self.text else self.text
+        made: AgentMessage = {"role": "assistant", "content": content}
+        made |= {"reasoning_content": self.reasoning} if self.reasoning else {}
+        return made | ({"tool_calls": list(self.calls)} if self.calls else {})
 
 
 class ReplyReader:
@@ -107,10 +94,10 @@ class ReplyReader:
         except Exception as error:  # a parser may raise anything
             log.debug("a reply could not be parsed: %r", error)
             return Reply(text, broken=bool(tools))
-        made = tuple(ToolCall(_call_id(), call.name, call.arguments) for call in calls or ())
+        made = tuple(tool_call(call.name, call.arguments, _call_id()) for call in calls or ())
         content = (content or "").strip()
-        marked = bool(tools) and not made and self._began(content)
-        return Reply(content, (reasoning or "").strip(), made, marked)
+        broken = bool(tools and not made and self._mark) and self._mark in content
+        return Reply(content, (reasoning or "").strip(), made, broken)
 
     def constraint(self, tools: Sequence[Tool], choice: Any) -> dict[str, Any]:
         """Returns how `tool_choice` required, or a named tool, constrains sampling: `json` or
@@ -124,10 +111,6 @@ class ReplyReader:
             return {}
         tag = outputs.structural_tag
         return {"structural_tag": tag} if tag else {"json_schema": outputs.json}
-
-    def _began(self, content: str) -> bool:
-        """Whether text begins a tool call as the template writes it."""
-        return bool(self._mark) and self._mark in content
 
     def _found(self) -> str:
         for name in CANDIDATES:
@@ -184,15 +167,11 @@ class ReplyReader:
                 tokenizer=self.tokenizer,
             )
         except Exception as error:  # unknown, or it refuses the tokenizer
-            names = " and ".join(
-                f"actor.agent.{which}={name}"
-                for which, name in (("tool_parser", tool), ("reasoning_parser", reasoning))
-                if name
-            )
             reason = " ".join(str(error).split())[:300]
+            setting = f"tool_parser={tool}" if tool else f"reasoning_parser={reasoning}"
             raise UserError(
-                f"{names}: cannot be used with this model ({reason}); name another of vLLM's "
-                "parsers, auto or none"
+                f"actor.agent.{setting}: cannot be used with this model ({reason}); name another "
+                "of vLLM's parsers, auto or none"
             ) from None
 
 

@@ -11,18 +11,18 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from actors.gateway.call_tree import CallTree, Node
-from actors.gateway.chat_completions import AgentRequest, Answer, Refused
+from actors.gateway.chat_completions import AgentRequest, Answer, Refused, write
 from actors.gateway.parsers import ReplyReader
 from r3l.actor_metrics import ActorMetrics
 from r3l.errors import EngineDead, EpisodeError, R3LError, UserError
 from r3l.records import Task
 from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.interfaces import Policy, SampleParams
-from r3l.views.tape import TapedCall, write_tape
+from r3l.views.tape import TapedCall
 
 MOST_CALLS = 256
 MOST_BRANCHES = 64
@@ -40,29 +40,28 @@ class _Call:
     sampling: asyncio.Task[Answer]
 
 
-@dataclass(eq=False)
 class Session:
-    """An attempt. `changed` is set when it has a result or cannot continue. `full`: its context is
-    full."""
+    """An attempt, after `open`. `changed` is set when it has a result or cannot continue; `full`:
+    its context is full."""
 
     task: Task
-    policy: Policy
-    reader: ReplyReader
     params: ParamsOfStep
-    metrics: ActorMetrics
-    key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
-    result: dict[str, Any] | None = None
-    problem: R3LError | None = None
-    full: bool = False
-    over: bool = False
-    temperature: float = 1.0
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    calls: list[_Call] = field(default_factory=list)
-    began: float = field(default_factory=time.monotonic)
 
-    def __post_init__(self) -> None:
-        self.tree = CallTree(self.reader.chat)
+    def __init__(self, policy: Policy, reader: ReplyReader, metrics: ActorMetrics) -> None:
+        self.policy, self.reader, self.metrics = policy, reader, metrics
+        self.key = secrets.token_urlsafe(24)
+        self.tree = CallTree(reader.chat)
+        self.calls: list[_Call] = []
+        self.result: dict[str, Any] | None = None
+        self.problem: R3LError | None = None
+        self.full = self.over = False
+        self.temperature = 1.0
+        self.changed = asyncio.Event()
         self._newest: dict[str, _Call] = {}
+
+    def open(self, task: Task, params: ParamsOfStep) -> None:
+        """Begin an attempt at a task. `params`: the sampling parameters of call k."""
+        self.task, self.params, self.began = task, params, time.monotonic()
 
     def sampling(
         self, request: AgentRequest, digest: str, dialect: str, *, again: bool
@@ -99,9 +98,9 @@ class Session:
         for call in self.calls:
             call.sampling.cancel()
 
-    def tape(self) -> bytes:
+    def taped(self) -> list[TapedCall]:
         """Returns all calls of the attempt."""
-        return write_tape([self._taped(call) for call in self.calls])
+        return [self._taped(call) for call in self.calls]
 
     def _check_open(self) -> None:
         if self.over:
@@ -166,14 +165,12 @@ class Session:
         reply = self.reader.read(sample.token_ids, request.tools, request.choice, params.stop)
         self.metrics.agent["tool_parse_failed"] += reply.broken
         node.sample, node.reply, node.seconds = sample, reply, time.monotonic() - began
-        cut = sample.finish_reason != "stop"
-        return Answer(
-            number=self.tree.nodes.index(node),
-            reply=reply,
-            finish="length" if cut else "tool_calls" if reply.calls else "stop",
-            prompt_tokens=len(context),
-            reply_tokens=len(sample.token_ids),
-            created=int(time.time()),
+        return write(
+            reply,
+            self.tree.nodes.index(node),
+            cut=sample.finish_reason != "stop",
+            read=len(context),
+            sampled=len(sample.token_ids),
         )
 
     def _fail(self, error: R3LError) -> None:

@@ -93,7 +93,7 @@ class WebApp:
         answer = await asyncio.shield(sampling)
         if not await request.is_disconnected():
             session.received(digest)
-        return JSONResponse(dialect.write(_whole(answer, body), body))
+        return JSONResponse(dialect.write(answer | _model(body), body))
 
     async def _events(
         self,
@@ -112,7 +112,7 @@ class WebApp:
         except Refused as refused:
             yield f"data: {json.dumps(dialect.error(refused))}\n\n"
             return
-        *most, last = [event async for event in dialect.events(_whole(answer, body), body)]
+        *most, last = [event async for event in dialect.events(answer | _model(body), body)]
         for event in most:
             yield event
         session.received(digest)  # before the last event, after which the agent may ask again
@@ -168,8 +168,9 @@ def _parsed(raw: bytes) -> dict[str, Any]:
     return body
 
 
-def _whole(answer: Answer, body: Mapping[str, Any]) -> dict[str, Any]:
-    return chat_completions.write(answer, str(body.get("model") or MODEL))
+def _model(body: Mapping[str, Any]) -> dict[str, str]:
+    """The model that a request names, for its answer."""
+    return {"model": str(body.get("model") or MODEL)}
 
 
 async def _refusal(request: Request, refused: Exception) -> Response:

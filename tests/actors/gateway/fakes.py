@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from actors.gateway.call_tree import CallTree, Node
-from actors.gateway.parsers import Reply, ToolCall
-from r3l.rollout.agent_chat import PROBE_TOOLS, AgentChat
+from actors.gateway.parsers import Reply
+from r3l.rollout.agent_chat import PROBE_TOOLS, AgentChat, tool_call
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.interfaces import Sample
 from tests.r3l.fakes import END, CharTokenizer
@@ -27,7 +27,7 @@ def result(call_id: str, text: str) -> dict[str, Any]:
 
 
 def calling(number: int, **arguments: Any) -> Reply:
-    call = ToolCall(f"call{number:05d}", "add_one", json.dumps(arguments))
+    call = tool_call("add_one", json.dumps(arguments), f"call{number:05d}")
     return Reply("so", "because", (call,))
 
 

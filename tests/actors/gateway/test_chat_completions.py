@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from actors.gateway.chat_completions import (
-    Answer,
     Refused,
     bad,
     error,
@@ -17,10 +16,12 @@ from actors.gateway.chat_completions import (
     schema_of,
     write,
 )
-from actors.gateway.parsers import Reply, ToolCall
+from actors.gateway.parsers import Reply
+from r3l.rollout.agent_chat import tool_call
 
 ASKED = {"messages": [{"role": "user", "content": "hi"}]}
-ANSWER = Answer(3, Reply("so", "hm", (ToolCall("c1", "add", '{"a": 1}'),)), "tool_calls", 7, 5, 0)
+REPLY = Reply("so", "hm", (tool_call("add", '{"a": 1}', "c1"),))
+WHOLE = write(REPLY, 3, cut=False, read=7, sampled=5)
 
 
 def listed(chunks: AsyncIterator[str]) -> list[str]:
@@ -83,7 +84,7 @@ def test_a_schema_is_taken_from_a_response_format() -> None:
 
 
 def test_an_answer_is_written_whole_and_as_a_stream_with_the_same_content() -> None:
-    whole = write(ANSWER, "any")
+    whole = WHOLE
     assert whole["choices"][0]["finish_reason"] == "tool_calls"
     assert whole["usage"] == {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
     *chunks, done = listed(events(whole, {"stream_options": {"include_usage": True}}))

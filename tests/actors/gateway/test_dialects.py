@@ -5,14 +5,10 @@ from typing import Any
 
 import pytest
 
-from actors.gateway.chat_completions import Answer, Refused, read, write
+from actors.gateway.chat_completions import Refused, read
 from actors.gateway.dialects import MESSAGES, RESPONSES
-from actors.gateway.parsers import Reply, ToolCall
-from tests.actors.gateway.test_chat_completions import listed
+from tests.actors.gateway.test_chat_completions import WHOLE, listed
 
-WHOLE = write(
-    Answer(0, Reply("so", "hm", (ToolCall("c1", "add", '{"a": 1}'),)), "tool_calls", 7, 5, 0), "any"
-)
 SHAPE = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 

@@ -38,8 +38,9 @@ def test_auto_finds_the_parser_that_reads_what_the_template_writes(reader: Reply
 def test_parallel_calls_and_the_text_before_them_are_read(reader: ReplyReader) -> None:
     reply = read(reader, f"two of them\n{CALL}\n{CALL}")
     assert reply.text == "two of them" and not reply.broken
-    assert [(call.name, call.arguments) for call in reply.calls] == [("add_one", '{"a": 1}')] * 2
-    assert len({call.id for call in reply.calls}) == 2
+    function = {"name": "add_one", "arguments": '{"a": 1}'}
+    assert [call["function"] for call in reply.calls] == [function] * 2
+    assert len({call["id"] for call in reply.calls}) == 2
 
 
 def test_a_call_that_does_not_parse_stays_text_and_is_marked(reader: ReplyReader) -> None:

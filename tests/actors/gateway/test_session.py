@@ -15,7 +15,6 @@ from r3l.errors import EngineDead, EngineFailed
 from r3l.records import Task
 from r3l.rollout.agent_chat import AgentChat
 from r3l.rollout.interfaces import Sample, SampleParams
-from r3l.views.tape import read_tape
 from tests.r3l.fakes import ScriptedPolicy
 
 ASKED = AgentRequest(({"role": "user", "content": "hi"},), max_tokens=64)
@@ -23,9 +22,9 @@ ASKED = AgentRequest(({"role": "user", "content": "hi"},), max_tokens=64)
 
 def session_of(policy: ScriptedPolicy) -> Session:
     reader = ReplyReader(AgentChat(policy.chat), "auto", "auto")
-    return Session(
-        Task("t", "agent", 0), policy, reader, lambda k: SampleParams(32, 0.5, k), ActorMetrics()
-    )
+    session = Session(policy, reader, ActorMetrics())
+    session.open(Task("t", "agent", 0), lambda k: SampleParams(32, 0.5, k))
+    return session
 
 
 def played(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -54,7 +53,7 @@ def test_an_answer_that_was_not_received_is_kept_for_the_retry() -> None:
         assert await session.sampling(ASKED, "d", "chat", again=True) is first
         assert await session.sampling(ASKED, "d", "chat", again=False) is not first
         assert len(policy.prompts) == 2
-        assert [call.trained for call in read_tape(session.tape())] == [True, False]
+        assert [call.trained for call in session.taped()] == [True, False]
 
     played(test)
 
