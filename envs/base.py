@@ -71,8 +71,8 @@ class Demonstrating(TextEnv, Protocol):
     Optional methods, found by attribute:
 
     - `practice() -> list[dict]`: options of the variants used for lessons, equally often; if
-    absent, the environment itself; - `told() -> dict`: options of the variant in which everything
-    can be read.
+      absent, the environment itself;
+    - `told() -> dict`: options of the variant in which everything can be read.
     """
 
     def snapshot(self) -> bytes:

@@ -265,7 +265,8 @@ async def _play(
 
 
 async def _unless_interrupted(playing: Coroutine[Any, Any, None]) -> None:
-    """Report Ctrl-C as an interrupt, although it also ends the engine."""
+    """Report Ctrl-C as an interrupt: it also ends the engine, which would be reported as a
+    failure."""
     try:
         await playing
     except EngineDead:
@@ -294,7 +295,7 @@ def progress_line(done: list[Conversation], total: int) -> str:
 async def _policy(
     config: RunConfig, options: dict[str, Any], folder: Path
 ) -> AsyncIterator[Policy]:
-    """The policy of a running engine, or of an engine that is started here and has a log file."""
+    """The policy of a running engine, or of a new one, which gets a log file."""
     engine = options["engine"]
     if engine is not None:
         from actors.http_policy import ServedPolicy

@@ -28,7 +28,7 @@ NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 
 class LiveView:
-    """A view of the run in folder `run`, which has made the steps `made` and plans `steps`."""
+    """A view of the run in folder `run`: `made` of `steps` steps are done."""
 
     def __init__(self, run: Path, steps: int, made: Iterable[StepLine], file: TextIO) -> None:
         from rich.console import Console
@@ -48,8 +48,8 @@ class LiveView:
         self._live.start()
 
     def say(self, line: str) -> None:
-        """Print a line above the bar. A line that differs from the one before only in its numbers
-        takes the place of the changing line."""
+        """Print a line above the bar. A line that differs from the previous one only in numbers
+        replaces the changing line."""
         repeated, self._repeated = self._repeated, NUMBERS.sub("#", line)
         if self._repeated == repeated:
             self._changing = line
@@ -66,7 +66,7 @@ class LiveView:
         self._recent.append(line)
 
     def again(self, version: int) -> None:
-        """Forget the steps after `version`: the learner has returned to that checkpoint."""
+        """Forget the steps after `version`: the learner continues from that checkpoint."""
         while self._recent and self._recent[-1].step > version:
             self._recent.pop()
 
@@ -105,7 +105,8 @@ def can_draw(file: TextIO) -> bool:
 
 @contextmanager
 def live_view(run: Path, steps: int, *, quiet: bool = False) -> Iterator[LiveView | None]:
-    """Opens a view on standard output, and closes it; None if it cannot draw or is not wanted."""
+    """Opens a view on standard output, and closes it; None if the terminal cannot draw it or it is
+    not wanted."""
     if quiet or not can_draw(sys.stdout):
         yield None
         return

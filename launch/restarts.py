@@ -29,7 +29,7 @@ class Restarts:
 
         It is not restarted if
 
-        - its exit code means that it would end again (FINAL),
+        - its exit code means that it would fail again (FINAL),
         - it died at its first start, before it was ready, or
         - it has used up its limit; exit codes in NOT_COUNTED do not count.
         """

@@ -49,8 +49,8 @@ QUIET_S = 300.0  # without progress until it is reported
 class Run:
     """Starts and watches the processes of one plan.
 
-    `say`: prints a line. `quiet`: leave out steps, evaluations and what starts. `view`: shows the
-    run on a terminal. `commands`, `children`: a cluster's own way to start processes.
+    `say`: prints a line. `quiet`: no lines about steps, evaluations and starts. `view`: shows the
+    run on a terminal. `commands`, `children`: a cluster's, to start processes.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Run:
         return 130
 
     def _report_stopping(self) -> None:
-        """Show what a learner that was asked to end is still doing."""
+        """Show what a stopping learner is still doing."""
         self._show_progress()
         learner = next((c for c in self.children.members if c.name == "learner"), None)
         if learner is None or learner.ended or time.monotonic() < self.stopping_at:
@@ -163,7 +163,7 @@ class Run:
                  "Ctrl-C kills it")  # fmt: skip
 
     def _report_checkpoint(self) -> None:
-        """Show how much of the run a resumed run makes again."""
+        """Show how many steps a resumed run repeats."""
         newest = latest(self.plan.run / CHECKPOINTS)
         kept = read_state(newest).version if newest else 0
         if self.steps:

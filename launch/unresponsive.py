@@ -26,7 +26,7 @@ class Unresponsive:
     """Reports once that a buffer or actor is unresponsive, and once that it has recovered.
 
     `say` prints a line. `buffer_s`: seconds since the buffer's last reply. `actors_s`: seconds
-    since the buffer last heard from each actor, keyed by process. Time while this process was
+    since each actor's last message to the buffer, keyed by process. Time while this process was
     stopped (Ctrl-Z) does not count.
     """
 

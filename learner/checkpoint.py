@@ -208,8 +208,8 @@ def _agreed(trainer: Trainer, good: bool, building: Path) -> bool:
 
 
 def latest(folder: Path, below: int | None = None, *, thorough: bool = False) -> Path | None:
-    """Finds the newest complete checkpoint; with `below`, only among versions below it. Only a
-    `thorough` search compares the checksums of large files."""
+    """Finds the newest complete checkpoint, of a version lower than `below` if that is given. Only
+    a `thorough` search compares the checksums of large files."""
     names = f"step-{below:06d}" if below is not None else ""
     for path in reversed(_all(folder)):
         if names and path.name >= names:
@@ -266,8 +266,8 @@ def load_run(
     algorithm: Algorithm | None,
     seed: int,
 ) -> tuple[Trainer, RunState]:
-    """Loads a run's trainer and state, from a checkpoint or, if that is None, from the initial
-    `model`. Call `check` first."""
+    """Loads a run's trainer and state from a checkpoint, or from the initial `model` if there is
+    none. Call `check` first."""
     from learner.step.trainer import Trainer
 
     adapted = config.lora.rank > 0

@@ -2,7 +2,7 @@
 
     checkpoints/step-000050 ─► waits, the newest one ─► command, one at a time ─► may be removed
 
-It runs next to training. A command that fails or is slow costs a notice, not the run.
+It runs next to training. A failed or slow command causes a notice, but never ends the run.
 """
 
 from __future__ import annotations

@@ -149,8 +149,8 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
 
 def nothing_played(stats: BufferStats, before: int) -> str:
     """Explains why a run's first FIRST_GROUPS groups contain no completed attempt, with the number
-    of failures by cause. Returns "" if they contain an attempt or there are fewer groups. `before`:
-    number of groups without an attempt left by an earlier launch."""
+    of failures by cause. Returns "" if they contain one or are fewer. `before`: the number of such
+    groups from an earlier launch."""
     ended = {state for part in (stats.train, stats.eval) for state, n in part.items() if n}
     others = ended & {"complete", "drawn", "trained"} or stats.drops.keys() - {"no_trajectories"}
     groups = stats.drops.get("no_trajectories", 0) - before
@@ -196,8 +196,7 @@ def candidate_folder(run: Path, version: int) -> Path:
 def keep_if_best(run: Path, evaluation: Evaluation) -> None:
     """Moves the evaluated weights to `best/` if no earlier evaluation had as much success.
 
-    If the process is killed at any moment, the better weights are already in `best/` or a second
-    call moves them there.
+    If the process is killed at any moment, a second call completes the move.
     """
     try:
         _keep_if_best(run, evaluation)

@@ -5,7 +5,7 @@
          │                                  └─► skip: discard the groups    ▼
          └──────────────────────────────────────┴──────── evaluation, checkpoint (if due)
 
-A rank 0 that is stopped leaves its step between two micro-batches; the end is a checkpoint of the
+When rank 0 is stopped, it ends its step between two micro-batches and saves a checkpoint of the
 last finished step.
 
 `rank` draws, finishes, skips and evaluates. On rank 0 it is a learner.rank0.Rank0, which talks to
@@ -186,7 +186,7 @@ class Training:
             meet(self.trainer)
 
     def _keep_candidate(self, version: int) -> None:
-        """Saves the weights under evaluation until it is known whether they are the best."""
+        """Saves the weights under evaluation until their result is known."""
         if self.config.learner.keep_best and self.config.eval.tasks:
             folder = candidate_folder(self.run, version)
             checkpoint.save_model(self.trainer, folder, self.tokenizer)

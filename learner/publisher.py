@@ -3,8 +3,8 @@
     learner loop ── publish(version, tensors) ──► chunks ◄── ROUTER ── latest / chunk ── actors
 
 It holds one copy of the weights, cut into chunks, and for each chunk the patches that led to it
-(r3l.weights.chunks). A subscriber requests ranges of one chunk after the other, so a slow or
-stopped one delays no other and costs only the memory of the few ranges in transit to it.
+(r3l.weights.chunks). A subscriber requests ranges of one chunk after the other. So a slow or
+stopped subscriber does not delay others, and only a few ranges in transit take memory.
 
 Publishing replaces one chunk after the other. The reply to a request for a replaced chunk is
 `gone`; the subscriber keeps what it has and asks for the new version. If new versions appear faster
@@ -260,8 +260,8 @@ class WeightPublisher:
     def _range(
         self, reply: dict[str, Any], chunk: Chunk, have: int, at: int, size: int
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Returns the reply to a subscriber that has version `have` of a chunk: `size` bytes,
-        starting at `at`, of what it needs, and the lengths of the frames."""
+        """Returns a reply to a subscriber with version `have` of a chunk: the lengths of the frames
+        that it needs, and `size` of their bytes from `at` on."""
         patches = chunk.since(have)
         if patches is None:
             lengths, sent = [len(chunk.data)], chunk.data.data[at : at + size]

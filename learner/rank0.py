@@ -61,8 +61,8 @@ class Rank0:
     """Draws groups from the buffer; commits batches, publishes weights, starts evaluations,
     reports.
 
-    `actors`: whether actors fill the buffer. If not, the run ends at the first batch that cannot be
-    drawn at once. `stop_cause` is set if a safety rule stopped the run.
+    `actors`: whether actors fill the buffer. If not, the run ends when a draw would have to wait.
+    `stop_cause` is set if a safety rule stopped the run.
     """
 
     def __init__(
@@ -288,8 +288,8 @@ class Rank0:
     # ── metrics ─────────────────────────────────────────────────────────────────────────
 
     def _replaced(self, draw: Draw) -> list[Group]:
-        """Fetches the groups that were drawn for this batch but replaced by others, because metrics
-        cover all attempts, trained or not."""
+        """Fetches the groups that this batch's draw replaced by others, because metrics cover all
+        attempts, trained or not."""
         groups, size = list[Group](), self.config.learner.groups_per_step
         for at in range(0, len(draw.replaced), size):
             try:

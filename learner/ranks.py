@@ -5,8 +5,8 @@
     followers   meet ────┴─────────────────┴──────────────────────┘
 
 While rank 0 waits for actors or for the buffer, it sends WAIT every few seconds, so that each
-rank's watchdog can tell a wait from a hang. The other ranks are in `meet` whenever rank 0 has a
-request to the buffer. torch's own broadcast of objects would pickle them.
+rank's watchdog can distinguish a wait from a hang. The other ranks are in `meet` whenever rank 0
+has a request to the buffer. torch's own broadcast of objects would pickle them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Follower:
 
 
 def still_waiting(trainer: Trainer, doing: str = "waiting for actors") -> None:
-    """Notifies the ranks in `meet` that rank 0 is still waiting. Call it every few seconds. Raises
+    """Notifies the ranks in `meet` that rank 0 still waits. Call it every few seconds. Raises
     RankLost if a rank does not receive it in time."""
     heartbeat(doing)
     if trainer.world > 1:
@@ -88,7 +88,8 @@ def still_waiting(trainer: Trainer, doing: str = "waiting for actors") -> None:
 
 
 def meet(trainer: Trainer) -> None:
-    """Waits until every rank has called it. Until rank 0 does, the others receive `still_waiting`.
+    """Waits until every rank has called it. Meanwhile the other ranks receive rank 0's
+    `still_waiting`.
 
     Raises RankLost if a rank sends nothing before torch's collectives time out.
     """

@@ -3,10 +3,10 @@
     heartbeat("micro-batch 3 of 8") ─► watchdog thread ─┬─► run/.last-heartbeat ─► r3l-launch
                                                         └─► none for `limit_s`: LearnerHung
 
-Every piece of work sends a heartbeat when it begins, every wait one in each of its rounds. The
-limit therefore applies to the longest piece, not to a whole step or a whole wait for actors. The
-thread ends a process whose work does not return. No thread runs in a process that is stopped, waits
-in the kernel or holds the interpreter's lock: its launcher misses the heartbeat and ends it.
+Every piece of work sends a heartbeat when it begins, and every wait sends one regularly. So the
+limit applies to one piece of work, not to a whole step or a whole wait for actors. The thread ends
+a process whose work does not return. The thread itself cannot run if the process is stopped, waits
+in the kernel or holds the interpreter's lock: then the launcher misses the heartbeat and ends it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class ProcessCommands:
 
     @property
     def config_file(self) -> str:
-        """The settings file that a starting process reads."""
+        """The settings file for processes that start now."""
         return str(RunFolder(self.plan.run).config_file)
 
     def buffer(self) -> list[str]:
@@ -89,7 +89,7 @@ class ProcessCommands:
         )
 
     def actor_reaching(self, index: int, machine: str) -> list[str]:
-        """The command of one actor on its own machine; it reaches the services on `machine`."""
+        """The command of one actor on its own machine, with the services on `machine`."""
         share = self.plan.topology.actors[index].share
         return [
             *_python("actors.cli"), "--config", self.config_file,
@@ -119,7 +119,7 @@ class ProcessCommands:
         return _cpu_env(topology.threads) | hidden | ranks
 
     def actor_env(self, index: int) -> dict[str, str]:
-        """An actor's environment variables, or those of its ssh if the machine is remote."""
+        """The environment variables of an actor or, on a remote machine, of its ssh."""
         elsewhere = self.plan.topology.actors[index].machine in self.plan.topology.elsewhere
         return {} if elsewhere else self._place_env(index)
 

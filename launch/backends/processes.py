@@ -125,7 +125,7 @@ class Child(Kept):
 
 @dataclass
 class Children:
-    """Holds all processes of a run, in start order. `logs`: the folder logs/ of the run; `hang_s`:
+    """All processes of a run, in start order. `logs`: the run's folder logs/; `hang_s`:
     `learner.hang_s`."""
 
     logs: Path
@@ -168,7 +168,7 @@ class Children:
         return child
 
     def clear(self, name: str) -> None:
-        """Kill whatever an earlier member called `name` left running, and forget its report."""
+        """Kill what an earlier member called `name` left running, and delete its report."""
         for child in self.members:
             if child.name == name:
                 child.kill()
@@ -213,7 +213,7 @@ class Children:
 
     def stop(self, meanwhile: Callable[[], None] = lambda: None) -> list[str]:
         """End all processes and the keeper; returns the names of those that had to be killed.
-        `meanwhile` is called again and again while some have not ended."""
+        `meanwhile` is called repeatedly until all have ended."""
 
         def hurry() -> bool:
             meanwhile()

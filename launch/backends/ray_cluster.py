@@ -43,7 +43,7 @@ ProcessState = tuple[int | None, bool]
 
 
 class Runner:
-    """A Ray actor that starts one bundle's processes on its node, with the bundle's GPUs."""
+    """Starts one bundle's processes on its node, with the bundle's GPUs, as a Ray actor."""
 
     def __init__(self, folder: str, logs: str, python: str) -> None:
         import ray

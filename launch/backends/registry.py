@@ -1,6 +1,6 @@
 """The backends, keyed by their name in --cluster.
 
-Kubernetes needs no backend: it starts the commands itself (examples/kubernetes.yaml).
+Kubernetes needs no backend: it starts r3l's commands itself (examples/kubernetes.yaml).
 """
 
 from __future__ import annotations

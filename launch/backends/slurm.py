@@ -1,4 +1,4 @@
-"""Writes a run as one SLURM batch script, which starts the same commands as r3l-launch.
+"""Writes a SLURM batch script that starts the same commands as r3l-launch.
 
 It is a heterogeneous job. Its first component has the learner's nodes; the buffer service and rank
 0 run on the first of these nodes. Its second component has the nodes that run only actors. srun

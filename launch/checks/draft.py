@@ -54,8 +54,8 @@ class PlanOptions:
 class Draft:
     """The settings and options of a run, and values computed from them.
 
-    Each property is computed when a check first reads it, so the order of the checks decides the
-    order of computation. A property that cannot be computed raises UserError.
+    Each property is computed when a check first reads it, so in the order of the checks. A property
+    that cannot be computed raises UserError.
     """
 
     config: RunConfig

@@ -1,4 +1,4 @@
-"""What a user should know about a run that can start: one line each."""
+"""Warns about a run that can start, one line for each warning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_TASKS = 100_000  # of each split that are compared
 
 
 def notes(config: RunConfig, *, slow: bool) -> Iterator[str]:
-    """Yields what is worth a warning; `config` is a plan's. `slow`: also read all tasks."""
+    """Yields the warnings; `config` is a plan's. `slow`: also read all tasks."""
     if foreign := foreign_world(config):
         yield foreign
     yield from _context(config)
@@ -31,7 +31,7 @@ def _context(config: RunConfig) -> Iterator[str]:
 
 
 def _shared_tasks(config: RunConfig) -> Iterator[str]:
-    """Says how many evaluation tasks are the same problem as a training task."""
+    """Counts the evaluation tasks that pose the same problem as a training task."""
     wanted = min(config.env.train_tasks, MOST_TASKS)
     held_out = tasks_of_all(config.env, "eval", min(config.eval.tasks, MOST_TASKS))
     trained = {_problem(task) for task in tasks_of_all(config.env, "train", wanted, config.seed)}
@@ -44,8 +44,8 @@ def _shared_tasks(config: RunConfig) -> Iterator[str]:
 
 
 def _problem(task: Task) -> str:
-    """Returns what two tasks share if they pose the same problem: the prompt of its options, or
-    else the seed and all options."""
+    """Returns a key that is equal for tasks with the same problem: the prompt of the task's
+    options, or else the seed and all options."""
     options = {name: one for name, one in task.options.items() if name != "attempts"}
     posed = options.get("prompt") or (task.seed, sorted(options.items(), key=str))
     return repr((task.env, posed))

@@ -25,7 +25,7 @@ def check_run_folder(draft: Draft) -> None:
 
 
 def check_exists_only_if(run: Path, *, resume: bool) -> None:
-    """Refuses an existing run unless `resume` is set, and a missing run if it is set."""
+    """Refuses an existing run without `resume`, and a missing run with it."""
     folder = RunFolder(run)
     if folder.exists and not resume:
         raise UserError(f"run {run}: exists; add --resume to continue it, or choose another name")

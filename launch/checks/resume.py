@@ -66,7 +66,7 @@ def nothing_to_do(run: Path, config: RunConfig) -> str:
 
 
 def _same_model(run: Path, before: Path, after: Path) -> bool:
-    """Whether two folders hold the same model. True if the run has a checkpoint, which is checked
+    """Whether two folders hold the same model. True if the run has a checkpoint: that is checked
     instead."""
     if before == after or latest(run / CHECKPOINTS) is not None:
         return True
@@ -74,5 +74,5 @@ def _same_model(run: Path, before: Path, after: Path) -> bool:
 
 
 def _holds(key: str, flat: Mapping[str, Any]) -> bool:
-    """Whether `key` is a section in the other settings; then the values in it are compared."""
+    """Whether `key` is a section in the other settings, whose values are compared instead."""
     return any(other.startswith(f"{key}.") for other in flat)

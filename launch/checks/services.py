@@ -33,9 +33,9 @@ class Services:
     def reached_from(self, elsewhere: Sequence[str], run: Path) -> Services:
         """Returns the services of a run that also has actors on the machines `elsewhere`.
 
-        Default addresses become ones that these machines can reach. If any other machine can reach
-        an address, the services need keys: the given ones, or those in the run's folder. Raises
-        UserError if keys are missing or actors cannot reach an address.
+        Replaces default addresses by ones that these machines can reach. Services at an address
+        that other machines can reach need keys: the given ones, or those in the run's folder.
+        Raises UserError if keys are missing or actors cannot reach an address.
         """
         services = self
         if elsewhere:

@@ -14,7 +14,7 @@ from r3l.rollout.interfaces import Policy
 
 @asynccontextmanager
 async def own_engine(config: RunConfig, log: Path) -> AsyncIterator[Policy]:
-    """Starts an engine for the model of `config`. Raises EngineDead, which names the log."""
+    """Starts an engine for the model of `config`. Raises EngineDead that names the log."""
     try:
         with output_into(log):
             from actors.engine import VLLMPolicy

@@ -1,4 +1,4 @@
-"""Says why a run learns nothing: what its last steps show, and the settings to change."""
+"""Finds why a run learns nothing, from its last steps, and the settings to change."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Recent:
         self.metrics = [step.metrics for step in list(steps)[-LOOKED_AT:]]
 
     def all(self, tag: str, holds: Callable[[float], bool]) -> bool:
-        """Whether every step has the metric, and `holds` is true of it."""
+        """Whether every step has the metric and satisfies `holds`."""
         return all(tag in metrics and holds(metrics[tag]) for metrics in self.metrics)
 
     def mean(self, tag: str) -> float:
@@ -49,7 +49,8 @@ class Recent:
 
 
 def causes(steps: Sequence[StepLine]) -> list[Cause]:
-    """Finds why the last steps taught the policy nothing; empty if they did, or are too few."""
+    """Finds why the last steps taught the policy nothing; empty if they taught it something or are
+    too few."""
     if len(steps) < LOOKED_AT:
         return []
     recent = Recent(steps)
@@ -57,9 +58,8 @@ def causes(steps: Sequence[StepLine]) -> list[Cause]:
 
 
 def guidance(steps: Sequence[StepLine]) -> Cause | None:
-    """Says what guided retries earned over further attempts in the last GAIN_STEPS steps that had
-    retries (r3l.algorithms.guidance_gain), and what to do if it is less than nothing; None if it
-    was not measured."""
+    """Reports the guidance gain (r3l.algorithms.guidance_gain) of the last GAIN_STEPS steps with
+    retries, and a remedy if it is negative; None if it was not measured."""
     tags = ("group/guidance_gain", "group/guidance_gain_se")
     known = [[step.metrics[tag] for tag in tags] for step in steps if tags[0] in step.metrics]
     if not known:

@@ -71,9 +71,9 @@ class Lease:
 class Progress:
     """The finished steps and the forecast, whose fields are None if not known yet.
 
-    `learner_idle`, `actor_idle`: shares of the time of the last RECENT steps in which the learner
-    waited for groups, and in which the actors' engines waited for leases. `session_waits`: how many
-    attempts waited for a process of their environment then, on average.
+    Over the last RECENT steps: `learner_idle`, the share of time that the learner waited for
+    groups; `actor_idle`, that the engines waited for leases; `session_waits`, the mean number of
+    attempts that waited for a process of their environment.
     """
 
     step: int
@@ -105,7 +105,7 @@ class Buffer:
 
 @dataclass
 class Actor:
-    """What the buffer knows about an actor. `process`: its name in the launcher, or ""."""
+    """The buffer's facts about an actor. `process`: its name in the launcher, or ""."""
 
     name: str
     process: str
@@ -117,7 +117,7 @@ class Actor:
 
 @dataclass
 class Snapshot:
-    """Everything that `status` shows and `doctor` judges."""
+    """The data of `status` and `doctor`."""
 
     run: str
     at: float
@@ -286,8 +286,8 @@ def ask(buffer: Buffer, status: ProcessStatus | None, keys: str) -> None:
 
 
 def actors_of(stats: BufferStats, run: RunFolder, lease_s: float) -> list[Actor]:
-    """What the buffer knows about the actors that the launcher started or that sent something
-    within a lease."""
+    """The buffer's facts about actors that the launcher started or that recently sent a message
+    (within the duration of a lease)."""
     actors = []
     for name, numbers in sorted(stats.actors.items()):
         process = name.rpartition(".")[0]

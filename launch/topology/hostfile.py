@@ -31,7 +31,8 @@ class Hosts:
 
     @property
     def reached(self) -> str:
-        """How other machines reach the first one: `address`, or its name if that is loopback."""
+        """The first machine's address for other machines: `address`, or its name if that is
+        loopback."""
         return next(iter(self.slots)) if self.address.startswith("127.") else self.address
 
 

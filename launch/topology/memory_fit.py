@@ -58,8 +58,8 @@ def share_memory(
     """Shares the memory of each GPU.
 
     `trained`: machine and GPU of every rank. `engines`: the number of engines on each set of GPUs.
-    Raises UserError if an engine or rank does not fit, unless `force` is set. Always raises it if
-    several processes share a GPU whose memory is not known.
+    Raises UserError if an engine or rank does not fit, unless `force` is set. It is also raised
+    with `force` if several processes share a GPU of unknown memory.
     """
     memory = {machine.name: machine.gpu_gib for machine in machines}
     given = estimate.actor.engine.get("gpu_memory_utilization") if estimate else None
@@ -136,7 +136,7 @@ def check_engine_fits(requested: RequestedPlaces, estimate: Estimate, engines: E
 
 
 def _engine_line(requested: RequestedPlaces, estimate: Estimate, engines: Engines) -> str:
-    """A line that compares what an engine needs with what it gets."""
+    """Compares an engine's need with its share, in one line."""
     gpus, wants = requested.actor_gpus, estimate.actor.concurrent_requests
     held = min(wants, estimate.requests_held(gpus, engines.gib))
     return (

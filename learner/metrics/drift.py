@@ -6,9 +6,9 @@ The R³L loss does not correct for this gap, so rules watch it. Log-probabilitie
 those of the loss's own forward pass.
 
 The metrics of `distilled` and `all` rows include a second gap: a retry was sampled with guidance
-that its row leaves out. In a healthy step, one token that only the guidance made unlikely can
-raise k3 to whole nats a token and reduce the effective sample to a few tokens. The role `base`
-measures the policy's movement alone; most rules should watch that role.
+that its row leaves out. Even in a healthy step, one token that only the guidance made unlikely can
+raise k3 to several nats a token and reduce the effective sample to a few tokens. The role `base`
+measures only the policy's movement; most rules should watch that role.
 """
 
 from __future__ import annotations

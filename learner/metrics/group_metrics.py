@@ -88,7 +88,7 @@ def success_by_environment(groups: Sequence[Group]) -> Metrics:
 
 
 def unread_reflection(groups: Sequence[Group]) -> str:
-    """Return a line with the beginning of a reflection, if no reflection of the step could be read;
+    """Return a line with the beginning of a reflection if no reflection of the step is readable,
     else ""."""
     reflections = [r.reflection for group in groups for r in group.results if r.reflection]
     if not reflections or not all(reflection.cause for reflection in reflections):
@@ -160,8 +160,8 @@ def histograms(groups: Sequence[Group], version: int) -> dict[str, Any]:
 
 
 def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> list[str]:
-    """Describe each group whose sampling weights differ from another actor's at the same version.
-    Updates `seen` (version -> hash), which keeps the newest REMEMBERED versions."""
+    """Describe each group sampled with weights that differ from another actor's of the same
+    version. Updates `seen` (version -> hash), which keeps the newest REMEMBERED versions."""
     alarms = []
     for group in groups:
         for version, fingerprint in group.fingerprints.items():

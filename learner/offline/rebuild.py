@@ -80,8 +80,8 @@ def check_fingerprints(folder: Path, manifest: Manifest) -> str:
 
 
 def _copy_but_weights(model: Path, to: Path, dtypes: set[str]) -> None:
-    """Copies the model's configuration and tokenizer. If all weights have the same dtype, sets it
-    in the configuration."""
+    """Copies the model's configuration and tokenizer. Sets the dtype in the configuration if all
+    weights share one."""
     for path in model.iterdir():
         if path.is_file() and not any(path.match(kind) for kind in WEIGHTS):
             shutil.copyfile(path, to / path.name)

@@ -40,9 +40,8 @@ AT_ONCE = 16
 
 @dataclass
 class Tally:
-    """Counts what a regrade did: attempts that were replayed, got a different reward or were left
-    out; full successes before and after; and auxiliary samples that the new rewards do not
-    justify."""
+    """The counts of a regrade: attempts that were replayed, changed in reward or left out; full
+    successes before and after; and auxiliary samples that the new rewards do not justify."""
 
     groups: int = 0
     attempts: int = 0

@@ -35,8 +35,8 @@ EXACT = {"loss": "learner/loss", "gradient norm": "learner/grad_norm"}
 
 @dataclass(frozen=True)
 class Replayed:
-    """The result of executing a step again. `same`: maps each thing compared with the run to
-    whether it was equal; empty if the run has nothing to compare with."""
+    """The result of executing a step again. `same`: for each value that the run recorded, whether
+    it is equal; empty if there is none."""
 
     step: int
     metrics: dict[str, float]
@@ -147,8 +147,8 @@ def _stored_weights(run: Path, version: int) -> Iterator[tuple[str, dict[str, Te
 
 
 def _equal(trainer: Trainer, stored: Mapping[str, Tensor]) -> bool:
-    """Returns whether the trainer's weights have the stored bytes once they are converted to the
-    stored dtype. Compares only the adapters if only those are stored."""
+    """Returns whether the trainer's weights, converted to the stored dtype, have the stored bytes.
+    Compares only adapters if only they are stored."""
     names = set[str]()
     apart = all(name.startswith(PREFIX) for name in stored)
     for name, tensor in trainer.published()[0] if apart else trainer.weights():

@@ -1,4 +1,4 @@
-"""Trains without actors: serves the finished groups of stores from a buffer service of its own.
+"""Trains without actors: serves the finished groups of stores from its own buffer service.
 
     stores ─► copy in the run's folder ─► buffer service, a thread ─► rank 0 draws and commits
 
@@ -92,8 +92,8 @@ def _copy(stores: Sequence[Path], to: Path, config: RunConfig, tokenizer: Any) -
 
 
 def check_models(stores: Sequence[Path], model: Path) -> None:
-    """Refuses stores that were filled by a model of another architecture. Does not check a store
-    outside its run, or one whose model is gone."""
+    """Refuses stores that were filled by a model of another architecture. Does not check stores
+    that were moved out of their run, or whose model was deleted."""
     own = _architecture(model)
     for store in stores:
         settings = store.absolute().parent / "config.yaml"

@@ -4,10 +4,10 @@ Queries, keys and values are laid out as rows again, the model's own causal atte
 and each node takes its result from one of its rows. It is registered through the public attention
 interface of transformers, needs no mask and runs on any device.
 
-Laying out rows costs time. Measured on one CPU core (8 million parameters, 8 rows of 256 tokens,
-`python -m benchmarks.learner --crossover`), a step as a tree takes 9 % more than as rows if nothing
-is shared, 10 % less if 9 % of the tokens are, 30 % less if 44 % are: it pays from about 5 % on.
-Attempts at one task share at least their prompt, so `auto` is tree if the model allows it.
+Laying out rows takes time, which pays from about 5 % shared tokens on. Compared with rows, a step
+as a tree takes 9 % longer without shared tokens, 10 % less time with 9 % of them and 30 % less with
+44 % (`python -m benchmarks.learner --crossover`, one CPU core, 8 million parameters, 8 rows of 256
+tokens). Attempts at one task share at least their prompt, so `auto` is tree if the model allows it.
 
 Axes: N nodes, B rows, T positions, H heads, E head size; nodes as in learner.step.batch.Nodes.
 """
@@ -30,8 +30,8 @@ TREE = "r3l_tree"
 
 
 def resolve(pack: str, lm: Any) -> Pack:
-    """Chooses the packing of this model. If `pack` is auto, that is tree if the model allows it and
-    rows otherwise. Raises UserError if `pack` is tree and the model does not allow it."""
+    """Chooses the packing of this model; auto is tree if the model allows it, else rows. Raises
+    UserError if `pack` is tree and the model does not allow it."""
     if pack == "rows":
         return "rows"
     obstacle = _obstacle(lm)

@@ -131,8 +131,8 @@ def rows_of(
         Σ_g w_g [ Σ_{i in g, kept} c_i Σ_t term_it + λ Σ_{j in g, auxiliary} c_j Σ_t −log π(y_jt) ]
 
     c_j is 1 / (auxiliary tokens of the step); with `sft_pool` shared i and j are in one mean. c
-    leaves out the importance weights: with w_g = (n P_g)^-1 the expectation over draws is then the
-    mean over all n candidates.
+    does not include the importance weights. So with w_g = (n P_g)^-1 the expectation over draws is
+    the mean over all n candidates.
     """
     policy: list[_Counted] = []
     aux: list[_Counted] = []
@@ -157,7 +157,7 @@ def rows_of(
 
 
 def trained_attempts(rows: Iterable[Row]) -> tuple[TrainedAttempt, ...]:
-    """Describes how a step trains on each attempt that its rows were made from."""
+    """Describes how a step trains on each attempt in its rows."""
     return tuple(_trained(row, *row.source) for row in rows if row.source is not None)
 
 
@@ -182,8 +182,8 @@ def _baseline(groups: Sequence[Group], replayed: Container[str]) -> float:
 def ranked_rows(
     groups: Sequence[Group], algorithm: Algorithm
 ) -> tuple[list[Row], list[tuple[int, int]]]:
-    """Returns the attempts whose token entropies the algorithm's ranking needs, as rows with all
-    response tokens in the mask, and the position of each: (group, trajectory)."""
+    """Returns the attempts that the algorithm ranks by token entropy: their rows, with all response
+    tokens in the mask, and their positions (group, trajectory)."""
     rows, places = list[Row](), list[tuple[int, int]]()
     if algorithm.ranking is None:
         return rows, places
@@ -279,8 +279,8 @@ def _aux_row(sample: AuxSample, weight: float, group: str) -> _Counted:
 
 
 def _at_most(counted: Sequence[_Counted], tokens: float) -> list[_Counted]:
-    """Keeps samples of so many tokens at most. The choice is as good as random, but depends on the
-    samples alone, so that it is the same on every rank and when the step is replayed."""
+    """Keeps samples of so many tokens at most. The choice is pseudo-random but depends only on the
+    samples, so it is the same on every rank and in a replay."""
     kept = []
     for each in sorted(counted, key=lambda each: zlib.crc32(each[0][0].token_ids.tobytes())):
         size = _count_tokens([each])
@@ -405,7 +405,7 @@ def _rectangles(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list
 
 
 def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
-    """Makes the tensors of a micro-batch; if there are no rows, those of two masked-out tokens."""
+    """Makes the tensors of a micro-batch; without rows, two masked-out tokens."""
     input_tokens = sum(len(row.token_ids) for row in rows)
     rows = rows or [Row(np.zeros(2, np.int32), np.zeros(2, np.bool_), np.zeros(2, np.float32))]
     forest = prefix_forest.plant([row.token_ids for row in rows])
@@ -453,8 +453,8 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
 
 
 def packing_shares(sums: dict[str, float]) -> dict[str, float]:
-    """Computes `padding`, the share of computed positions that hold no token, and `shared_tokens`,
-    the share of the rows' tokens that were computed once for several rows."""
+    """Computes `padding`, the share of computed positions without a token, and `shared_tokens`, the
+    share of the rows' tokens that other rows' computation covers."""
     held = sums["sum_held_tokens"]
     return {
         "padding": 1.0 - held / max(sums["sum_computed_tokens"], 1.0),

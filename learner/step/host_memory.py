@@ -1,7 +1,7 @@
 """Copies tensors from a GPU to the host's memory.
 
-Into ordinary memory a GPU copies page by page. So a tensor passes through page-locked memory, one
-piece after the other, and every core takes part in the second copy.
+A GPU copies to ordinary memory page by page, which is slow. So a tensor passes through page-locked
+memory, one piece after the other, and all cores share the second copy.
 """
 
 from __future__ import annotations

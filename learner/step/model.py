@@ -89,9 +89,8 @@ def score(
     head: nn.Linear, hidden_ND: Tensor, targets_N: Tensor, temperatures_N: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Computes (log-probability of each target, entropy of each distribution), float32 [N], CHUNK
-    positions at a time. The backward pass recomputes the logits of every chunk except the last. It
-    begins with the last chunk, so keeping those logits takes no more memory than recomputing
-    them."""
+    positions at a time. The backward pass recomputes the logits of every chunk except the last,
+    which it needs first."""
     *earlier, last = zip(
         hidden_ND.split(CHUNK), targets_N.split(CHUNK), temperatures_N.split(CHUNK), strict=True
     )

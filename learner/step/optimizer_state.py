@@ -35,8 +35,8 @@ MASTER = "master"
 
 
 class Fragment(NamedTuple):
-    """This rank's part of a parameter: `length` elements from `start` on, flattened. They are
-    stored at `place` in `tensor`, whose state the torch optimizer keeps."""
+    """This rank's part of a flattened parameter: `length` elements from `start` on. They are at
+    `place` in `tensor`, for which the torch optimizer keeps its state."""
 
     tensor: Tensor
     place: int
@@ -188,7 +188,7 @@ def _trained(trainer: Trainer) -> list[tuple[str, nn.Parameter]]:
 
 
 def _torch_optimizer(trainer: Trainer) -> Any:
-    """Returns the torch optimizer, which DeepSpeed may wrap in its own."""
+    """Returns the torch optimizer, unwrapped from DeepSpeed's."""
     return getattr(trainer.optimizer, "optimizer", trainer.optimizer)
 
 

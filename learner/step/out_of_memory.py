@@ -17,7 +17,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def smaller_budget(budget: int, longest: int) -> int:
-    """Halves the token budget, but leaves room for the step's `longest` sequence (tokens). Raises
+    """Halves the token budget, but not below the step's `longest` sequence (tokens). Raises
     TrainingStopped if the budget cannot be lowered further."""
     if budget <= longest:
         raise TrainingStopped(

@@ -3,8 +3,8 @@
     rows, sorted by their tokens ─► overlap of neighbours ─► cut within a budget ─► Forest
 
 Rows share a prefix of any length: a prompt, or an attempt and its retry up to the pivot. Sorted
-rows are the forest in depth-first order, so a row adds only the nodes behind its overlap with the
-row before it, and the overlaps determine the forest.
+rows are the forest in depth-first order: a row adds only the nodes after its overlap with the
+previous row. So the overlaps determine the forest.
 
 Axes: N nodes (distinct tokens in their context), B rows, L tokens of a row.
 """

@@ -40,8 +40,8 @@ def join_process_group(timeout_s: float) -> None:
 def _meet_on_this_machine(backend: str, timeout: timedelta) -> None:
     """Joins ranks that are all on this machine, over sockets that other machines cannot reach.
 
-    By default torch's store listens on every address, and gloo and NCCL on that of the machine's
-    name, without a password.
+    By default torch's store listens on every address, and gloo and NCCL on the machine's public
+    one, without a password.
     """
     for library in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")

@@ -81,7 +81,7 @@ class StepResult:
 
 
 class StepLeft(Exception):
-    """A step was left before its end; its gradients are incomplete and the weights unchanged."""
+    """A step was abandoned; its gradients are incomplete and the weights unchanged."""
 
 
 class Trainer:

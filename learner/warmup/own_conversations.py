@@ -1,4 +1,4 @@
-"""Makes warm-up lessons of the user's own conversations, a JSON-lines file.
+"""Makes warm-up lessons from the user's own conversations, a JSON-lines file.
 
     {"messages": [{"role": "user", "content": "7+5?"}, {"role": "assistant", "content": "12"}]}
 
@@ -59,7 +59,7 @@ def message_lessons(file: Path, chat: ChatFormat, context_length: int) -> list[L
 
 
 def shuffled(lessons: Sequence[Lesson], rng: random.Random) -> Iterator[Lesson]:
-    """Yield lessons without end, each once before any of them again."""
+    """Yield lessons endlessly, in a new order in every round."""
     while lessons:
         yield from rng.sample(lessons, len(lessons))
 

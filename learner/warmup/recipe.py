@@ -66,7 +66,8 @@ class Recipe:
 
     @property
     def pretrained(self) -> bool:
-        """Whether the model was made by others. It can already copy, and is changed with care."""
+        """Whether the model was trained elsewhere. It can already copy, and gets a low learning
+        rate."""
         return self.start is not None and not (self.start / RECORD).is_file()
 
     def resolved(self) -> Recipe:
@@ -132,8 +133,8 @@ class Recipe:
 
 
 class Warmed(NamedTuple):
-    """Describes a world that a policy was warmed up for. `quality`: what was measured of it, empty
-    if it was not. `steps`: the optimizer steps of the warm start."""
+    """A world that a policy was warmed up for. `quality`: the measured quality, empty if unknown.
+    `steps`: the optimizer steps of the warm start."""
 
     env: str
     options: dict[str, Any]

@@ -2,8 +2,8 @@
 
     Teacher ─► lessons ─► batches of similar length ─► Trainer.step ─► Hugging Face folder
 
-The demonstrator does not teach some rules of the world, so that something is left for reward to
-teach. A lesson is trained on like an auxiliary sample, by the same trainer as in a run.
+Some rules of the world are not demonstrated; the policy learns them from reward. A lesson is
+trained on like an auxiliary sample, by the same trainer as in a run.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ POOL = 256
 
 
 def warmup(recipe: Recipe, out: Path) -> None:
-    """Warm up a policy and save it in `out`. Continues the warm start that was interrupted there,
-    if any.
+    """Warm up a policy and save it in `out`. Continues an interrupted warm start in `out`.
 
     Raises UserError if an environment has no lessons or refuses an option, or if another recipe was
     interrupted there.
@@ -140,15 +139,15 @@ def lesson_stream(recipe: Recipe, chat: ChatFormat, own: Sequence[Lesson] = ()) 
 
 
 def _words(tokenizer: Any) -> list[int]:
-    """The ids of ordinary tokens: added ones if there are any, as in the tiny policy, whose other
-    tokens are bytes; never special ones."""
+    """The ids of tokens to copy: the added ones, if any (the tiny policy's words), or else all;
+    never special ones."""
     added, special = tokenizer.added_tokens_decoder, set(tokenizer.all_special_ids)
     words = [i for i, token in added.items() if not token.special and i not in special]
     return sorted(words) or sorted(set(tokenizer.get_vocab().values()) - set(added) - special)
 
 
 def _tasks(name: str, seed: int, options: Mapping[str, Any]) -> Iterator[Task]:
-    """Yield tasks without end, repeating a finite list. Raises UserError if there are no tasks."""
+    """Yield tasks endlessly; a finite list repeats. Raises UserError if there are no tasks."""
     start = 0
     while True:
         tasks = warmup_tasks(name, options, TASK_POOL, seed, start)
@@ -186,9 +185,9 @@ def fit(
     """Train up to optimizer step `steps`, one batch each, after the first `done` ones. Returns the
     loss of each step. A checkpoint is saved every SAVE_S.
 
-    During the first `reading` share of the steps, tokens outside replies count a little too. To
-    predict a world's lines, a model must learn to copy names. Acting needs this skill first, and
-    the few tokens of replies teach it slowly.
+    During the first `reading` share of the steps, tokens outside replies have a small weight too.
+    Predicting a world's lines teaches a model to copy names. Acting needs this skill first, and the
+    few tokens of replies teach it slowly.
     """
     losses, tokens = list[float](), 0
     began = reported = saved = time.monotonic()

@@ -1,4 +1,4 @@
-"""Defines TensorBoard's "Custom Scalars" charts, and the settings that its "HParams" page shows."""
+"""Defines TensorBoard's "Custom Scalars" charts and the settings on its "HParams" page."""
 
 from __future__ import annotations
 
