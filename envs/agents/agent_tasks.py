@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from envs.base import SPLITS, ListedTasks, Split, split_of
-from r3l.errors import UserError
+from r3l.errors import RecordError, UserError
+from r3l.files.user_file import numbered_lines
 from r3l.records import Task
 
 NAME = "agent"
@@ -16,16 +17,11 @@ def read_tasks(file: str) -> ListedTasks:
     """Reads a file of tasks. A task's `split` is train, eval or warmup; if no task has one, a tenth
     of them is for evaluation (all, if the tenth is empty). Raises UserError."""
     path = Path(file).expanduser()
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"env agent: tasks {path} cannot be read ({error})") from None
+    remedy = "write one JSON object a line"
     listed: dict[Split, list[Task]] = {split: [] for split in SPLITS}
     seen: dict[str, int] = {}
     split_given = False
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, line in numbered_lines(path, f"env agent: tasks {path}", remedy):
         where = f"env agent: tasks {path}, line {number}"
         task = _object(line, where)
         name = task.get("id")
@@ -38,20 +34,23 @@ def read_tasks(file: str) -> ListedTasks:
         if split not in SPLITS:
             raise UserError(f"{where}: split {split!r}: must be one of {', '.join(SPLITS)}")
         split_given = split_given or "split" in task
-        listed[split].append(Task(name, NAME, number, {"task": task}))
+        try:
+            listed[split].append(Task(name, NAME, number, {"task": task}))
+        except RecordError as error:
+            raise UserError(f"{where}: {error}") from None
     if not split_given:
         listed["train"] += listed.pop("warmup")
         every = listed["train"] + listed["eval"]
         listed = {"train": listed["train"] or every, "eval": listed["eval"] or every}
     if not seen:
-        raise UserError(f"env agent: tasks {path} holds no task; write one JSON object a line")
+        raise UserError(f"env agent: tasks {path} holds no task; {remedy}")
     return ListedTasks(listed)
 
 
 def _object(line: str, where: str) -> dict[str, object]:
     try:
         task = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: is not JSON ({error})") from None
     if not isinstance(task, dict):
         raise UserError(f'{where}: must be a JSON object such as {{"id": 1}}')

@@ -21,7 +21,7 @@ from typing import Any
 from envs import requirements
 from envs.questions.final_answer import boxed
 from r3l.errors import UserError
-from r3l.files.user_file import read_text
+from r3l.files.user_file import numbered_lines
 from r3l.text import plain, shortened
 
 PROMPT = ("prompt", "problem", "question")
@@ -83,17 +83,15 @@ def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
 
 
 def _file_rows(env: str, option: str, where: str) -> Iterable[Any]:
+    what = f"env option {env}.{option}: {where}"
     remedy = "give a JSON-lines file, or a Hugging Face data set as owner/name@split"
-    text = read_text(Path(where).expanduser(), f"env option {env}.{option}: {where}", remedy, None)
-    for number, line in enumerate(text.split("\n")):  # U+2028 ends no line
-        if line.strip():
-            try:
-                yield json.loads(line, parse_float=Decimal)
-            except (ValueError, RecursionError):
-                raise UserError(
-                    f"env option {env}.{option}: {where}, line {number + 1} is not JSON; "
-                    "every line must be one JSON object"
-                ) from None
+    for number, line in numbered_lines(Path(where).expanduser(), what, remedy):
+        try:
+            yield json.loads(line, parse_float=Decimal)
+        except (ValueError, RecursionError):
+            raise UserError(
+                f"{what}, line {number} is not JSON; every line must be one JSON object"
+            ) from None
 
 
 def _hub_rows(env: str, option: str, where: str, hub: re.Match[str]) -> Iterable[Any]:

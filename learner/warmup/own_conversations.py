@@ -17,6 +17,7 @@ import msgspec
 
 from learner.warmup.lessons import Lesson, reply
 from r3l.errors import UserError
+from r3l.files.user_file import numbered_lines
 from r3l.rollout.attempt import Tokens
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.interfaces import Sample
@@ -34,15 +35,8 @@ class _Conversation(msgspec.Struct):
 def message_lessons(file: Path, chat: ChatFormat, context_length: int) -> list[Lesson]:
     """Read a lesson from every line. Raises UserError that names the first line that is not a
     conversation, or is longer than `context_length` tokens."""
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise UserError(f"--data {file}: cannot be read ({reason})") from None
     lessons = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
+    for number, line in numbered_lines(file, f"--data {file}", "give a file of JSON lines"):
         try:
             lesson = _lesson(msgspec.json.decode(line.encode(), type=_Conversation), chat)
         except (ValueError, UnicodeEncodeError) as error:  # msgspec's errors are ValueErrors

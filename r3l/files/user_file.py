@@ -1,4 +1,4 @@
-"""Reads a text file that a user named: one that ends, of UTF-8."""
+"""Reads a text file that a user named, as a whole or by the lines of JSON lines."""
 
 from __future__ import annotations
 
@@ -23,3 +23,10 @@ def read_text(path: Path, what: str, remedy: str, limit: int | None = SETTINGS_L
         raise UserError(f"{what}: cannot be read ({error.strerror}); {remedy}") from None
     except UnicodeDecodeError:
         raise UserError(f"{what}: not UTF-8 text; {remedy}") from None
+
+
+def numbered_lines(path: Path, what: str, remedy: str) -> list[tuple[int, str]]:
+    """Returns the lines of a file of JSON lines that are not empty, with their numbers. Only a line
+    feed ends one: U+2028 and U+0085 may stand in JSON text. Raises UserError as `read_text`."""
+    lines = read_text(path, what, remedy, limit=None).split("\n")
+    return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]

@@ -24,6 +24,11 @@ def test_tasks_name_their_split_or_are_divided(tmp_path: Path) -> None:
     assert alone.tasks("train", 9) == alone.tasks("eval", 9) != []
 
 
+def test_a_line_ends_with_a_line_feed_only(tmp_path: Path) -> None:
+    rows = '\ufeff{"id": 1, "q": "a\u2028b\u0085c"}\n\n{"id": 2}'
+    assert len(read_tasks(write(tmp_path, rows)).tasks("train", 9)) == 2
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -31,6 +36,9 @@ def test_tasks_name_their_split_or_are_divided(tmp_path: Path) -> None:
         ('{"id": 1}\n{"id": "1"}', "line 2: has the id '1' of line 1"),
         ('{"id": 1, "split": "test"}', "split 'test'"),
         ("oops", "line 1: is not JSON"),
+        ('{"id": 1, "q": "\\ud83d"}', "line 1: task '1': options holds half a character"),
+        ('{"id": "' + "題" * 190 + '"}', "line 1: task '.*': its id has 570 bytes"),
+        ("[" * 99999, "line 1: is not JSON"),
         ("[1]", "must be a JSON object"),
         ("", "holds no task"),
     ],
