@@ -34,6 +34,12 @@ NOISE = re.compile(
 """Lines of libraries at the end of any process, which explain nothing."""
 OWN = re.compile(r"(?:\S+: )?r3l-(?:buffer|learner|actor): (.+)")
 """The line of a command that ends itself."""
+OUTER_JOB = re.compile(
+    r"((LOCAL_|GROUP_|ROLE_|NODE_|CROSS_)?(RANK|SIZE|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|"
+    r"(OMPI|PMI|PMIX|MV2|TORCHELASTIC|DEEPSPEED|DLTS)_.*)"
+)
+"""Variables by which torchrun, DeepSpeed and MPI tell a process its place."""
+LONGEST_TMPDIR = 64  # bytes; a socket's path has at most 107, and vLLM adds 37
 STACKS_S = 2.0  # to write the stacks of many threads, or of a process that was swapped out
 KILLED_S = 5.0  # timeout of a kill; a process that waits in the kernel takes longer
 
@@ -228,8 +234,12 @@ class Children:
 
 
 def _environment(own: dict[str, str] | None = None) -> dict[str, str]:
-    """The environment variables of a child."""
-    given = STEADY_MEMORY | os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": import_path()}
+    """The environment variables of a child. An outer job's rank would make it wait for others, and
+    a long folder has no room for the path of a socket."""
+    outer = {name: one for name, one in os.environ.items() if not OUTER_JOB.fullmatch(name)}
+    if len(outer.get("TMPDIR", "").encode()) > LONGEST_TMPDIR:
+        outer["TMPDIR"] = "/tmp"
+    given = STEADY_MEMORY | outer | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": import_path()}
     return given | (own or {})
 
 

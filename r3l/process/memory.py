@@ -17,6 +17,7 @@ import ctypes
 import gc
 import mmap
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import psutil
@@ -29,8 +30,12 @@ STEADY_MEMORY = {
 """Environment variables for a process that allocates and frees tensors all the time; glibc reads
 them when the process starts."""
 
-CONTROL_GROUP = Path("/sys/fs/cgroup")
-"""The limits of a container's own control group (version 2)."""
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+MEMORY_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""The limit, the use and the counted cache of a control group, in versions 2 and 1."""
 
 
 def freeze_heap() -> None:
@@ -49,17 +54,30 @@ def private_bytes() -> int:
     return (resident - shared) * mmap.PAGESIZE
 
 
-def free_memory(control_group: Path = CONTROL_GROUP) -> int:
-    """Returns how many more bytes this process may allocate on the machine and in its container."""
+def free_memory(root: Path = CONTROL_GROUPS, membership: Path = Path("/proc/self/cgroup")) -> int:
+    """Returns how many more bytes this process may allocate: on the machine, in its control group
+    and in every group around that."""
     free: int = psutil.virtual_memory().available
-    with suppress(OSError, ValueError):  # there is no group, or it has no limit
-        limit = int((control_group / "memory.max").read_text())
-        used = int((control_group / "memory.current").read_text())
-        counted = dict(
-            line.split() for line in (control_group / "memory.stat").read_text().splitlines()
-        )
-        free = min(free, limit - used + int(counted["inactive_file"]))
-    return free
+    for group, (limit, used, cache) in product(_groups(root, membership), MEMORY_FILES):
+        with suppress(OSError, ValueError):  # there is no such file, or no limit
+            numbers = [int((group / name).read_text()) for name in (limit, used)]
+            counted = dict(map(str.split, (group / "memory.stat").read_text().splitlines()))
+            free = min(free, numbers[0] - numbers[1] + int(counted[cache]))
+    return max(free, 0)
+
+
+def _groups(root: Path, membership: Path) -> set[Path]:
+    """Returns the folders of this process's memory groups, up to the roots of the hierarchies. In a
+    container a root is the container's own group, whose path outside leads nowhere."""
+    groups = {root, root / "memory"}
+    with suppress(OSError):
+        for line in membership.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers == "" or "memory" in controllers.split(","):
+                top = root / "memory" if controllers else root
+                own = top / path.lstrip("/")
+                groups.update(g for g in (own, *own.parents) if g.is_relative_to(top))
+    return groups
 
 
 def return_freed_memory() -> None:

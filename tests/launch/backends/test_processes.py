@@ -180,3 +180,28 @@ def test_a_restarted_command_is_judged_by_its_own_output(tmp_path: Path) -> None
     until(lambda: second.exit_code is not None)
     assert first.last_lines(5)[0] == "ready once" and children.members == [second]
     assert second.last_lines(5) == ["again"] and said(second, "ready once") is None
+
+
+def test_the_place_of_an_outer_job_does_not_reach_a_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outer = (
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "OMPI_COMM_WORLD_RANK",
+    )
+    for name in outer:
+        monkeypatch.setenv(name, "3")
+    monkeypatch.setenv("TMPDIR", f"/tmp/{'long' * 30}")
+    monkeypatch.setenv("RANKING", "kept")
+    show = "import os, sys; print('vars', sorted(os.environ), os.environ['TMPDIR'])"
+    children = Children(tmp_path)
+    child = children.start("child", [sys.executable, "-c", show], env={"LOCAL_RANK": "0"})
+    until(lambda: said(child, "vars") is not None)
+    told = said(child, "vars") or ""
+    children.stop()
+    assert [name for name in outer if f"'{name}'" in told] == ["LOCAL_RANK"]  # r3l's own
+    assert "'RANKING'" in told and told.endswith(" /tmp")

@@ -103,15 +103,25 @@ def test_private_memory_grows_with_what_is_allocated_and_shrinks_when_it_is_give
     assert private_bytes() - before < 50_000_000
 
 
-def test_free_memory_is_that_of_the_container_if_it_has_less_than_the_machine(
-    tmp_path: Path,
+@pytest.mark.parametrize("nested", ["", "job/step"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_free_memory_is_that_of_the_tightest_control_group(
+    tmp_path: Path, version: int, nested: str
 ) -> None:
-    machine = free_memory(tmp_path / "no group")
+    membership = tmp_path / "membership"
+    membership.write_text(f"{'7:cpu,memory' if version == 1 else '0:'}:/{nested}/inner\n")
+    machine = free_memory(tmp_path / "no group", membership)
     assert machine > 1 << 20
-    values = {"memory.max": "900000", "memory.current": "500000"}
-    values["memory.stat"] = "anon 400000\ninactive_file 100000\n"
-    for name, text in values.items():
-        (tmp_path / name).write_text(text)
-    assert free_memory(tmp_path) == 500_000
-    (tmp_path / "memory.max").write_text("max\n")
-    assert free_memory(tmp_path) > 1 << 20
+    names = {
+        1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        2: ("memory.max", "memory.current", "inactive_file"),
+    }
+    limit, used, cache = names[version]
+    group = tmp_path / ("memory" if version == 1 else "") / nested
+    (group / "inner").mkdir(parents=True)
+    (group / limit).write_text("900000")
+    (group / used).write_text("500000")
+    (group / "memory.stat").write_text(f"anon 400000\n{cache} 100000\n")
+    assert free_memory(tmp_path, membership) == 500_000
+    (group / limit).write_text("max\n" if version == 2 else str((1 << 63) - 4096))
+    assert free_memory(tmp_path, membership) > 1 << 20
