@@ -12,6 +12,7 @@ from buffer.groups.completion import (
     lacks_contrast,
 )
 from buffer.groups.leases import check_name
+from buffer.groups.staleness import is_stale
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.sampling import samplers, task_history
 from buffer.sampling.samplers import Pick
@@ -302,16 +303,16 @@ def _expire_unusable(work: UnitOfWork, version: int) -> None:
     """Expire new groups that are older than η, and new groups without contrast that were completed
     before the algorithm needed it. Trained groups are not drawn again if they have no contrast or
     exceed their own age limit."""
-    limit = work.config.sampler.replay_staleness
-    oldest_replayed = version - (work.max_staleness if limit is None else limit)
-    oldest_useful = version - work.max_staleness
+    limit, replay_limit = work.max_staleness, work.config.sampler.replay_staleness
+    replay_limit = limit if replay_limit is None else replay_limit
     for row in work.index.drawable():
-        if row.oldest_version < oldest_useful:
+        if is_stale(row.oldest_version, learner=version, limit=limit):
             work.expire(row, "stale", "draw")
         elif lacks_contrast(work, row):
             expire_without_contrast(work, row, "draw")
     for row in work.index.replayable():
-        if row.oldest_version < oldest_replayed or lacks_contrast(work, row):
+        stale = is_stale(row.oldest_version, learner=version, limit=replay_limit)
+        if stale or lacks_contrast(work, row):
             work.index.forget_replay(row)
 
 

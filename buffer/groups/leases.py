@@ -9,9 +9,9 @@ from __future__ import annotations
 from msgspec import structs
 
 from buffer.groups import draw_deadlines
-from buffer.groups.admission import admits
 from buffer.groups.completion import give_up_stragglers, may_finish_without_stragglers
 from buffer.groups.learner_version import check_version
+from buffer.groups.staleness import admits, is_stale
 from buffer.groups.tasks import new_group, next_in_cycle, pending_tags
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.sampling import task_history
@@ -95,9 +95,9 @@ def expire_overdue(work: UnitOfWork) -> None:
     for row in index.unfinished("train") if work.config.straggler_s else ():
         if may_finish_without_stragglers(work, row):
             give_up_stragglers(work, row)
-    oldest_useful = index.progress.version - work.max_staleness
+    learner, limit = index.progress.version, work.max_staleness
     for row in index.unheld("train"):
-        if 0 <= row.oldest_version < oldest_useful:
+        if row.oldest_version >= 0 and is_stale(row.oldest_version, learner=learner, limit=limit):
             work.expire(row, "stale", "clock")
 
 
@@ -184,7 +184,7 @@ def _fresh_per_step(work: UnitOfWork) -> int:
 
 def _ahead(work: UnitOfWork) -> int:
     """Counts the groups in flight that the learner may train on before a new group: the I of
-    buffer.groups.admission."""
+    buffer.groups.staleness."""
     held = draw_deadlines.held_by(work.index.draws)
     return work.index.in_flight - sum(n for name, n in held.items() if name != operations.LEARNER)
 

@@ -1,4 +1,4 @@
-"""Admission: the bound holds under every schedule, and every actor is granted in the end."""
+"""Staleness: the bound holds under every schedule, and every actor is granted in the end."""
 
 import random
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from buffer import Wait
-from buffer.groups.admission import admits
+from buffer.groups.staleness import admits, is_stale
 from buffer.wire.operations import Lease
 from r3l.errors import LeaseLost
 from r3l.records import GroupPlan, SlotResult
@@ -37,6 +37,11 @@ def test_one_batch_is_in_flight_without_staleness_and_only_at_the_learners_versi
     assert admits(learner=7, ahead=3, per_step=4, max_staleness=0, actor=7)
     assert not admits(learner=7, ahead=4, per_step=4, max_staleness=0, actor=7)
     assert not admits(learner=7, ahead=0, per_step=4, max_staleness=0, actor=6)
+
+
+def test_a_group_is_stale_from_one_step_beyond_the_limit():
+    assert not is_stale(5, learner=9, limit=4) and is_stale(4, learner=9, limit=4)
+    assert not is_stale(9, learner=9, limit=0) and is_stale(8, learner=9, limit=0)
 
 
 def test_groups_without_a_holder_never_prevent_their_own_takeover(make_desk, tasks):
