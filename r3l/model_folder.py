@@ -48,7 +48,12 @@ def check_model_folder(folder: Path, called: str, *, weights: bool = True) -> No
 
 def _check_weights(folder: Path, called: str) -> None:
     files = sorted(folder.glob("*.safetensors"))
-    if not files and not any(folder.glob("*.bin")):
+    if not files and (pickled := next(folder.glob("*.bin"), None)):
+        raise UserError(
+            f"{called}: its weights are {pickled.name}, a pickle, which may hold code; load the "
+            "model elsewhere, and save it with save_pretrained, which writes *.safetensors"
+        )
+    if not files:
         raise UserError(f"{called}: no weights (*.safetensors) in {folder}; copy the whole folder")
     for file in files:
         try:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import secrets
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -53,11 +54,13 @@ class Viewer(ThreadingHTTPServer):
     """Serves one store on the loopback address. Raises UserError if the port cannot be used."""
 
     daemon_threads = True
+    most_connections = 32  # each has a thread; a browser opens six
 
     def __init__(self, viewed: ViewedStore, port: int) -> None:
         self.viewed, self.catalogue = viewed, Catalogue(viewed.store)
         self.key = secrets.token_urlsafe(12)
         self.page, self.policy = page.served().encode(), page.policy()
+        self._free = threading.BoundedSemaphore(self.most_connections)
         try:
             super().__init__(("127.0.0.1", port), Handler)
         except OSError as error:
@@ -72,6 +75,20 @@ class Viewer(ThreadingHTTPServer):
     def url(self) -> str:
         """The address of the page."""
         return f"http://127.0.0.1:{self.server_address[1]}/{self.key}/"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread; close it at once if too many are open."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection, then make room for another."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore browsers that disconnected."""

@@ -20,10 +20,13 @@ from functools import cached_property
 from typing import Any, Literal
 
 from r3l.errors import UserError
+from r3l.process.limits import limited
 
 EarlierReasoning = Literal["refuse", "keep"]
 Message = dict[str, str]
 
+PROBE_S, PROBE_BYTES = 10.0, 2 << 30
+"""Limits of trying a template, which is code."""
 _MARK = "R3L-REPLY"  # a reply in probe conversations
 _NOTE = "R3L-NOTE"  # another message in them
 _ASKED: list[Message] = [{"role": "user", "content": "u"}]
@@ -48,7 +51,15 @@ class ChatFormat:
                 f"the tokenizer of {tokenizer.name_or_path!r} has no chat template, which "
                 "r3l needs; choose an instruct model or set tokenizer.chat_template"
             )
-        self.end_id, self.end = self._find_end()
+        try:
+            with limited(PROBE_S, PROBE_BYTES):
+                self.end_id, self.end = self._find_end()
+                self._probe(earlier_reasoning)
+        except (TimeoutError, MemoryError) as error:
+            raise self._refused(f"cannot be tried ({error!r})") from None
+
+    def _probe(self, earlier_reasoning: EarlierReasoning) -> None:
+        """Raises UserError if the template cannot be cut, or mixes up who speaks."""
         if self._is_reply(self.render([{"role": "user", "content": _NOTE}])):
             raise self._refused("writes a user's message as it writes a reply")
         if difference := self._first_difference(_PLAIN):
@@ -257,7 +268,8 @@ class ChatFormat:
             )
         except Exception as error:  # a template is code: it may raise anything
             roles = ", ".join(message["role"] for message in messages)
-            raise self._refused(f"does not take messages of {roles} ({error})") from None
+            why = str(error) or type(error).__name__
+            raise self._refused(f"does not take messages of {roles} ({why})") from None
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Encodes text that holds the template's special tokens."""

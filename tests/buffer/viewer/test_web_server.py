@@ -1,6 +1,9 @@
 """The viewer's server: what it answers, and whom it refuses."""
 
+import contextlib
 import socket
+import threading
+import time
 
 import pytest
 
@@ -133,3 +136,14 @@ def test_the_viewer_only_reads(tmp_path, serve_store):
     assert asked.api("group", id="g0000000001")[0] == asked.api("tasks")[0] == 200
     assert (tmp_path / "buffer" / "data.mdb").read_bytes() == before
     reading.close()
+
+
+def test_slow_clients_take_no_more_threads_than_the_limit(asked):
+    with contextlib.ExitStack() as stack:
+        before = threading.active_count()
+        for _ in range(99):
+            client = stack.enter_context(socket.socket())
+            client.connect(asked.viewer.server_address)
+            client.send(b"GET /")
+        time.sleep(0.3)
+        assert threading.active_count() <= before + asked.viewer.most_connections

@@ -236,3 +236,24 @@ def test_sampled_tokens_are_kept_however_their_text_would_be_encoded(template: s
     assert spans == policy.sampled and len(spans) == 8
     differs = [t for t in spans if tokenizer.encode(tokenizer.decode(t)) != list(t)]
     assert differs, "some of them re-tokenise differently"
+
+
+LOOPING = CHATML + "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+DOUBLING = (
+    CHATML + "{% set ns = namespace(s='x') %}{% for i in range(60) %}"
+    "{% set ns.s = ns.s + ns.s %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "seconds", "why"),
+    [(LOOPING, 0.5, "took more than"), (DOUBLING, 60.0, "Memory")],
+    ids=["looping", "doubling"],
+)
+def test_a_template_that_does_not_end_is_refused(
+    template: str, seconds: float, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("r3l.rollout.chat.PROBE_S", seconds)
+    monkeypatch.setattr("r3l.rollout.chat.PROBE_BYTES", 1 << 28)
+    with pytest.raises(UserError, match=f"{why}.*put a chat_template"):
+        ChatFormat(tokenizer_for(template, specials=SPECIALS[CHATML]))

@@ -1,0 +1,38 @@
+"""Limits the time and memory of a part of this process that runs a user's text as code."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+PAGE = resource.getpagesize()
+
+
+@contextmanager
+def limited(seconds: float, more_bytes: int) -> Iterator[None]:
+    """Raises TimeoutError in the code inside after `seconds` of wall time, and MemoryError when it
+    takes `more_bytes`. Outside the main thread, which alone gets signals, there is no limit of
+    time."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"took more than {seconds:g} s")
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm", encoding="ascii") as file:
+        most = int(file.read().split()[0]) * PAGE + more_bytes
+    timed = threading.current_thread() is threading.main_thread()
+    if timed:
+        before = signal.signal(signal.SIGALRM, late)
+        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # again, if the code caught it
+    if soft == resource.RLIM_INFINITY or most < soft:
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        if timed:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
