@@ -28,7 +28,7 @@ def test_another_thread_has_a_limit_of_memory_alone() -> None:
             time.sleep(0.1)
         ended.append(True)
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join()
     assert ended == [True]
