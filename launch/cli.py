@@ -158,7 +158,7 @@ def train_command(
             return
         if check:
             told = (config.env.title, config.algorithm.name, plan.config.model)
-            echo(f"nothing is missing: {', '.join(told)}")
+            echo(f"all checks passed: {', '.join(told)}")
             return
         children = starter.reserve(plan)
         lock = plans.write_run_folder(plan)

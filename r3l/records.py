@@ -242,8 +242,8 @@ class Trajectory(Record):
 
     @property
     def reframed(self) -> bool:
-        """Whether the attempt was sampled with a context that its tokens leave out: a guided retry,
-        or an attempt whose context was removed. Its log-probabilities belong to that context."""
+        """Whether the attempt's tokens lack a context that it was sampled with, as in a guided
+        retry. Its log-probabilities belong to that context."""
         return self.role == "distilled" or bool(
             self.extra.context and not self.extra.opening_tokens
         )

@@ -53,8 +53,8 @@ class LoadCheck:
             )
         if self._differed == 2:
             notice(
-                "the weights of two engines differ from the published weights; they are not "
-                "compared any more; either this model does not allow it, or this machine is faulty"
+                "the weights of two engines differ from the published weights, so the comparison "
+                "stops; this model cannot be compared, or this machine is faulty"
             )
 
 

@@ -85,7 +85,7 @@ class WeightSubscriber:
             rid = await self._send({"op": "latest", "origin": origin, "have": have})
             header, payload = await self._receive()
             if header.get("rid") != rid:
-                raise WeightsError("weights: a reply is to another request", cause="out_of_step")
+                raise WeightsError("weights: got another request's reply", cause="out_of_step")
         except BaseException:
             self.disconnect()  # a late reply must not reach the next request
             raise
@@ -187,7 +187,7 @@ class WeightSubscriber:
             )
         got = (header.get("version"), header.get("index"))
         if wanted is None or got != (manifest.version, wanted.chunk):
-            raise WeightsError("weights: a reply is to another request", cause="out_of_step")
+            raise WeightsError("weights: got another request's reply", cause="out_of_step")
 
     async def _request_more(
         self, staged: StagedWeights, manifest: Manifest, requested: dict[int, ChunkRange]

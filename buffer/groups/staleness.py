@@ -19,13 +19,12 @@ does not train on it unless it is given back, and then the draw checks it too.
 
 Why no actor starves. An actor at the learner's version (v = V) is refused only when I // B > η,
 that is I ≥ B(η + 1) ≥ B. So whenever fewer than B groups are in flight an actor at version V is
-granted one. While at least B are in flight each is either complete (B of them make a batch, the
-learner draws), or drawn by the learner (a commit or release follows), or unfinished (its actor
-finishes it, or its lease runs out and another takes it over; groups without a holder are not ahead
-of a takeover, or enough of them could block it forever). Every path lowers
-I or raises V, and none depends on another consumer. A group that can no longer be drawn is expired
-and leaves I at once; so does one without contrast if the algorithm needs it, and then an actor is
-granted the one that replaces it.
+granted one. If B or more are in flight, all of them progress: B complete groups make a batch, which
+the learner draws; a drawn group is committed or released; an unfinished group is finished by its
+actor or, when its lease has run out, by another. (Groups without a holder do not count as ahead of
+their own takeover, which they could block forever.) Every path ends in a lower I or a higher V, and
+none depends on another consumer. A group that is too old, or lacks the contrast that the algorithm
+needs, expires and leaves I at once; an actor is then granted its replacement.
 
 η = 0 is the synchronous algorithm: at most B groups in flight, all sampled by version V.
 """

@@ -1,8 +1,8 @@
 """Refuses new results before the disk or LMDB's map is full.
 
 Draws, commits and eviction write a few pages and still work then. The file reuses its pages and
-never shrinks: after the map was nearly used up once, new results are accepted only while the store
-holds fewer bytes of results than at that moment.
+never shrinks. So once the map has been nearly full, the limit is the bytes of results that the
+store held at that moment.
 """
 
 from __future__ import annotations

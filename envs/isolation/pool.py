@@ -333,7 +333,7 @@ class _Worker:
         if request["op"] == "hello":
             self._pid = pid
         if (turn, pid) != (request["turn"], self._pid):
-            raise RecordError("a reply to another request, or of another process")
+            raise RecordError("the reply belongs to a different request or process")
         return reply
 
     def _fail_waiting(self) -> None:

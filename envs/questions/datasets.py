@@ -143,8 +143,8 @@ def _conversation(messages: list[Any]) -> str:
     known = {"system", "developer", "user"}
     if not all(role in known for role in roles) or not all(isinstance(t, str) for t in texts):
         raise ValueError(
-            f"its messages are of {', '.join(map(str, roles))}; a problem is asked in texts of the "
-            "system and the user, so write the conversation as one text"
+            f"its messages are of {', '.join(map(str, roles))}; only texts of the system and the "
+            "user are supported, so write the conversation as one text"
         )
     return "\n\n".join(map(str, texts))
 
@@ -170,7 +170,7 @@ def _written(value: Any) -> str:
         return str(value)
     number = Decimal(repr(value)) if isinstance(value, float) else value
     if not number.is_finite():
-        raise ValueError(f"its reference answer is {value}, which is no number")
+        raise ValueError(f"its reference answer is {value}, which is not a number")
     size = number.adjusted()
     if abs(size) <= LONGEST_NUMBER:
         return f"{number:f}"

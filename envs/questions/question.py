@@ -172,7 +172,7 @@ class Question(ABC):
 
 @dataclass(frozen=True)
 class EvalAttempts:
-    """Passes on the tasks of another source, and allows `attempts` answers in the eval split."""
+    """The tasks of another source, with `attempts` answers allowed in the eval split."""
 
     source: TaskSource
     attempts: int

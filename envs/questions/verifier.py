@@ -3,9 +3,9 @@
     check(gold, answer) ─► a free worker (started when first needed) ─► verdict
                               └─ ended over it: the next check starts another
 
-math-verify limits its time by an alarm, which works in a main thread only, and a hostile answer
-(towers of powers, thousands of brackets) can block the interpreter or fill its memory. So it runs
-in processes, under limits that the kernel enforces. The limit is in processor time, so that a busy
+math-verify limits its time by an alarm, which works only in a main thread. A hostile answer (towers
+of powers, thousands of brackets) can block the interpreter or fill its memory. So it runs in
+processes, under limits that the kernel enforces. The limit is in processor time, so that a busy
 machine does not turn right answers into wrong ones.
 
 A library's pool cannot replace it: the pools of multiprocessing and pebble unpickle what a worker

@@ -58,8 +58,8 @@ def by_step(values: npt.ArrayLike, trajectory: Trajectory) -> npt.NDArray[np.flo
 def lengths(
     normalize: Normalize, trajectories: Sequence[Trajectory], masks: Sequence[Bool]
 ) -> list[int]:
-    """Returns |τ_i| of each trajectory: how many tokens are trained, or for "attempt" and "group"
-    all response tokens. The tokens of an attempt's further conversations count too."""
+    """Returns |τ_i| of each trajectory: the number of trained tokens or, if `normalize` is
+    "attempt" or "group", of response tokens. An attempt's further conversations count too."""
     if normalize in ("attempt", "group"):
         masks = [trajectory.responses_from(trajectory.extra.start) for trajectory in trajectories]
     further = [

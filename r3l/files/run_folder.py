@@ -209,7 +209,7 @@ class RunFolder:
             write_json(self._process_file(process), asdict(status))
         except OSError as error:
             log.warning(
-                "the launcher does not learn that %s is %s: %s", process, status.state, error
+                "could not report to the launcher that %s is %s: %s", process, status.state, error
             )
 
     def status_of(self, process: str) -> ProcessStatus | None:

@@ -71,8 +71,8 @@ class AgentChat:
         if self.takes_tools and (difference := self._first_difference()):
             raise UserError(
                 f"the chat template of {chat.tokenizer.name_or_path!r} cannot be cut around tool "
-                f"calls: {difference}; an agent's calls need a template in which a tool result "
-                "follows the call without changing what came before"
+                f"calls: {difference}; an agent's calls need a template that writes a tool "
+                "result after the call and changes nothing before it"
             )
 
     @cached_property

@@ -116,7 +116,7 @@ class ChatFormat:
 
     @cached_property
     def _earlier_prompt(self) -> str:
-        """Returns what the template puts before a reply that other messages follow."""
+        """Returns the template's text before a reply that is not the last message."""
         return self._around_reply(_ASKED)[0].removeprefix(self.render(_ASKED))
 
     @property
@@ -136,7 +136,7 @@ class ChatFormat:
 
     @cached_property
     def _reply_tail(self) -> str:
-        """Returns what the template adds after a reply's end-of-turn token."""
+        """Returns the template's text after a reply's end-of-turn token."""
         return self._around_reply([])[1].removeprefix(self.end)
 
     @cached_property

@@ -175,8 +175,8 @@ class LearnerConfig(Section):
     def _packing_brings_its_attention(self) -> Self:
         if self.attention != "auto" and self.pack not in ("auto", "rows"):
             raise ValueError(
-                f"attention {self.attention}: pack={self.pack} needs its own; set pack=rows or "
-                "attention=auto"
+                f"attention {self.attention}: pack={self.pack} sets the attention itself; set "
+                "pack=rows or attention=auto"
             )
         return self
 

@@ -104,6 +104,6 @@ def test_a_preset_makes_a_plan_and_starts_nothing(
     monkeypatch.setattr(of_model, "try_tasks", lambda env, tasks, chat: [10] * len(tasks))
     model = str(model_path("builtin"))
     arguments = ["--run", str(run), "--preset", name, "--model", model]
-    assert printed(*arguments, "--check").splitlines()[-1].startswith("nothing is missing: ")
+    assert printed(*arguments, "--check").splitlines()[-1].startswith("all checks passed: ")
     assert f"model: {model}" in printed(*arguments, "--print-config")
     assert not run.exists()

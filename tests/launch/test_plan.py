@@ -61,5 +61,5 @@ def test_a_check_says_what_is_missing_and_starts_nothing(
     assert "/no/such/model" in refused(*gsm8k, "--model", "/no/such/model")
     result = CliRunner().invoke(main, [*gsm8k, "--model", "builtin"])
     assert result.exit_code == 0, result.output
-    assert f"nothing is missing: gsm8k, r3l, {builtin_policy()}\n" in result.output
+    assert f"all checks passed: gsm8k, r3l, {builtin_policy()}\n" in result.output
     assert not run.exists()
