@@ -22,7 +22,7 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from actors.weights.chunk_requests import ChunkRange, ChunkRequests, CompleteChunk, RangeSize
+from actors.weights.chunk_ranges import ChunkRange, ChunkRanges, CompleteChunk, RangeSize
 from actors.weights.staging import UNKNOWN, StagedWeights
 from buffer.wire import curve_keys
 from r3l.actor_metrics import ActorMetrics
@@ -68,7 +68,7 @@ class WeightSubscriber:
         self.metrics = ActorMetrics()
         self.loaded: tuple[str, int] | None = None
         self.staged: StagedWeights | None = None
-        self._requests, self._range_size = ChunkRequests(), RangeSize()
+        self._ranges, self._range_size = ChunkRanges(), RangeSize()
         self._late = False  # newer versions come faster than this link carries one
         self._keys = curve_keys.load(curve_keys.ClientKeys, keys) if keys else None
         self._rids = itertools.count()
@@ -110,7 +110,7 @@ class WeightSubscriber:
         reuses all received bytes.
         """
         staged, began = self._stage(manifest), time.monotonic()
-        self._requests.begin(manifest, staged)
+        self._ranges.begin(manifest, staged)
         requested: dict[int, ChunkRange] = {}
         staging: set[asyncio.Task[None]] = set()
         try:
@@ -129,7 +129,7 @@ class WeightSubscriber:
                     self.metrics.weights_patch_bytes += nbytes
                 self._range_size.received(wanted, nbytes, time.monotonic() - asked)
                 have = staged.versions[wanted.chunk]
-                complete = self._requests.add(wanted, have, header, payload)
+                complete = self._ranges.add(wanted, have, header, payload)
                 await self._request_more(staged, manifest, requested)
                 if complete is not None:
                     await _until_fewer(staging, STAGING)
@@ -194,7 +194,7 @@ class WeightSubscriber:
     ) -> None:
         """Request missing ranges until REQUESTS_IN_FLIGHT requests wait for a reply."""
         while len(requested) < REQUESTS_IN_FLIGHT and (
-            wanted := self._requests.next(self._range_size.size)
+            wanted := self._ranges.next(self._range_size.size)
         ):
             request = {
                 "op": "chunk",

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import learner.publisher
-from actors.weights.chunk_requests import ChunkRange
+from actors.weights.chunk_ranges import ChunkRange
 from actors.weights.subscriber import WeightSubscriber, follow
 from buffer.wire.curve_keys import generate
 from learner.publisher import WeightPublisher

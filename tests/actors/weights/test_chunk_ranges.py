@@ -1,10 +1,10 @@
-"""ChunkRequests of chunks: what is requested, what is kept, what is refused."""
+"""Ranges of chunks: what is requested, what is kept, what is refused."""
 
 from typing import Any
 
 import pytest
 
-from actors.weights.chunk_requests import FIRST, SMALLEST, ChunkRange, ChunkRequests, RangeSize
+from actors.weights.chunk_ranges import FIRST, SMALLEST, ChunkRange, ChunkRanges, RangeSize
 from actors.weights.staging import StagedWeights
 from r3l.errors import WeightsError
 from r3l.weights.manifest import CHUNK_BYTES, Layout, Manifest
@@ -17,8 +17,8 @@ def manifest(version: int) -> Manifest:
     return Manifest("o", version, Layout.of([("w", "bfloat16", (SIZE // 2,))]), (0,))
 
 
-def begun() -> tuple[ChunkRequests, StagedWeights]:
-    requests, staged = ChunkRequests(), StagedWeights(manifest(1).layout, "o")
+def begun() -> tuple[ChunkRanges, StagedWeights]:
+    requests, staged = ChunkRanges(), StagedWeights(manifest(1).layout, "o")
     requests.begin(manifest(1), staged)
     return requests, staged
 

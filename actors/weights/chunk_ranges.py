@@ -1,4 +1,4 @@
-"""Decides which bytes of a weight set to request next, and joins the replies into chunks.
+"""Splits the chunks of a weight set into byte ranges to request, and joins the replies.
 
     next ─► ChunkRange (chunk, at, size) ─► publisher ─► add ─► CompleteChunk, with its last byte
 
@@ -76,8 +76,8 @@ class PartialChunk:
 
 
 @dataclass
-class ChunkRequests:
-    """Tracks the chunk requests for one version. It outlasts a broken connection."""
+class ChunkRanges:
+    """Tracks the ranges of one version, also over a broken connection."""
 
     of: tuple[str, int] = ("", -1)
     _manifest: Manifest | None = None
