@@ -34,6 +34,7 @@ CHECKS: tuple[Callable[[Draft], object], ...] = (
     # Then what is read from disk: tasks and the model.
     attrgetter("tasks"),
     of_model.check_model,
+    of_model.check_agent,
     of_model.check_learner,
     # Then what needs both: whether everything fits and can be reached.
     attrgetter("topology"),

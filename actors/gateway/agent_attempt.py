@@ -17,14 +17,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from actors.gateway.attempt_record import Outcome, trajectory
-from actors.gateway.parsers import ReplyReader
+from actors.gateway.parsers import reader_of
 from actors.gateway.session import Session
 from actors.gateway.web_app import WebApp
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import EnvironmentFailed
 from r3l.records import LARGEST_REWARD, MOST_PARTS, PART, Task, Trajectory
-from r3l.rollout.agent_chat import AgentChat
 from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.env_calls import guarded, read_step
 from r3l.rollout.interfaces import Environment, Policy
@@ -52,7 +51,7 @@ async def agents_served(
         yield make_env
         return
     settings, counts = config.actor.agent, metrics or ActorMetrics()
-    reader = ReplyReader(AgentChat(policy.chat), settings.tool_parser, settings.reasoning_parser)
+    reader = reader_of(policy.chat, settings)
     sessions: dict[str, Session] = {}
     async with WebApp(sessions).served(settings.host, settings.port) as url:
 

@@ -20,6 +20,8 @@ from r3l.rollout.agent_chat import (
     Tool,
     tool_call,
 )
+from r3l.rollout.chat import ChatFormat
+from r3l.settings.actor import AgentConfig
 
 log = logging.getLogger(__name__)
 
@@ -173,6 +175,12 @@ class ReplyReader:
                 f"actor.agent.{setting}: cannot be used with this model ({reason}); name another "
                 "of vLLM's parsers, auto or none"
             ) from None
+
+
+def reader_of(chat: ChatFormat, settings: AgentConfig) -> ReplyReader:
+    """Makes the reader of a run's agents. Raises UserError if the chat template or a parser does
+    not fit."""
+    return ReplyReader(AgentChat(chat), settings.tool_parser, settings.reasoning_parser)
 
 
 def _request(tools: Sequence[Tool], choice: Any) -> Any:

@@ -35,7 +35,13 @@ class Agent:
     the agent's own."""
 
     def __init__(
-        self, *, command: str, tasks: str, reward: str = "", python: str = "", workspace: str = ""
+        self,
+        *,
+        command: str = "",
+        tasks: str = "",
+        reward: str = "",
+        python: str = "",
+        workspace: str = "",
     ) -> None:
         self.spec = EnvSpec(NAME, "", max_steps=256, max_response_tokens=1024)
         self.forks = is_function(command)
@@ -49,7 +55,7 @@ class Agent:
         self.process: AgentProcess | None = None
 
     @staticmethod
-    def task_source(*, tasks: str, **others: Any) -> TaskSource:
+    def task_source(*, tasks: str = "", **others: Any) -> TaskSource:
         """Returns the tasks of the file."""
         return read_tasks(tasks)
 

@@ -16,6 +16,8 @@ NAME = "agent"
 def read_tasks(file: str) -> ListedTasks:
     """Reads a file of tasks. A task's `split` is train, eval or warmup; if no task has one, a tenth
     of them is for evaluation (all, if the tenth is empty). Raises UserError."""
+    if not file:
+        raise UserError("env agent: needs tasks, a file with one JSON object a line")
     path = Path(file).expanduser()
     remedy = "write one JSON object a line"
     listed: dict[Split, list[Task]] = {split: [] for split in SPLITS}

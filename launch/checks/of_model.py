@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from actors.gateway.parsers import reader_of
 from envs.builtin.policy import builtin_policy, model_path
 from envs.preflight import try_tasks
 from launch.checks.draft import Draft
@@ -23,6 +24,12 @@ from r3l.rollout.chat import ChatFormat, EarlierReasoning
 def check_model(draft: Draft) -> None:
     """Refuses a model that cannot be loaded or has no usable chat template."""
     _ = draft.model if draft.options.dry_run else draft.chat
+
+
+def check_agent(draft: Draft) -> None:
+    """Refuses a chat template or a parser with which an agent's calls cannot be answered."""
+    if "agent" in draft.config.env.names and not draft.options.dry_run:
+        reader_of(draft.chat, draft.config.actor.agent)
 
 
 def resolve_model(

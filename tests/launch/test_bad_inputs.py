@@ -69,6 +69,8 @@ FILES = {
     "syntax.py": "class Bad\n",
     "imports.py": "import no_such_package_of_mine\n",
     "bare.py": "class Bare: ...\n",
+    "tasks.jsonl": '{"id": 1}\n',
+    "noid.jsonl": '{"q": 1}\n',
     "shut.py": MINE + "    def reset(self, **_): raise KeyError('shut')\n",
     "none.py": MINE + "    step = lambda self, action: None\n",
     "fails.py": MINE + "    task_source = staticmethod(lambda: 1 / 0)\n",
