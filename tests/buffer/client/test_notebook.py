@@ -32,7 +32,7 @@ def endpoint(served):
 
 def test_the_examples_of_the_page_run_unchanged(served, capsys):
     page = (Path(__file__).parents[3] / "docs" / "buffer.md").read_text("utf-8")
-    online, offline, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    online, offline = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(online.replace("tcp://127.0.0.1:5555", served.endpoint), {})
     printed = capsys.readouterr().out
     assert "trained=2" in printed and "g0000000002 [0.75] [-1]" in printed
