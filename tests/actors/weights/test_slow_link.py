@@ -19,7 +19,7 @@ Scenario = Callable[[WeightSubscriber, Engine, SlowLink], Awaitable[None]]
 
 def held(subscriber: WeightSubscriber) -> int:
     """The received bytes of incomplete chunks."""
-    return sum(chunk.received for chunk in subscriber._requests._partial.values())
+    return sum(chunk.received for chunk in subscriber._ranges._partial.values())
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_bytes_of_a_version_that_is_no_longer_wanted_are_dropped(
             assert held(subscriber) >= 100_000  # nobody knows yet what is wanted next
             newest = await subscriber.latest()
             assert newest is not None
-            subscriber._requests.begin(newest, subscriber._stage(newest))
+            subscriber._ranges.begin(newest, subscriber._stage(newest))
             assert held(subscriber) == 0
             staged = await subscriber.fetch(newest)
             assert open(staged.path, "rb").read() == laid_out(newer)  # noqa: SIM115

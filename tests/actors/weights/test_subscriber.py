@@ -238,14 +238,14 @@ def test_chunks_on_their_way_stay_as_they_were_when_newer_weights_are_published(
         staged = subscriber._stage(manifest)
         requested: dict[int, ChunkRange] = {}
         subscriber._range_size.size = CHUNK_BYTES
-        subscriber._requests.begin(manifest, staged)
+        subscriber._ranges.begin(manifest, staged)
         await subscriber._request_more(staged, manifest, requested)
         while publisher.sent["full_bytes"] < manifest.layout.total_bytes:
             await asyncio.sleep(0.01)
         publisher.publish(2, updated(weights))
         while requested:
             header, payload = await subscriber._receive()
-            whole = subscriber._requests.add(requested.pop(header["rid"]), -1, header, payload)
+            whole = subscriber._ranges.add(requested.pop(header["rid"]), -1, header, payload)
             assert whole is not None
             subscriber._store(staged, manifest, whole)
         assert held(staged) == laid_out(weights)
