@@ -63,6 +63,13 @@ def test_incomplete_weights_are_refused(model: Path, weights: str | None, named:
     check_model_folder(model, "--model mine", weights=False)
 
 
+def test_pickled_weights_are_refused_unless_there_are_others(model: Path) -> None:
+    (model / "pytorch_model.bin").write_bytes(b"")
+    check_model_folder(model, "--model mine")
+    (model / "model.safetensors").unlink()
+    assert "pytorch_model.bin, a pickle" in refusal(model)
+
+
 @pytest.mark.parametrize("kind", ["config", "tokenizer"])
 def test_code_in_a_model_folder_is_never_run_and_nobody_is_asked(
     model: Path, monkeypatch: pytest.MonkeyPatch, kind: str
