@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -12,6 +14,7 @@ from r3l.errors import BufferUnavailable, RestartNeeded, TrainingStopped, UserEr
 
 WINDOW_S = 3600.0
 FINAL = {EXIT_CODES[UserError], EXIT_CODES[TrainingStopped]}
+FULL_DISK = os.strerror(errno.ENOSPC)
 BACK_OFF_S, LONGEST_S = 2.0, 60.0
 NOT_COUNTED = {EXIT_CODES[RestartNeeded], EXIT_CODES[BufferUnavailable]}
 
@@ -31,7 +34,7 @@ class Restarts:
 
         - its exit code means that it would fail again (FINAL),
         - it died at its first start, before it was ready, or
-        - it has used up its limit; exit codes in NOT_COUNTED do not count.
+        - it has used up its limit; exit codes in NOT_COUNTED and a full disk do not count.
         """
         if child.name not in self.limits or child.exit_code in FINAL:
             return False
@@ -41,12 +44,16 @@ class Restarts:
         deaths = self.deaths[child.name]
         if not deaths and not child.ready:
             return False
+        if FULL_DISK in child.reason():
+            return True
         deaths[:] = [at for at in deaths if now - at < WINDOW_S]
         deaths.append(now)
         return len(deaths) <= self.limits[child.name]
 
-    def delay_s(self, name: str) -> float:
+    def delay_s(self, child: Child) -> float:
         """Seconds to wait before a restart: 0 after the first counted death within WINDOW_S, then
-        BACK_OFF_S, doubling up to LONGEST_S. The cause, such as a full disk, may pass."""
-        earlier = len(self.deaths[name]) - 1
+        BACK_OFF_S, doubling up to LONGEST_S. A full disk is waited for, LONGEST_S each time."""
+        if FULL_DISK in child.reason():
+            return LONGEST_S
+        earlier = len(self.deaths[child.name]) - 1
         return min(BACK_OFF_S * 2.0 ** (earlier - 1), LONGEST_S) if earlier > 0 else 0.0

@@ -190,7 +190,7 @@ class Run:
         count, limit = len(self.restarts.deaths[child.name]), self.restarts.limits[child.name]
         where = " from its last checkpoint" if child.name == "learner" else ""
         why = f": {reason:.200}" if (reason := child.reason()) else ""
-        delay_s = self.restarts.delay_s(child.name)
+        delay_s = self.restarts.delay_s(child)
         when = f" in {delay_s:g} s" if delay_s else ""
         self.say(
             f"{child.name} ended with exit code {child.exit_code}{why}; restarted{where}{when} "

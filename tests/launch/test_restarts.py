@@ -30,10 +30,20 @@ def test_a_process_that_dies_again_within_an_hour_waits_longer_each_time(
     waits = []
     for death in range(8):
         assert restarts.allow(child, now=10.0 * death)
-        waits.append(restarts.delay_s("c"))
+        waits.append(restarts.delay_s(child))
     assert waits == [0, 2, 4, 8, 16, 32, 60, 60]
-    assert restarts.allow(child, now=9000.0) and restarts.delay_s("c") == 0
-    assert restarts.delay_s("other") == 0
+    assert restarts.allow(child, now=9000.0) and restarts.delay_s(child) == 0
+
+
+def test_a_full_disk_is_waited_for_and_uses_up_no_restart(
+    tmp_path: Path, children: Children
+) -> None:
+    restarts, full = Restarts({"c": 1}), "raise OSError(28, 'No space left on device')"
+    child = children.start("c", script(tmp_path, full))
+    until(lambda: child.exit_code is not None)
+    assert [restarts.allow(child, now=float(n)) for n in range(5)] == [True] * 5
+    assert restarts.delay_s(child) == 60
+    assert not restarts.deaths["c"]
 
 
 @pytest.mark.parametrize(
