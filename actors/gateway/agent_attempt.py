@@ -93,14 +93,16 @@ class AgentEnvironment:
         finally:
             session.close()
             del self.sessions[session.key]
-        played = trajectory(
-            session.tree,
-            outcome,
-            role="base",
-            slot=slot,
-            temperature=session.temperature,
-            train=self.settings.train,
-            tape=write_tape(session.taped()),
+        played = await guarded(
+            lambda: trajectory(
+                session.tree,
+                outcome,
+                role="base",
+                slot=slot,
+                temperature=session.temperature,
+                train=self.settings.train,
+                tape=write_tape(session.taped()),
+            )
         )
         counts["segments"] += len(played.conversations())
         return played
@@ -184,12 +186,12 @@ def outcome_of(result: Any, threshold: float, finish: str) -> Outcome:
     if cause := str(given.get("failed") or ""):
         name = cause if PART.fullmatch(cause) else "agent_failed"
         raise _failed(name, f"the agent reports its failure: {cause:.300}")
-    reward = _number(given.get("reward"))
+    reward = _number(given.get("reward")) / threshold
     if not abs(reward) <= LARGEST_REWARD:
         raise _failed(
             "no_reward",
-            f"the result {result!r:.200} has no reward; it must be a number, or an object with "
-            "reward as a number",
+            f"the result {result!r:.200} has no reward: it must be a number within "
+            f"±{LARGEST_REWARD:g}, or an object with such a reward",
         )
     parts = given.get("parts")
     named = {
@@ -198,7 +200,8 @@ def outcome_of(result: Any, threshold: float, finish: str) -> Outcome:
         if PART.fullmatch(name) and abs(_number(value)) <= LARGEST_REWARD
     }
     shown = dict(list(named.items())[:MOST_PARTS])
-    return Outcome(reward / threshold, shown, str(given.get("feedback") or ""), finish)
+    feedback = str(given.get("feedback") or "").encode(errors="replace").decode()
+    return Outcome(reward, shown, feedback, finish)
 
 
 def _number(value: Any) -> float:

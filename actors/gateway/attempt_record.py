@@ -6,7 +6,6 @@ leaves the agent saw ─► chains root → leaf ─► the main one is the traj
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,7 +14,7 @@ import numpy as np
 
 from actors.gateway.call_tree import CallTree, Node
 from r3l.errors import EnvironmentFailed
-from r3l.records import LARGEST_REWARD, Extra, Role, Segment, Trajectory
+from r3l.records import Extra, Role, Segment, Trajectory
 from r3l.rollout.agent_chat import AgentMessage
 
 Train = Literal["main", "all"]
@@ -93,14 +92,8 @@ def trajectory(
 ) -> Trajectory:
     """Returns an attempt as a record.
 
-    Raises EnvironmentFailed if there is no call to train, or if the reward is not a number.
+    Raises EnvironmentFailed if there is no call to train.
     """
-    if not abs(outcome.reward) <= LARGEST_REWARD or math.isnan(outcome.reward):
-        raise EnvironmentFailed(
-            f"agent: its reward is {outcome.reward}; it must be a number within "
-            f"±{LARGEST_REWARD:g}",
-            cause="bad_reward",
-        )
     main, *others = _trained_once(conversations(tree, train))
     chain, _ = main
     decode = tree.chat.chat.text

@@ -43,7 +43,7 @@ class AgentRequest:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     json_schema: dict[str, Any] | None = None
-    asked: dict[str, Any] = field(default_factory=dict)
+    asked: dict[str, str] = field(default_factory=dict)
 
 
 def read(body: Mapping[str, Any]) -> AgentRequest:
@@ -66,7 +66,7 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         max_tokens=_positive(body, "max_completion_tokens") or _positive(body, "max_tokens"),
         stop=(stop,) if isinstance(stop, str) else tuple(map(str, stop)),
         json_schema=schema_of(body.get("response_format")),
-        asked={name: body[name] for name in SAMPLING if body.get(name) is not None},
+        asked={n: repr(body[n])[:40] for n in SAMPLING if body.get(n) is not None},
     )
 
 

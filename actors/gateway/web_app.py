@@ -161,8 +161,10 @@ async def _read(request: Request) -> bytes:
 def _parsed(raw: bytes) -> dict[str, Any]:
     try:
         body = json.loads(raw)
+        if b"\\u" in raw:
+            json.dumps(body, ensure_ascii=False).encode()  # half a character cannot be recorded
     except (ValueError, RecursionError):
-        raise bad("the body is not JSON") from None
+        raise bad("the body is not JSON, or holds half a character") from None
     if not isinstance(body, dict):
         raise bad("the body must be a JSON object")
     return body

@@ -31,7 +31,7 @@ class TapedCall(Record):
     reply: dict[str, Any] = msgspec.field(default_factory=dict)
     finish: str = ""
     tools: tuple[str, ...] = ()
-    asked: dict[str, Any] = msgspec.field(default_factory=dict)
+    asked: dict[str, str] = msgspec.field(default_factory=dict)
     began: float = 0.0
     seconds: float = 0.0
     tokens: int = 0

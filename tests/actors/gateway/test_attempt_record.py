@@ -1,7 +1,5 @@
 """An attempt's calls become one trajectory and its segments."""
 
-import math
-
 import pytest
 
 from actors.gateway.attempt_record import Outcome, conversations, trajectory
@@ -75,11 +73,3 @@ def test_a_reply_that_a_grammar_shaped_is_read_and_not_trained() -> None:
     assert conversations(agent.tree, "all") == []
     with pytest.raises(EnvironmentFailed, match="no call of this attempt can be trained"):
         record(agent)
-
-
-def test_a_reward_that_is_no_number_fails_the_attempt() -> None:
-    agent = Agent()
-    agent.call(OPENING, Reply("a"))
-    with pytest.raises(EnvironmentFailed) as failed:
-        record(agent, reward=math.nan)
-    assert failed.value.cause == "bad_reward"

@@ -52,7 +52,7 @@ def test_a_request_is_read_with_what_r3l_decides_set_apart() -> None:
     assert asked.messages[1]["content"] == "a\nb"
     assert asked.messages[2]["reasoning_content"] == "hm"
     assert (asked.max_tokens, asked.stop, asked.choice) == (9, ("END",), "auto")
-    assert asked.asked == {"temperature": 0.1}
+    assert asked.asked == {"temperature": "0.1"}
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,8 @@ def test_a_call_is_answered_and_received() -> None:
         ({"Authorization": "", "x-api-key": "nobody"}, b"{}", 401),
         ({}, b"{oops", 400),
         ({}, b"[]", 400),
+        ({}, b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400),
+        ({}, b"[" * 900, 400),
         ({}, b" " * 2000, 413),
     ],
 )
