@@ -53,8 +53,8 @@ main = LaunchCommands("r3l-launch")
 @click.option(
     "--force",
     is_flag=True,
-    help="resume with another environment, algorithm, seed, batch or model too; start what may not "
-    "fit into the GPUs' memory",
+    help="resume even with another environment, algorithm, seed, batch or model; start even what "
+    "may not fit into the GPUs' memory",
 )
 @click.option(
     "--buffer",

@@ -34,7 +34,7 @@ NAME = "agent"
 
 MakeEnv = Callable[[Task], Environment]
 State = dict[str, Any]
-"""What the environment says of its process: `exit`, None while it runs, and then the last lines of
+"""The environment's report on its process: `exit`, None while it runs, and then the last lines of
 `stdout` and `stderr`; `grader`: whether there is one."""
 
 

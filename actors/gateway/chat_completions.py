@@ -16,7 +16,7 @@ MODEL = "policy"
 ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "tool"}
 NOT_OFFERED = ("logit_bias", "functions", "function_call", "audio", "logprobs")
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
-"""Parameters that are recorded, and decided by r3l."""
+"""Parameters of the agent that are recorded but not used."""
 
 
 class Refused(Exception):

@@ -154,7 +154,7 @@ class ReplyReader:
         return "qwen3" if known else ""
 
     def _parser(self, tool: str, reasoning: str) -> Any:
-        """Returns vLLM's parser class; None if neither is wanted."""
+        """Returns vLLM's parser class; None without tool and reasoning parsers."""
         if not tool and not reasoning:
             return None
         from vllm.parser import ParserManager

@@ -45,7 +45,7 @@ REPORT_S = 1.0  # between two calls of `silent`
 CLOSE_CHECK_S = 0.1  # until a waiting request notices that another thread closes its client
 QUEUE_FULL_S = 0.005  # wait before another try to send into a full queue
 REQUESTS_AT_ONCE = messages.REQUESTS_IN_FLIGHT // 2
-"""The other half is for requests that were given up."""
+"""Half of what the service allows: the other half is for requests that were given up."""
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from r3l.records import GroupPlan, Purpose
 from r3l.rollout import explorers
 
 MEASURED_GROUPS = 1024
-"""Finished groups among which those with retries are looked for, at most."""
+"""The most finished groups to search for ones with retries."""
 GATE = 1  # place of its random numbers, next to those of the group's explorer
 
 

@@ -13,7 +13,7 @@ LITTLE = 1 << 20  # bytes in transit that do not matter
 
 
 class MemoryLimit:
-    """Limits memory to `gib` more than the process has while little is in transit."""
+    """Limits memory to `gib` above the process's memory at low traffic."""
 
     def __init__(self, gib: float) -> None:
         self._limit = int(gib * (1 << 30))

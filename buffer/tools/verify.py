@@ -19,11 +19,11 @@ from r3l.errors import R3LError
 from r3l.records import Task
 
 RECORDS = ("table group,", "table part,")
-"""Tables whose damage leaves the rows that are checked."""
+"""Damage in these tables does not affect the checked rows."""
 
 
 def verify(store: Store) -> list[str]:
-    """Describes every problem of a store in one line."""
+    """Describes each problem of a store in one line."""
     with store.read() as txn:  # the view keeps the pages that are checked from being reused
         problems = [str(problem) for problem in lmdb_verify.verify(str(store.folder))]
         if problems:  # LMDB trusts its pages: one beyond the end would end this process

@@ -33,12 +33,12 @@ NOISE = re.compile(
 )
 """Lines of libraries at the end of any process, which explain nothing."""
 OWN = re.compile(r"(?:\S+: )?r3l-(?:buffer|learner|actor): (.+)")
-"""The line of a command that ends itself."""
+"""The last line of a command that reports its own end."""
 OUTER_JOB = re.compile(
     r"((LOCAL_|GROUP_|ROLE_|NODE_|CROSS_)?(RANK|SIZE|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|"
     r"(OMPI|PMI|PMIX|MV2|TORCHELASTIC|DEEPSPEED|DLTS)_.*)"
 )
-"""Variables by which torchrun, DeepSpeed and MPI tell a process its place."""
+"""Environment variables of torchrun, DeepSpeed and MPI with a process's rank."""
 LONGEST_TMPDIR = 64  # bytes; a socket's path has at most 107, and vLLM adds 37
 STACKS_S = 2.0  # to write the stacks of many threads, or of a process that was swapped out
 KILLED_S = 5.0  # timeout of a kill; a process that waits in the kernel takes longer

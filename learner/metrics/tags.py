@@ -124,7 +124,7 @@ LEARNER = (
     ("behaviour_ess_<role>", "share", "the same, on base, distilled or replayed ones"),
     ("entropy_<role>", "nats/token", "the same, on base, distilled or replayed ones"),
     ("grad_norm", "norm", "of the gradient before clipping"),
-    ("grad_clipped", "share", "of the gradient that clipping took away"),
+    ("grad_clipped", "share", "of the gradient that clipping removes"),
     ("lr", "1", "learning rate"),
     ("tokens_per_micro_batch", "tokens", "budget of a micro-batch, halved when memory runs out"),
     ("threads", "1", "CPU threads of a rank, on which the last bits of a step depend"),

@@ -72,8 +72,7 @@ class Row:
 
 
 _Counted = tuple[list[Row], int, str]
-"""The rows of an attempt, whose weight is its group's w_g, their length |τ| together, and that
-group."""
+"""An attempt's rows with its group's weight w_g, their total length |τ|, and the group."""
 
 
 @dataclass(frozen=True)

@@ -64,18 +64,18 @@ class Exploration:
 
 
 Estimator = Callable[[Float64], Float64]
-"""Rewards [G'] of the kept trajectories to their advantages [G']."""
+"""Maps rewards [G'] of the kept trajectories to their advantages [G']."""
 
 Selection = Callable[[Float64, Sequence[Trajectory]], Bool]
-"""Rewards [G] and trajectories of a group to bool [G], True for those that are trained on."""
+"""Maps rewards [G] and trajectories of a group to bool [G]: which of them are trained on."""
 
 Shaping = Callable[[Float64, Sequence[Trajectory]], Float64]
-"""Rewards [G] and trajectories of a group to the rewards [G] that advantages are made of."""
+"""Maps rewards [G] and trajectories of a group to the rewards [G] for its advantages."""
 
 
 MixRecalled = Callable[[Float64, Bool], tuple[Float64, Bool]]
-"""Rewards [G] of a group with recalled attempts, and which those are, bool [G], to (advantages [G],
-keep [G])."""
+"""Maps a group's rewards [G] and bool [G], which attempts were recalled, to (advantages [G], keep
+[G])."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,11 @@ class ReplayContext:
 
 
 ReplayRule = Callable[[Float64, Float64, ReplayContext], tuple[Float64, Bool]]
-"""Rewards [G] and advantages [G] of a replayed group to (advantages [G], keep [G])."""
+"""Maps rewards [G] and advantages [G] of a replayed group to (advantages [G], keep [G])."""
 
 TokenCredit = Callable[[Float64, Sequence[Trajectory]], list[Float64]]
-"""Advantages [G] and trajectories of a group to an advantage [L] for every token of each, instead
-of one for the whole trajectory. r3l.algorithms.credit.by_step spreads values of steps."""
+"""Maps advantages [G] and trajectories of a group to advantages [L] of the tokens of each.
+r3l.algorithms.credit.by_step spreads values of steps."""
 
 
 @dataclass(frozen=True)

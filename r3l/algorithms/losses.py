@@ -87,7 +87,7 @@ class TokenBatch:
 
 
 Terms = tuple["Tensor", dict[str, "Tensor"]]
-"""The terms [B, T] of a loss, and what else it measures of each token, by name."""
+"""The terms [B, T] of a loss, and its other measurements of each token, by name."""
 
 TokenLoss = Callable[[TokenBatch], Terms]
 

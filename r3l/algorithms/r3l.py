@@ -75,7 +75,7 @@ class R3LConfig(RatioCorrectedConfig):
     )
     praise: bool = Field(
         True,
-        description="a success that its reflection calls one yields an auxiliary sample; the "
+        description="a success that its reflection recognises yields an auxiliary sample; the "
         "paper's text has only corrections",
     )
     constrained_reflection: bool = Field(
@@ -98,20 +98,20 @@ class R3LConfig(RatioCorrectedConfig):
     recall_count: int = Field(
         0,
         ge=0,
-        description="stored successes that a group without any recalls (replay of R³); 0: none",
+        description="stored successes recalled into a group without any (replay of R³); 0: none",
     )
     recall_age: int | None = Field(
         None, ge=0, description="age of a recalled attempt, versions; unset: any"
     )
     recall_alpha: float = Field(
-        2.0, gt=0, description="α_off, which the advantage of a recalled attempt is divided by"
+        2.0, gt=0, description="α_off, divisor of the advantage of a recalled attempt"
     )
     sft_weight: float = Field(1.0, ge=0, description="λ, weight of the auxiliary loss")
     sft_share: float | None = Field(
         None,
         gt=0,
-        description="most tokens of a step's auxiliary samples, over those of its attempts, with "
-        "their contexts; the others are left out. Unset: all samples, which is the paper",
+        description="limit of a step's auxiliary tokens, as a multiple of its attempts' tokens, "
+        "both with contexts; unset: all samples, as in the paper",
     )
     sft_pool: SftPool = Field(
         "separate",

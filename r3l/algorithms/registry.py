@@ -91,7 +91,7 @@ AnyAlgorithm = Annotated[
     WrapValidator(_validated),
     WrapSerializer(_written),
 ]
-"""The settings of any one algorithm, told apart by `name`."""
+"""The settings of any algorithm; `name` selects the class."""
 
 REGISTRY: dict[str, type[AlgorithmConfig]] = {
     kind.model_fields["name"].default: kind for kind in get_args(get_args(AnyAlgorithm)[0])

@@ -17,7 +17,7 @@ from xxhash import xxh3_64, xxh3_64_hexdigest
 CHECKSUM = "checksum"
 BLOCK = 1 << 20
 SEALED_TEXT = "# checksum "
-"""How a text with a checksum begins."""
+"""The beginning of a text with a checksum."""
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:

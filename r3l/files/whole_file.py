@@ -23,7 +23,7 @@ from r3l.files.checksums import sealed, unsealed
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 BUILDING = ".building-"
-"""How the name of a file or folder begins while it is written."""
+"""Prefix of the name of an unfinished file or folder."""
 
 
 def write_whole(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> None:

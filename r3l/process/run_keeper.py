@@ -45,9 +45,9 @@ LOOKS_S = 0.05
 class Kept:
     """A command that leads a process group.
 
-    `pid`: None if another launcher started it. `worker`: arguments that identify the working
-    processes (on this machine) if the command is itself a launcher, which would kill them instead
-    of letting them end; ssh may run in between. `at_once`: kill it as soon as its launcher is gone.
+    `pid`: None if another launcher started it. `worker`: arguments that identify the processes
+    of a command that is itself a launcher, on this machine (ssh may run in between). They are asked
+    to end, because it would kill them. `at_once`: kill it as soon as r3l-launch is gone.
     """
 
     name: str

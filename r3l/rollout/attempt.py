@@ -34,8 +34,8 @@ from r3l.rollout.env_calls import (
 from r3l.rollout.interfaces import Environment, Policy, Sample, SampleParams
 
 REWARD_DECIMALS = 12
-"""Decimals of rewards: rounded, ten steps of 0.1 are a full success, and the order in which an
-attempt earned its reward does not matter."""
+"""Rewards are rounded to so many decimals, so that ten steps of 0.1 are a full success, in any
+order of steps."""
 
 
 class ParamsOfStep(Protocol):

@@ -26,7 +26,7 @@ EarlierReasoning = Literal["refuse", "keep"]
 Message = dict[str, str]
 
 PROBE_S, PROBE_BYTES = 10.0, 2 << 30
-"""Limits of trying a template, which is code."""
+"""Limits for trying out a template, because it is code."""
 _MARK = "R3L-REPLY"  # a reply in probe conversations
 _NOTE = "R3L-NOTE"  # another message in them
 _ASKED: list[Message] = [{"role": "user", "content": "u"}]

@@ -44,9 +44,9 @@ FIELDS = (
 FIELDS_OF_SUCCESS = ("trajectory_summary", "trajectory_outcome", "retry_from_step")
 """The fields that a reflection with outcome success needs; others need all five."""
 RE_READ = 4
-"""How often `parse` may read a text's length: objects in objects are read again."""
+"""How often `parse` may read the text: nested objects are read again."""
 TRY_CHARS = 400
-"""What beginning to read an object costs, in characters read."""
+"""Cost of beginning to read an object, in characters."""
 MAX_CHARS = 1000
 """Longest string of a reflection decoded under its schema, in characters."""
 

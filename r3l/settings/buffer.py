@@ -52,8 +52,8 @@ class BufferConfig(Section):
         2.0,
         ge=0.1,
         le=65536,
-        description="memory for messages on their way, GiB; beyond, the connection with the most "
-        "of it is closed",
+        description="memory for messages in transit, GiB; above it, the connection that uses most "
+        "is closed",
     )
     lease_s: float = Field(
         120.0, ge=0.001, le=LONGEST_S, description="lease length without a heartbeat, seconds"
@@ -62,14 +62,14 @@ class BufferConfig(Section):
         3600.0,
         ge=0,
         le=LONGEST_S,
-        description="seconds drawn groups are kept for a learner or other consumer that is silent, "
-        "more than a step takes; 0: without limit",
+        description="seconds that drawn groups are reserved for a silent learner or consumer, "
+        "longer than a step; 0: no limit",
     )
     straggler_s: float = Field(
         0.0,
         ge=0,
         le=LONGEST_S,
-        description="seconds after which a group no longer waits for its last slots; 0: it waits",
+        description="seconds after which a group no longer waits for its last slots; 0: no limit",
     )
     min_base: int = Field(
         1,

@@ -51,7 +51,7 @@ class SafetyRule(Section):
 
     metric: Literal["behaviour_kl", "behaviour_ess", "entropy", "grad_clipped"] = Field(
         description="KL (nats a token) and effective sample size (share of tokens) against the "
-        "sampling policy, entropy (nats a token), share of the gradient that clipping took away"
+        "sampling policy, entropy (nats a token), share of the gradient that clipping removes"
     )
     role: Literal["all", "base", "distilled"] = Field(
         "all", description="trajectories it is measured on; grad_clipped has no roles"

@@ -24,7 +24,7 @@ class SamplerConfig(Section):
         ge=0,
         lt=1,
         description="share of a batch for groups that were trained before, if there are enough; "
-        "unset: those and new ones compete for every place",
+        "unset: old and new groups compete for every place",
     )
     replay_no_contrast: bool = Field(
         False,
@@ -46,7 +46,7 @@ class SamplerConfig(Section):
     )
     beta: float = Field(1.0, ge=0, le=1, description="exponent of the importance weight")
     decay: float = Field(
-        0.0, ge=0, le=1, description="share of its priority a group loses with every use"
+        0.0, ge=0, le=1, description="share of its priority that a group loses with each use"
     )
 
     @model_validator(mode="after")
@@ -64,11 +64,11 @@ class TaskSamplerConfig(Section):
 
     name: str = Field("shuffled", description="task sampler, by registry name")
     candidates: int = Field(
-        16, ge=1, le=1024, description="random tasks of which the next one is chosen"
+        16, ge=1, le=1024, description="random tasks from which the next one is chosen"
     )
-    target: float = Field(0.5, ge=0, le=1, description="success that is aimed at")
+    target: float = Field(0.5, ge=0, le=1, description="target success rate")
     decay: float = Field(
-        0.7, ge=0, le=1, description="weight of a task's group against that of the next newer one"
+        0.7, ge=0, le=1, description="factor by which each older group of a task weighs less"
     )
 
 
@@ -85,5 +85,5 @@ class ExplorerConfig(Section):
     threshold: float = Field(
         0.5,
         ge=0,
-        description="mean stored reward from which a task's groups begin plainly; partial: unused",
+        description="tasks with at least this mean stored reward begin plainly; partial: unused",
     )

@@ -37,10 +37,10 @@ class DAPOConfig(RatioConfig):
         True, description="replace groups whose rewards are all equal until the batch is full"
     )
     overlong_limit: int = Field(
-        20480, ge=1, description="L_max, response tokens of an attempt from which it loses 1"
+        20480, ge=1, description="L_max, response tokens from which the penalty is 1"
     )
     overlong_buffer: int = Field(
-        4096, ge=0, description="L_cache, tokens below the limit over which it loses 0 to 1; 0: off"
+        4096, ge=0, description="L_cache, tokens below L_max over which it rises from 0; 0: off"
     )
 
     @model_validator(mode="after")

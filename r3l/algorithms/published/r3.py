@@ -37,8 +37,8 @@ class R3Config(RatioConfig):
     recall_count: int | None = Field(
         None,
         ge=0,
-        description="k, stored attempts of the other outcome that a group of only failures or only "
-        "successes recalls; unset: 2, but at most a quarter of group_size; 0: no replay",
+        description="k, stored attempts recalled into a group of only failures or only successes, "
+        "with the other outcome; unset: 2, but at most a quarter of group_size; 0: no replay",
     )
     recall_age: int | None = Field(
         None, ge=0, description="age of a recalled attempt, versions; unset: any"
@@ -46,7 +46,7 @@ class R3Config(RatioConfig):
     alpha: float = Field(
         2.0,
         gt=0,
-        description="α, which the deviation of a group with recalled attempts is multiplied by",
+        description="α, factor on the deviation of a group with recalled attempts",
     )
     ranking: bool = Field(
         True, description="rank the truncated responses of groups without a success by entropy"
