@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import lmdb
+import psutil
 from lmdb import verify as lmdb_verify
 
 from buffer.storage import folder_lock
@@ -51,6 +52,12 @@ class Store:
             if not (folder / "data.mdb").exists():
                 _create(folder)
             self._open(int((map_gib or 0) * GIB), read_only)
+        except lmdb.ReadersFullError:
+            self._unlock()
+            raise UserError(
+                f"store {folder}: all places for readers are held by process "
+                f"{', '.join(_holders(folder / 'lock.mdb')) or 'unknown'}; end it"
+            ) from None
         except lmdb.Error as error:
             self._unlock()
             raise UserError(f"store {folder}: cannot be opened ({error})") from None
@@ -70,6 +77,7 @@ class Store:
             readonly=read_only,
             subdir=True,
         )
+        self._env.reader_check()  # dead programs may hold every place for readers
         found = os.stat(self.folder / "data.mdb")
         self._file = found.st_dev, found.st_ino
         self._refuse_cut_off(found.st_size)
@@ -81,8 +89,6 @@ class Store:
             )
         self._refuse_other_schema()
         self._tables = {name: self._env.open_db(name.encode(), create=False) for name in TABLES}
-        if not read_only:
-            self._env.reader_check()
 
     def _refuse_other_schema(self) -> None:
         """Raise SchemaVersionError if the store has an older or newer schema."""
@@ -264,3 +270,13 @@ def _refuse_other_files(folder: Path) -> None:
         raise UserError(
             f"store {folder}: holds {min(names - OURS)!r} but no store; choose an empty folder"
         )
+
+
+def _holders(lock: Path) -> list[str]:
+    """Returns the ids of the processes that have a store's lock open, as far as this user sees."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if any(Path(file.path) == lock.resolve() for file in process.open_files()):
+                found.append(str(process.pid))
+    return found

@@ -1,6 +1,8 @@
 """The store: who may open it, where, and what it does when it cannot write."""
 
 import os
+import subprocess
+import sys
 
 import lmdb
 import pytest
@@ -163,3 +165,29 @@ def test_an_interrupted_copy_leaves_no_folder_that_looks_whole(desk, tasks, tmp_
     assert sorted(path.name for path in target.iterdir()) == ["data.mdb"]
     with pytest.raises(UserError, match="not empty"):
         desk.store.copy(target)
+
+
+HOLDS_ALL = """
+import lmdb, sys, time
+env = lmdb.open(sys.argv[1], readonly=True, max_readers=1024)
+held = []
+try:
+    while True:
+        held.append(env.begin())
+except lmdb.ReadersFullError:
+    print(len(held), flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_program_that_holds_all_readers_is_named_and_its_death_frees_them(tmp_path):
+    Store(tmp_path / "buffer", map_gib=0.1).close()
+    command = [sys.executable, "-c", HOLDS_ALL, str(tmp_path / "buffer")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as greedy:
+        try:
+            assert greedy.stdout is not None and int(greedy.stdout.readline()) > 100
+            with pytest.raises(UserError, match=f"held by process {greedy.pid}; end it"):
+                Store(tmp_path / "buffer", map_gib=0.1)
+        finally:
+            greedy.kill()
+    Store(tmp_path / "buffer", map_gib=0.1).close()
