@@ -87,6 +87,7 @@ class Work:
 @click.option("--budget", default=1024, show_default=True, help="computed tokens, micro-batch")
 @click.option("--threads", default=os.cpu_count(), show_default=True, help="of PyTorch")
 @click.option("--clock", type=click.Choice(list(CLOCKS)), default="wall", show_default=True)
+@click.option("--compute", type=click.Choice(["auto", "bfloat16"]), default="auto")
 @click.option("--ways", default=",".join(WAYS), show_default=True, help="separated by commas")
 @click.option("--crossover", is_flag=True, help="also measure tree against rows by shared share")
 def main(
@@ -97,13 +98,15 @@ def main(
     budget: int,
     threads: int,
     clock: str,
+    compute: str,
     ways: str,
     crossover: bool,
 ) -> None:
     """Print step times, their ratios, tokens/s, the share of the matmul peak and the idle share."""
     torch.set_num_threads(1)  # more would spin against each other on the recording policy
     shape = SIZES[size]
-    config = load(None, [f"learner.tokens_per_micro_batch={budget}"])
+    settings = [f"learner.tokens_per_micro_batch={budget}", f"learner.compute={compute}"]
+    config = load(None, settings)
     recorded = record(config, groups)
     works = [
         Work("workshop", rows_of(recorded, config.algorithm.build())),

@@ -34,11 +34,12 @@ class PolicyModule(nn.Module):
 
     `pack`: whether the layers run on padded rows, or on a forest whose rows share their prefixes.
     Results and gradients are the same. The model must allow it (learner.step.attention.resolve).
+    `compute`: format of matrix products if it is not that of the weights.
     """
 
-    def __init__(self, lm: Any, pack: Pack = "rows") -> None:
+    def __init__(self, lm: Any, pack: Pack = "rows", compute: torch.dtype | None = None) -> None:
         super().__init__()
-        self.lm, self.pack = lm, pack
+        self.lm, self.pack, self.compute = lm, pack, compute
         attention.install(lm, pack)
         self.head = lm.get_output_embeddings()
         # The head is called once per forward pass, for any number of chunks: ZeRO 3 gathers a
@@ -60,8 +61,10 @@ class PolicyModule(nn.Module):
         # One position more than selected, so that the head has work on every rank.
         pairs_K = nn.functional.pad(pairs_K, (1, 0))
         chosen_K, temperatures_K = pairs_K // len(levels_L), levels_L[pairs_K % len(levels_L)]
-        hidden_KD = self._hidden(nodes, nodes.parents_N[chosen_K])
-        logprobs_K, entropy_K = self.head(hidden_KD, nodes.token_ids_N[chosen_K], temperatures_K)
+        with torch.autocast(select_BT.device.type, self.compute, enabled=self.compute is not None):
+            hidden_KD = self._hidden(nodes, nodes.parents_N[chosen_K])
+            targets_K = nodes.token_ids_N[chosen_K]
+            logprobs_K, entropy_K = self.head(hidden_KD, targets_K, temperatures_K)
         blank = (logprobs_K[0] * 0.0).expand(select_BT.shape)
         logprobs_BT = blank.masked_scatter(select_BT, logprobs_K[1:][place])
         entropy_BT = blank.detach().masked_scatter(select_BT, entropy_K[1:][place])
@@ -123,6 +126,7 @@ def load_model(
     pack: str = "auto",
     *,
     implementation: str = "auto",
+    compute: torch.dtype | None = None,
     gradient_checkpointing: bool = False,
     lora: LoraConfig | None = None,
     adapter: Path | None = None,
@@ -130,9 +134,10 @@ def load_model(
     """Loads a causal language model folder for training; `pack` as in `learner.pack`.
 
     `implementation`: the attention implementation, as in `learner.attention`; all except auto run
-    on padded rows only. `gradient_checkpointing`: keep only each layer's inputs for the backward
-    pass. `lora`: settings of the trained adapters, if any; `adapter`: their folder. Raises
-    UserError if the model cannot be loaded or does not support these settings.
+    on padded rows only. `compute`: as in PolicyModule. `gradient_checkpointing`: keep only each
+    layer's inputs for the backward pass. `lora`: settings of the trained adapters, if any;
+    `adapter`: their folder. Raises UserError if the model cannot be loaded or does not support
+    these settings.
     """
     from transformers import AutoModelForCausalLM
 
@@ -160,7 +165,7 @@ def load_model(
     if gradient_checkpointing:
         lm.gradient_checkpointing_enable({"use_reentrant": False})
         lm.train()  # transformers checkpoints only modules in training mode
-    return PolicyModule(lm, attention.resolve(pack, lm))
+    return PolicyModule(lm, attention.resolve(pack, lm), compute)
 
 
 def resolve_dtype(name: str) -> torch.dtype:

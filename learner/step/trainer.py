@@ -115,11 +115,13 @@ class Trainer:
             config, bf16=self.dtype == torch.bfloat16, gpu=torch.cuda.is_available()
         )
         self.stage = int(settings["zero_optimization"]["stage"])
+        compute = torch.bfloat16 if config.compute == "bfloat16" else None
         module = load_model(
             model,
             self.dtype,
             config.pack,
             implementation=config.attention,
+            compute=compute,
             gradient_checkpointing=config.gradient_checkpointing,
             lora=config.lora,
             adapter=adapter,
@@ -132,7 +134,11 @@ class Trainer:
         self.refers = algorithm is not None and algorithm.needs_reference
         if self.refers and not self.adapted:
             frozen = load_model(
-                reference or model, self.dtype, config.pack, implementation=config.attention
+                reference or model,
+                self.dtype,
+                config.pack,
+                implementation=config.attention,
+                compute=compute,
             )
             frozen = frozen.eval().requires_grad_(False)
             self.reference = sharded(frozen, settings) if self.stage == 3 else frozen

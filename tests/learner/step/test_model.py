@@ -53,6 +53,23 @@ def test_a_token_that_rows_share_is_scored_at_the_temperature_of_each(model_fold
         assert torch.allclose(ours[1:], expected, atol=1e-5)
 
 
+def test_products_in_bfloat16_leave_weights_and_gradients_in_float32(model_folder: Path) -> None:
+    ids = np.arange(3, 43, dtype="i4")
+    micro = collate([Row(ids, ids > 3, np.zeros(40, "f4"))], torch.device("cpu"))
+    found = {}
+    for compute in (None, torch.bfloat16):
+        module = model.load_model(model_folder, torch.float32, compute=compute)
+        logprobs, _ = module(micro.nodes, micro.mask_BT, micro.temperatures_B)
+        logprobs.sum().backward()
+        grads = {p.grad.dtype for p in module.parameters() if p.grad is not None}
+        norm = torch.nn.utils.get_total_norm([p.grad for p in module.parameters()])
+        assert logprobs.dtype == torch.float32 and grads == {torch.float32}
+        found[compute] = logprobs.detach(), float(norm)
+    exact, rounded = found[None], found[torch.bfloat16]
+    assert 0 < (exact[0] - rounded[0]).abs().max() < 0.05
+    assert rounded[1] == pytest.approx(exact[1], rel=0.02)
+
+
 def test_logits_are_divided_by_the_temperature_before_the_softmax() -> None:
     """Logits (0, 2 ln 3) are odds of 1 to 9 at T = 1, 1 to 3 at T = 2 and 1 to 81 at T = 0.5."""
     head = torch.nn.Linear(2, 2)

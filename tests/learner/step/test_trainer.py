@@ -154,6 +154,23 @@ def test_the_entropies_of_rows_are_those_of_the_model_at_their_trained_tokens(
         assert values == pytest.approx(want, abs=1e-5)
 
 
+def test_products_in_bfloat16_learn_alike_and_from_an_equal_reference(model_folder: Path) -> None:
+    groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
+    found = {}
+    for compute in ("auto", "bfloat16"):
+        settings = ["algorithm=grpo", "learner.lr=1e-3", f"learner.compute={compute}"]
+        config = load(None, settings)
+        algorithm = config.algorithm.build()
+        trainer = Trainer(model_folder, config.learner, algorithm)
+        rows = rows_of(groups, algorithm)
+        found[compute] = [measured(trainer.step(rows)) for _ in range(4)]
+        assert {weights.dtype for _, weights in trainer.weights()} == {torch.float32}
+    assert found["bfloat16"][0]["kl_reference"] == 0.0, "the reference computes as the policy does"
+    for exact, rounded in zip(found["auto"], found["bfloat16"], strict=True):
+        assert rounded["loss"] == pytest.approx(exact["loss"], rel=0.05, abs=0.02)
+        assert rounded["grad_norm"] == pytest.approx(exact["grad_norm"], rel=0.05)
+
+
 def test_a_step_tells_the_seconds_of_its_parts(model_folder: Path) -> None:
     config = load(None, ["algorithm=raft", "learner.tokens_per_micro_batch=64"])
     groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
