@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 WINDOW = 5
 DRAWS, BAND_DRAWS = 10_000, 2_000
+T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447)
+"""Quantiles of Student's t at 0.975 by degrees of freedom, from 1; the last for more."""
 UNITS = {"steps": "optimizer steps", "tokens": "sampled tokens", "cpu": "CPU seconds"}
 
 Array = npt.NDArray[np.float64]
@@ -31,8 +33,9 @@ class Cost:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of mean costs and its 95 % bootstrap interval over seeds, None unless both sides have
-    at least two.
+    """A ratio of costs and its 95 % interval over seeds, None unless both sides have at least two.
+    With shared seeds: the geometric mean of the seeds' ratios, and the t-interval of their
+    logarithms. Else: the ratio of the mean costs, and its bootstrap interval.
 
     `kind`: "=" if every run reached the success; "<" if a run of the denominator did not, so that
     the true ratio is lower; ">" likewise if one of the numerator did not; "?" if both.
@@ -89,27 +92,40 @@ def cost(run: Record, success: float, unit: str) -> Cost:
 
 
 def ratio(over: Sequence[Record], under: Sequence[Record], success: float, unit: str) -> Ratio:
-    """Mean cost of the runs `over` divided by that of the runs `under`; both need runs. Only seeds
-    that both have are compared, since each may be of a machine and a warm policy of its own; all
-    are if the two share none."""
-    over, under = _of_shared_seeds(over, under)
+    """Cost of the runs `over` divided by that of the runs `under`; both need runs. Only seeds that
+    both have are compared, since each may be of a machine and a warm policy of its own; all are if
+    the two share none."""
+    over, under, paired = _of_shared_seeds(over, under)
     tops, bottoms = ([cost(run, success, unit) for run in runs] for runs in (over, under))
     first, second = (np.array([one.amount for one in costs]) for costs in (tops, bottoms))
     open_top, open_bottom = (not all(c.reached for c in costs) for costs in (tops, bottoms))
     kind = "?" if open_top and open_bottom else ">" if open_top else "<" if open_bottom else "="
+    if paired:
+        return Ratio(*_of_logarithms(np.log(first / second)), kind)
     interval = _interval(first, second) if min(len(first), len(second)) > 1 else None
     return Ratio(float(first.mean() / second.mean()), interval, kind)
 
 
 def _of_shared_seeds(
     over: Sequence[Record], under: Sequence[Record]
-) -> tuple[Sequence[Record], Sequence[Record]]:
-    """The runs of the seeds that both sides have; all of them if there is no such seed."""
+) -> tuple[Sequence[Record], Sequence[Record], bool]:
+    """The runs of the seeds that both sides have, in the same order; all of them, and False, if
+    there is no such seed."""
     shared = {run["seed"] for run in over} & {run["seed"] for run in under}
     if not shared:
-        return over, under
-    first, second = ([run for run in side if run["seed"] in shared] for side in (over, under))
-    return first, second
+        return over, under, False
+    first, second = ({run["seed"]: run for run in side} for side in (over, under))
+    seeds = sorted(shared)
+    return [first[seed] for seed in seeds], [second[seed] for seed in seeds], True
+
+
+def _of_logarithms(values: Array) -> tuple[float, tuple[float, float] | None]:
+    """The geometric mean of ratios, from their logarithms, and its 95 % t-interval."""
+    middle, count = float(values.mean()), len(values)
+    if count < 2:
+        return math.exp(middle), None
+    half = T_975[min(count - 1, len(T_975)) - 1] * float(values.std(ddof=1)) / math.sqrt(count)
+    return math.exp(middle), (math.exp(middle - half), math.exp(middle + half))
 
 
 def _interval(first: Array, second: Array) -> tuple[float, float]:

@@ -30,9 +30,21 @@ def test_steps_without_attempts_count_for_no_mean() -> None:
     assert smooth([None, 0.5, None, 1.0]) == pytest.approx([0, 0.5, 0.5, 0.75])
 
 
-def test_a_ratio_is_that_of_the_mean_costs_with_an_interval_over_seeds() -> None:
+def test_a_ratio_of_seeds_is_their_geometric_mean_with_the_t_interval_of_the_logarithms() -> None:
+    quick = seeds(run([1.0] * 5), run([0.0] * 8 + [1.0] * 9))  # after 1 and 11 steps
+    slow = seeds(*[run([0.0] * 8 + [1.0] * 9)] * 2)  # after 11
+    found = ratio(quick, slow, 0.5, "steps")
+    assert found.value == pytest.approx((1 / 11) ** 0.5) and found.kind == "="
+    half = 12.706 * np.log(11) / 2  # standard deviation log 11 / √2, two seeds
+    low, high = np.exp([-np.log(11) / 2 - half, -np.log(11) / 2 + half])
+    assert found.interval == pytest.approx((low, high)) and found.below_one is False
+    three = ratio(*(seeds(*[run(s)] * 3) for s in ([1.0] * 5, [0.0] * 8 + [1.0] * 9)), 0.5, "steps")
+    assert three.interval == pytest.approx((1 / 11, 1 / 11)) and three.below_one is True
+
+
+def test_runs_of_other_seeds_have_the_ratio_of_their_mean_costs_with_a_bootstrap_interval() -> None:
     quick = seeds(run([1.0] * 5), run([0.0, *[1.0] * 9]))
-    slow = seeds(*[run([0.0] * 8 + [1.0] * 9)] * 2)
+    slow = [one | {"seed": 9 + i} for i, one in enumerate([run([0.0] * 8 + [1.0] * 9)] * 2)]
     found = ratio(quick, slow, 0.5, "steps")
     assert found.value == pytest.approx((1 + 3) / 2 / 11, abs=0.1) and found.kind == "="
     assert found.interval and found.interval[0] < found.value < found.interval[1]
@@ -62,7 +74,7 @@ def test_seeds_that_one_side_lacks_are_left_out() -> None:
     quick, slow = (seeds(*[run(s)] * 3) for s in ([1.0] * 5, [0.0] * 8 + [1.0] * 9))
     slow[0] = run([0.0] * 98 + [1.0] * 9) | {"seed": 0}
     assert ratio(quick[1:], slow, 0.5, "steps").value == pytest.approx(1 / 11)
-    assert ratio(quick, slow, 0.5, "steps").value == pytest.approx(3 / (11 + 11 + 101))
+    assert ratio(quick, slow, 0.5, "steps").value == pytest.approx((11 * 11 * 101) ** (-1 / 3))
 
 
 def test_a_band_is_the_interval_of_the_mean_not_the_range_of_the_seeds() -> None:
