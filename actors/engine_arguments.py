@@ -100,8 +100,8 @@ def engine_arguments(
 def _cpu_arguments(context_length: int) -> dict[str, Any]:
     """Return the arguments for a CPU engine.
 
-    Prefills are not split: vLLM 0.32 rewinds the random stream of a seeded request whose prefill
-    is split, which CPU generators cannot do. Cache blocks are small, so that short prompts share
+    Prefills are not split: for a split prefill of a seeded request vLLM 0.32 rewinds the random
+    stream, which CPU generators cannot do. Cache blocks are small, so that short prompts share
     prefixes too. The cache is one GiB; vLLM would take half of the machine's memory.
     """
     return {

@@ -52,7 +52,7 @@ class Restarts:
 
     def delay_s(self, child: Child) -> float:
         """Seconds to wait before a restart: 0 after the first counted death within WINDOW_S, then
-        BACK_OFF_S, doubling up to LONGEST_S. A full disk is waited for, LONGEST_S each time."""
+        BACK_OFF_S, doubling up to LONGEST_S. If the disk is full, always LONGEST_S."""
         if FULL_DISK in child.reason():
             return LONGEST_S
         earlier = len(self.deaths[child.name]) - 1

@@ -157,8 +157,8 @@ class AgentEnvironment:
     async def _run(
         self, start: dict[str, Any], changed: asyncio.Event | None = None
     ) -> tuple[State, bool]:
-        """Runs a process until it ends, or something has `changed`. Returns its state then, and
-        False if neither came in time. What still runs is killed."""
+        """Runs a process until it ends, `changed` is set or time is up, then kills it. Returns its
+        state, and False if time was up."""
         state = await self._step(start)
         waits = [asyncio.ensure_future(_process_end(state["pid"]))]
         if changed is not None:

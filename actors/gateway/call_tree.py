@@ -132,7 +132,7 @@ def _blocks(messages: Sequence[AgentMessage]) -> list[tuple[Block, AgentMessage 
 
 
 def _key(message: AgentMessage) -> tuple[Any, ...]:
-    """What two copies of a message have in common."""
+    """A key that is equal for copies of a message."""
     calls = [call["function"] for call in message.get("tool_calls") or ()]
     return (
         message["role"],

@@ -1,5 +1,5 @@
-"""The dialects that agents speak. Each is translated into chat completions and back, the other two
-by vLLM's own translators.
+"""The dialects that agents speak. vLLM's own translators turn the other two into chat completions
+and back.
 
     /v1/chat/completions    /v1/responses    /v1/messages (Anthropic)
 """

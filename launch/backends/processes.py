@@ -234,8 +234,8 @@ class Children:
 
 
 def _environment(own: dict[str, str] | None = None) -> dict[str, str]:
-    """The environment variables of a child. An outer job's rank would make it wait for others, and
-    a long folder has no room for the path of a socket."""
+    """The environment variables of a child, without an outer job's rank, which would make it wait
+    for others, and without a TMPDIR that is too long for the paths of sockets."""
     outer = {name: one for name, one in os.environ.items() if not OUTER_JOB.fullmatch(name)}
     if len(outer.get("TMPDIR", "").encode()) > LONGEST_TMPDIR:
         outer["TMPDIR"] = "/tmp"

@@ -1,4 +1,4 @@
-"""Reads a text file that a user named, as a whole or by the lines of JSON lines."""
+"""Reads a user's text file, as a whole or as JSON lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_text(path: Path, what: str, remedy: str, limit: int | None = SETTINGS_L
 
 
 def numbered_lines(path: Path, what: str, remedy: str) -> list[tuple[int, str]]:
-    """Returns the lines of a file of JSON lines that are not empty, with their numbers. Only a line
-    feed ends one: U+2028 and U+0085 may stand in JSON text. Raises UserError as `read_text`."""
+    """Returns the non-empty lines of a JSON-lines file, with their numbers. Only a line feed ends a
+    line, because JSON text may contain U+2028 and U+0085. Raises UserError as `read_text`."""
     lines = read_text(path, what, remedy, limit=None).split("\n")
     return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]

@@ -1,5 +1,4 @@
-"""Writes to the user's terminal, and reports an invalid command line in one line: click's sentence
-and how to get help."""
+"""Writes to the user's terminal, and reports an invalid command line in one line."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ from r3l.text import printable
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Prints a line for the user. Models, environments and files may have written parts of it, so
-    nothing is left in it that a terminal obeys. No other module calls click's echo."""
+    """Prints a line for the user. It may contain text of models, environments and files, so control
+    characters are escaped. No other module calls click's echo."""
     click.echo(printable(text), err=err)
 
 

@@ -13,9 +13,8 @@ PAGE = resource.getpagesize()
 
 @contextmanager
 def limited(seconds: float, more_bytes: int) -> Iterator[None]:
-    """Raises TimeoutError in the code inside after `seconds` of wall time, and MemoryError when it
-    takes `more_bytes`. Outside the main thread, which alone gets signals, there is no limit of
-    time."""
+    """Raises TimeoutError in the block after `seconds` of wall time, and MemoryError when it takes
+    `more_bytes`. Only the main thread gets signals, so other threads have no time limit."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"took more than {seconds:g} s")

@@ -68,7 +68,7 @@ def free_memory(root: Path = CONTROL_GROUPS, membership: Path = Path("/proc/self
 
 def _groups(root: Path, membership: Path) -> set[Path]:
     """Returns the folders of this process's memory groups, up to the roots of the hierarchies. In a
-    container a root is the container's own group, whose path outside leads nowhere."""
+    container the root is the container's group, whose path on the host does not exist here."""
     groups = {root, root / "memory"}
     with suppress(OSError):
         for line in membership.read_text().splitlines():
