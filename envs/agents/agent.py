@@ -19,8 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from envs.agents.agent_checks import argv_of, argv_of_function, child_environment, is_function
-from envs.agents.agent_process import AgentProcess
+from envs.agents.agent_checks import starter_of, starter_of_function
+from envs.agents.agent_process import AgentProcess, Argv, child_environment
 from envs.agents.agent_tasks import NAME, read_tasks
 from envs.base import TaskSource
 from r3l.errors import UserError
@@ -44,9 +44,8 @@ class Agent:
         workspace: str = "",
     ) -> None:
         self.spec = EnvSpec(NAME, "", max_steps=256, max_response_tokens=1024)
-        self.forks = is_function(command)
-        self.argv = argv_of(command, python)
-        self.grader = argv_of_function("reward", reward, python) if reward else ()
+        self.starter, self.argv = starter_of(command, python)
+        self.grader = starter_of_function("reward", reward, python) if reward else ()
         if workspace and not Path(workspace).expanduser().is_dir():
             raise UserError(f"env agent: workspace {workspace} is not a folder")
         self.workspace = workspace
@@ -81,11 +80,11 @@ class Agent:
             return "not a step of an agent", 0.0, False, False, {}
         match name:
             case "start":
-                self._start(self.argv, [self.task], value, forks=self.forks)
+                self._start(self.starter, self.argv, [self.task], value)
             case "grade":
                 assert self.folder is not None  # an attempt begins with a reset
                 work = str(self.folder / "work")
-                self._start(self.grader, [self.task, value, work], {}, forks=True)
+                self._start(self.grader, (), [self.task, value, work], {})
             case "stop":
                 self._stop()
         return json.dumps(self._state()), 0.0, False, False, {}
@@ -97,16 +96,15 @@ class Agent:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder = None
 
-    def _start(
-        self, argv: tuple[str, ...], arguments: list[Any], more: dict[str, str], *, forks: bool
-    ) -> None:
+    def _start(self, starter: Argv, argv: Argv, arguments: list[Any], more: dict[str, str]) -> None:
         self._stop()
         assert self.folder is not None  # an attempt begins with a reset
-        (self.folder / "stdin").write_text(json.dumps(arguments if forks else []))
-        path = os.pathsep.join([os.path.dirname(argv[0]), os.environ.get("PATH", os.defpath)])
+        (self.folder / "stdin").write_text("" if argv else json.dumps(arguments))
+        own = os.path.dirname((argv or starter)[0])
+        path = os.pathsep.join([own, os.environ.get("PATH", os.defpath)])
         given = {"R3L_TASK": json.dumps(self.task), "R3L_WORKSPACE": str(self.folder / "work")}
         variables = child_environment(given | {"PATH": path} | more)
-        self.process = AgentProcess(argv, self.folder, variables, forks=forks)
+        self.process = AgentProcess(starter, argv, self.folder, variables)
 
     def _state(self) -> dict[str, Any]:
         """Returns the exit code, None while the process runs, and then the last lines it wrote."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from envs.agents.agent_process import Argv, child_environment
 from r3l.errors import UserError
 
 CALL_FUNCTION = Path(__file__).with_name("call_function.py")
@@ -33,15 +34,15 @@ def interpreter(python: str) -> str:
 
 
 @cache
-def argv_of(command: str, python: str) -> tuple[str, ...]:
-    """Returns the words of a command: `file.py:function`, or a program and its arguments, with
-    files as absolute paths. `python` alone is the agent's interpreter.
+def starter_of(command: str, python: str) -> tuple[Argv, Argv]:
+    """Returns the command of the starter (envs.agents.call_function), and the words of the program
+    that it starts, with files as absolute paths; none for `file.py:function`.
 
     Raises UserError if there is no such program, file or function, or if the interpreter lacks a
     package that the file imports.
     """
     if is_function(command):
-        return argv_of_function("command", command, python)
+        return starter_of_function("command", command, python), ()
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -59,7 +60,7 @@ def argv_of(command: str, python: str) -> tuple[str, ...]:
             raise UserError(f"env agent: command {command!r}: {script} does not exist")
         _check_imports(script, own)
     rest = [os.path.abspath(word) if os.path.exists(word) else word for word in words[1:]]
-    return (os.path.abspath(program), *rest)
+    return (sys.executable, str(CALL_FUNCTION)), (os.path.abspath(program), *rest)
 
 
 def is_function(target: str) -> bool:
@@ -68,9 +69,9 @@ def is_function(target: str) -> bool:
 
 
 @cache
-def argv_of_function(option: str, target: str, python: str) -> tuple[str, ...]:
-    """Returns the command that calls `file.py:function`. Raises UserError unless the interpreter
-    imports the file and finds the function."""
+def starter_of_function(option: str, target: str, python: str) -> Argv:
+    """Returns the command of the starter that calls `file.py:function`. Raises UserError unless
+    the interpreter imports the file and finds the function."""
     own, (file, _, name) = interpreter(python), target.rpartition(":")
     path = Path(file).expanduser().resolve()
     if not is_function(target) or not path.is_file():
@@ -100,13 +101,6 @@ def _tried(what: str, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UserError(f"env agent: {what}: cannot be tried ({error})") from None
-
-
-def child_environment(more: dict[str, str]) -> dict[str, str]:
-    """Returns the environment variables of an agent: the user's own and `more`, without those of
-    the worker's Python."""
-    unset = ("PYTHONPATH", "PYTHONHASHSEED", "HF_HUB_OFFLINE")
-    return {name: value for name, value in os.environ.items() if name not in unset} | more
 
 
 def _check_imports(script: str, python: str) -> None:

@@ -1,44 +1,53 @@
-"""The process of an agent or a grader: a program, or a function called in a forked process."""
+"""The process of an agent or a grader: a program, or a function that is called."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import resource
 import signal
 import subprocess
 from pathlib import Path
 
-OUTPUT_LIMIT = 1 << 30  # bytes of any file that it writes
 LAST = 64 << 10  # bytes of its output in which the last line is looked for
 Argv = tuple[str, ...]
 
-_servers: dict[Argv, subprocess.Popen[str]] = {}
-"""Processes that call a function (envs.agents.call_function), by their command."""
+UNSET = (
+    "PYTHONPATH PYTHONHASHSEED HF_HUB_OFFLINE OPENAI_API_KEY OPENAI_BASE_URL ANTHROPIC_API_KEY "
+    "ANTHROPIC_BASE_URL"
+).split()
+"""Variables of the worker's Python, and those that would lead an agent past the gateway."""
+
+_starters: dict[Argv, subprocess.Popen[str]] = {}
+"""Processes that start others (envs.agents.call_function), by their command."""
+
+
+def child_environment(more: dict[str, str]) -> dict[str, str]:
+    """Returns the user's environment variables without UNSET, and with `more`."""
+    return {name: value for name, value in os.environ.items() if name not in UNSET} | more
 
 
 class AgentProcess:
-    """A running process. `folder` has its `stdin`, `stdout` and `stderr`, and `work`, where it
-    runs. `forks`: the command is a server that forks a process for each call."""
+    """A running process, started by the starter with the command `starter`; `argv`: the program
+    that it runs, if that calls no function. `folder` has its `stdin`, `stdout` and `stderr`, and
+    `work`, where it runs."""
 
-    def __init__(self, argv: Argv, folder: Path, variables: dict[str, str], *, forks: bool) -> None:
-        self.folder, self.code = folder, None
-        self.popen: subprocess.Popen[bytes] | None = None
+    def __init__(self, starter: Argv, argv: Argv, folder: Path, variables: dict[str, str]) -> None:
+        self.folder = folder
         for name in ("exit", "stdout", "stderr"):
             (folder / name).unlink(missing_ok=True)
-        if forks:
-            self.pid = _forked(argv, folder, variables)
-        else:
-            self.popen = _started(argv, folder, variables)
-            self.pid = self.popen.pid
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (OUTPUT_LIMIT, OUTPUT_LIMIT))
+        server = _starters.get(starter)
+        if server is None or server.poll() is not None:
+            pipe = subprocess.PIPE
+            own = child_environment({})  # a function's file is imported once, for all attempts
+            server = subprocess.Popen(starter, stdin=pipe, stdout=pipe, env=own, text=True)
+            _starters[starter] = server
+        assert server.stdin is not None and server.stdout is not None  # both are pipes
+        print(json.dumps([str(folder), variables, argv]), file=server.stdin, flush=True)
+        self.pid = int(server.stdout.readline())
 
     def poll(self) -> int | None:
         """Returns the exit code, or None while the process runs."""
-        if self.popen is not None:
-            return self.popen.poll()
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
@@ -60,34 +69,3 @@ class AgentProcess:
         """Kill the process and its group; it may have ended while its children run."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        if self.popen is not None:
-            self.popen.wait()
-
-
-def _started(argv: Argv, folder: Path, variables: dict[str, str]) -> subprocess.Popen[bytes]:
-    with (
-        (folder / "stdin").open("rb") as given,
-        (folder / "stdout").open("wb") as out,
-        (folder / "stderr").open("wb") as err,
-    ):
-        return subprocess.Popen(
-            argv,
-            stdin=given,
-            stdout=out,
-            stderr=err,
-            cwd=folder / "work",
-            env=variables,
-            start_new_session=True,
-        )
-
-
-def _forked(argv: Argv, folder: Path, variables: dict[str, str]) -> int:
-    """Returns the id of a new process that calls the function."""
-    server = _servers.get(argv)
-    if server is None or server.poll() is not None:
-        pipe = subprocess.PIPE
-        server = subprocess.Popen(argv, stdin=pipe, stdout=pipe, env=variables, text=True)
-        _servers[argv] = server
-    assert server.stdin is not None and server.stdout is not None  # both are pipes
-    print(json.dumps([str(folder), variables]), file=server.stdin, flush=True)
-    return int(server.stdout.readline())

@@ -1,10 +1,12 @@
-"""Calls a function of a file, each time in a new process: `python call_function.py FILE:NAME`.
+"""Starts the processes of agents and graders, each a fork of this one.
 
-Imports the file once, then forks for each line of its input, `[folder, variables]`, and prints the
-process's id. The new process takes its arguments from the folder's file `stdin`, a JSON list; what
-the function returns is the last line of `stdout`, and the exit code is in `exit`. With no input it
-only checks that the function exists. Runs in the agent's own interpreter, so it uses nothing but
-the standard library.
+    python call_function.py FILE:NAME    calls a function, imported once, in each new process
+    python call_function.py              runs a program in each new process
+
+Its input has a line for each process, `[folder, variables, argv]`; it prints the process's id. A
+function's arguments are a JSON list in the folder's file `stdin`, and its result is the last line
+of `stdout`. At its end the process writes its exit code to `exit`. Runs in the agent's own
+interpreter, so it uses nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -14,10 +16,14 @@ import importlib.util
 import inspect
 import json
 import os
+import resource
 import signal
+import subprocess
 import sys
 import traceback
 from typing import Any
+
+OUTPUT_LIMIT = 1 << 30  # bytes of any file that an agent writes
 
 
 def find(target: str) -> Any:
@@ -46,19 +52,24 @@ async def _awaited(value: Any) -> Any:
     return await value
 
 
-def _in_child(function: Any, folder: str, variables: dict[str, str]) -> None:
-    """Call the function in this forked process, which ends."""
+def _in_child(function: Any, folder: str, variables: dict[str, str], argv: list[str]) -> None:
+    """Call the function, or run the program, in this forked process, which ends."""
     os.setsid()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (OUTPUT_LIMIT, OUTPUT_LIMIT))
     os.chdir(os.path.join(folder, "work"))
-    for fd, (name, flags) in enumerate((("stdin", os.O_RDONLY), ("stdout", 1), ("stderr", 1))):
-        os.dup2(os.open(os.path.join(folder, name), flags | (os.O_CREAT if fd else 0), 0o600), fd)
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC if fd else os.O_RDONLY
+        os.dup2(os.open(os.path.join(folder, name), flags, 0o600), fd)
     os.environ.clear()
     os.environ.update(variables)
     code = 1
     try:
-        call(function, json.load(sys.stdin))
-        sys.stdout.flush()
-        code = 0
+        if function is None:
+            code = subprocess.call(argv)
+        else:
+            call(function, json.load(sys.stdin))
+            sys.stdout.flush()
+            code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         print(end.code if code else "", file=sys.stderr)
@@ -68,22 +79,22 @@ def _in_child(function: Any, folder: str, variables: dict[str, str]) -> None:
     with open(os.path.join(folder, "exit.new"), "w") as file:
         file.write(str(code))
     os.rename(os.path.join(folder, "exit.new"), os.path.join(folder, "exit"))
-    os._exit(code)
+    os._exit(0)
 
 
 def main(target: str) -> None:
-    """Serve the function until the input ends."""
-    function = find(target)
+    """Serve until the input ends."""
+    function = find(target) if target else None
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for its children
     replies = os.fdopen(os.dup(1), "w")
     for line in iter(sys.stdin.readline, ""):
-        folder, variables = json.loads(line)
+        folder, variables, argv = json.loads(line)
         child = os.fork()
         if not child:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _in_child(function, folder, variables)
+            _in_child(function, folder, variables, argv)
         print(child, file=replies, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1] if len(sys.argv) > 1 else "")

@@ -1,12 +1,16 @@
 """What cannot work is refused before anything starts."""
 
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from envs.agents.agent_checks import argv_of, argv_of_function, child_environment, interpreter
+from envs.agents.agent_checks import (
+    CALL_FUNCTION,
+    interpreter,
+    starter_of,
+    starter_of_function,
+)
 from r3l.errors import UserError
 
 
@@ -20,9 +24,10 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_files_of_a_command_become_absolute(script: Path) -> None:
-    assert argv_of("python agent.py --fast", "") == (sys.executable, str(script), "--fast")
-    assert argv_of("agent.py:play", "")[-1] == f"{script}:play"
-    assert argv_of("env agent.py", "")[0].endswith("/env")
+    own = (sys.executable, str(CALL_FUNCTION))
+    assert starter_of("python agent.py --fast", "") == (own, (own[0], str(script), "--fast"))
+    assert starter_of("agent.py:play", "") == ((*own, f"{script}:play"), ())
+    assert starter_of("env agent.py", "")[1][0].endswith("/env")
 
 
 @pytest.mark.parametrize(
@@ -44,19 +49,10 @@ def test_what_cannot_run_is_named(script: Path, command: str, python: str, what:
     (script.parent / "needs.py").write_text("import os, nosuchpackage.inner\n")
     (script.parent / "broken.py").write_text("def (\n")
     with pytest.raises(UserError, match=what):
-        argv_of(command, python)
+        starter_of(command, python)
 
 
 def test_a_reward_must_be_a_function(script: Path) -> None:
     with pytest.raises(UserError, match="reward grade: must be"):
-        argv_of_function("reward", "grade", "")
+        starter_of_function("reward", "grade", "")
     assert interpreter(sys.executable) == sys.executable
-
-
-def test_an_agent_gets_the_users_variables_without_those_of_the_worker(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", "/x")
-    assert "PYTHONPATH" not in child_environment({})
-    assert child_environment({"A": "b"}) == child_environment({}) | {"A": "b"}
-    assert child_environment({})["PATH"] == os.environ["PATH"]

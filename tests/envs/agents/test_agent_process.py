@@ -1,12 +1,15 @@
 """A process of an agent is watched, read and killed with its group."""
 
+import os
 import sys
 import time
 from pathlib import Path
 
 import psutil
+import pytest
 
-from envs.agents.agent_process import AgentProcess
+from envs.agents.agent_checks import CALL_FUNCTION, starter_of_function
+from envs.agents.agent_process import AgentProcess, child_environment
 
 
 def folder_of(tmp_path: Path) -> Path:
@@ -25,9 +28,8 @@ def wait(process: AgentProcess) -> int | None:
 def test_a_program_is_killed_with_what_it_started(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     script = "import subprocess, time\nprint(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
-    process = AgentProcess(
-        (sys.executable, "-c", script + "time.sleep(600)"), folder, {}, forks=False
-    )
+    program = (sys.executable, "-c", script + "time.sleep(600)")
+    process = AgentProcess((sys.executable, str(CALL_FUNCTION)), program, folder, {})
     while not (line := process.last_line("stdout")):
         time.sleep(0.01)
     assert process.poll() is None
@@ -39,20 +41,28 @@ def test_a_program_is_killed_with_what_it_started(tmp_path: Path) -> None:
 
 
 def test_a_function_is_called_in_a_new_process_each_time(tmp_path: Path) -> None:
-    from envs.agents.agent_checks import argv_of_function
-
     folder, file = folder_of(tmp_path), tmp_path / "f.py"
     file.write_text(
         "import os\ndef pid():\n    return os.getpid()\n"
         "def bad():\n    raise SystemExit(3)\ndef worse():\n    raise ValueError('no')\n"
     )
-    argv = argv_of_function("command", f"{file}:pid", "")
+    argv = starter_of_function("command", f"{file}:pid", "")
     seen = set()
     for _ in range(2):
-        process = AgentProcess(argv, folder, {"PATH": "/bin"}, forks=True)
+        process = AgentProcess(argv, (), folder, {"PATH": "/bin"})
         assert wait(process) == 0
         seen.add(process.last_line("stdout"))
     assert len(seen) == 2
     for name, code, line in (("bad", 3, "3"), ("worse", 1, "ValueError: no")):
-        process = AgentProcess((*argv[:2], f"{file}:{name}"), folder, {}, forks=True)
+        process = AgentProcess((*argv[:2], f"{file}:{name}"), (), folder, {})
         assert wait(process) == code and process.last_line("stderr") == line
+
+
+def test_an_agent_gets_the_users_variables_without_those_that_mislead_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("PYTHONPATH", "OPENAI_API_KEY"):
+        monkeypatch.setenv(name, "/x")
+        assert name not in child_environment({})
+    assert child_environment({"A": "b"}) == child_environment({}) | {"A": "b"}
+    assert child_environment({})["PATH"] == os.environ["PATH"]
