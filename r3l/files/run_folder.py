@@ -35,6 +35,7 @@ from r3l.files.progress_lines import EvalLine, History, ProgressLine
 from r3l.files.whole_file import read_json, write_json, write_whole
 from r3l.model_folder import user_path
 from r3l.process.last_heartbeat import HEARTBEAT
+from r3l.text import plain
 
 log = logging.getLogger(__name__)
 BEST = "best"
@@ -334,4 +335,8 @@ def run_folder(name: str | None) -> Path:
     if name is not None and not name.strip():
         raise UserError("--run: the name is empty; give one, or leave --run out")
     name = name or time.strftime("%Y%m%d-%H%M%S")
+    try:
+        plain(name, "the name")
+    except ValueError as error:
+        raise UserError(f"--run: {error}") from None
     return user_path(name) if "/" in name else Path("runs") / name

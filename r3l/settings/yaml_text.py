@@ -51,7 +51,8 @@ def parse(text: str, what: str) -> Any:
     """Parses YAML. If it is invalid, raises a UserError that names `what`."""
     try:
         value = yaml.load(text, _Loader)
-        json.dumps(value, default=str, skipkeys=True)  # raises for a number that cannot be shown
+        # Raises for a number that cannot be shown, and for half a character.
+        json.dumps(value, default=str, skipkeys=True, ensure_ascii=False).encode()
         return value
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # no such date, or too deep
         reason = " ".join(_reason(error).split())[:200]

@@ -230,3 +230,8 @@ def test_a_process_that_cannot_report_continues(tmp_path: Path) -> None:
     folder.logs.mkdir()
     folder.processes.touch()  # no folder can be made here, as on a full disk
     folder.report("buffer", ProcessStatus("ready"))
+
+
+def test_a_name_of_bytes_that_are_no_text_is_refused() -> None:
+    with pytest.raises(UserError, match="--run: the name holds half a character"):
+        run_folder("a\udcff")

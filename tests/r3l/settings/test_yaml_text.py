@@ -57,3 +57,9 @@ def test_an_alias_is_refused_by_name_and_none_is_written():
         load(None, ["env.options=*x"])
     shared = {"name": "x"}
     assert parse(write([shared, shared]), "config") == [shared, shared]
+
+
+@pytest.mark.parametrize("text", ['model: "a\\ud83d"', 'env: {options: {"\\ud83d": 1}}'])
+def test_half_a_character_is_refused(text):
+    with pytest.raises(UserError, match=r"config run.yaml: not valid YAML \(.*surrogates"):
+        parse(text, "config run.yaml")
