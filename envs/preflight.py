@@ -39,6 +39,8 @@ async def _try(make_env: Callable[[Task], Environment], task: Task, chat: ChatFo
         env = await guarded(lambda: make_env(task))
         try:
             attempt = await start(task, chat, env)
+            again = await start(task, chat, env)
+            _check_same(task, env, attempt.observations[0], again.observations[0])
             call = f"step({NONSENSE!r})"
             read_step(name, await guarded(lambda: env.step(NONSENSE)))
         finally:
@@ -46,3 +48,15 @@ async def _try(make_env: Callable[[Task], Environment], task: Task, chat: ChatFo
     except EpisodeError as error:
         raise UserError(f"env {name}: {call} of task {task.task_id}: {error}") from error
     return len(attempt.shown.ids) + len(chat.prompt_ids)
+
+
+def _check_same(task: Task, env: Environment, first: str, second: str) -> None:
+    """Raises UserError if two resets differ although the environment declares that they do not."""
+    kind = env.spec.deterministic
+    if kind == "canonical":
+        first, second = (" ".join(sorted(text.split())) for text in (first, second))
+    if kind != "no" and first != second:
+        raise UserError(
+            f"env {task.env}: two resets to task {task.task_id} show different texts; let `reset` "
+            'depend on its seed alone, or declare deterministic="no" in the EnvSpec'
+        )

@@ -97,3 +97,17 @@ def test_an_environment_that_hangs_or_crashes_costs_the_preflight_only_its_proce
     (tmp_path / "crash").mkdir()
     with pytest.raises(UserError, match="ended the worker process"):
         tried(mine(tmp_path / "crash", step="os.abort()", in_process=False))
+
+
+@pytest.mark.parametrize("in_process", [True, False])
+def test_a_reset_that_does_not_depend_on_its_seed_alone_is_refused(
+    tmp_path: Path, in_process: bool
+) -> None:
+    reset = "return str(time.monotonic_ns()), {}"
+    name = mine(tmp_path, reset=reset, in_process=in_process)
+    with pytest.raises(UserError, match=r'two resets to task .* declare deterministic="no"'):
+        tried(name)
+    file = tmp_path / "mine.py"
+    file.write_text(file.read_text().replace("max_steps=3", 'max_steps=3, deterministic="no"'))
+    if not in_process:  # the module is imported once in this process
+        assert len(tried(name)) == 2
