@@ -58,6 +58,7 @@ docs: $(VENV)/.installed
 # Kills, power losses and hostile messages by the hundreds and thousands; ten minutes at most.
 soak: $(VENV)/.installed
 	R3L_SOAK=1 $(BIN)/python -m pytest -s -o timeout=1200 tests/buffer/stress
+	R3L_SOAK=1 $(BIN)/python -m pytest -s -o timeout=1200 tests/r3l/files tests/r3l/weights tests/learner/test_checkpoint.py tests/learner/test_loop.py tests/buffer/wire tests/actors/weights -k "flipped or damaged_message or random_moments or bad_link"
 
 # Ten minutes in which actors are killed.
 soak-actors: $(VENV)/.installed

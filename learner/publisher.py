@@ -28,10 +28,11 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import zmq
 from torch import Tensor
+from xxhash import xxh3_64_intdigest
 
 from buffer.wire.access import Access, allow_files
 from buffer.wire.curve_keys import ServiceKeys, load
-from buffer.wire.sockets import Received, bind, receive_from_peer
+from buffer.wire.sockets import Received, bind, new_socket, receive_from_peer
 from buffer.wire.traffic import CHECK_S, Limits
 from learner.step.host_memory import on_host
 from r3l.codec import pack, unpack
@@ -236,7 +237,8 @@ class WeightPublisher:
                     self._slow.pop(client, None)
                 if manifest is None or (origin == self.origin and manifest.version <= have):
                     return reply, []
-                return reply, [pack(manifest.to_wire(), MANIFEST_LIMIT)]
+                packed = pack(manifest.to_wire(), MANIFEST_LIMIT)
+                return reply | {"sum": xxh3_64_intdigest(packed)}, [packed]
             case {
                 "op": "chunk",
                 "origin": str(origin),
@@ -304,14 +306,16 @@ class WeightPublisher:
 
 
 def _router(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
-    router: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
-    router.setsockopt(zmq.LINGER, 0)
-    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    router.setsockopt(zmq.SNDHWM, HIGH_WATER)
-    router.setsockopt(zmq.SNDTIMEO, 0)  # a subscriber that does not read loses replies
-    router.setsockopt(zmq.MAXMSGSIZE, REQUEST_BYTES)
-    router.setsockopt(zmq.HEARTBEAT_IVL, 5000)
-    router.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30000)
+    router: zmq.Socket[bytes] = new_socket(
+        context,
+        zmq.ROUTER,
+        ROUTER_MANDATORY=1,
+        SNDHWM=HIGH_WATER,
+        SNDTIMEO=0,  # a subscriber that does not read loses replies
+        MAXMSGSIZE=REQUEST_BYTES,
+        HEARTBEAT_IVL=5000,
+        HEARTBEAT_TIMEOUT=30000,
+    )
     return router
 
 

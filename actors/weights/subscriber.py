@@ -21,10 +21,12 @@ from typing import Any
 
 import zmq
 import zmq.asyncio
+from xxhash import xxh3_64_intdigest
 
 from actors.weights.chunk_ranges import ChunkRange, ChunkRanges, CompleteChunk, RangeSize
 from actors.weights.staging import UNKNOWN, StagedWeights
 from buffer.wire import curve_keys
+from buffer.wire.sockets import new_socket
 from r3l.actor_metrics import ActorMetrics
 from r3l.codec import pack, unpack
 from r3l.errors import PublisherUnavailable, RecordError, WeightsError, from_wire
@@ -90,6 +92,8 @@ class WeightSubscriber:
             self.disconnect()  # a late reply must not reach the next request
             raise
         try:
+            if payload and header.get("sum") != xxh3_64_intdigest(payload[0]):
+                raise WeightsError("weights: a damaged manifest", cause="checksum")
             manifest = Manifest.from_wire(unpack(payload[0], MANIFEST_LIMIT)) if payload else None
         except RecordError as error:
             raise WeightsError(f"weights: {error}", cause="malformed") from error
@@ -212,16 +216,24 @@ class WeightSubscriber:
         if self._socket is None:
             self._socket = self._connect()
         rid = next(self._rids)
-        await self._socket.send(pack(request | {"rid": rid}))
+        try:
+            await self._socket.send(pack(request | {"rid": rid}))
+        except zmq.Again:
+            self.disconnect()
+            raise PublisherUnavailable(
+                f"weights {self.endpoint}: a request could not be sent", cause="no_reply"
+            ) from None
         return rid
 
     def _connect(self) -> zmq.asyncio.Socket:
-        socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVHWM, 2 * REQUESTS_IN_FLIGHT)
-        socket.setsockopt(zmq.MAXMSGSIZE, MANIFEST_LIMIT)  # of a frame
-        socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        socket: zmq.asyncio.Socket = new_socket(
+            self._context,
+            zmq.DEALER,
+            RCVHWM=2 * REQUESTS_IN_FLIGHT,
+            MAXMSGSIZE=MANIFEST_LIMIT,  # of a frame
+            RECONNECT_IVL=50,
+            RECONNECT_IVL_MAX=1000,
+        )
         if self._keys is not None:
             curve_keys.present(socket, self._keys)
         socket.connect(self.endpoint)
@@ -239,6 +251,8 @@ class WeightSubscriber:
             raise WeightsError(
                 f"weights: the publisher refused a request: {from_wire(header)}", cause="refused"
             )
+        if type(header.get("rid")) is not int:
+            raise WeightsError("weights: a reply to no request", cause="malformed")
         return header, [frame.buffer for frame in frames[1:]]
 
     async def _await_reply(self, socket: zmq.asyncio.Socket) -> None:

@@ -34,7 +34,7 @@ import zmq
 from buffer.client.calls import AsyncCalls, BlockingCalls, Call
 from buffer.wire import messages
 from buffer.wire.curve_keys import ClientKeys, load, present
-from buffer.wire.sockets import Frame, has_message, receive_message, send_message
+from buffer.wire.sockets import Frame, has_message, new_socket, receive_message, send_message
 from r3l.errors import BufferUnavailable, ClientClosed, RecordError
 from r3l.process.endpoints import check_endpoint
 
@@ -103,15 +103,17 @@ class _Client:
         return f"{self.name} of the buffer at {self.endpoint}"
 
     def _connect(self) -> Any:
-        socket = self._context.socket(zmq.DEALER)
-        socket.set(zmq.LINGER, 0)
-        socket.set(zmq.SNDHWM, 256)
-        socket.set(zmq.RCVHWM, 256)
-        socket.set(zmq.MAXMSGSIZE, messages.MESSAGE_LIMIT)
-        socket.set(zmq.RECONNECT_IVL, 50)
-        socket.set(zmq.RECONNECT_IVL_MAX, 1000)
-        socket.set(zmq.HEARTBEAT_IVL, 2000)
-        socket.set(zmq.HEARTBEAT_TIMEOUT, 20000)
+        socket = new_socket(
+            self._context,
+            zmq.DEALER,
+            SNDHWM=256,
+            RCVHWM=256,
+            MAXMSGSIZE=messages.MESSAGE_LIMIT,
+            RECONNECT_IVL=50,
+            RECONNECT_IVL_MAX=1000,
+            HEARTBEAT_IVL=2000,
+            HEARTBEAT_TIMEOUT=20000,
+        )
         if self._keys is not None:
             present(socket, self._keys)
         socket.connect(self.endpoint)
@@ -188,6 +190,8 @@ class BufferClient(_Client, BlockingCalls):
             try:
                 self._socket.send_multipart(call.frames(rid, now - start))
                 frames = self._reply(call, rid, due, min(deadline, now + patience))
+            except zmq.Again:  # the queue of a lost connection is full
+                frames = None
             except BaseException:
                 self._drop_socket()  # a reply may be on its way; never read it as another's
                 raise

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import zmq
 
 from buffer.wire import messages
-from buffer.wire.sockets import LARGE, has_message, send_message
+from buffer.wire.sockets import LARGE, has_message, new_socket, send_message
 from r3l.errors import LimitExceeded, R3LError, SickResult
 from r3l.records import Record
 
@@ -42,15 +42,13 @@ class Replies:
         self._unsent: Counter[bytes] = Counter()
         self._tracked: deque[tuple[Any, bytes, int]] = deque()  # tracker, client, bytes
         self._lock = threading.Lock()
-        self.socket = context.socket(zmq.PULL)  # readable when there are replies
+        self.socket = new_socket(context, zmq.PULL)  # readable when there are replies
         self.socket.bind(self._name)
 
     def notifier(self) -> Any:
         """Make a socket for one thread. An empty message on it wakes the front, which takes the
         replies."""
-        socket = self._context.socket(zmq.PUSH)
-        socket.set(zmq.SNDHWM, 0)
-        socket.set(zmq.LINGER, 0)
+        socket = new_socket(self._context, zmq.PUSH, SNDHWM=0)
         socket.connect(self._name)
         return socket
 

@@ -30,8 +30,8 @@ from buffer.storage.store import Store
 from buffer.wire import messages
 from buffer.wire.access import CONNECTIONS, Access
 from buffer.wire.curve_keys import ServiceKeys
-from buffer.wire.messages import REQUESTS_IN_FLIGHT, Request
-from buffer.wire.sockets import LARGE, Frame, bind, has_message, receive_from_peer
+from buffer.wire.messages import DAMAGED, REQUESTS_IN_FLIGHT, Request
+from buffer.wire.sockets import LARGE, Frame, bind, has_message, new_socket, receive_from_peer
 from buffer.wire.traffic import CHECK_S, Limits
 from r3l.config import RunConfig
 from r3l.errors import BufferError_, LimitExceeded, R3LError, RecordError, UserError
@@ -62,7 +62,17 @@ class Service:
         self.store = store
         self._context = zmq.Context()
         self._replies = Replies(self._context)
-        self._router = self._context.socket(zmq.ROUTER)
+        self._router = new_socket(
+            self._context,
+            zmq.ROUTER,
+            ROUTER_MANDATORY=1,  # without it replies to slow peers vanish silently
+            SNDHWM=2 * REQUESTS_IN_FLIGHT,
+            RCVHWM=64,
+            MAXMSGSIZE=messages.MESSAGE_LIMIT,
+            BACKLOG=BACKLOG,
+            HEARTBEAT_IVL=2000,
+            HEARTBEAT_TIMEOUT=20000,
+        )
         limits = Limits(connection=CONNECTION_BYTES, total=TOTAL_BYTES)
         self._access = Access(self._context, self._router, keys, connections, limits)
         self._refused = self._access.refused
@@ -138,6 +148,7 @@ class Service:
         rid = ""
         try:
             header = messages.read_header(frames)
+            messages.check_sum(header, frames)
             rid = header["rid"]
             if self._waiting[client] >= REQUESTS_IN_FLIGHT:
                 raise LimitExceeded(
@@ -148,6 +159,9 @@ class Service:
             messages.check_role(request.operation, role)
             self._dispatch(request)
         except R3LError as error:
+            if error.cause == DAMAGED:  # its client sends it again
+                self._refused[DAMAGED] += 1
+                return
             self._send(client, type(error).__name__, messages.error_frames(rid, error))
         except Exception as error:  # a hostile message must not end the service
             log.exception("a message could not be read")
@@ -231,13 +245,6 @@ class Service:
 
 
 def _bind(router: Any, address: str) -> str:
-    router.set(zmq.ROUTER_MANDATORY, 1)  # without it replies to slow peers vanish silently
-    router.set(zmq.SNDHWM, 2 * REQUESTS_IN_FLIGHT)
-    router.set(zmq.RCVHWM, 64)
-    router.set(zmq.MAXMSGSIZE, messages.MESSAGE_LIMIT)
-    router.set(zmq.BACKLOG, BACKLOG)
-    router.set(zmq.HEARTBEAT_IVL, 2000)
-    router.set(zmq.HEARTBEAT_TIMEOUT, 20000)
     router.copy_threshold = LARGE
     try:
         return bind(router, address, "bind")

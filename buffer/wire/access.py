@@ -26,6 +26,7 @@ import zmq
 from zmq.utils import z85
 
 from buffer.wire.curve_keys import ServiceKeys
+from buffer.wire.sockets import new_socket
 from buffer.wire.traffic import CHECK_S, Limits, Traffic
 from r3l.errors import UserError
 from r3l.process.memory import return_freed_memory
@@ -70,7 +71,7 @@ class Access:
         _protect(router, keys)
         self._router = router
         self._events = router.get_monitor_socket(_EVENTS)
-        self._requests = context.socket(zmq.REP)
+        self._requests = new_socket(context, zmq.REP)
         self._requests.bind(ZAP_ENDPOINT)
         self.sockets = (self._events, self._requests)
 

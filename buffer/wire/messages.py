@@ -1,9 +1,11 @@
 """Builds and reads the messages between client and service.
 
-    request  [header {v, op, rid, hold_s}]   [request]
-    reply    [header {v, rid, ok: true}]     [reply] [group] ...
-             [header {v, rid, ok: false, error, message, facts}]
-             [header {v, rid, ok: true, again: true}]
+    request  [header {v, op, rid, hold_s, sum}]   [request]
+    reply    [header {v, rid, ok: true, sum}]     [reply] [group] ...
+             [header {v, rid, ok: false, error, message, facts, sum}]
+             [header {v, rid, ok: true, again: true, sum}]
+
+`sum` is a checksum of the whole message. A damaged one is dropped, and its client asks again.
 
 Headers are plain maps. Requests and replies are the records that buffer.wire.operations lists for
 the operation. A group is an immutable record; its current state is in the reply in front of
@@ -16,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from xxhash import xxh3_64
 
 from buffer.wire.access import LEARNER
 from buffer.wire.operations import OPERATIONS, AskAgain, Operation
@@ -34,6 +38,7 @@ from r3l.errors import (
 from r3l.records import Record
 
 PROTOCOL = 7
+DAMAGED = "damaged"
 MESSAGE_LIMIT = codec.RECORD_LIMIT + (1 << 20)  # bytes; a larger frame ends the connection
 REQUESTS_IN_FLIGHT = 256  # requests a client may have waiting for a reply
 HOLD_LIMIT_S = 3600.0  # seconds a reply may be held back
@@ -68,6 +73,25 @@ def read_header(frames: Sequence[Frame]) -> dict[str, Any]:
     return header
 
 
+def check_sum(header: dict[str, Any], frames: Sequence[Frame]) -> None:
+    """Raise RecordError if a message has another checksum than its header says. A client of
+    another make may leave it out."""
+    if (found := header.pop("sum", None)) is not None and found != _sum(header, frames[1:]):
+        raise RecordError("message: is damaged (wrong checksum)", cause=DAMAGED)
+
+
+def _sum(header: dict[str, Any], frames: Sequence[Frame]) -> int:
+    total = xxh3_64(codec.pack(header))
+    for frame in frames:
+        total.update(frame)
+    return total.intdigest()
+
+
+def _with_sum(header: dict[str, Any], *frames: bytes) -> list[bytes]:
+    """Return a message whose header has the checksum of all of it."""
+    return [codec.pack(header | {"sum": _sum(header, frames)}), *frames]
+
+
 def read_request(client: bytes, header: dict[str, Any], frames: Sequence[Frame]) -> Request:
     """Read a request: its header and the frames after it. Raises R3LError if it is malformed."""
     name, hold_s = header.get("op"), header.get("hold_s", 0.0)
@@ -97,7 +121,7 @@ def request_frames(name: str, rid: str, arguments: Record, hold_s: float) -> lis
     """Encode a request. Raises LimitExceeded if the service would refuse it as too large."""
     header = {"v": PROTOCOL, "op": name, "rid": rid, "hold_s": hold_s}
     try:
-        return [codec.pack(header), codec.encode(arguments)]
+        return _with_sum(header, codec.encode(arguments))
     except RecordError as error:
         if error.cause != "too_large":
             raise
@@ -108,18 +132,23 @@ def reply_frames(rid: str, reply: Record, groups: Sequence[bytes] = ()) -> list[
     """Encode a reply. `groups`: the encoded groups that follow it."""
     header = {"v": PROTOCOL, "rid": rid, "ok": True}
     if isinstance(reply, AskAgain):
-        return [codec.pack(header | {"again": True})]
-    return [codec.pack(header), codec.encode(reply), *groups]
+        return _with_sum(header | {"again": True})
+    return _with_sum(header, codec.encode(reply), *groups)
 
 
 def error_frames(rid: str, error: R3LError) -> list[bytes]:
     """Encode a reply that reports an error."""
-    return [codec.pack({"v": PROTOCOL, "rid": rid, "ok": False, **to_wire(error)})]
+    return _with_sum({"v": PROTOCOL, "rid": rid, "ok": False, **to_wire(error)})
 
 
 def reply_id(frames: Sequence[Frame]) -> str:
-    """Return the id of the request that a reply answers; "" if its header has no id."""
-    return str(codec.unpack(frames[0]).get("rid", ""))
+    """Return the id of the request that a reply answers; "" if it has none or is damaged."""
+    try:
+        header = codec.unpack(frames[0])
+        check_sum(header, frames)
+        return str(header.get("rid", ""))
+    except RecordError:
+        return ""
 
 
 def asks_again(frames: Sequence[Frame]) -> bool:

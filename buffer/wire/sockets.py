@@ -1,4 +1,4 @@
-"""Binds ZeroMQ sockets, and sends and receives messages frame by frame."""
+"""Makes and binds ZeroMQ sockets, and sends and receives messages frame by frame."""
 
 from __future__ import annotations
 
@@ -16,11 +16,25 @@ LARGE = 16 << 10  # bytes from which a frame is not copied when it is sent or re
 FRAMES_LIMIT = 16  # of a request; it has 2
 BIND_S = 10.0  # how long to retry a port that is in use
 BIND_RETRY_S = 0.1
+CALL_MS = 1000
 Frame = bytes | memoryview
 
 # Plain numbers, because calculating with pyzmq's flags takes as long as sending a frame.
 _NOW, _NOW_AND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 _READABLE = int(zmq.POLLIN)
+
+
+def new_socket(context: Any, kind: int, **options: int) -> Any:
+    """Make a socket on which no call waits for ever: after CALL_MS it raises zmq.Again. `options`:
+    values of ZeroMQ's options, by name.
+
+    The caller then closes the socket and makes another one. libzmq does not connect again after
+    some damaged bytes (libzmq#4196).
+    """
+    socket = context.socket(kind)
+    for name, value in ({"LINGER": 0, "SNDTIMEO": CALL_MS, "RCVTIMEO": CALL_MS} | options).items():
+        socket.set(getattr(zmq, name), value)
+    return socket
 
 
 def bind(socket: Any, address: str, what: str) -> str:

@@ -1,6 +1,8 @@
 """Batches that cannot be learned from, in a real learner process with a real buffer."""
 
 import json
+import os
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +80,28 @@ def test_a_stopped_learner_leaves_its_step_and_saves_the_last_finished_one(
         assert learner.wait() == 0, learner.log()
     assert steps_of(run)[-1]["step"] == made < 9
     assert latest(run / "checkpoints") == run / "checkpoints" / f"step-{made:06d}"
+
+
+def test_a_learner_stopped_at_random_moments_makes_no_step_again(serve, tmp_path: Path) -> None:
+    run, few = tmp_path / "run", "learner.tokens_per_micro_batch=64"
+    more = ("learner.pack=rows", "learner.steps=1000", "learner.checkpoint_every=1000")
+    prepare(run, tiny_model(tmp_path / "policy"), few, *more)
+    served, chance, seconds = serve(tmp_path / "store", *buffer_options()), random.Random(0), []
+    with Recording(served.endpoint):
+        for moment in range(20 if os.environ.get("R3L_SOAK") else 2):
+            made = len(steps_of(run))
+            learner = Learning(run, served.endpoint, module="tests.learner.slow", resume=moment > 0)
+            learner.wait_for_step(made + 1)
+            time.sleep(chance.uniform(0, 6))
+            began = time.monotonic()
+            learner.process.terminate()
+            assert learner.wait() == 0, learner.log()
+            seconds.append(round(time.monotonic() - began, 1))
+            steps = [int(line["step"]) for line in steps_of(run)]
+            assert steps == list(range(1, len(steps) + 1))
+            assert latest(run / "checkpoints").name == f"step-{steps[-1]:06d}"
+    assert '"kind": "again"' not in (run / "progress.jsonl").read_text()
+    print(f"seconds to the end: {seconds}")
 
 
 def test_a_step_with_a_nan_loss_is_skipped_and_three_in_a_row_end_the_run_with_their_groups(

@@ -13,6 +13,7 @@ from r3l.errors import (
     UnknownOperation,
 )
 from r3l.records import TASK_LIMIT, GroupPlan, Task
+from tests.r3l.files.made import flips
 
 
 def read(frames):
@@ -81,3 +82,30 @@ def test_a_request_that_would_be_refused_for_its_size_is_never_sent():
     tasks = tuple(Task(f"t{n}", "workshop", 0, text) for n in range(17))
     with pytest.raises(LimitExceeded, match="add_tasks"):
         messages.request_frames("add_tasks", "r", operations.AddTasks(tasks, "train", "", 0), 0.0)
+
+
+def test_a_damaged_message_is_no_request_and_no_reply():
+    tasks = operations.AddTasks((Task("t1", "workshop", 0),), "train", "", 0)
+    request = messages.request_frames("add_tasks", "r", tasks, 0.0)
+    reply = messages.reply_frames("r", tasks, [b"a group"])
+    unseen = 0
+    for whole in (request, reply):
+        for number, frame in enumerate(whole):
+            for content in flips(frame, few=100):
+                frames = [*whole[:number], content, *whole[number + 1 :]]
+                unseen += messages.reply_id(frames) == "r" and not without_sum(frames[0])
+                try:
+                    header = messages.read_header(frames)
+                    messages.check_sum(header, frames)
+                    unseen += not without_sum(frames[0])
+                except R3LError:
+                    continue
+    assert messages.reply_id(reply) == "r" and unseen == 0
+
+
+def without_sum(header: bytes) -> bool:
+    """Whether the flip was in the name of the checksum, so that all the rest is whole."""
+    try:
+        return "sum" not in codec.unpack(header)
+    except R3LError:
+        return False

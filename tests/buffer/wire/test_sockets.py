@@ -1,13 +1,15 @@
 """Frames of a message through real sockets of one process, and ports that are in use."""
 
+import re
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 import zmq
 
 from buffer.wire import sockets
-from buffer.wire.sockets import LARGE, bind, has_message, receive_message, send_message
+from buffer.wire.sockets import LARGE, bind, has_message, new_socket, receive_message, send_message
 from r3l.errors import UserError
 
 
@@ -85,3 +87,18 @@ def test_an_address_of_another_machine_is_refused_at_once(router, monkeypatch):
     monkeypatch.setattr(sockets.time, "sleep", lambda _: pytest.fail("waited"))
     with pytest.raises(UserError, match=r"weights tcp://192\.0\.2\.1:0: cannot listen"):
         bind(router, "tcp://192.0.2.1:0", "weights")
+
+
+def test_every_socket_of_the_project_is_made_where_no_call_waits_for_ever() -> None:
+    root, makers = Path(__file__).parents[3], list[str]()
+    for package in ("buffer", "actors", "learner", "launch"):
+        for path in (root / package).rglob("*.py"):
+            if re.search(r"ontext\.socket\(|zmq\.Socket\(", path.read_text("utf-8")):
+                makers.append(path.name)
+    assert set(makers) <= {"sockets.py"}
+    context = zmq.Context()
+    lonely = new_socket(context, zmq.DEALER, SNDTIMEO=10, RCVTIMEO=10)
+    for call in (lambda: lonely.send(b""), lonely.recv):
+        with pytest.raises(zmq.Again):
+            call()
+    context.destroy(linger=0)

@@ -1,0 +1,85 @@
+"""Over a link that harms its bytes no wrong weights arrive, and afterwards the newest ones do."""
+
+import asyncio
+import os
+import time
+from contextlib import suppress
+
+import pytest
+import torch
+
+from actors.weights.subscriber import WeightSubscriber, follow
+from learner.publisher import WeightPublisher
+from r3l.weights.manifest import Manifest
+from tests.actors.weights.fakes import held, laid_out
+from tests.buffer.wire.bad_link import BadLink
+
+pytestmark = pytest.mark.system
+BAD_S = 60.0 if os.environ.get("R3L_SOAK") else 4.0
+
+
+def weights(version: int) -> list[tuple[str, torch.Tensor]]:
+    return [("w", torch.arange(50_000, dtype=torch.float32) + (version if version % 7 else 0))]
+
+
+def test_after_damaged_bytes_on_an_idle_connection_the_next_version_arrives() -> None:
+    publisher = WeightPublisher("tcp://127.0.0.1:0", anchor_every=1000)
+
+    async def scenario(link: BadLink) -> None:
+        subscriber, loaded = WeightSubscriber(link.endpoint, timeout_s=1.0), list[int]()
+
+        async def load(path: str, manifest: Manifest) -> float:
+            loaded.append(manifest.version)
+            return 0.0
+
+        following = asyncio.create_task(follow(subscriber, load, every_s=0.2))
+        async with asyncio.timeout(15):
+            for version in (1, 2):
+                publisher.publish(version, weights(version))
+                while version not in loaded:
+                    await asyncio.sleep(0.02)
+                link.spoil()
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following
+        subscriber.close()
+
+    with BadLink(publisher.endpoint) as link:
+        link.bad = False
+        asyncio.run(scenario(link))
+    publisher.close()
+
+
+def test_after_a_bad_link_the_newest_weights_arrive_bit_for_bit_and_none_were_wrong() -> None:
+    publisher = WeightPublisher("tcp://127.0.0.1:0", anchor_every=1000)
+    wrong, loaded = list[int](), list[int]()
+
+    async def scenario(link: BadLink) -> None:
+        subscriber = WeightSubscriber(link.endpoint, timeout_s=1.0)
+
+        async def load(path: str, manifest: Manifest) -> float:
+            loaded.append(manifest.version)
+            if held(subscriber.staged) != laid_out(weights(manifest.version)):
+                wrong.append(manifest.version)
+            return 0.0
+
+        following = asyncio.create_task(follow(subscriber, load, every_s=0.01))
+        version, began = 0, time.monotonic()
+        while time.monotonic() < began + BAD_S:
+            publisher.publish(version := version + 1, weights(version))
+            await asyncio.sleep(0.05)
+        link.bad = False
+        async with asyncio.timeout(15):
+            while not loaded or loaded[-1] != version:
+                assert not following.done()
+                await asyncio.sleep(0.05)
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following
+        subscriber.close()
+        print(f"{link.harmed} pieces harmed, {len(loaded)} of {version} versions loaded")
+
+    with BadLink(publisher.endpoint, every=4) as link:
+        asyncio.run(scenario(link))
+    publisher.close()
+    assert wrong == [] and link.harmed > 3
