@@ -48,7 +48,7 @@ class Exploration:
     within the attempt.
     `aux`: verified corrections become auxiliary samples; `verified_requires_success`: only if the
     retry fully succeeds; `praise`: recognised successes do, too. `constrained`: reflections are
-    decoded under their JSON schema.
+    decoded under their JSON schema, with `outcome_first` in an order that begins with the outcome.
     """
 
     base_slots: int
@@ -58,6 +58,7 @@ class Exploration:
     from_start: bool = False
     pivot_shift: int = 0
     constrained: bool = True
+    outcome_first: bool = False
     aux: bool = False
     praise: bool = True
     verified_requires_success: bool = True

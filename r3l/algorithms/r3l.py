@@ -81,6 +81,9 @@ class R3LConfig(RatioCorrectedConfig):
     constrained_reflection: bool = Field(
         True, description="decode reflections under their JSON schema"
     )
+    outcome_first: bool = Field(
+        False, description="reflections under their schema begin with the outcome"
+    )
     normalize: Normalize = Field("trajectory", description=NORMALIZE)
     clipped: bool = Field(
         False,
@@ -206,6 +209,7 @@ class R3LConfig(RatioCorrectedConfig):
             from_start=self.from_start,
             pivot_shift=self.pivot_shift,
             constrained=self.constrained_reflection,
+            outcome_first=self.outcome_first,
             aux=True,
             praise=self.praise,
             verified_requires_success=self.verified_requires_success,

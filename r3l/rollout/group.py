@@ -219,7 +219,8 @@ class _Explorer:
     ) -> tuple[ReflectionRecord, Tokens, bool]:
         """Samples a reflection. Returns its record, its conversation, and whether it ended by
         itself."""
-        chat, settings = self.policy.chat, self.config.actor
+        chat, settings, exploration = self.policy.chat, self.config.actor, self.exploration
+        schema = reflection.json_schema(num_steps, outcome_first=exploration.outcome_first)
         asked = Tokens()
         asked.given(chat.open(*question))
         asked.given(chat.prompt_ids)
@@ -227,7 +228,7 @@ class _Explorer:
             max_tokens=settings.max_reflection_tokens,
             temperature=settings.reflect_temperature,
             seed=self._seed("reflect", slot),
-            json_schema=reflection.json_schema(num_steps) if self.exploration.constrained else None,
+            json_schema=schema if exploration.constrained else None,
         )
         began = time.monotonic()
         sample = await self.policy.sample(asked.ids, params)

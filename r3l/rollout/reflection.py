@@ -102,21 +102,25 @@ def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
     raise first_error or _error("not_json", "the reflection holds no JSON object")
 
 
-def json_schema(num_steps: int) -> dict[str, Any]:
+def json_schema(num_steps: int, *, outcome_first: bool = False) -> dict[str, Any]:
     """Returns the JSON schema of a reflection on an attempt with `num_steps` steps, for constrained
-    decoding. It has one branch for a success and one for the other outcomes.
+    decoding. It has one branch for a success and one for the other outcomes. Fields are decoded in
+    the order of FIELDS, so the first token of the root cause decides the outcome, or with the
+    outcome first (`outcome_first`).
 
     `parse` accepts every text that the schema allows, if the token budget is large enough.
     """
+    order = sorted(FIELDS, key=lambda name: outcome_first and name != "trajectory_outcome")
     null, text = {"type": "null"}, {"type": "string", "maxLength": MAX_CHARS}
 
     def branch(outcomes: list[Verdict], *rest: dict[str, Any]) -> dict[str, Any]:
         root_cause, suggestion, pivot = rest
         fields = (text, root_cause, {"enum": outcomes}, suggestion, pivot)
+        named = dict(zip(FIELDS, fields, strict=True))
         return {
             "type": "object",
-            "properties": dict(zip(FIELDS, fields, strict=True)),
-            "required": list(FIELDS),
+            "properties": {name: named[name] for name in order},
+            "required": order,
             "additionalProperties": False,
         }
 

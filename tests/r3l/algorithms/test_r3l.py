@@ -22,6 +22,7 @@ def test_r3l_explores_by_its_settings():
     assert get(guidance=False).exploration.guidance == "none"
     assert not get(constrained_reflection=False).exploration.constrained
     assert not get(verified_requires_success=False).exploration.verified_requires_success
+    assert get(outcome_first=True).exploration == replace(plain, outcome_first=True)
     assert get(praise=False).exploration == replace(plain, praise=False)
 
 

@@ -238,6 +238,15 @@ def test_the_schema_has_a_branch_for_a_success_and_one_for_the_other_outcomes():
     assert json.loads(json.dumps(schema)) == schema
 
 
+def test_the_outcome_can_be_decoded_first():
+    fields = ["trajectory_outcome", *(name for name in GOOD if name != "trajectory_outcome")]
+    for branch, usual in zip(
+        json_schema(3, outcome_first=True)["oneOf"], json_schema(3)["oneOf"], strict=True
+    ):
+        assert list(branch["properties"]) == branch["required"] == fields
+        assert branch["properties"] == usual["properties"]
+
+
 def admitted(values, num_steps):
     """Whether an object follows one branch of the schema, as its few keywords say."""
 
