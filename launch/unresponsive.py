@@ -5,6 +5,7 @@ thread ── stats, every ASK_S ──► buffer ── reply: when each actor 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ BUFFER_SILENT_S = 10.0  # until the user is warned
 PAUSED_S = 5.0  # between two reports: this process was stopped
 ACTOR_SILENT_S = 6.0  # minimum: three heartbeats
 STOPPED_S = 10.0  # maximum for a stopped actor
+BEHIND_S = 60.0  # that an actor may stay too many versions behind
 
 
 class Unresponsive:
@@ -42,6 +44,8 @@ class Unresponsive:
         self._warned = False  # that the buffer is unresponsive
         self._known: dict[str, float] = {}  # since when an actor is known by this name
         self._silent: set[str] = set()
+        self._behind_by: dict[str, int] = {}  # versions, by the actor's name
+        self._behind: dict[str, float] = {}  # since when; inf once reported
 
     def watch(self, endpoint: str, keys: Path | None) -> None:
         """Start asking the buffer at `endpoint` for its stats. `keys`: the run's key folder."""
@@ -80,6 +84,7 @@ class Unresponsive:
             self.buffer_s, seen = 0.0, self._replies[-1]
             self._replies.clear()
             self._report_actors(actors, seen, now)
+            self._report_behind(actors, now)
         elif self.buffer_s > BUFFER_SILENT_S and not self._warned:
             self._warned = True
             self.say(
@@ -110,12 +115,29 @@ class Unresponsive:
                 self._silent.discard(name)
                 self.say(f"{child.name} sends again")
 
+    def _report_behind(self, actors: Mapping[str, Child], now: float) -> None:
+        """Report an actor whose weights stay too old while another one follows."""
+        by = {name: self._behind_by.get(name, 0) for name in actors}
+        late = {n for n, versions in by.items() if versions > self.config.max_staleness + 1}
+        if len(late) == len(by):  # the learner is fast, or all are starting
+            late = set()
+        self._behind = {name: self._behind.get(name, now) for name in late}
+        for name, since in self._behind.items():
+            if now - since > BEHIND_S:
+                self._behind[name] = math.inf
+                self.say(f"{actors[name].name} is {by[name]} versions behind the learner while "
+                         "others follow; check its link, and see its log")  # fmt: skip
+
     def _ask(self) -> None:
         assert self._client is not None
         while not self._ended.wait(ASK_S):
             try:
-                actors = self._client.stats().actors
-                self._replies.append({name: known["seen_s"] for name, known in actors.items()})
+                stats = self._client.stats()
+                self._replies.append({n: known["seen_s"] for n, known in stats.actors.items()})
+                self._behind_by = {
+                    name: stats.learner_version - int(known.get("weight_version", 0))
+                    for name, known in stats.actors.items()
+                }
             except ClientClosed:
                 return
             except R3LError:  # no reply within the client's timeout

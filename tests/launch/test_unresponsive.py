@@ -187,3 +187,20 @@ def test_a_stopped_actor_ends_by_itself_when_the_run_does(tmp_path: Path) -> Non
     with handlers_put_back():
         assert run.execute() == 130
     assert not any("killed after the deadline" in line for line in said)
+
+
+def test_an_actor_that_stays_versions_behind_while_others_follow_is_named_once() -> None:
+    said = list[str]()
+    watch = Unresponsive(load(None, ["buffer.max_staleness=2"]).buffer, said.append)
+    actors: Any = {f"actor-{n}.x": SimpleNamespace(name=f"actor-{n}") for n in range(3)}
+    watch._behind_by = dict.fromkeys(actors, 40)  # all of them: the learner is fast
+    for now in (0.0, 100.0):
+        watch._report_behind(actors, now)
+    watch._behind_by = {"actor-0.x": 1, "actor-1.x": 45, "actor-2.x": 3}
+    for now in (101.0, 150.0):
+        watch._report_behind(actors, now)
+    assert said == []
+    for now in (162.0, 300.0):
+        watch._report_behind(actors, now)
+    (line,) = said
+    assert line.startswith("actor-1 is 45 versions behind the learner while others follow")
