@@ -69,6 +69,11 @@ def check_ranks(draft: Draft) -> None:
 
 
 def check_disk(draft: Draft) -> None:
-    """Refuses a disk that has too little room for the run."""
+    """Refuses a disk that has too little room for the run. A checkpoint holds the weights and two
+    moments of each; less with adapters. A resumed run has written most of its bytes."""
+    settings = draft.config.learner
+    copies = 3 * settings.keep_checkpoints + 1 + settings.keep_best
+    if draft.options.resume or settings.lora.rank:
+        copies = 4
     if draft.options.hardware is None:
-        check_free_space(draft.options.run, float32_bytes(draft.model))
+        check_free_space(draft.options.run, float32_bytes(draft.model), copies)

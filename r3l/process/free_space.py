@@ -13,15 +13,16 @@ DISK_FLOOR = 64 * MIB
 SHARED_MEMORY, SHARED_FLOOR = Path("/dev/shm"), 16 * MIB
 
 
-def check_free_space(run: Path, model_bytes: int) -> None:
-    """Checks that the disk has room for a run's store, one checkpoint and the final model, or
-    raises UserError. `run` need not exist; `model_bytes`: size of the model's weights."""
-    needed, free = 2 * DISK_FLOOR + 4 * model_bytes, _free(run)
+def check_free_space(run: Path, model_bytes: int, copies: int) -> None:
+    """Checks that the disk has room for a run's store, checkpoints and models, or raises UserError.
+    `run` need not exist; `model_bytes`: size of the model's weights; `copies`: how often the run
+    keeps as many bytes."""
+    needed, free = 2 * DISK_FLOOR + copies * model_bytes, _free(run)
     if free < needed:
         raise UserError(
             f"run {run}: its disk has {free // MIB} MiB free, but the run needs {needed // MIB} "
-            "MiB for its store, a checkpoint and the model; free some space, or choose another "
-            "disk with --run"
+            "MiB for its store, checkpoints and models; free some space, choose another disk with "
+            "--run, or lower learner.keep_checkpoints"
         )
     if lack := lacking_shared_memory():
         raise UserError(f"{lack}; free some space")

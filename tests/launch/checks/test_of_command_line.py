@@ -39,6 +39,18 @@ def test_a_nearly_full_disk_is_refused(run: Path, monkeypatch: pytest.MonkeyPatc
     assert f"run {run}: its disk has 100 MiB free, but " in line and not run.exists()
 
 
+def test_every_checkpoint_that_is_kept_needs_its_room(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def needed(*overrides: str) -> int:
+        line = refused("--run", run, *overrides)
+        return int(line.partition("the run needs ")[2].partition(" MiB")[0])
+
+    monkeypatch.setattr("r3l.process.free_space._free", lambda path: 1 << 20)
+    one, three = (needed(f"learner.keep_checkpoints={n}") for n in (1, 3))
+    assert three > one > needed("learner.lora={rank: 4}", "learner.keep_checkpoints=3")
+
+
 def test_every_rank_needs_a_device_and_a_group(run: Path) -> None:
     assert "--learner 640gpu: this machine has " in refused("--run", run, "--learner", "640gpu")
     line = refused("--run", run, "--learner", "2cpu", "learner.groups_per_step=1")

@@ -22,17 +22,18 @@ def free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[Path, int]:
     return sizes
 
 
-def test_a_run_needs_room_for_its_store_a_checkpoint_and_the_model(
+def test_a_run_needs_room_for_its_store_checkpoints_and_models(
     free: dict[Path, int], tmp_path: Path
 ) -> None:
     run = tmp_path / "runs" / "first"  # which is not there yet
     free[tmp_path] = 128 + 4 * 50
-    check_free_space(run, 50 * MIB)
+    check_free_space(run, 50 * MIB, 4)
     with pytest.raises(UserError) as refused:
-        check_free_space(run, 51 * MIB)
+        check_free_space(run, 51 * MIB, 4)
     assert str(refused.value) == (
-        f"run {run}: its disk has 328 MiB free, but the run needs 332 MiB for its store, a "
-        "checkpoint and the model; free some space, or choose another disk with --run"
+        f"run {run}: its disk has 328 MiB free, but the run needs 332 MiB for its store, "
+        "checkpoints and models; free some space, choose another disk with --run, or lower "
+        "learner.keep_checkpoints"
     )
 
 
@@ -41,7 +42,7 @@ def test_a_run_needs_shared_memory(free: dict[Path, int], tmp_path: Path) -> Non
     with pytest.raises(
         UserError, match=r"shm: 15 MiB are free, but engines .* need 16 MiB \(a container"
     ):
-        check_free_space(tmp_path, 0)
+        check_free_space(tmp_path, 0, 4)
 
 
 def test_what_a_run_is_short_of_is_one_line(free: dict[Path, int], tmp_path: Path) -> None:
