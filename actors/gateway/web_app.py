@@ -178,5 +178,5 @@ def _model(body: Mapping[str, Any]) -> dict[str, str]:
 async def _refusal(request: Request, refused: Exception) -> Response:
     assert isinstance(refused, Refused)
     dialect = DIALECTS.get(request.url.path, CHAT)
-    headers = {"retry-after": "1"} if refused.status == 503 else {}
+    headers = {503: {"retry-after": "1"}, 413: {"connection": "close"}}.get(refused.status, {})
     return JSONResponse(dialect.error(refused), refused.status, headers)
