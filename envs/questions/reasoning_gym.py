@@ -47,7 +47,7 @@ NONSENSE = ("zzz", "qqq qqq")
 
 _CALM = re.compile(r"[\w\s.,+\-*/^()\[\]='\"|]*")
 _CODE = re.compile(r"__|[A-Za-z_]\s*\.|\.\s*[A-Za-z_]|\d\s*\*\*|\*\*\s*\(?\s*\d{3}|\)\s*\(|\]\s*\(")
-_CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
+_CALL = re.compile(r"(?<!\w)\d*+(\w+)\s*\(")  # begins where words do, so that it is linear
 _FUNCTIONS = frozenset("sin cos tan exp log ln sqrt Abs asin acos atan sinh cosh tanh".split())
 
 
