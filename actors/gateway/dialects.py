@@ -11,10 +11,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
 from actors.gateway import chat_completions
-from actors.gateway.chat_completions import Refused, bad
+from actors.gateway.chat_completions import AgentRequest, Refused, bad
 
 Body = Mapping[str, Any]
 
@@ -31,12 +29,15 @@ class Dialect:
     error: Callable[[Refused], dict[str, Any]] = chat_completions.error
 
 
-def _validated(kind: Any, body: Body) -> Any:
+def request_of(dialect: Dialect, body: Body) -> AgentRequest:
+    """Reads a request. Raises Refused."""
     try:
-        return kind.model_validate(body)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise bad(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        return chat_completions.read(dialect.read(body))
+    except Refused:
+        raise
+    except Exception as error:  # a translator may raise anything
+        reason = " ".join(str(error).split())[:300]
+        raise bad(f"the request cannot be read: {reason}") from None
 
 
 def _read_responses(body: Body) -> Body:
@@ -49,7 +50,7 @@ def _read_responses(body: Body) -> Body:
     for name in ("previous_response_id", "background"):
         if body.get(name):
             raise bad(f"{name}: not offered by this gateway; send the whole conversation")
-    request = _validated(ResponsesRequest, body)
+    request = ResponsesRequest.model_validate(body)
     messages = construct_input_messages(
         request_instructions=request.instructions, request_input=request.input
     )
@@ -131,7 +132,9 @@ def _read_messages(body: Body) -> Body:
     from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
     from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 
-    request = _validated(AnthropicMessagesRequest, {"model": chat_completions.MODEL} | dict(body))
+    request = AnthropicMessagesRequest.model_validate(
+        {"model": chat_completions.MODEL} | dict(body)
+    )
     translated = AnthropicServingMessages.to_chat_completion_request(request)
     return dict(_plain(translated.model_dump(exclude_none=True, exclude_unset=True)))
 

@@ -101,6 +101,11 @@ class ReplyReader:
         broken = bool(tools and not made and self._mark) and self._mark in content
         return Reply(content, (reasoning or "").strip(), made, broken)
 
+    def check(self, tools: Sequence[Tool], choice: Any) -> None:
+        """Raises UserError for tools, or a choice of them, that the parser cannot work with."""
+        if self._kind is not None:
+            _request(tools, choice)
+
     def constraint(self, tools: Sequence[Tool], choice: Any) -> dict[str, Any]:
         """Returns how `tool_choice` required, or a named tool, constrains sampling: `json` or
         `structural_tag`, as vLLM's own server does. Raises UserError without a tool parser."""
@@ -187,7 +192,11 @@ def _request(tools: Sequence[Tool], choice: Any) -> Any:
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
     given = {"tools": list(tools), "tool_choice": choice} if tools else {}
-    return ChatCompletionRequest(messages=[{"role": "user", "content": "u"}], **given)
+    try:
+        return ChatCompletionRequest(messages=[{"role": "user", "content": "u"}], **given)
+    except Exception as error:  # of pydantic or of vLLM
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"tools and tool_choice {choice!r:.80}: {reason}") from None
 
 
 def _call_id() -> str:

@@ -115,6 +115,7 @@ class Session:
         if request.tools and not self.reader.chat.takes_tools:
             raise Refused(400, "no_tools", "tools: the chat template of this policy shows no tools")
         try:
+            self.reader.check(request.tools, request.choice)
             params, constrained = self._sampling(request)
             node = self.tree.add(request.messages, request.tools)
         except UserError as error:

@@ -23,9 +23,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from actors.gateway import chat_completions
 from actors.gateway.chat_completions import MODEL, Answer, Refused, bad
-from actors.gateway.dialects import CHAT, DIALECTS, Dialect
+from actors.gateway.dialects import CHAT, DIALECTS, Dialect, request_of
 from actors.gateway.session import Session
 from r3l.errors import UserError
 
@@ -81,7 +80,7 @@ class WebApp:
         dialect, session = DIALECTS[request.url.path], self._session(request)
         raw = await _read(request)
         body = _parsed(raw)
-        asked = chat_completions.read(dialect.read(body))
+        asked = request_of(dialect, body)
         digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
         again = request.headers.get("x-stainless-retry-count", "0") != "0"
         sampling = session.sampling(asked, digest, dialect.name, again=again)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from actors.gateway.chat_completions import Refused, read
-from actors.gateway.dialects import MESSAGES, RESPONSES
+from actors.gateway.chat_completions import Refused
+from actors.gateway.dialects import MESSAGES, RESPONSES, request_of
 from tests.actors.gateway.test_chat_completions import WHOLE, listed
 
 SHAPE = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -32,13 +32,13 @@ def test_responses_are_read_with_their_calls_and_results() -> None:
         "max_output_tokens": 9,
         "text": {"format": {"type": "json_schema", "name": "x", "schema": SHAPE}},
     }
-    asked = read(RESPONSES.read(body))
+    asked = request_of(RESPONSES, body)
     assert [m["role"] for m in asked.messages] == ["system", "user", "assistant", "tool"]
     assert asked.messages[2]["tool_calls"][0]["function"]["arguments"] == '{"a": 1}'
     assert asked.tools[0]["function"]["name"] == "add" and asked.max_tokens == 9
     assert asked.json_schema == SHAPE
     named = body | {"tool_choice": {"type": "function", "name": "add"}, "text": None}
-    assert read(RESPONSES.read(named)).choice["function"] == {"name": "add"}
+    assert request_of(RESPONSES, named).choice["function"] == {"name": "add"}
 
 
 def test_a_response_has_its_reasoning_text_and_calls_and_streams_them() -> None:
@@ -59,11 +59,12 @@ def test_a_response_has_its_reasoning_text_and_calls_and_streams_them() -> None:
     [
         ({"input": "hi", "previous_response_id": "x"}, "previous_response_id"),
         ({"model": "any"}, "input"),
+        ({"input": [{"type": "nothing"}]}, "cannot be read"),
     ],
 )
 def test_what_responses_cannot_offer_is_refused(body: dict[str, Any], what: str) -> None:
     with pytest.raises(Refused, match=what):
-        RESPONSES.read(body)
+        request_of(RESPONSES, body)
 
 
 def test_messages_are_read_and_written_as_anthropic_does() -> None:
@@ -83,7 +84,7 @@ def test_messages_are_read_and_written_as_anthropic_does() -> None:
         ],
         "tools": [{"name": "add", "input_schema": SHAPE}],
     }
-    asked = read(MESSAGES.read(body))
+    asked = request_of(MESSAGES, body)
     assert [m["role"] for m in asked.messages] == ["system", "user", "assistant", "tool"]
     assert asked.tools[0]["function"]["name"] == "add" and asked.max_tokens == 9
     message = MESSAGES.write(WHOLE, body)
@@ -94,4 +95,4 @@ def test_messages_are_read_and_written_as_anthropic_does() -> None:
     refused = MESSAGES.error(Refused(401, "invalid_api_key", "no"))
     assert refused["error"]["type"] == "authentication_error"
     with pytest.raises(Refused, match="messages"):
-        MESSAGES.read({"max_tokens": 9})
+        request_of(MESSAGES, {"max_tokens": 9})

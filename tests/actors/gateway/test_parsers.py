@@ -57,6 +57,14 @@ def test_a_required_call_constrains_sampling(reader: ReplyReader) -> None:
     assert "add_one" in reader.constraint(PROBE_TOOLS, "required")["structural_tag"]
 
 
+def test_a_choice_of_an_unknown_tool_is_refused_before_sampling(reader: ReplyReader) -> None:
+    reader.check(PROBE_TOOLS, "auto")
+    with pytest.raises(UserError, match="tools and tool_choice"):
+        reader.check(PROBE_TOOLS, {"type": "function", "function": {"name": "nothing"}})
+    with pytest.raises(UserError, match="tools and tool_choice"):
+        reader.check([{"type": "function", "function": {"name": 3}}], "auto")
+
+
 def test_a_reply_becomes_a_message(reader: ReplyReader) -> None:
     message = read(reader, CALL).message()
     assert message["content"] is None and message["tool_calls"][0]["function"]["name"] == "add_one"
