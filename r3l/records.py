@@ -28,7 +28,6 @@ Role = Literal["base", "distilled"]
 SlotStatus = Literal["done", "not_triggered", "failed"]
 GroupState = Literal["leased", "filling", "complete", "drawn", "trained", "expired"]
 Purpose = Literal["train", "eval"]
-AuxKind = Literal["reflect", "retry"]
 GROUP_STATES: tuple[GroupState, ...] = get_args(GroupState)
 LARGEST_REWARD = 1e9  # of either sign, of an attempt; sums and powers of rewards stay finite
 TASK_ID_LIMIT = 380  # bytes; with the tag of an evaluation it must fit a key of the store
@@ -301,9 +300,9 @@ class ReflectionRecord(Record):
 
 class AuxSample(Record):
     """A supervised sample: the policy learns the tokens under `response_mask` from the tokens
-    before them."""
+    before them. `kind` names where it comes from: "reflect", "retry" or an algorithm's own."""
 
-    kind: AuxKind
+    kind: str
     token_ids: Int32
     response_mask: Bool
 

@@ -144,6 +144,7 @@ def rows_of(
         policy += _policy_rows(group, algorithm, weight, joined, ranked, replay, version)
         if algorithm.sft_weight:
             samples = [sample for result in group.results for sample in result.aux]
+            samples += algorithm.extra(group) if algorithm.extra else ()
             aux += [_aux_row(sample, weight, group.group_id) for sample in samples]
     if algorithm.sft_share is not None:
         aux = _at_most(aux, algorithm.sft_share * _count_tokens(policy))

@@ -24,7 +24,7 @@ from r3l.algorithms.advantages import checked_rewards
 from r3l.algorithms.credit import Normalize
 from r3l.algorithms.losses import TokenBatch, TokenLoss
 from r3l.algorithms.recall import Recall
-from r3l.records import Bool, GroupPlan, Trajectory
+from r3l.records import AuxSample, Bool, Group, GroupPlan, Trajectory
 from r3l.settings.section import Section
 
 if TYPE_CHECKING:
@@ -97,6 +97,10 @@ TokenCredit = Callable[[Float64, Sequence[Trajectory]], list[Float64]]
 r3l.algorithms.credit.by_step spreads values of steps."""
 
 
+ExtraSamples = Callable[[Group], Sequence[AuxSample]]
+"""A whole group to supervised samples that are trained like its own auxiliary samples."""
+
+
 @dataclass(frozen=True)
 class EntropyRanking:
     """Replaces rewards by a token-entropy ranking. `needs` selects the attempts whose entropies are
@@ -133,6 +137,7 @@ class Algorithm:
     `kl_coef`: weight of the KL to the reference model, 0 if unused; `kl`: its estimate.
     `sft_weight`: λ, weight of the loss on auxiliary samples, 0 if there are none.
     `sft_share`: most tokens of auxiliary samples, over those of the attempts; None: no limit.
+    `extra`: makes further auxiliary samples of a group.
     `sft_pool`: auxiliary samples have their own mean over tokens, or are rows of the policy's mean.
     """
 
@@ -152,6 +157,7 @@ class Algorithm:
     kl: Callable[[TokenBatch], Tensor] = losses.k3_kl
     sft_weight: float = 0.0
     sft_share: float | None = None
+    extra: ExtraSamples | None = None
     sft_pool: SftPool = "separate"
 
     @property

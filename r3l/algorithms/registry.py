@@ -26,6 +26,7 @@ from r3l.algorithms.algorithm import AlgorithmConfig
 from r3l.algorithms.published.arpo import ARPOConfig
 from r3l.algorithms.published.critique_grpo import CritiqueGRPOConfig
 from r3l.algorithms.published.dapo import DAPOConfig
+from r3l.algorithms.published.early_experience import EarlyExperienceConfig
 from r3l.algorithms.published.grpo import GRPOConfig
 from r3l.algorithms.published.gspo import GSPOConfig
 from r3l.algorithms.published.opmd import OPMDConfig
@@ -86,7 +87,8 @@ AnyAlgorithm = Annotated[
     | RLOOConfig
     | R3Config
     | ARPOConfig
-    | SPEARConfig,
+    | SPEARConfig
+    | EarlyExperienceConfig,
     Field(discriminator="name"),
     WrapValidator(_validated),
     WrapSerializer(_written),

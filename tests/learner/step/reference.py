@@ -52,6 +52,15 @@ def credit(one: Trajectory, group: Sequence[Trajectory], masked: bool) -> list[i
     return [t for start, end in one.step_spans.tolist()[first:] for t in range(start, end)]
 
 
+def answers(one: Trajectory) -> AuxSample:
+    """What the environment answered, token by token."""
+    mask = np.zeros(len(one.token_ids), np.bool_)
+    ends = [*one.step_spans[1:, 0].tolist(), len(one.token_ids)]
+    for (_, start), end in zip(one.step_spans.tolist(), ends, strict=True):
+        mask[start:end] = True
+    return AuxSample("observation", one.token_ids, mask)
+
+
 def amplified(rewards: list[float], settings: dict[str, Any]) -> list[float]:
     alpha, rule = settings.get("alpha", 3.0), settings.get("max_rule", "success")
     top = settings.get("max_advantage", alpha)
@@ -163,7 +172,10 @@ def whole(
             rows.append((one, value, credit(one, group.attempts, masked), group))
     means = settings.get("normalize", MEANS.get(name, "trajectory"))
     samples = [(sample, group) for group in groups for sample in group.samples]
-    samples = samples if name == "r3l" and settings.get("reflect", True) else []
+    if name == "early_experience":
+        samples = [(answers(one), group) for group in groups for one in group.attempts]
+    elif name != "r3l" or not settings.get("reflect", True):
+        samples = []
     shared = samples if settings.get("sft_pool") == "shared" else []
     count = len(rows) + len(shared)
     if means == "token":

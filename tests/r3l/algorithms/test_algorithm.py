@@ -22,7 +22,18 @@ from tests.r3l.algorithms.fakes import NAMES, advantages_of, get, kl_of, total
         ("critique_grpo", GroupPlan(8, 8)),
         *(
             (name, GroupPlan(8))
-            for name in ("grpo", "dapo", "gspo", "opmd", "raft", "rloo", "r3", "arpo", "spear")
+            for name in (
+                "grpo",
+                "dapo",
+                "gspo",
+                "opmd",
+                "raft",
+                "rloo",
+                "r3",
+                "arpo",
+                "spear",
+                "early_experience",
+            )
         ),
     ],
 )
@@ -32,7 +43,7 @@ def test_each_algorithm_has_the_group_plan_of_the_paper(name, plan):
 
 def test_only_baselines_with_a_kl_need_a_reference():
     assert {n for n in NAMES if get(n).needs_reference} == {"grpo", "gspo", "reflect_grpo", "r3"}
-    assert {n for n in NAMES if get(n).sft_weight} == {"r3l"}
+    assert {n for n in NAMES if get(n).sft_weight} == {"r3l", "early_experience"}
     assert {n for n in NAMES if get(n).normalize == "token"} == {"dapo"}
 
 
@@ -79,8 +90,9 @@ def test_each_algorithm_applies_the_loss_of_the_paper(batch):
         "critique_grpo": total(batch, losses.critique_grpo, attempts=clip, gamma=0.1),
         "rloo": total(batch, losses.policy_gradient),
         "r3": grpo,
-        "arpo": total(batch, clip),
+        "arpo": total(batch, losses.ppo_clip, clip_low=0.2, clip_high=0.3),
         "spear": total(batch, clip),
+        "early_experience": total(batch, clip),
     }
     for name in NAMES:
         algorithm = get(name)

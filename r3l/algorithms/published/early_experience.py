@@ -1,0 +1,38 @@
+"""Next to GRPO the policy learns to predict what its actions lead to: the implicit world model of
+Early Experience (arXiv 2510.08558), on the run's own attempts instead of a demonstrator's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.published.grpo import RatioConfig, kl_weight
+from r3l.records import AuxSample, Bool, Group, Trajectory
+
+
+class EarlyExperienceConfig(RatioConfig):
+    """Settings of Early Experience: GRPO's without the KL, and the weight of the world model."""
+
+    name: Literal["early_experience"] = Field("early_experience", description="algorithm")
+    kl_coef: float = kl_weight(0.0)
+    sft_weight: float = Field(1.0, ge=0, description="λ, weight of the loss on next observations")
+
+    def build(self) -> Algorithm:
+        """Builds GRPO with the loss on next observations."""
+        return replace(super().build(), extra=next_observations, sft_weight=self.sft_weight)
+
+
+def next_observations(group: Group) -> list[AuxSample]:
+    """Makes a sample of every attempt that trains the tokens after its responses: what the
+    environment answered, with the marks of the chat around it."""
+    return [AuxSample("observation", one.token_ids, _answers(one)) for one in group.trajectories]
+
+
+def _answers(attempt: Trajectory) -> Bool:
+    mask = ~attempt.response_mask
+    mask[: attempt.step_spans[0, 0]] = False
+    return np.asarray(mask)
