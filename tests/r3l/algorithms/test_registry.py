@@ -203,4 +203,4 @@ def test_an_algorithm_of_the_users_own_is_named_by_path_with_its_settings_recall
         f"algorithm={file}:by_step"
     )
     line = refusal("algorithm=no/such/file.py:Mine")
-    assert line.startswith("config algorithm: file ") and "does not exist" in line
+    assert line.startswith("config algorithm") and "does not exist" in line
