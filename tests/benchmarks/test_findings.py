@@ -20,6 +20,7 @@ from benchmarks.results.findings import (
     summaries,
 )
 from benchmarks.results.statistics import Record
+from r3l.algorithms.registry import REGISTRY
 
 
 def run(
@@ -93,12 +94,14 @@ def test_a_number_without_lines_is_a_dash() -> None:
     assert found["e2 base-0.13-rho-1 sft_none steps"] == "–" and "e5 gain" not in found
 
 
-def test_algorithms_without_a_run_are_named() -> None:
+def test_algorithms_without_a_run_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [run("c", variant, 9) for variant in ("r3l", "grpo", "flat_replaced", "r3", "arpo")]
     missing = not_trained(records)
     assert "`gspo`" in missing and "`critique_grpo`" in missing
     assert not any(f"`{name}`" in missing for name in ("dapo", "r3l", "grpo"))
     records = [run("c", variant, 9) for variant in VARIANTS]
+    assert not_trained(records).startswith("no run on this page trains `early_experience`.")
+    monkeypatch.delitem(REGISTRY, "early_experience")
     assert not_trained(records).startswith("every algorithm that can be chosen is trained")
 
 
