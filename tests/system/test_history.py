@@ -1,14 +1,9 @@
-"""Groups that begin with a stored attempt, and actors that follow the journal, with real vLLM."""
+"""Groups that begin with a stored attempt, with real vLLM."""
 
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from buffer import BufferClient
 from buffer.storage.store import Store
 from buffer.storage.transaction import read_group
 from buffer.tools.verify import verify
@@ -32,10 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose tasks come again, and begin with the first steps of a stored success."""
     folder = tmp_path_factory.mktemp("runs") / "history"
     handed = ("explorer=prefix", "explorer.share=1", "explorer.threshold=1")
-    process = launch(
-        folder, "--steps", str(STEPS), *HALF_TOLD, *handed,
-        "learner.journal.versions=20",
-    )  # fmt: skip
+    process = launch(folder, "--steps", str(STEPS), *HALF_TOLD, *handed)
     output, _ = process.communicate(timeout=400)
     assert process.returncode == 0, output
     return folder
@@ -56,38 +48,3 @@ def test_a_run_trains_on_groups_that_began_with_a_stored_success(run: Path) -> N
     begun = [one for one in bases if one.extra.start]
     assert begun and all(one.extra.source for one in begun)
     assert all(0 < one.extra.start < one.num_steps for one in begun)
-
-
-def test_an_actor_that_follows_the_journal_plays_with_the_newest_version(run: Path) -> None:
-    config = ["--config", str(run / "config.yaml")]
-    environment = os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
-    serve = [sys.executable, "-m", "buffer.cli", "serve", *config, "--store", str(run / "buffer")]
-    with subprocess.Popen(
-        [*serve, "--bind", "tcp://127.0.0.1:0"], stdout=subprocess.PIPE, text=True, env=environment
-    ) as service:
-        assert service.stdout is not None
-        endpoint = service.stdout.readline().split()[-1]
-        follow = ["--buffer", endpoint, "--weights", f"file://{run / 'journal'}"]
-        actor = subprocess.Popen(
-            [sys.executable, "-m", "actors.cli", *config, *follow], cwd=ROOT, env=environment
-        )
-        try:
-            with BufferClient(endpoint, name="test") as client:
-                assert newest(client) == STEPS
-        finally:
-            actor.terminate()
-            actor.wait(60)
-            service.terminate()
-
-
-def newest(client: BufferClient) -> int:
-    """The version of the first attempts that are stored from now on."""
-    end = time.monotonic() + 300
-    client.add_tasks([group.task for group in client.query(purpose="eval", limit=1)],
-                     purpose="eval", tag="again", min_version=STEPS)  # fmt: skip
-    while time.monotonic() < end:
-        for group in client.query(purpose="eval", tag="again", limit=1):
-            for one in group.trajectories:
-                return int(one.step_versions.min())
-        time.sleep(0.2)
-    raise AssertionError("no attempt within 300 s")
