@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from r3l.errors import UserError
 
 ADAPTER = "adapter_config.json"
 """The file by which transformers finds an adapter in a model folder."""
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+"""The name of a model on Hugging Face's hub, such as Qwen/Qwen2.5-0.5B-Instruct."""
 
 
 def user_path(name: str) -> Path:
@@ -31,9 +34,11 @@ def check_model_folder(folder: Path, called: str, *, weights: bool = True) -> No
     UserError.
     `called`: the option and value that name the folder."""
     if not (folder / "config.json").is_file():
+        named = HUB_ID.fullmatch(called.removeprefix("--").removeprefix("model").strip())
+        hub = f"; a model of the hub: hf download {named[0]} --local-dir FOLDER" if named else ""
         raise UserError(
             f"{called}: no config.json in {folder}; give a Hugging Face model folder, or "
-            "builtin for the shipped tiny policy"
+            f"builtin for the shipped tiny policy{hub}"
         )
     if not any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json")):
         raise UserError(f"{called}: no tokenizer in {folder}; save one next to the model")
@@ -102,6 +107,8 @@ def read_tokenizer(folder: Path, called: str) -> Any:
             f"{called}: its tokenizer has {needed} tokens, the model only {size}; call "
             f"model.resize_token_embeddings({needed}), and save the model again"
         )
+    # It would be saved with how it was read, which other programs then obey.
+    del tokenizer.init_kwargs["local_files_only"]
     return tokenizer
 
 

@@ -128,3 +128,18 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused_with_both_sizes(
     rule = rf"{size + 2} tokens, the model only {size}; call model.resize_token_embeddings"
     with pytest.raises(UserError, match=rule):
         read_tokenizer(model, "--model mine")
+
+
+def test_the_name_of_a_model_on_the_hub_is_answered_with_how_to_get_it(tmp_path: Path) -> None:
+    for called in ("model Qwen/Qwen2.5-0.5B", "--model Qwen/Qwen2.5-0.5B"):
+        with pytest.raises(UserError, match=r"hf download Qwen/Qwen2\.5-0\.5B --local-dir"):
+            check_model_folder(tmp_path / "none", called)
+    with pytest.raises(UserError) as caught:
+        check_model_folder(tmp_path / "none", "model ~/models/mine")
+    assert "hf download" not in str(caught.value)
+
+
+def test_a_tokenizer_is_saved_without_how_it_was_read(model: Path, tmp_path: Path) -> None:
+    read_tokenizer(model, "--model mine").save_pretrained(tmp_path / "again")
+    saved = json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())
+    assert "local_files_only" not in saved

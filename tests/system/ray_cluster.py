@@ -101,6 +101,8 @@ def play(cluster: Cluster, run: Path) -> int:
 def main(run: Path) -> None:
     os.environ |= {"RAY_worker_niceness": "0"}  # otherwise 15, which a busy machine starves
     with tempfile.TemporaryDirectory(prefix="r3l-ray-", dir="/tmp") as folder:
+        # Ray 2.60 writes a file there and fails on a machine on which it never ran.
+        (Path(tempfile.gettempdir()) / "ray").mkdir(exist_ok=True)
         cluster = Cluster(True, head_node_args={**NODE, "num_cpus": 1, "temp_dir": folder})
         try:
             for _ in range(3):

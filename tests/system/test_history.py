@@ -11,7 +11,6 @@ from r3l.records import Group
 from tests.system.test_run import launch
 
 pytestmark = pytest.mark.system
-ROOT = Path(__file__).parent.parent.parent
 STEPS = 6
 HALF_TOLD = (
     "env.options.stations=3",
