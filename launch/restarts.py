@@ -26,6 +26,7 @@ class Restarts:
 
     limits: dict[str, int]
     deaths: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    begun: set[str] = field(default_factory=set)  # processes that were ready once
 
     def allow(self, child: Child, now: float | None = None) -> bool:
         """Whether to restart `child`, which has already ended.
@@ -33,16 +34,18 @@ class Restarts:
         It is not restarted if
 
         - its exit code means that it would fail again (FINAL),
-        - it died at its first start, before it was ready, or
+        - it was never ready, or
         - it has used up its limit; exit codes in NOT_COUNTED and a full disk do not count.
         """
+        if child.ready:
+            self.begun.add(child.name)
         if child.name not in self.limits or child.exit_code in FINAL:
             return False
         if child.exit_code in NOT_COUNTED:
             return True
         now = time.monotonic() if now is None else now
         deaths = self.deaths[child.name]
-        if not deaths and not child.ready:
+        if child.name not in self.begun:
             return False
         if FULL_DISK in child.reason():
             return True

@@ -297,7 +297,7 @@ class Run:
         names = ["buffer", "learner", *(f"actor-{index}" for index in range(self.plan.actors))]
         up = {child.name for child in self.children.members if child.ready}
         line = self.startup.line({name: name in up for name in names})
-        if self.view is not None:
+        if self.view is not None and (line or self.startup.ended):
             self.view.show(line or "waits for the first step")
         elif line and not self.quiet:
             self.say(line)

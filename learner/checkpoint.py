@@ -285,7 +285,9 @@ def load_run(
 def _finish(trainer: Trainer, building: Path, final: Path, state: RunState) -> None:
     """Writes the state file of a checkpoint and renames its folder."""
     files = {
-        path.name: (path.stat().st_size, checksums.of_file(path)) for path in building.iterdir()
+        path.relative_to(building).as_posix(): (path.stat().st_size, checksums.of_file(path))
+        for path in building.rglob("*")
+        if path.is_file()  # a tokenizer with several chat templates saves a folder of them
     }
     values = asdict(state) | {
         "schema": SCHEMA,

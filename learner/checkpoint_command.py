@@ -23,7 +23,7 @@ from r3l.process.notices import notice
 
 ROUND_S = 0.2
 STOPPED_S = 5.0
-"""How long a run waits once it was asked to stop, in seconds. All its processes have 30."""
+"""How long a run waits once it was asked to stop, in seconds."""
 
 
 def check(command: str, *, here: bool = True) -> None:

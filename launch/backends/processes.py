@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from learner.run_files import STACKS
+from r3l.errors import UserError
 from r3l.files.run_folder import ProcessStatus, RunFolder
 from r3l.process.last_heartbeat import LastHeartbeat
 from r3l.process.memory import STEADY_MEMORY
@@ -55,6 +56,7 @@ class Child(Kept):
     process: subprocess.Popen[bytes]
     log_from: int = 0
     killed_for: str = ""
+    _damage: str = ""
 
     @property
     def exit_code(self) -> int | None:
@@ -68,8 +70,15 @@ class Child(Kept):
 
     @property
     def status(self) -> ProcessStatus | None:
-        """What the process has reported about itself; None before its first report."""
-        return RunFolder(self.log.parents[1]).status_of(self.name)
+        """What the process has reported about itself; None before its first report, or if its
+        report is damaged."""
+        try:
+            return RunFolder(self.log.parents[1]).status_of(self.name)
+        except UserError as error:
+            if self._damage != str(error):  # it is read several times a second
+                self._damage = str(error)
+                log.warning("%s; until then it counts as a process without a report", error)
+            return None
 
     @property
     def ready(self) -> bool:

@@ -45,7 +45,7 @@ ProcessState = tuple[int | None, bool]
 class Runner:
     """Starts one bundle's processes on its node, with the bundle's GPUs, as a Ray actor."""
 
-    def __init__(self, folder: str, logs: str, python: str) -> None:
+    def __init__(self, folder: str, logs: str, python: str, hang_s: float) -> None:
         import ray
 
         node = ray.get_runtime_context().get_node_id()
@@ -56,7 +56,7 @@ class Runner:
         os.chdir(folder)
         set_file_modes()
         os.environ.pop("OMP_NUM_THREADS", None)  # which Ray sets
-        self.children = Children(Path(logs))
+        self.children = Children(Path(logs), hang_s)
 
     def start(
         self, name: str, command: list[str], env: dict[str, str], gpus: list[int], at_once: bool
@@ -328,14 +328,14 @@ class Ray(Backend):
         group = placement_group(needed, strategy="SPREAD")
         if not group.wait(ROOM_S):
             raise UserError(_no_room(ray, needed))
-        logs = str((plan.run / "logs").resolve())
+        logs, hang_s = str((plan.run / "logs").resolve()), plan.config.learner.hang_s
 
         def make(at: int, bundle: Bundle) -> Any:
             needs = bundle.resources
             options = {"num_cpus": needs["CPU"], "num_gpus": needs.get("GPU", 0), "max_restarts": 0}
             strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=at)
             remote = ray.remote(Runner).options(**options, scheduling_strategy=strategy)
-            return remote.remote(os.getcwd(), logs, sys.executable)
+            return remote.remote(os.getcwd(), logs, sys.executable, hang_s)
 
         return RayChildren(plan, make)
 

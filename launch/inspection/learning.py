@@ -66,7 +66,9 @@ def guidance(steps: Sequence[StepLine]) -> Cause | None:
         return None
     gains, errors = zip(*known[-GAIN_STEPS:], strict=True)
     gain, error = fmean(gains), math.hypot(*errors) / len(errors)
-    remedy = "algorithm.gate=measured leaves retries out of most groups" if gain < -error else ""
+    gated = "group/without_retries" in steps[-1].metrics
+    harms = gain < -error < 0 and not gated
+    remedy = "algorithm.gate=measured leaves retries out of most groups" if harms else ""
     return Cause(f"guidance brings {gain:+.2f} ± {error:.2f} over another attempt", remedy)
 
 

@@ -43,6 +43,9 @@ def test_a_full_disk_is_waited_for_and_uses_up_no_restart(
     until(lambda: child.exit_code is not None)
     assert [restarts.allow(child, now=float(n)) for n in range(5)] == [True] * 5
     assert restarts.delay_s(child) == 60
+    again = children.start("c", script(tmp_path, full, ready=False))  # the disk is still full
+    until(lambda: again.exit_code is not None)
+    assert not again.ready and restarts.allow(again)
     assert not restarts.deaths["c"]
 
 

@@ -18,6 +18,7 @@ from learner.checkpoint_command import CheckpointCommand
 from learner.step import optimizer_state, tensor_file
 from learner.step.trainer import Trainer
 from r3l.config import load
+from r3l.errors import UserError
 from r3l.files import whole_file
 from r3l.files.whole_file import read_json
 from tests.learner.step.fakes import tiny_folder
@@ -49,6 +50,25 @@ def two(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(two: Path, tmp_path: Path) -> Path:
     """Whole checkpoints of versions 3 and 6."""
     return Path(shutil.copytree(two, tmp_path / "checkpoints"))
+
+
+def test_a_folder_that_the_tokenizer_saves_is_part_of_a_checkpoint(
+    trainer: Trainer, tmp_path: Path
+) -> None:
+    class Templates:
+        def save_pretrained(self, folder: Path) -> None:
+            (folder / "additional_chat_templates").mkdir()
+            (folder / "additional_chat_templates" / "tool_use.jinja").write_text("{{ m }}")
+
+    saving = checkpoint.Checkpoints(trainer, tmp_path / "checkpoints", Templates(), keep=1)
+    saving.save(RunState(1))
+    saving.close()
+    made = tmp_path / "checkpoints" / "step-000001"
+    assert checkpoint.latest(tmp_path / "checkpoints", thorough=True) == made
+    (made / "additional_chat_templates" / "tool_use.jinja").write_text("{{ n }}")
+    assert checkpoint.latest(tmp_path / "checkpoints") == made  # of the same size
+    with pytest.raises(UserError, match=r"tool_use\.jinja"):
+        checkpoint.latest(tmp_path / "checkpoints", thorough=True)
 
 
 def truncated(path: Path) -> None:

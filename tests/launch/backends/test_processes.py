@@ -35,6 +35,18 @@ def alive(session: int) -> list[int]:
     return found
 
 
+def test_a_damaged_report_of_a_process_ends_no_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "processes").mkdir()
+    child = Children(tmp_path / "logs").start("c", [sys.executable, "-c", "pass"])
+    (tmp_path / "processes" / "c.json").write_text('{"ready": tr')
+    assert child.status is None and not child.ready
+    assert len(caplog.records) == 1 and "c.json" in caplog.text
+    child.process.wait(60)
+
+
 def test_a_child_that_ignores_sigterm_is_killed_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

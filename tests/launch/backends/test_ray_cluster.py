@@ -67,7 +67,7 @@ class Cluster:
 
     def make(self, at: int, bundle: Bundle) -> FakeActor:
         logs = str(Path(self.folder, "logs"))
-        runner = None if self.waits else Runner(self.folder, logs, sys.executable)
+        runner = None if self.waits else Runner(self.folder, logs, sys.executable, 60.0)
         self.actors.append(FakeActor(runner, self.waits))
         return self.actors[-1]
 
@@ -170,7 +170,7 @@ def test_a_process_without_a_node_can_be_ended(cluster: Cluster) -> None:
 
 def test_a_node_without_the_folder_is_named(cluster: Cluster) -> None:
     with pytest.raises(FileNotFoundError, match=r"/no/such is missing on node 10\.0\.0\.7"):
-        Runner(cluster.folder, "/no/such", sys.executable)
+        Runner(cluster.folder, "/no/such", sys.executable, 60.0)
     text = "ray::Runner()\nFileNotFoundError: /no/such is missing on node 10.0.0.7"
     assert ray_cluster._reason(text) == "/no/such is missing on node 10.0.0.7"
 
