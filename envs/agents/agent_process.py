@@ -9,6 +9,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+from r3l.errors import EnvironmentFailed
+
 LAST = 64 << 10  # bytes of its output in which the last line is looked for
 Argv = tuple[str, ...]
 
@@ -43,17 +45,27 @@ class AgentProcess:
             server = subprocess.Popen(starter, stdin=pipe, stdout=pipe, env=own, text=True)
             _starters[starter] = server
         assert server.stdin is not None and server.stdout is not None  # both are pipes
-        print(json.dumps([str(folder), variables, argv]), file=server.stdin, flush=True)
-        self.pid = int(server.stdout.readline())
+        try:
+            print(json.dumps([str(folder), variables, argv]), file=server.stdin, flush=True)
+            self.pid = int(server.stdout.readline())
+        except (OSError, ValueError):
+            server.kill()
+            del _starters[starter]
+            raise EnvironmentFailed(
+                f"{starter[-1]} started no process: it ended or printed something else; import it "
+                f"with {starter[0]} to see why",
+                cause="agent_not_started",
+            ) from None
 
     def poll(self) -> int | None:
         """Returns the exit code, or None while the process runs."""
+        alive = True
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
-            file = self.folder / "exit"
-            return int(file.read_text()) if file.exists() else -signal.SIGKILL
-        return None
+            alive = False
+        file = self.folder / "exit"  # a process ends a moment after it has written it
+        return int(file.read_text()) if file.exists() else None if alive else -signal.SIGKILL
 
     def last_line(self, name: str) -> str:
         """Returns the last line that is not empty in `stdout` or `stderr`."""

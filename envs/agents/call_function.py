@@ -84,9 +84,13 @@ def _in_child(function: Any, folder: str, variables: dict[str, str], argv: list[
 
 def main(target: str) -> None:
     """Serve until the input ends."""
-    function = find(target) if target else None
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for its children
     replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # the file may print while it is imported
+    try:
+        function = find(target) if target else None
+    finally:
+        sys.stdout.flush()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for its children
     for line in iter(sys.stdin.readline, ""):
         folder, variables, argv = json.loads(line)
         child = os.fork()

@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from envs.agents.agent_checks import CALL_FUNCTION, starter_of_function
-from envs.agents.agent_process import AgentProcess, child_environment
+from envs.agents.agent_process import AgentProcess, _starters, child_environment
+from r3l.errors import EnvironmentFailed
 
 
 def folder_of(tmp_path: Path) -> Path:
@@ -56,6 +57,35 @@ def test_a_function_is_called_in_a_new_process_each_time(tmp_path: Path) -> None
     for name, code, line in (("bad", 3, "3"), ("worse", 1, "ValueError: no")):
         process = AgentProcess((*argv[:2], f"{file}:{name}"), (), folder, {})
         assert wait(process) == code and process.last_line("stderr") == line
+
+
+def test_a_file_that_prints_while_it_is_imported_is_started_like_another(tmp_path: Path) -> None:
+    folder, file = folder_of(tmp_path), tmp_path / "f.py"
+    file.write_text("print('loaded', flush=True)\ndef one():\n    return 1\n")
+    argv = starter_of_function("command", f"{file}:one", "")
+    for _ in range(2):
+        process = AgentProcess(argv, (), folder, {})
+        assert wait(process) == 0 and process.last_line("stdout") == "1"
+    process.kill()
+
+
+def test_a_starter_that_ends_is_named_and_dropped(tmp_path: Path) -> None:
+    folder, file = folder_of(tmp_path), tmp_path / "f.py"
+    file.write_text("raise SystemExit(0)\n")
+    argv = (sys.executable, str(CALL_FUNCTION), f"{file}:one")
+    with pytest.raises(EnvironmentFailed, match=r"f\.py:one started no process") as failed:
+        AgentProcess(argv, (), folder, {})
+    assert failed.value.cause == "agent_not_started" and argv not in _starters
+
+
+def test_a_process_that_wrote_its_exit_code_has_ended(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    program = (sys.executable, "-c", "import time; time.sleep(600)")
+    process = AgentProcess((sys.executable, str(CALL_FUNCTION)), program, folder, {})
+    assert process.poll() is None
+    (folder / "exit").write_text("0")
+    assert process.poll() == 0
+    process.kill()
 
 
 def test_an_agent_gets_the_users_variables_without_those_that_mislead_it(
