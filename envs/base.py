@@ -45,7 +45,8 @@ class TextEnv(Environment, Protocol):
     Optional on the class:
 
     - `task_source(**options) -> TaskSource`; if absent, every seed is a task;
-    - `in_process = True`: quick and safe enough to run inside the actor (envs.isolation.pool).
+    - `in_process = True`: quick and safe enough to run inside the actor (envs.isolation.pool);
+    - `once = True`: it is closed with its attempt, and the next one gets another.
     """
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator, Callable
@@ -22,10 +21,10 @@ from actors.gateway.session import Session
 from actors.gateway.web_app import WebApp
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
-from r3l.errors import EnvironmentFailed
+from r3l.errors import EnvironmentFailed, R3LError
 from r3l.records import LARGEST_REWARD, MOST_PARTS, PART, Task, Trajectory
 from r3l.rollout.attempt import ParamsOfStep
-from r3l.rollout.env_calls import guarded, read_step
+from r3l.rollout.env_calls import guarded, number_of, raised, read_step
 from r3l.rollout.interfaces import Environment, Policy
 from r3l.settings.actor import AgentConfig
 from r3l.views.tape import write_tape
@@ -34,7 +33,7 @@ NAME = "agent"
 
 MakeEnv = Callable[[Task], Environment]
 State = dict[str, Any]
-"""The environment's report on its process: `exit`, None while it runs, and then the last lines of
+"""The environment's report on its process: `exit`, None while it runs, and the last lines of
 `stdout` and `stderr`; `grader`: whether there is one."""
 
 
@@ -90,6 +89,10 @@ class AgentEnvironment:
             session.open(task, params)
             await guarded(lambda: self.env.reset(seed=task.seed, options=dict(task.options)))
             outcome = await self._outcome()
+        except R3LError:
+            raise
+        except Exception as error:  # whatever an agent printed must not end the actor
+            raise raised(error) from error
         finally:
             session.close()
             del self.sessions[session.key]
@@ -115,7 +118,7 @@ class AgentEnvironment:
         if session.problem is not None:
             raise session.problem
         result = session.result
-        if result is None and in_time and state["exit"] != 0:
+        if result is None and in_time and state["exit"] != 0 and not session.full:
             raise _failed(
                 "agent_exit", f"the agent ended with exit code {state['exit']}: {state['stderr']}"
             )
@@ -185,8 +188,8 @@ def outcome_of(result: Any, threshold: float, finish: str) -> Outcome:
     given = result if isinstance(result, dict) else {"reward": result}
     if cause := str(given.get("failed") or ""):
         name = cause if PART.fullmatch(cause) else "agent_failed"
-        raise _failed(name, f"the agent reports its failure: {cause:.300}")
-    reward = _number(given.get("reward")) / threshold
+        raise _failed(name, f"the agent reports its failure: {cause!r:.300}")
+    reward = number_of(given.get("reward")) / threshold
     if not abs(reward) <= LARGEST_REWARD:
         raise _failed(
             "no_reward",
@@ -195,24 +198,20 @@ def outcome_of(result: Any, threshold: float, finish: str) -> Outcome:
         )
     parts = given.get("parts")
     named = {
-        name: _number(value)
+        name: number_of(value)
         for name, value in (parts.items() if isinstance(parts, dict) else ())
-        if PART.fullmatch(name) and abs(_number(value)) <= LARGEST_REWARD
+        if PART.fullmatch(name) and abs(number_of(value)) <= LARGEST_REWARD
     }
     shown = dict(list(named.items())[:MOST_PARTS])
     feedback = str(given.get("feedback") or "").encode(errors="replace").decode()
     return Outcome(reward, shown, feedback, finish)
 
 
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan
-
-
 def _last_line(state: State, cause: str, who: str) -> Any:
     line = state.get("stdout", "")
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         example = '{"reward": 1.0}'
         raise _failed(
             cause, f"{who}'s last line is {line!r:.200}; it must be JSON such as {example}"

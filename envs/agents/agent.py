@@ -34,6 +34,8 @@ class Agent:
     agent posts its reward or prints it as its last line; `workspace`: a folder that is copied into
     the agent's own."""
 
+    once = True  # its process and folder end with the attempt, however that ends
+
     def __init__(
         self,
         *,
@@ -107,11 +109,11 @@ class Agent:
         self.process = AgentProcess(starter, argv, self.folder, variables)
 
     def _state(self) -> dict[str, Any]:
-        """Returns the exit code, None while the process runs, and then the last lines it wrote."""
+        """Returns the exit code, None while the process runs, and the last lines it wrote."""
         code = None if self.process is None else self.process.poll()
         state: dict[str, Any] = {"exit": code, "grader": bool(self.grader)}
         state["pid"] = 0 if self.process is None else self.process.pid
-        if self.process is not None and code is not None:
+        if self.process is not None:
             state |= {name: self.process.last_line(name) for name in ("stdout", "stderr")}
         return state
 

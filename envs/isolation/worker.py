@@ -7,8 +7,9 @@
 
 Requests come on standard input, replies go to standard output, each a length (4 bytes, big endian)
 and a map of r3l.codec; one request at a time. A session is one attempt's use of an environment; the
-environment of a closed session serves the next one, unless it has failed. A process forked by an
-environment ends when it returns from the environment's code; it sends no reply.
+environment of a closed session serves the next one, unless it has failed or its class sets `once`.
+A process forked by an environment ends when it returns from the environment's code; it sends no
+reply.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ class Sessions:
             raise raised(error) from error
 
     def close(self, session: int) -> dict[str, Any]:
-        """End a session; an environment that failed in it is closed for good."""
+        """End a session; an environment that failed in it, or is for one session, is closed."""
         env = self.held.pop(session, None)
-        if env is not None and session not in self.failed:
+        if env is not None and session not in self.failed and not getattr(env, "once", False):
             self.free.append(env)
         elif env is not None:
             _close(env)

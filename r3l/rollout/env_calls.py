@@ -40,7 +40,7 @@ def read_step(name: str, answer: object) -> StepAnswer:
     Raises EnvironmentFailed with cause bad_step, bad_observation or bad_reward.
     """
     observation, reward, terminated, truncated, info = _shaped(name, "step", answer, 5)
-    number = _number(reward)
+    number = number_of(reward)
     if not abs(number) <= LARGEST_REWARD:
         raise EnvironmentFailed(
             f"{name}: reward is {reward!r:.80}; it must be a number within ±{LARGEST_REWARD:g}",
@@ -64,9 +64,11 @@ def parts_in(info: dict[str, Any]) -> dict[str, float]:
     given = info.get("rewards")
     items = given.items() if isinstance(given, dict) else ()
     parts = {
-        plain(name, "part"): _number(value)
+        plain(name, "part"): number_of(value)
         for name, value in items
-        if isinstance(name, str) and PART.fullmatch(name) and abs(_number(value)) <= LARGEST_REWARD
+        if isinstance(name, str)
+        and PART.fullmatch(name)
+        and abs(number_of(value)) <= LARGEST_REWARD
     }
     return dict(list(parts.items())[:MOST_PARTS])
 
@@ -123,8 +125,8 @@ def _shaped(name: str, call: str, answer: object, length: int) -> Any:
     return answer
 
 
-def _number(reward: object) -> float:
-    """Returns a reward as a float; NaN if it is not a number."""
+def number_of(reward: object) -> float:
+    """Returns a reward as a float: infinite if it is too large, NaN if it is not a number."""
     try:
         return float(reward) if isinstance(reward, Real) else math.nan
     except OverflowError:  # an integer of hundreds of digits

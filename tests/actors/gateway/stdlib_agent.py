@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 import urllib.request
 
 
@@ -27,8 +28,6 @@ def main():
     ]
     mood = task.get("mood", "")
     if mood == "silent":
-        import time
-
         time.sleep(600)
     if mood == "mute":
         print(json.dumps({"reward": 1.0}))
@@ -41,6 +40,12 @@ def main():
     if mood == "vague":
         print("good enough")
         return
+    if mood.startswith("says "):
+        print(mood.removeprefix("says "))
+        return
+    if mood == "late":
+        print(0.25, flush=True)
+        time.sleep(600)
     right = task["answer"] in first["content"]
     print(json.dumps({"reward": float(right), "parts": {"words": 2}, "feedback": "well"}))
 

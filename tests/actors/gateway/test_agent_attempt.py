@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
+from actors.gateway import agent_attempt
 from actors.gateway.agent_attempt import agents_served, outcome_of
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
@@ -126,7 +127,69 @@ def test_a_full_context_is_graded_by_what_the_agent_makes_of_it(tmp_path: Path) 
     ((result,), _) = play(
         config_of(tmp_path, ""), ScriptedPolicy(lambda text: "yes", context_length=75)
     )
-    assert result.cause == "agent_exit"  # this one raises at the error it gets
+    assert result.cause == "no_reward"  # this one raises at the error it gets, and prints nothing
+    file = tmp_path / "grade.py"
+    file.write_text("def grade(task, calls, workspace):\n    return 0.5\n")
+    ((result,), _) = play(
+        config_of(tmp_path, "", reward=f"{file}:grade"),
+        ScriptedPolicy(lambda text: "yes", context_length=75),
+    )
+    assert result.trajectory is not None
+    assert (result.trajectory.reward, result.trajectory.finish) == (0.5, "context_overflow")
+
+
+def test_a_cancelled_attempt_ends_its_agent_and_removes_its_folder(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "silent")
+
+    async def cancel() -> None:
+        (task,) = tasks_of_all(config.env, "train", 1)
+        policy = ScriptedPolicy(lambda text: "yes")
+        async with (
+            environments_of_all(config.env, 1) as made,
+            agents_served(made, config, policy) as make_env,
+        ):
+            playing = asyncio.create_task(
+                explore_group(task, policy, lambda: make_env(task), config, plan=GroupPlan(1))
+            )
+            while not (agents := left_behind()):
+                await asyncio.sleep(0.05)
+            folder = Path(agents[0].cwd()).parent
+            playing.cancel()
+            await asyncio.gather(playing, return_exceptions=True)
+            deadline = time.monotonic() + 20
+            while folder.exists() and time.monotonic() < deadline:
+                await asyncio.sleep(0.05)
+            assert not folder.exists()
+            psutil.wait_procs(agents, timeout=10)
+            assert not left_behind()
+
+    asyncio.run(asyncio.wait_for(cancel(), 60))
+
+
+@pytest.mark.parametrize(
+    "line", ["[" * 2000, str(10**400), f'{{"reward": {10**400}}}'], ids=["deep", "long", "object"]
+)
+def test_a_last_line_of_any_kind_fails_the_attempt_alone(tmp_path: Path, line: str) -> None:
+    ((result,), _) = play(config_of(tmp_path, f"says {line}"))
+    assert result.status == "failed" and result.cause == "no_reward"
+
+
+def test_an_unexpected_error_fails_the_attempt_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(agent_attempt, "outcome_of", broken)
+    ((result,), _) = play(config_of(tmp_path, ""))
+    assert result.status == "failed" and result.cause == "environment_ZeroDivisionError"
+
+
+def test_a_late_agent_is_graded_by_its_last_line_if_so_set(tmp_path: Path) -> None:
+    limits = ("actor.agent.timeout_s=4", "actor.agent.at_timeout=grade")
+    ((result,), _) = play(config_of(tmp_path, "late", *limits))
+    assert result.trajectory is not None
+    assert (result.trajectory.reward, result.trajectory.finish) == (0.25, "truncated")
 
 
 def test_a_result_needs_a_number(tmp_path: Path) -> None:

@@ -45,6 +45,18 @@ def test_a_process_runs_in_a_folder_of_its_own_with_the_task_and_the_variables(
     assert not folder.exists()
 
 
+def test_the_last_lines_are_there_while_the_process_runs(tmp_path: Path) -> None:
+    env = made(tmp_path, "import time\nprint(0.5, flush=True)\ntime.sleep(600)\n")
+    env.reset(seed=0)
+    state = json.loads(env.step('{"start": {}}')[0])
+    deadline = time.monotonic() + 30
+    while not state["stdout"] and time.monotonic() < deadline:
+        time.sleep(0.02)
+        state = json.loads(env.step('{"poll": null}')[0])
+    assert (state["exit"], state["stdout"], state["stderr"]) == (None, "0.5", "")
+    env.close()
+
+
 def test_a_folder_is_copied_for_each_attempt(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "note.txt").write_text("hello")

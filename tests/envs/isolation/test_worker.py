@@ -61,6 +61,15 @@ def test_an_environment_that_failed_is_closed_with_its_session(sessions, action,
     assert closed == [env] and env not in sessions.free
 
 
+def test_an_environment_for_one_attempt_is_closed_with_its_session(sessions):
+    closed = []
+    sessions.call(1, "reset", [1, None])
+    env = sessions.held[1]
+    env.once, env.close = True, lambda: closed.append(env)
+    sessions.close(1)
+    assert closed == [env] and env not in sessions.free
+
+
 def test_an_answer_of_another_type_is_refused_by_name(sessions):
     sessions.call(1, "reset", [1, None])
     sessions.held[1].feedback = lambda: 3.5
