@@ -11,7 +11,7 @@ import msgspec
 from r3l.errors import RecordError
 from r3l.records import Record
 
-LIMIT = 4 << 20  # bytes of a compressed tape
+LIMIT = 512 << 10  # bytes of a compressed tape; a group has many of them
 UNPACKED = 256 << 20
 
 
