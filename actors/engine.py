@@ -21,7 +21,7 @@ from actors.engine_arguments import engine_arguments
 from actors.weights.load_check import LoadCheck
 from actors.weights.merging import Merger
 from r3l.actor_metrics import ActorMetrics
-from r3l.errors import EngineDead, EngineFailed, EngineSick, UserError
+from r3l.errors import EngineDead, EngineFailed, EngineSick, RequestRefused, UserError
 from r3l.model_folder import read_tokenizer
 from r3l.process.memory import STEADY_MEMORY
 from r3l.process.pinned_versions import warn_of_other_versions
@@ -169,12 +169,17 @@ class VLLMPolicy:
         return Sample(tokens, logprobs, version, newest, reason)
 
     async def _generate(self, token_ids: Sequence[int], params: SampleParams, budget: int) -> Any:
+        from vllm.exceptions import VLLMClientError
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         prompt, request = self.prompt(token_ids), f"r{next(self._request_ids)}"
         try:
             async for output in self.engine.generate(prompt, self._params(params, budget), request):
                 final = output
+        except VLLMClientError as error:
+            raise RequestRefused(
+                f"the engine refuses a request: {error}", cause="engine_request"
+            ) from error
         except (EngineDeadError, EngineGenerateError, ValueError) as error:
             if self.dead:
                 raise EngineDead(f"the engine process has ended: {error!r}") from error

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from r3l.errors import EngineDead, EngineFailed, EngineSick, UserError
+from r3l.errors import EngineDead, EngineFailed, EngineSick, RequestRefused, UserError
 from r3l.model_folder import read_tokenizer
 from r3l.rollout import symptoms
 from r3l.rollout.chat import ChatFormat, EarlierReasoning
@@ -89,7 +89,8 @@ class ServedPolicy:
                 f"the engine at {self.client.base_url} does not reply: {error!r}"
             ) from error
         if reply.status_code != 200:
-            raise EngineFailed(
+            kind = RequestRefused if reply.status_code == 400 else EngineFailed
+            raise kind(
                 f"the engine refused {len(token_ids)} tokens: {reply.status_code} "
                 f"{reply.text[:300]}",
                 cause="engine_request",

@@ -70,6 +70,10 @@ class EngineFailed(EpisodeError):
     """The inference engine could not finish a request."""
 
 
+class RequestRefused(EngineFailed):
+    """The inference engine refuses what a request asks for."""
+
+
 class EngineDead(R3LError, RuntimeError):
     """The inference engine is gone. It is not the fault of an attempt; the actor releases its
     leases."""

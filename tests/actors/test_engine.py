@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -23,7 +23,8 @@ from actors.engine import VLLMPolicy
 from actors.weights.subscriber import follow
 from envs.builtin.policy import builtin_policy
 from learner.publisher import WeightPublisher
-from r3l.errors import EngineDead, EngineSick, UserError
+from r3l.actor_metrics import ActorMetrics
+from r3l.errors import EngineDead, EngineSick, RequestRefused, UserError
 from r3l.model_folder import model_digest
 from r3l.records import Task
 from r3l.rollout import attempt as rollout
@@ -377,6 +378,13 @@ def test_a_response_ends_after_a_stop_text_which_stays_part_of_it(served: Served
     count = len(cut.token_ids)
     assert count < len(free.token_ids) == len(free.logprobs) and count == len(cut.logprobs)
     assert cut.token_ids == free.token_ids[:count]
+
+
+def test_a_request_that_vllm_refuses_fails_by_name() -> None:
+    engine, chat = SimpleNamespace(errored=False, generate=None), SimpleNamespace(end_id=2)
+    policy = VLLMPolicy(engine, cast(Any, chat), 64, metrics=ActorMetrics(), timeout_s=10.0)
+    with pytest.raises(RequestRefused, match="stop cannot contain an empty string"):
+        asyncio.run(policy.sample((1, 3), SampleParams(4, stop=("",))))
 
 
 def test_an_argument_that_vllm_refuses_is_named() -> None:
