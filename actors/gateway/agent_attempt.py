@@ -136,13 +136,17 @@ class AgentEnvironment:
 
     def _variables(self) -> dict[str, str]:
         key = self.session.key
+        direct = ",".join(
+            filter(None, (*map(os.environ.get, ("no_proxy", "NO_PROXY")), self.settings.host))
+        )
         return {
             "OPENAI_BASE_URL": f"{self.url}/v1",
             "OPENAI_API_KEY": key,
             "ANTHROPIC_BASE_URL": self.url,
             "ANTHROPIC_API_KEY": key,
             "R3L_URL": self.url,
-            "NO_PROXY": self.settings.host,  # a proxy must not get these calls
+            "NO_PROXY": direct,  # a proxy must not get these calls
+            "no_proxy": direct,
             "OPENAI_AGENTS_DISABLE_TRACING": "1",  # it would send them to OpenAI
         }
 

@@ -26,6 +26,9 @@ from envs.base import TaskSource
 from r3l.errors import UserError
 from r3l.rollout.interfaces import EnvSpec
 
+LONGEST_VARIABLE = 120_000
+"""Bytes of R3L_TASK; a longer task is left out, because Linux would start no program with it."""
+
 
 class Agent:
     """A program to train. `command`: the line that starts it, or `file.py:function`, called with
@@ -104,7 +107,10 @@ class Agent:
         (self.folder / "stdin").write_text("" if argv else json.dumps(arguments))
         own = os.path.dirname((argv or starter)[0])
         path = os.pathsep.join([own, os.environ.get("PATH", os.defpath)])
-        given = {"R3L_TASK": json.dumps(self.task), "R3L_WORKSPACE": str(self.folder / "work")}
+        given = {"R3L_WORKSPACE": str(self.folder / "work")}
+        task = json.dumps(self.task, ensure_ascii=False)
+        if len(task.encode()) <= LONGEST_VARIABLE:
+            given["R3L_TASK"] = task
         variables = child_environment(given | {"PATH": path} | more)
         self.process = AgentProcess(starter, argv, self.folder, variables)
 

@@ -4,13 +4,14 @@ import asyncio
 import json
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
 
 from actors.gateway import agent_attempt
-from actors.gateway.agent_attempt import agents_served, outcome_of
+from actors.gateway.agent_attempt import AgentEnvironment, agents_served, outcome_of
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
 from r3l.actor_metrics import ActorMetrics
@@ -183,6 +184,17 @@ def test_an_unexpected_error_fails_the_attempt_alone(
     monkeypatch.setattr(agent_attempt, "outcome_of", broken)
     ((result,), _) = play(config_of(tmp_path, ""))
     assert result.status == "failed" and result.cause == "environment_ZeroDivisionError"
+
+
+def test_a_users_proxy_exceptions_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "a.example")
+    monkeypatch.setenv("NO_PROXY", "b.example")
+    settings = config_of(tmp_path, "").actor.agent
+    session = SimpleNamespace(key="k")
+    env = SimpleNamespace(spec=None, reset=None, step=None, close=None)
+    attempt = AgentEnvironment(cast(Any, env), cast(Any, session), {}, "http://x", settings)
+    given = attempt._variables()
+    assert given["NO_PROXY"] == given["no_proxy"] == f"a.example,b.example,{settings.host}"
 
 
 def test_a_late_agent_is_graded_by_its_last_line_if_so_set(tmp_path: Path) -> None:

@@ -57,6 +57,15 @@ def test_the_last_lines_are_there_while_the_process_runs(tmp_path: Path) -> None
     env.close()
 
 
+def test_a_task_that_is_too_long_for_a_variable_is_left_out(tmp_path: Path) -> None:
+    env = made(tmp_path, "import os\nprint(len(os.environ.get('R3L_TASK', '')))\n")
+    for text, length in (("題" * 30_000, 30_000), ("題" * 60_000, 0)):
+        env.reset(seed=0, options={"task": {"q": text}})
+        state = ended(env, {"start": {}})
+        assert state["exit"] == 0 and length <= int(state["stdout"]) <= length + 20
+    env.close()
+
+
 def test_a_folder_is_copied_for_each_attempt(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "note.txt").write_text("hello")
