@@ -64,7 +64,7 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         tools=tuple(tools),
         choice=body.get("tool_choice") or "auto",
         max_tokens=_positive(body, "max_completion_tokens") or _positive(body, "max_tokens"),
-        stop=(stop,) if isinstance(stop, str) else tuple(map(str, stop)),
+        stop=(stop,) if isinstance(stop, str) else tuple(filter(None, map(str, stop))),
         json_schema=schema_of(body.get("response_format")),
         asked={n: repr(body[n])[:40] for n in SAMPLING if body.get(n) is not None},
     )

@@ -78,7 +78,8 @@ class ReplyReader:
     def read(
         self, token_ids: Sequence[int], tools: Sequence[Tool], choice: Any, stop: Sequence[str] = ()
     ) -> Reply:
-        """Reads sampled tokens. A tool call that does not parse stays text."""
+        """Reads sampled tokens. A tool call that does not parse, or has no object as its arguments,
+        stays text."""
         ids = list(token_ids)
         if ids and ids[-1] == self.chat.chat.end_id:
             ids.pop()
@@ -96,6 +97,8 @@ class ReplyReader:
         except Exception as error:  # a parser may raise anything
             log.debug("a reply could not be parsed: %r", error)
             return Reply(text, broken=bool(tools))
+        if not all(_is_object(call.arguments) for call in calls or ()):
+            return Reply(text, broken=True)
         made = tuple(tool_call(call.name, call.arguments, _call_id()) for call in calls or ())
         content = (content or "").strip()
         broken = bool(tools and not made and self._mark) and self._mark in content
@@ -201,3 +204,10 @@ def _request(tools: Sequence[Tool], choice: Any) -> Any:
 
 def _call_id() -> str:
     return "".join(secrets.choice(_LETTERS) for _ in range(_CALL_ID))
+
+
+def _is_object(arguments: str) -> bool:
+    try:
+        return isinstance(json.loads(arguments), dict)
+    except (ValueError, RecursionError):
+        return False

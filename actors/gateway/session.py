@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from actors.gateway.call_tree import CallTree, Node
-from actors.gateway.chat_completions import AgentRequest, Answer, Refused, write
+from actors.gateway.chat_completions import AgentRequest, Answer, Refused, bad, write
 from actors.gateway.parsers import ReplyReader
 from r3l.actor_metrics import ActorMetrics
-from r3l.errors import EngineDead, EpisodeError, R3LError, UserError
+from r3l.errors import EngineDead, EpisodeError, R3LError, RequestRefused, UserError
 from r3l.records import Task
 from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.interfaces import Policy, SampleParams
@@ -30,9 +30,10 @@ MOST_BRANCHES = 64
 
 @dataclass(eq=False)
 class _Call:
-    """A request while it is sampled and after."""
+    """A request while it is sampled and after. `tools`: their names."""
 
-    request: AgentRequest
+    tools: tuple[str, ...]
+    asked: dict[str, str]
     node: Node
     digest: str
     dialect: str
@@ -125,7 +126,8 @@ class Session:
         self.metrics.agent["rebased"] += node.parent is None and len(self.tree.nodes) > 1
         sampling = asyncio.create_task(self._sample(node, request, params))
         sampling.add_done_callback(lambda task: task.cancelled() or task.exception())
-        call = _Call(request, node, digest, dialect, time.monotonic(), sampling)
+        tools = tuple(tool["function"]["name"] for tool in request.tools)
+        call = _Call(tools, request.asked, node, digest, dialect, time.monotonic(), sampling)
         self.calls.append(call)
         self._newest[digest] = call
         return call
@@ -152,6 +154,8 @@ class Session:
             raise Refused(503, "engine_replaced", "the engine is replaced; ask again") from error
         except asyncio.CancelledError:
             raise Refused(400, "attempt_is_over", "this attempt has ended") from None
+        except RequestRefused as error:
+            raise bad(f"{error!s:.500}") from error
         except EpisodeError as error:
             self._fail(error)
             raise Refused(400, "attempt_failed", str(error)) from error
@@ -188,8 +192,8 @@ class Session:
             messages=node.messages,
             reply=node.reply.message() if node.reply else {},
             finish=node.sample.finish_reason if node.sample else "",
-            tools=tuple(tool["function"]["name"] for tool in call.request.tools),
-            asked=call.request.asked,
+            tools=call.tools,
+            asked=call.asked,
             began=call.began - self.began,
             seconds=node.seconds,
             tokens=len(node.sample.token_ids) if node.sample else 0,

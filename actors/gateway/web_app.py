@@ -90,9 +90,10 @@ class WebApp:
                 events = self._events(session, sampling, digest, dialect, body)
                 return StreamingResponse(events, media_type="text/event-stream")
         answer = await asyncio.shield(sampling)
+        written = JSONResponse(dialect.write(answer | _model(body), body))
         if not await request.is_disconnected():
             session.received(digest)
-        return JSONResponse(dialect.write(answer | _model(body), body))
+        return written
 
     async def _events(
         self,

@@ -53,6 +53,7 @@ def test_a_request_is_read_with_what_r3l_decides_set_apart() -> None:
     assert asked.messages[2]["reasoning_content"] == "hm"
     assert (asked.max_tokens, asked.stop, asked.choice) == (9, ("END",), "auto")
     assert asked.asked == {"temperature": "0.1"}
+    assert read({"messages": [{"role": "user"}], "stop": ["", "END"]}).stop == ("END",)
 
 
 @pytest.mark.parametrize(

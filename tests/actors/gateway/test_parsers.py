@@ -49,6 +49,14 @@ def test_a_call_that_does_not_parse_stays_text_and_is_marked(reader: ReplyReader
     assert not read(reader, "no call at all").broken
 
 
+@pytest.mark.parametrize("arguments", ["[1, 2]", '"a"', "null"])
+def test_a_call_whose_arguments_are_no_object_stays_text(
+    reader: ReplyReader, arguments: str
+) -> None:
+    text = CALL.replace('{"a": 1}', arguments)
+    assert read(reader, text) == Reply(text, broken=True)
+
+
 def test_a_text_that_ended_the_reply_is_left_out(reader: ReplyReader) -> None:
     assert read(reader, "one END", stop=("END",)).text.strip() == "one"
 

@@ -1,7 +1,10 @@
 """A session samples each request once and fails by name."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ from actors.gateway.chat_completions import AgentRequest, Refused
 from actors.gateway.parsers import ReplyReader
 from actors.gateway.session import Session
 from r3l.actor_metrics import ActorMetrics
-from r3l.errors import EngineDead, EngineFailed
+from r3l.errors import EngineDead, EngineFailed, RequestRefused
 from r3l.records import Task
 from r3l.rollout.agent_chat import AgentChat
 from r3l.rollout.interfaces import Sample, SampleParams
@@ -58,6 +61,19 @@ def test_an_answer_that_was_not_received_is_kept_for_the_retry() -> None:
     played(test)
 
 
+def test_a_call_keeps_what_was_asked_but_not_all_messages() -> None:
+    async def test() -> None:
+        session = session_of(ScriptedPolicy(lambda text: "yes"))
+        asked = replace(ASKED, asked={"temperature": "0.1"})
+        alive = weakref.ref(asked)
+        await session.sampling(asked, "d", "chat", again=False)
+        del asked
+        gc.collect()
+        assert alive() is None and session.taped()[0].asked == {"temperature": "0.1"}
+
+    played(test)
+
+
 def test_a_full_context_is_refused_and_noted() -> None:
     async def test() -> None:
         session = session_of(ScriptedPolicy(lambda text: "yes", context_length=5))
@@ -82,6 +98,24 @@ def test_a_failing_engine_ends_the_session_with_its_error(error: Exception, stat
             await session.sampling(ASKED, "d", "chat", again=False)
         assert refused.value.status == status
         assert session.problem is error and session.changed.is_set()
+
+    played(test)
+
+
+def test_a_request_that_the_engine_refuses_leaves_the_attempt_open() -> None:
+    class Refusing(ScriptedPolicy):
+        async def sample(self, token_ids: Any, params: SampleParams) -> Sample:
+            if params.json_schema:
+                raise RequestRefused("the engine refuses a bad schema", cause="engine_request")
+            return await super().sample(token_ids, params)
+
+    async def test() -> None:
+        session = session_of(Refusing(lambda text: "yes"))
+        with pytest.raises(Refused, match="bad schema") as refused:
+            shaped = replace(ASKED, json_schema={"type": "what"})
+            await session.sampling(shaped, "d", "chat", again=False)
+        assert refused.value.status == 400 and session.problem is None
+        await session.sampling(ASKED, "e", "chat", again=False)
 
     played(test)
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -48,6 +49,20 @@ def test_a_call_is_answered_and_received() -> None:
         assert session.tree.nodes[0].seen
         models = (await client.get("/v1/models")).json()["data"]
         assert models[0]["max_model_len"] == 100_000
+
+    with_server(test)
+
+
+def test_an_answer_that_cannot_be_written_is_not_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: Any) -> Any:
+        raise ValueError
+
+    path = "/v1/chat/completions"
+    monkeypatch.setitem(module.DIALECTS, path, replace(module.CHAT, write=broken))
+
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        assert (await client.post(path, json=BODY)).status_code == 500
+        assert not session.tree.nodes[0].seen
 
     with_server(test)
 
