@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import r3l
 from envs.builtin.policy import model_path
-from launch.checks import draft, of_model, presets
+from launch.checks import draft, notes, of_model, presets
 from launch.cli import main
 from r3l.config import load
 from r3l.records import Task
@@ -100,7 +100,10 @@ def test_a_preset_makes_a_plan_and_starts_nothing(
     name: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its environment's packages and data, which `--check` asks for."""
-    monkeypatch.setattr(draft, "tasks_of_all", lambda env, *_: [Task(f"{env.name}/0", env.name, 0)])
+    for module in (draft, notes):
+        monkeypatch.setattr(
+            module, "tasks_of_all", lambda env, *_: [Task(f"{env.name}/0", env.name, 0)]
+        )
     monkeypatch.setattr(of_model, "try_tasks", lambda env, tasks, chat: [10] * len(tasks))
     model = str(model_path("builtin"))
     arguments = ["--run", str(run), "--preset", name, "--model", model]

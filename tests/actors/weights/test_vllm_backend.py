@@ -49,8 +49,8 @@ def test_two_workers_hold_their_shares_of_every_update_and_end_with_their_engine
         assert served.subscriber.metrics.weights_patch_bytes > 0
         assert len(prints) == 3  # the saved weights came twice
         (engine,) = (p for p in workers if "EngineCore" in " ".join(command_line(p)))
-        os.kill(engine.pid, signal.SIGKILL)
         shares = [p for p in workers if "Worker_TP" in " ".join(command_line(p))]
+        os.kill(engine.pid, signal.SIGKILL)
         ended, _ = psutil.wait_procs(shares, timeout=120)
         assert len(ended) == len(shares) == 2
     finally:

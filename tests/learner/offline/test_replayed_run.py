@@ -22,6 +22,9 @@ from learner.cli import main
 from learner.offline.replayed_run import Replayed, ReplayedRun
 from learner.step.batch import trained_attempts
 from r3l.config import RunConfig
+from r3l.files.checksums import unsealed
+from r3l.files.json_lines import encoded
+from r3l.files.whole_file import write_json
 from r3l.records import SlotResult
 from r3l.settings.buffer import RetentionConfig
 from r3l.weights.journal import Journal
@@ -154,11 +157,13 @@ def test_a_step_is_replayed_with_as_many_threads_as_the_run_had(run: Path) -> No
 
 
 def test_a_step_that_is_not_the_runs_is_said_to_differ(run: Path) -> None:
-    lines = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
+    lines = [
+        unsealed(json.loads(line)) for line in (run / "progress.jsonl").read_text().splitlines()
+    ]
     for line in lines:
         if line["kind"] == "step" and line["step"] == 4:
             line["learner/loss"] += 1e-9
-    (run / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run / "progress.jsonl").write_bytes(b"".join(encoded(line) for line in lines))
     journal = Journal(run / "journal")
     shutil.copyfile(journal.path(3), journal.path(5))
     done = ask("replay", run, 4)
@@ -182,7 +187,7 @@ def without_store(run: Path) -> None:
 
 def of_another_model(run: Path) -> None:
     for state in run.glob("checkpoints/*/state.json"):
-        state.write_text(json.dumps(json.loads(state.read_text()) | {"model_digest": "another"}))
+        write_json(state, unsealed(json.loads(state.read_text())) | {"model_digest": "another"})
 
 
 def untouched(run: Path) -> None:

@@ -32,7 +32,7 @@ def tiny_gguf(file: Path) -> Path:
     writer.add_head_count_kv(1)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(16)
-    writer.add_vocab_size(260)
+    writer.add_vocab_size(264)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list([*(f"t{i}" for i in range(259)), "t0t1"])
     writer.add_token_types([1] * 260)
@@ -40,7 +40,7 @@ def tiny_gguf(file: Path) -> Path:
     writer.add_eos_token_id(0)
     rng = np.random.default_rng(0)
     shapes = {
-        "token_embd": (260, 32), "output_norm": (32,), "blk.0.attn_norm": (32,),
+        "token_embd": (264, 32), "output_norm": (32,), "blk.0.attn_norm": (32,),
         "blk.0.attn_q": (32, 32), "blk.0.attn_k": (16, 32), "blk.0.attn_v": (16, 32),
         "blk.0.attn_output": (32, 32), "blk.0.ffn_norm": (32,), "blk.0.ffn_gate": (64, 32),
         "blk.0.ffn_up": (64, 32), "blk.0.ffn_down": (32, 64),
