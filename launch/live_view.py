@@ -62,7 +62,7 @@ class LiveView:
 
     def step(self, line: StepLine) -> None:
         """Move the bar to a step, and show it in the changing line."""
-        self._repeated = ""  # what is said of another step is news
+        self._repeated = ""  # after a step, a repeated line is printed again
         self._changing = step_line(line, self._steps)
         self._recent.append(line)
 

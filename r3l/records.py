@@ -81,13 +81,8 @@ class Segment(Record):
     start: Integer = 0
 
     def __post_init__(self) -> None:
-        length, steps = len(self.token_ids), len(self.step_spans)
-        _check_array("token_ids", self.token_ids, "int32", (length,))
-        _check_array("logprobs", self.logprobs, "float32", (length,))
-        _check_array("step_spans", self.step_spans, "int32", (steps, 2))
-        _check_array("step_versions", self.step_versions, "int32", (steps,))
-        _check_array("step_newest_versions", self.step_newest_versions, "int32", (steps,))
-        _check_spans(self.step_spans, length)
+        steps = _check_steps(self)
+        _check_spans(self.step_spans, len(self.token_ids))
         if not 0 <= self.start < steps:
             raise RecordError(
                 f"start {self.start}: must be 0 to {steps - 1}, with {steps} steps", field="start"
@@ -173,12 +168,7 @@ class Trajectory(Record):
     extra: Extra = msgspec.field(default_factory=Extra)
 
     def __post_init__(self) -> None:
-        length, steps = len(self.token_ids), len(self.step_spans)
-        _check_array("token_ids", self.token_ids, "int32", (length,))
-        _check_array("logprobs", self.logprobs, "float32", (length,))
-        _check_array("step_spans", self.step_spans, "int32", (steps, 2))
-        _check_array("step_versions", self.step_versions, "int32", (steps,))
-        _check_array("step_newest_versions", self.step_newest_versions, "int32", (steps,))
+        steps = _check_steps(self)
         _check_array("step_seconds", self.step_seconds, "float32", (steps,))
         _check_attempt(self)
         _check_extra(self, self.extra)
@@ -484,6 +474,17 @@ def _check_extra(attempt: Trajectory, extra: Extra) -> None:
             "plain_opening",
             field="opening_tokens",
         )
+
+
+def _check_steps(record: Segment | Trajectory) -> int:
+    """Checks the arrays of tokens and steps. Returns the number of steps. Raises RecordError."""
+    length, steps = len(record.token_ids), len(record.step_spans)
+    _check_array("token_ids", record.token_ids, "int32", (length,))
+    _check_array("logprobs", record.logprobs, "float32", (length,))
+    _check_array("step_spans", record.step_spans, "int32", (steps, 2))
+    _check_array("step_versions", record.step_versions, "int32", (steps,))
+    _check_array("step_newest_versions", record.step_newest_versions, "int32", (steps,))
+    return steps
 
 
 def _check_array(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> None:

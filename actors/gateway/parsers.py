@@ -131,7 +131,8 @@ class ReplyReader:
                 _, _, calls = kind(self.tokenizer, request.tools).parse(
                     written, request, enable_auto_tools=True
                 )
-            except Exception:
+            except Exception as error:  # a parser may raise anything; the next one may fit
+                log.debug("tool parser %s does not fit: %r", name, error)
                 continue
             found = [(call.name, json.loads(call.arguments)) for call in calls or ()]
             if found == [("add_one", {"a": 1})]:
@@ -167,7 +168,7 @@ class ReplyReader:
             return None
         from vllm.parser import ParserManager
 
-        # It logs a traceback for every call that does not parse; those are counted instead.
+        # vLLM logs a traceback for each call it cannot parse. The gateway counts them instead.
         logging.getLogger("vllm.tool_parsers").setLevel(logging.CRITICAL)
         try:
             return ParserManager.get_parser(

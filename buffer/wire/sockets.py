@@ -25,7 +25,7 @@ _READABLE = int(zmq.POLLIN)
 
 
 def new_socket(context: Any, kind: int, **options: int) -> Any:
-    """Make a socket on which no call waits for ever: after CALL_MS it raises zmq.Again. `options`:
+    """Make a socket whose calls raise zmq.Again after CALL_MS. `options`:
     values of ZeroMQ's options, by name.
 
     The caller then closes the socket and makes another one. libzmq does not connect again after
