@@ -19,6 +19,7 @@ from r3l.process.command_line import echo
 from r3l.process.file_modes import set_file_modes
 
 if TYPE_CHECKING:
+    from launch.agent_function import Agent, Tasks
     from r3l.config import RunConfig
 
 
@@ -185,6 +186,9 @@ def train_command(
 def train(
     config: RunConfig | Mapping[str, Any] | Path | str | None = None,
     *,
+    agent: Agent | None = None,
+    tasks: Tasks = (),
+    reward: Agent | None = None,
     run: str | None = None,
     actors: int = 2,
     learner: str = "1cpu",
@@ -193,9 +197,11 @@ def train(
     """Train a policy as r3l-launch does, and return the run's folder.
 
     `config`: settings as a RunConfig, a mapping of sections or of keys such as "learner.lr", or a
-    YAML file; None: the demo. Raises UserError before anything is started, and TrainingStopped if
-    the run ended early. Call it in the main thread.
+    YAML file; None: the demo. `agent`: a function to train instead of an environment, with its
+    `tasks`, a list or a file, and `reward` (docs/agents.md). Raises UserError before anything is
+    started, and TrainingStopped if the run ended early. Call it in the main thread.
     """
+    from launch.agent_function import agent_settings
     from launch.checks.draft import PlanOptions
     from launch.checks.presets import settings_file
     from launch.checks.resume import nothing_to_do
@@ -206,8 +212,12 @@ def train(
     from r3l.settings.section import flat_settings
 
     folder = run_folder(run)
+    if agent is not None and isinstance(config, configuration.RunConfig):
+        raise UserError("agent: needs the other settings as a mapping or a file, not a RunConfig")
     if not isinstance(config, configuration.RunConfig):
-        values = config if isinstance(config, Mapping) else {}
+        values = dict(config) if isinstance(config, Mapping) else {}
+        if agent is not None:
+            values |= agent_settings(agent, tasks, reward, folder)
         file = Path(config) if isinstance(config, str | Path) else None
         overrides = [f"{key}={json.dumps(value)}" for key, value in flat_settings(values).items()]
         file, demo = settings_file(file, None, folder, resume=resume)

@@ -65,7 +65,8 @@ def starter_of(command: str, python: str) -> tuple[Argv, Argv]:
 
 def is_function(target: str) -> bool:
     """Whether a text names a function of a file."""
-    return target.rpartition(":")[0].endswith(".py") and " " not in target
+    file = target.rpartition(":")[0]
+    return file.endswith(".py") and (" " not in file or os.path.isfile(file))
 
 
 @cache

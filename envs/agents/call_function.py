@@ -23,6 +23,7 @@ import sys
 import traceback
 from typing import Any
 
+MODULE = "r3l_agent_function"  # the name under which an agent's file is imported
 OUTPUT_LIMIT = 1 << 30  # bytes of any file that an agent writes
 
 
@@ -30,9 +31,10 @@ def find(target: str) -> Any:
     """Imports the function `file.py:name`. Exits with a sentence if it is missing."""
     file, _, name = target.rpartition(":")
     sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
-    spec = importlib.util.spec_from_file_location("r3l_agent_function", file)
+    spec = importlib.util.spec_from_file_location(MODULE, file)
     assert spec is not None and spec.loader is not None  # a .py file has both
     module = importlib.util.module_from_spec(spec)
+    sys.modules[MODULE] = module  # dataclasses and pickle look there
     spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):

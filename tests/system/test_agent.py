@@ -4,6 +4,7 @@ no agent behind."""
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -83,6 +84,25 @@ def test_the_learner_computes_the_log_probabilities_that_are_stored(tmp_path: Pa
         sampled = played.response_mask[1:]
         gap = np.abs(learned[sampled] - played.logprobs[1:][sampled]).max()
         assert gap < 1e-5, gap
+
+
+def test_the_program_of_the_page_trains(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "agents.md").read_text("utf-8")
+    (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(shown.splitlines()) <= 20
+    small = '"builtin", "learner.steps": 1, "learner.groups_per_step": 2, "eval.tasks": 2'
+    program = shown.replace('"~/models/Qwen2.5-1.5B-Instruct"', small)
+    (tmp_path / "sums.py").write_text(program.replace('run="sums"', 'run="sums", actors=1'))
+    ran = subprocess.run(
+        [sys.executable, "sums.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert (tmp_path / "runs" / "sums" / "model").is_dir()
 
 
 def test_a_killed_actor_leaves_no_agent_behind(tmp_path: Path) -> None:

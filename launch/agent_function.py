@@ -1,0 +1,55 @@
+"""Turns `r3l.train(agent=play, tasks=…, reward=…)` into settings of the environment `agent`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from envs.agents.call_function import MODULE
+from r3l.errors import UserError
+from r3l.files.whole_file import write_whole
+
+Agent = Callable[..., Any] | str
+"""A function at the top level of a file, or what `command` and `reward` may be."""
+Tasks = Sequence[Mapping[str, Any]] | Path | str
+
+
+def agent_settings(agent: Agent, tasks: Tasks, reward: Agent | None, run: Path) -> dict[str, Any]:
+    """Returns the settings. A list of tasks is written to a file in the run's folder.
+
+    Raises UserError if an actor cannot import a function, or if it is called while its own file is
+    imported.
+    """
+    if MODULE in sys.modules:
+        raise UserError(
+            'put r3l.train under `if __name__ == "__main__":`, so that actors can import'
+        )
+    options = {"command": _named("agent", agent)}
+    if reward is not None:
+        options["reward"] = _named("reward", reward)
+    if not isinstance(tasks, str | Path):
+        lines = [f"{json.dumps(task)}\n" for task in tasks]
+        tasks = (run / "tasks.jsonl").resolve()
+        tasks.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(tasks, "".join(lines))
+    return {"env.name": "agent", "env.options": options | {"tasks": str(tasks)}}
+
+
+def _named(what: str, function: Agent) -> str:
+    """Returns `file.py:function`."""
+    if isinstance(function, str):
+        return function
+    name = getattr(function, "__name__", repr(function))
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    if getattr(module, name, None) is not function:
+        raise UserError(f"{what} {name}: must be a function at the top level of a file")
+    file = getattr(module, "__file__", None)
+    if file is None:
+        raise UserError(
+            f"{what} {name}: is defined in a notebook or at a prompt, where actors cannot import "
+            "it; write it to a file (%%writefile my_agent.py) and import it from there"
+        )
+    return f"{Path(file).resolve()}:{name}"

@@ -1,0 +1,55 @@
+"""A function is trained from Python: what becomes of it, and which functions are refused."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envs.agents.call_function import MODULE
+from launch.agent_function import agent_settings
+from r3l.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+
+
+async def play(task: dict[str, object]) -> float:
+    return 1.0
+
+
+def test_functions_and_tasks_become_settings(tmp_path: Path) -> None:
+    settings = agent_settings(play, [{"id": 1}, {"id": 2}], play, tmp_path / "run")
+    options, tasks = settings["env.options"], tmp_path / "run" / "tasks.jsonl"
+    assert settings["env.name"] == "agent"
+    assert options == dict.fromkeys(("command", "reward"), f"{__file__}:play") | {
+        "tasks": str(tasks)
+    }
+    assert [json.loads(line) for line in tasks.read_text().splitlines()] == [{"id": 1}, {"id": 2}]
+    named = agent_settings("python mine.py", "tasks.jsonl", None, tmp_path / "other")
+    assert named["env.options"] == {"command": "python mine.py", "tasks": "tasks.jsonl"}
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("function", [lambda task: 1.0, "x".join, print])
+def test_a_function_that_no_actor_can_import_is_refused(function: object, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"agent .*(top level of a file|in a notebook)"):
+        agent_settings(function, [{"id": 1}], None, tmp_path)  # type: ignore[arg-type]
+
+
+def test_a_prompt_and_a_file_that_trains_itself_when_imported_get_one_line(tmp_path: Path) -> None:
+    train = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + (
+        "import r3l\ndef play(task): return 1.0\n"
+        "r3l.train({'algorithm': 'grpo'}, agent=play, tasks=[{'id': 1}], run='mine')\n"
+    )
+
+    def last_line(*given: str) -> str:
+        ran = subprocess.run(
+            [sys.executable, *given], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+        return ran.stderr.strip().rpartition("\n")[2]
+
+    assert "agent play: is defined in a notebook or at a prompt" in last_line("-c", train)
+    (tmp_path / "mine.py").write_text(train)
+    assert "put r3l.train under `if __name__" in last_line("mine.py")
+    assert MODULE not in sys.modules
