@@ -34,6 +34,7 @@ from r3l.algorithms.published.r3 import R3Config
 from r3l.algorithms.published.raft import RAFTConfig
 from r3l.algorithms.published.reflect_grpo import ReflectGRPOConfig
 from r3l.algorithms.published.rloo import RLOOConfig
+from r3l.algorithms.published.rlvmr import RLVMRConfig
 from r3l.algorithms.published.spear import SPEARConfig
 from r3l.algorithms.r3l import R3LConfig
 from r3l.errors import UserError
@@ -88,7 +89,8 @@ AnyAlgorithm = Annotated[
     | R3Config
     | ARPOConfig
     | SPEARConfig
-    | EarlyExperienceConfig,
+    | EarlyExperienceConfig
+    | RLVMRConfig,
     Field(discriminator="name"),
     WrapValidator(_validated),
     WrapSerializer(_written),

@@ -33,6 +33,7 @@ from tests.r3l.algorithms.fakes import NAMES, advantages_of, get, kl_of, total
                 "arpo",
                 "spear",
                 "early_experience",
+                "rlvmr",
             )
         ),
     ],
@@ -42,7 +43,8 @@ def test_each_algorithm_has_the_group_plan_of_the_paper(name, plan):
 
 
 def test_only_baselines_with_a_kl_need_a_reference():
-    assert {n for n in NAMES if get(n).needs_reference} == {"grpo", "gspo", "reflect_grpo", "r3"}
+    with_kl = {"grpo", "gspo", "reflect_grpo", "r3", "rlvmr"}
+    assert {n for n in NAMES if get(n).needs_reference} == with_kl
     assert {n for n in NAMES if get(n).sft_weight} == {"r3l", "early_experience"}
     assert {n for n in NAMES if get(n).normalize == "token"} == {"dapo"}
 
@@ -90,6 +92,7 @@ def test_each_algorithm_applies_the_loss_of_the_paper(batch):
         "critique_grpo": total(batch, losses.critique_grpo, attempts=clip, gamma=0.1),
         "rloo": total(batch, losses.policy_gradient),
         "r3": grpo,
+        "rlvmr": grpo,
         "arpo": total(batch, losses.ppo_clip, clip_low=0.2, clip_high=0.3),
         "spear": total(batch, clip),
         "early_experience": total(batch, clip),

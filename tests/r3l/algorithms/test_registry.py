@@ -19,7 +19,7 @@ from tests.r3l.algorithms.fakes import NAMES, get
 
 def test_the_registry_holds_the_algorithms_of_the_papers():
     papers = "r3l grpo dapo gspo opmd raft reflect_grpo critique_grpo rloo r3 arpo spear"
-    assert set(registry.REGISTRY) == {*papers.split(), "early_experience"}
+    assert set(registry.REGISTRY) == {*papers.split(), "early_experience", "rlvmr"}
     assert all(get(name).name == name for name in NAMES)
 
 
@@ -32,7 +32,7 @@ def refusal(*overrides):
 
 def test_an_unknown_algorithm_names_the_known_ones():
     known = "r3l, grpo, dapo, gspo, opmd, raft, reflect_grpo, critique_grpo, rloo, r3, arpo, spear"
-    message = f"config algorithm: unknown algorithm 'nope'; known: {known}, early_experience"
+    message = f"config algorithm: unknown algorithm 'nope'; known: {known}, early_experience, rlvmr"
     assert refusal("algorithm=nope") == message
     assert refusal("algorithm.name=nope", "algorithm.alpha=2") == message
 

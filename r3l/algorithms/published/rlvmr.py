@@ -1,0 +1,111 @@
+"""RLVMR (arXiv 2507.22844): GRPO in which a step also earns by how it was reasoned.
+
+The policy begins a response with one tagged thought, such as `<planning>…</planning>`, and ends it
+with `<action>…</action>`. The prompt must ask for it. With u the reward that a step earns by its
+tag, and mean_u and std_u over all steps of the group with the same tag:
+
+    Â = (R − mean)/(std + 1e-6)  +  w · (u − mean_u)/(std_u + 1e-6)
+
+    planning      u = 1 if the attempt succeeds
+    explore       u = 1 if no earlier step of the attempt took the same action
+    reflection    u = 1 if the previous action was invalid and this one differs
+    monitor       u = 0, as for responses of another form
+
+The rules and values are those of the authors' code (Tencent/DigitalHuman, `core_rlvmr.py`). There a
+tag's only step in a group has the advantage w · u. Its penalty for responses of another form is the
+environment's matter here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from r3l.algorithms.advantages import STD, SUCCESS, Std, normalized
+from r3l.algorithms.algorithm import Algorithm, Float64
+from r3l.algorithms.credit import by_step
+from r3l.algorithms.published.grpo import RatioConfig
+from r3l.records import Trajectory
+
+THOUGHT = re.compile(r"<(planning|explore|reflection|monitor)>([^<]*)</\1>")
+ACTION = re.compile(r"<action>([^<]*)</action>")
+
+
+class RLVMRConfig(RatioConfig):
+    """Settings of RLVMR: GRPO's, and what the steps' own rewards weigh."""
+
+    name: Literal["rlvmr"] = Field("rlvmr", description="algorithm")
+    std: Std = Field("sample", description=STD)
+    step_weight: float = Field(1.0, ge=0, description="w, weight of the steps' own advantages")
+    invalid: tuple[str, ...] = Field(
+        ("Nothing happens.", "No known action matches that input."),
+        description="what the environment answers to an invalid action",
+    )
+
+    def build(self) -> Algorithm:
+        """Builds GRPO with the advantages of tagged steps."""
+        credit = partial(tagged_credit, weight=self.step_weight, std=self.std, invalid=self.invalid)
+        return replace(super().build(), token_credit=credit)
+
+
+def tagged_credit(
+    advantages: Float64,
+    trajectories: Sequence[Trajectory],
+    *,
+    weight: float,
+    std: Std,
+    invalid: Sequence[str],
+) -> list[Float64]:
+    """TokenCredit: adds the advantages of the steps' own rewards, by tag over the whole group."""
+    values = [np.full(one.num_steps, a) for one, a in zip(trajectories, advantages, strict=True)]
+    steps: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
+    for i, trajectory in enumerate(trajectories):
+        for k, (tag, reward) in enumerate(step_rewards(trajectory, invalid)):
+            steps[tag].append((i, k, reward))
+    for tagged in steps.values():
+        rewards = np.array([reward for *_, reward in tagged])
+        own = normalized(rewards, std=std) if len(rewards) > 1 else rewards
+        for (i, k, _), value in zip(tagged, own.tolist(), strict=True):
+            values[i][k] += weight * value
+    return [by_step(each, one) for each, one in zip(values, trajectories, strict=True)]
+
+
+def step_rewards(trajectory: Trajectory, invalid: Sequence[str]) -> list[tuple[str, float]]:
+    """Returns the tag of each step, empty for a response of another form, and its own reward."""
+    found = [_read(text) for text in trajectory.actions]
+    answers = trajectory.observations[1:]
+    rewards = []
+    for k, (tag, action) in enumerate(found):
+        match tag:
+            case "planning":
+                earned = trajectory.reward >= SUCCESS
+            case "explore":
+                earned = all(action != earlier for other, earlier in found[:k] if other)
+            case "reflection":
+                missed = k > 0 and (not found[k - 1][0] or _any(invalid, answers[k - 1]))
+                earned = missed and action != found[k - 1][1]
+            case _:
+                earned = False
+        rewards.append((tag, float(earned)))
+    return rewards
+
+
+def _read(text: str) -> tuple[str, str]:
+    """Returns the tag and the action of a response; the tag is empty unless one thought comes
+    before one action."""
+    thoughts, actions = list(THOUGHT.finditer(text)), list(ACTION.finditer(text))
+    action = actions[0][1].strip() if len(actions) == 1 else ""
+    if not len(thoughts) == len(actions) == 1 or thoughts[0].end() > actions[0].start():
+        return "", action
+    return (thoughts[0][1] if thoughts[0][2].strip() else "", action)
+
+
+def _any(phrases: Sequence[str], text: str) -> bool:
+    return any(phrase in text for phrase in phrases)
