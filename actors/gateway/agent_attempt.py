@@ -14,6 +14,7 @@ from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from actors.gateway.attempt_record import Outcome, trajectory
 from actors.gateway.parsers import reader_of
@@ -30,6 +31,8 @@ from r3l.settings.actor import AgentConfig
 from r3l.views.tape import write_tape
 
 NAME = "agent"
+PARENT_KEY = "R3L_AGENT_KEY"
+"""The variable with the key for servers that play several attempts."""
 
 MakeEnv = Callable[[Task], Environment]
 State = dict[str, Any]
@@ -52,7 +55,8 @@ async def agents_served(
     settings, counts = config.actor.agent, metrics or ActorMetrics()
     reader = reader_of(policy.chat, settings)
     sessions: dict[str, Session] = {}
-    async with WebApp(sessions).served(settings.host, settings.port) as url:
+    app = WebApp(sessions, os.environ.get(PARENT_KEY, ""))
+    async with app.served(settings.host, settings.port) as url:
 
         def make(task: Task) -> Environment:
             env = make_env(task)
@@ -137,7 +141,9 @@ class AgentEnvironment:
     def _variables(self) -> dict[str, str]:
         key = self.session.key
         direct = ",".join(
-            filter(None, (*map(os.environ.get, ("no_proxy", "NO_PROXY")), self.settings.host))
+            filter(
+                None, (*map(os.environ.get, ("no_proxy", "NO_PROXY")), urlsplit(self.url).hostname)
+            )
         )
         return {
             "OPENAI_BASE_URL": f"{self.url}/v1",
@@ -145,6 +151,7 @@ class AgentEnvironment:
             "ANTHROPIC_BASE_URL": self.url,
             "ANTHROPIC_API_KEY": key,
             "R3L_URL": self.url,
+            "R3L_SESSION_ID": self.session.id,
             "NO_PROXY": direct,  # a proxy must not get these calls
             "no_proxy": direct,
             "OPENAI_AGENTS_DISABLE_TRACING": "1",  # it would send them to OpenAI

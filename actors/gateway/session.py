@@ -42,15 +42,15 @@ class _Call:
 
 
 class Session:
-    """An attempt, after `open`. `changed` is set when it has a result or cannot continue; `full`:
-    its context is full."""
+    """An attempt, after `open`. `id`: its name, which is no secret; `changed` is set when it has a
+    result or cannot continue; `full`: its context is full."""
 
     task: Task
     params: ParamsOfStep
 
     def __init__(self, policy: Policy, reader: ReplyReader, metrics: ActorMetrics) -> None:
         self.policy, self.reader, self.metrics = policy, reader, metrics
-        self.key = secrets.token_urlsafe(24)
+        self.key, self.id = secrets.token_urlsafe(24), secrets.token_hex(16)
         self.tree = CallTree(reader.chat)
         self.calls: list[_Call] = []
         self.result: dict[str, Any] | None = None

@@ -3,7 +3,8 @@
     POST /v1/chat/completions, /v1/responses, /v1/messages    GET /v1/models
     POST /r3l/result    GET /r3l/task
 
-Every request carries the key of its attempt, as `Authorization: Bearer KEY` or `x-api-key: KEY`.
+Every request carries the key of its attempt, as `Authorization: Bearer KEY` or `x-api-key: KEY`, or
+the parent key with the attempt's id in `x-session-id`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import secrets
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -35,10 +37,11 @@ END_S = 2.0
 
 
 class WebApp:
-    """Serves the sessions in `sessions`, by key."""
+    """Serves the sessions in `sessions`, by key. `parent_key`: opens all of them; empty for
+    none."""
 
-    def __init__(self, sessions: Mapping[str, Session]) -> None:
-        self.sessions = sessions
+    def __init__(self, sessions: Mapping[str, Session], parent_key: str = "") -> None:
+        self.sessions, self.parent_key = sessions, parent_key
         routes = [
             Route("/v1/models", self._models, methods=["GET"]),
             Route("/r3l/task", self._task, methods=["GET"]),
@@ -49,7 +52,8 @@ class WebApp:
 
     @asynccontextmanager
     async def served(self, host: str, port: int) -> AsyncIterator[str]:
-        """Serves on a port, 0 for any free one; yields the URL. Raises UserError if the port is
+        """Serves on a port, 0 for any free one; yields the URL. `host` 0.0.0.0 is every address,
+        and the URL has the machine's name. Raises UserError if the port is
         taken."""
         try:
             listening = socket.create_server((host, port))
@@ -68,7 +72,8 @@ class WebApp:
         server = _Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         try:
-            yield f"http://{host}:{listening.getsockname()[1]}"
+            shown = socket.gethostname() if host == "0.0.0.0" else host
+            yield f"http://{shown}:{listening.getsockname()[1]}"
         finally:
             server.should_exit = server.force_exit = True
             with contextlib.suppress(TimeoutError):
@@ -135,6 +140,9 @@ class WebApp:
         _, _, bearer = request.headers.get("authorization", "").partition(" ")
         key = bearer or request.headers.get("x-api-key", "")
         session = self.sessions.get(key)
+        if self.parent_key and secrets.compare_digest(key.encode(), self.parent_key.encode()):
+            named = request.headers.get("x-session-id")
+            session = next((each for each in self.sessions.values() if each.id == named), None)
         if session is None:
             raise Refused(401, "invalid_api_key", "the key belongs to no running attempt")
         return session

@@ -31,11 +31,11 @@ LONGEST_VARIABLE = 120_000
 
 
 class Agent:
-    """A program to train. `command`: the line that starts it, or `file.py:function`, called with
-    the task; `python`: its interpreter; `tasks`: a file with one JSON object a line; `reward`:
-    `file.py:function`, called with the task, the calls and the agent's folder; if left out, the
-    agent posts its reward or prints it as its last line; `workspace`: a folder that is copied into
-    the agent's own."""
+    """A program to train. `command`: the line that starts it, `file.py:function`, called with the
+    task, or the URL of a server that plays it (envs.agents.remote_agent); `python`: its
+    interpreter; `tasks`: a file with one JSON object a line; `reward`: `file.py:function`, called
+    with the task, the calls and the agent's folder; if left out, the agent posts its reward or
+    prints it as its last line; `workspace`: a folder that is copied into the agent's own."""
 
     once = True  # its process and folder end with the attempt, however that ends
 

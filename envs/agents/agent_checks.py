@@ -6,17 +6,21 @@ import ast
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from envs.agents.agent_process import Argv, child_environment
 from r3l.errors import UserError
 
 CALL_FUNCTION = Path(__file__).with_name("call_function.py")
+REMOTE = Path(__file__).with_name("remote_agent.py")
 CHECK_S = 60.0
+CONNECT_S = 10.0
 _MISSING = "import sys\nfrom importlib.util import find_spec\nsys.path.insert(0, sys.argv[1])\n" + (
     "print(*[name for name in sys.argv[2:] if find_spec(name) is None])"
 )
@@ -38,9 +42,12 @@ def starter_of(command: str, python: str) -> tuple[Argv, Argv]:
     """Returns the command of the starter (envs.agents.call_function), and the words of the program
     that it starts, with files as absolute paths; none for `file.py:function`.
 
-    Raises UserError if there is no such program, file or function, or if the interpreter lacks a
-    package that the file imports.
+    Raises UserError if there is no such program, file or function, if the interpreter lacks a
+    package that the file imports, or if a URL does not answer.
     """
+    if command.startswith(("http://", "https://")):
+        _check_url(command)
+        return (sys.executable, str(CALL_FUNCTION)), (sys.executable, str(REMOTE), command)
     if is_function(command):
         return starter_of_function("command", command, python), ()
     try:
@@ -61,6 +68,17 @@ def starter_of(command: str, python: str) -> tuple[Argv, Argv]:
         _check_imports(script, own)
     rest = [os.path.abspath(word) if os.path.exists(word) else word for word in words[1:]]
     return (sys.executable, str(CALL_FUNCTION)), (os.path.abspath(program), *rest)
+
+
+def _check_url(url: str) -> None:
+    """Raises UserError if no server listens at a URL."""
+    try:
+        parts = urlsplit(url)
+        place = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection(place, CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"env agent: command {url} does not answer ({why})") from None
 
 
 def is_function(target: str) -> bool:

@@ -27,7 +27,10 @@ class AgentConfig(Section):
         description="conversations of an attempt that are trained: those with the system prompt "
         "and the tools of its first call, or all",
     )
-    host: str = Field("127.0.0.1", description="address on which agents reach the actor")
+    host: str = Field(
+        "127.0.0.1",
+        description="address on which agents reach the actor; 0.0.0.0: by the machine's name",
+    )
     port: int = Field(0, ge=0, lt=1 << 16, description="port on that address; 0: any free one")
 
 

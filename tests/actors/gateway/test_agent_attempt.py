@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import httpx
 import psutil
 import pytest
 
@@ -73,6 +76,39 @@ def test_an_unchanged_agent_becomes_a_trajectory_with_its_tape(tmp_path: Path) -
         assert [call.parent for call in read_tape(played.extra.tape)] == [-1, 0]
     assert metrics.agent["attempts"] == 3 and metrics.agent["calls"] == 6
     assert not left_behind()
+
+
+class _Remote(BaseHTTPRequestHandler):
+    """A server of environments, which has the parent key. It posts its result, or replies."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        headers = {"Authorization": "Bearer parent", "x-session-id": asked["session_id"]}
+        client = httpx.Client(headers=headers, trust_env=False)
+        messages = [{"role": "user", "content": asked["task"]["question"]}]
+        client.post(asked["base_url"] + "/chat/completions", json={"messages": messages})
+        if self.path == "/posts":
+            client.post(asked["url"] + "/r3l/result", json={"reward": 0.5})
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"" if self.path == "/posts" else b'{"reward": 0.5}')
+
+    def log_message(self, *given: Any) -> None:
+        """Silence."""
+
+
+@pytest.mark.parametrize("path", ["/posts", "/replies"])
+def test_a_server_with_the_parent_key_plays_attempts(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("R3L_AGENT_KEY", "parent")
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Remote) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}{path}"
+        results, _ = play(config_of(tmp_path, "", command=url), attempts=2)
+        server.shutdown()
+    rewards = [result.trajectory and result.trajectory.reward for result in results]
+    assert rewards == [0.5, 0.5], results
 
 
 @pytest.mark.parametrize(
@@ -190,9 +226,11 @@ def test_a_users_proxy_exceptions_are_kept(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("no_proxy", "a.example")
     monkeypatch.setenv("NO_PROXY", "b.example")
     settings = config_of(tmp_path, "").actor.agent
-    session = SimpleNamespace(key="k")
+    session = SimpleNamespace(key="k", id="i")
     env = SimpleNamespace(spec=None, reset=None, step=None, close=None)
-    attempt = AgentEnvironment(cast(Any, env), cast(Any, session), {}, "http://x", settings)
+    attempt = AgentEnvironment(
+        cast(Any, env), cast(Any, session), {}, f"http://{settings.host}:1", settings
+    )
     given = attempt._variables()
     assert given["NO_PROXY"] == given["no_proxy"] == f"a.example,b.example,{settings.host}"
 

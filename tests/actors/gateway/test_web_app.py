@@ -34,7 +34,7 @@ def with_server(test: Test, policy: ScriptedPolicy | None = None) -> None:
         session = session_of(policy or ScriptedPolicy(lambda text: "yes"))
         headers = {"Authorization": f"Bearer {session.key}"}
         async with (
-            WebApp({session.key: session}).served("127.0.0.1", 0) as url,
+            WebApp({session.key: session}, "parent").served("127.0.0.1", 0) as url,
             httpx.AsyncClient(base_url=url, headers=headers, trust_env=False) as client,
         ):
             await test(client, session)
@@ -140,6 +140,33 @@ def test_the_task_is_read_and_the_result_posted_once() -> None:
         assert (await client.post("/v1/chat/completions", json=BODY)).status_code == 400
 
     with_server(test)
+
+
+@pytest.mark.parametrize(("key", "status"), [("parent", 200), ("", 401), ("none", 401)])
+def test_a_parent_key_needs_the_name_of_an_attempt(key: str, status: int) -> None:
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        for header in (
+            {"Authorization": f"Bearer {key}".strip()},
+            {"Authorization": "", "x-api-key": key},
+        ):
+            named = header | {"x-session-id": session.id}
+            reply = await client.post("/v1/chat/completions", json=BODY, headers=named)
+            assert reply.status_code == status
+            for wrong in (header, header | {"x-session-id": "another"}):
+                assert (await client.get("/r3l/task", headers=wrong)).status_code == 401
+        posted = await client.post("/r3l/result", json={"reward": 1.0}, headers=named)
+        assert posted.status_code == status
+        assert session.result == ({"reward": 1.0} if status == 200 else None)
+
+    with_server(test)
+
+
+def test_every_address_is_named_by_the_machine() -> None:
+    async def serve() -> str:
+        async with WebApp({}).served("0.0.0.0", 0) as url:
+            return url
+
+    assert asyncio.run(serve()).startswith(f"http://{socket.gethostname()}:")
 
 
 def test_a_taken_port_is_named() -> None:

@@ -1,0 +1,76 @@
+"""The request to a server of agents."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.agents import remote_agent
+
+SCRIPT = Path(remote_agent.__file__)
+GIVEN = {
+    "R3L_TASK": '{"id": 1}',
+    "R3L_URL": "http://r3l",
+    "OPENAI_BASE_URL": "http://r3l/v1",
+    "OPENAI_API_KEY": "key",
+    "R3L_SESSION_ID": "one",
+}
+
+
+class Answering(BaseHTTPRequestHandler):
+    """Remembers each request and gives the server's answer."""
+
+    def do_POST(self) -> None:
+        server: Any = self.server
+        server.asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        status, text = server.answer
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *given: Any) -> None:
+        """Silence."""
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    with HTTPServer(("127.0.0.1", 0), Answering) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        yield made
+        made.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "last"),
+    [
+        ((200, b'{\n "reward": 1.0}\n'), 0, '{  "reward": 1.0}'),
+        ((200, b""), 0, ""),
+        ((503, b"busy"), 1, "did not play the attempt: HTTP Error 503"),
+    ],
+)
+def test_the_reply_is_printed_as_one_line(
+    server: Any, answer: tuple[int, bytes], code: int, last: str
+) -> None:
+    server.answer = answer
+    url = f"http://127.0.0.1:{server.server_port}/play"
+    ended = subprocess.run(
+        [sys.executable, str(SCRIPT), url],
+        env=os.environ | GIVEN,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == code and last in (ended.stdout if not code else ended.stderr)
+    assert server.asked == {
+        "task": {"id": 1},
+        "url": "http://r3l",
+        "base_url": "http://r3l/v1",
+        "api_key": "key",
+        "session_id": "one",
+    }
