@@ -124,7 +124,6 @@ class Actor:
                 seed=zlib.crc32(f"{self.config.seed}/{lease.group_id}".encode()),
                 plan=lease.plan,
                 accepted=lease.accepted,
-                handed=lease.handed,
                 emit=partial(self._put, lease),
                 on_failure=self.failures,
             )

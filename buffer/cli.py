@@ -24,7 +24,6 @@ from r3l.files.run_folder import ProcessStatus, RunFolder
 from r3l.process.command_line import OneLineGroup, echo
 from r3l.process.endpoints import check_bind
 from r3l.process.file_modes import set_file_modes
-from r3l.rollout import explorers
 
 PATH = click.Path(path_type=Path)
 SILENT_FILES = 20_000  # for connections whose handshake is not finished, if the system allows
@@ -64,7 +63,6 @@ def serve(
     config = configuration.load(config_path, overrides)
     samplers.check(config.buffer.sampler)
     task_samplers.make(config.buffer.tasks)
-    explorers.make(config.explorer)
     service_keys = load(ServiceKeys, keys) if keys else None
     check_bind(bind, "bind", encrypted=service_keys is not None)
     allow_files(check_connections(connections) + SILENT_FILES)

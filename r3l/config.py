@@ -25,7 +25,6 @@ from r3l.settings.buffer import BufferConfig
 from r3l.settings.environment import EnvConfig, EvalConfig
 from r3l.settings.error_text import one_line
 from r3l.settings.learner import LearnerConfig
-from r3l.settings.sampling import ExplorerConfig
 from r3l.settings.section import Section, in_full
 
 AnySection = TypeVar("AnySection", bound=Section)
@@ -50,7 +49,6 @@ class RunConfig(Section):
     )
     env: EnvConfig = Field(default_factory=lambda: EnvConfig())
     algorithm: AnyAlgorithm = Field(default_factory=lambda: R3LConfig())
-    explorer: ExplorerConfig = Field(default_factory=lambda: ExplorerConfig())
     actor: ActorConfig = Field(default_factory=lambda: ActorConfig())
     buffer: BufferConfig = Field(default_factory=lambda: BufferConfig())
     learner: LearnerConfig = Field(default_factory=lambda: LearnerConfig())

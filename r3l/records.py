@@ -90,17 +90,13 @@ class Segment(Record):
 
 
 class Extra(Record):
-    """Details of an attempt with K steps that only some explorers, algorithms and metrics read.
+    """Details of an attempt with K steps that only some algorithms and metrics read.
 
     `reward_parts`: numbers that the environment reported as parts of the reward, each summed over
     the steps played for this attempt. They are not trained on.
     `step_rewards` float32 [K], in units of the reward, which they sum to, and `step_cut` bool [K],
     True for responses that their token budget cut off; both empty if not recorded.
-    `context`: text shown after the system prompt. The first `opening_tokens` tokens are the prompt
-    with this text; `plain_opening` int32 [P] is the prompt without it. If `opening_tokens` is 0,
-    the attempt's tokens do not show the text.
-    `source`: the stored attempt that was shown or continued, as "group/role/slot". Its steps before
-    `start` were replayed, not sampled.
+    `start`: the steps before it are also in an earlier conversation, which trains them.
     `segments`: further conversations of an attempt that an agent played. They are trained with the
     attempt's advantage. `tape`: all calls of that agent, as r3l.views.tape writes them; empty for
     other attempts.
@@ -109,10 +105,6 @@ class Extra(Record):
     reward_parts: dict[str, float] = msgspec.field(default_factory=dict)
     step_rewards: Float32 = msgspec.field(default_factory=lambda: np.zeros(0, np.float32))
     step_cut: Bool = msgspec.field(default_factory=lambda: np.zeros(0, np.bool_))
-    context: str = ""
-    opening_tokens: Integer = 0
-    plain_opening: Int32 = msgspec.field(default_factory=lambda: np.zeros(0, np.int32))
-    source: str = ""
     start: Integer = 0
     segments: tuple[Segment, ...] = ()
     tape: bytes = b""
@@ -120,7 +112,6 @@ class Extra(Record):
     def __post_init__(self) -> None:
         _check_array("step_rewards", self.step_rewards, "float32", (len(self.step_rewards),))
         _check_array("step_cut", self.step_cut, "bool", (len(self.step_cut),))
-        _check_array("plain_opening", self.plain_opening, "int32", (len(self.plain_opening),))
         parts = self.reward_parts
         named = all(PART.fullmatch(name) for name in parts)
         if not named or len(parts) > MOST_PARTS or not all(map(math.isfinite, parts.values())):
@@ -230,32 +221,8 @@ class Trajectory(Record):
         return f"v{oldest}" if oldest == newest else f"v{oldest} to v{newest}"
 
     @property
-    def reframed(self) -> bool:
-        """Whether the attempt's tokens lack a context that it was sampled with, as in a guided
-        retry. Its log-probabilities belong to that context."""
-        return self.role == "distilled" or bool(
-            self.extra.context and not self.extra.opening_tokens
-        )
-
-    def without_context(self) -> Trajectory:
-        """Returns the attempt with its context removed from the prompt; the responses stay the
-        same."""
-        shown, plain = self.extra.opening_tokens, self.extra.plain_opening
-        if not shown:
-            return self
-        rest = slice(shown, None)
-        return msgspec.structs.replace(
-            self,
-            token_ids=np.concatenate([plain, self.token_ids[rest]]),
-            logprobs=np.concatenate([np.zeros(len(plain), np.float32), self.logprobs[rest]]),
-            step_spans=self.step_spans + np.int32(len(plain) - shown),
-            extra=msgspec.structs.replace(self.extra, opening_tokens=0, plain_opening=plain[:0]),
-        )
-
-    @property
     def first_played(self) -> int:
-        """The first step played for this attempt; earlier steps come from its base or a stored
-        attempt."""
+        """The first step played for this attempt; earlier steps come from its base."""
         return max(self.pivot, self.extra.start)
 
     @property
@@ -458,7 +425,7 @@ def _check_spans(step_spans: Int32, length: int) -> None:
 
 def _check_extra(attempt: Trajectory, extra: Extra) -> None:
     """Raises RecordError unless an attempt's details agree with its steps and tokens."""
-    steps, first = attempt.num_steps, int(attempt.step_spans[0, 0])
+    steps = attempt.num_steps
     for name, value in (("step_rewards", extra.step_rewards), ("step_cut", extra.step_cut)):
         if len(value) not in (0, steps):
             raise RecordError(f"{name} has {len(value)} values; it must have {steps}", field=name)
@@ -467,13 +434,6 @@ def _check_extra(attempt: Trajectory, extra: Extra) -> None:
             raise RecordError(
                 f"{name} {step}: must be {least} to {steps - 1}, with {steps} steps", field=name
             )
-    shown = extra.opening_tokens
-    if not 0 <= shown <= first or bool(shown) != bool(len(extra.plain_opening)):
-        raise RecordError(
-            f"opening_tokens {shown}: must be 0 to {first}, the first response, and come with "
-            "plain_opening",
-            field="opening_tokens",
-        )
 
 
 def _check_steps(record: Segment | Trajectory) -> int:

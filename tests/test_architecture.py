@@ -42,7 +42,6 @@ ABOVE_THEIR_FOLDERS = {"launch"}
 NAMES_OF_SEVERAL_MODULES = {"__init__", "actor", "cli", "registry"}
 TOPICS = {
     "actors/gateway/test_real_clients.py",
-    "actors/test_explorers_played.py",
     "actors/test_sick_engine.py",
     "actors/weights/test_bad_link.py",
     "actors/weights/test_slow_link.py",

@@ -83,7 +83,6 @@ class Buffered:
             self.config,
             plan=lease.plan,
             accepted=lease.accepted,
-            handed=lease.handed,
             emit=put,
         )
 

@@ -40,7 +40,6 @@ def _stored(label: str, *settings: str) -> Variant:
 
 STORED_TASKS = 128
 STORED = (f"env.train_tasks={STORED_TASKS}", "buffer.max_staleness=0", "buffer.lease_s=3600")
-_IN_CONTEXT = ("explorer=in_context", "explorer.share=0.5")
 _NO_RECALL = "algorithm.recall_count=0"
 _RANDOM = "benchmarks/results/random_ranking.py:RandomRanking"
 _REUSE = ("buffer.sampler.reuse=4", "buffer.sampler.replay_staleness=100")
@@ -90,10 +89,6 @@ VARIANTS: dict[str, Variant] = {
     "stored_grpo": _stored("GRPO", "algorithm=grpo"),
     "stored_r3l": _stored("R³L", "algorithm=r3l"),
     "r3l_recall": _stored("R³L with replay", "algorithm=r3l", "algorithm.recall_count=2"),
-    "r3": _stored("R³", "algorithm=r3", *_IN_CONTEXT),
-    "r3_no_recall": _stored(
-        "R³ without replay", "algorithm=r3", "algorithm.recall_count=0", *_IN_CONTEXT
-    ),
     "ranked": Variant("truncated ranked by entropy", ("algorithm=r3", _NO_RECALL)),
     "ranked_random": Variant("ranked at random", (f"algorithm={_RANDOM}", _NO_RECALL)),
     "unranked": Variant("not ranked", ("algorithm=r3", _NO_RECALL, "algorithm.ranking=false")),
@@ -121,8 +116,6 @@ VARIANTS: dict[str, Variant] = {
         "buffer.sampler.replay_share=0.5",
         "buffer.sampler.replay_staleness=5",
     ),
-    "prefix": _stored("PrefixRL (GRPO)", "algorithm=grpo", "explorer=prefix"),
-    "partial": _stored("ExIt (GRPO)", "algorithm=grpo", "explorer=partial"),
     "curriculum": _stored("GRPO, curriculum", "algorithm=grpo", "buffer.tasks=curriculum"),
     "flat_replaced": _stored(
         "DAPO, flat groups replaced by stored ones",
@@ -248,9 +241,8 @@ _LEVERS = ("r3l_failures", "max_advantage", "sft_none", "sft_tenth")
 _STALE = ("r3l_lag_1", "r3l_lag_4", "r3l_clipped_lag_4", "grpo_lag_1", "grpo_lag_4")
 _CONTROLS = ("restart", "teacher", "pivot_earlier", "pivot_later")
 _ROWS = ("no_credit", "no_amplify", "from_start", "no_guidance", "no_credit_from_start")
-_HISTORY = ("r3l_recall", "r3", "r3_no_recall", "r3_no_context", "arpo",
-            "replay_half", "replay_most", "r3l_replay_most",
-            "spear", "prefix", "partial", "curriculum", "flat_replaced")  # fmt: skip
+_HISTORY = ("r3l_recall", "r3_no_context", "arpo", "replay_half", "replay_most", "r3l_replay_most",
+            "spear", "curriculum", "flat_replaced")  # fmt: skip
 _MORE = ("no_credit_no_guidance", "r3l_kl", "raft", "opmd", "reflect_grpo",
          "critique_grpo", "dapo", "gspo", "rloo")  # fmt: skip
 

@@ -289,7 +289,6 @@ def _recalled(
             row.rewards,
             earlier,
             args.version,
-            work.index.progress.epoch,
         )
         source = samplers.random_source(work.seed, args.version, int(row.group_id[1:]))
         recalled += [

@@ -6,15 +6,12 @@ store, so a refused operation leaves no trace.
 
 from __future__ import annotations
 
-from msgspec import structs
-
 from buffer.groups import draw_deadlines
 from buffer.groups.completion import give_up_stragglers, may_finish_without_stragglers
 from buffer.groups.learner_version import check_version
 from buffer.groups.staleness import admits, is_stale
 from buffer.groups.tasks import new_group, next_in_cycle, pending_tags
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.sampling import task_history
 from buffer.storage.rows import GroupRow
 from buffer.wire import operations
 from buffer.wire.operations import Ids, Lease, Wait
@@ -122,7 +119,6 @@ def _check_plan(plan: GroupPlan) -> None:
 
 def _lease(work: UnitOfWork, row: GroupRow) -> Lease:
     accepted = work.txn.parts(row.group_id)
-    handed = [task_history.read(work.txn, *structs.astuple(one)) for one in row.handed]
     return Lease(
         group_id=row.group_id,
         task=work.txn.task(row.purpose, row.tag, row.task_index),
@@ -131,7 +127,6 @@ def _lease(work: UnitOfWork, row: GroupRow) -> Lease:
         plan=row.plan,
         accepted=tuple(codec.decode(SlotResult, data) for data in accepted.values()),
         deadline_s=max(0.0, row.deadline - work.now),
-        handed=tuple(one for one in handed if one is not None),
     )
 
 

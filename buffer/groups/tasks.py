@@ -6,21 +6,19 @@ from collections.abc import Iterator
 from itertools import islice
 
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.sampling import samplers, task_history, task_samplers
+from buffer.sampling import samplers, task_samplers
 from buffer.sampling.task_samplers import TaskView
 from buffer.storage.layout import task_id_key
-from buffer.storage.rows import GroupRow, RecalledRow
+from buffer.storage.rows import GroupRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
 from r3l.algorithms import guidance_gain
-from r3l.algorithms.recall import GroupContext
 from r3l.errors import RecordError
 from r3l.records import GroupPlan, Purpose
-from r3l.rollout import explorers
 
 MEASURED_GROUPS = 1024
 """The most finished groups to search for ones with retries."""
-GATE = 1  # place of its random numbers, next to those of the group's explorer
+GATE = 1  # place of its random numbers among those of a group
 
 
 def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
@@ -66,8 +64,8 @@ def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
     work.update_progress(epoch=epoch, position=position + 1, size=size)
     row = new_group(work, "train", "", task, plan)
     if work.gates_retries and _without_retries(work, row):
-        row = row.with_changes(plan=GroupPlan(plan.base + plan.distilled))
-    return row.with_changes(handed=_handed(work, row))
+        return row.with_changes(plan=GroupPlan(plan.base + plan.distilled))
+    return row
 
 
 def _without_retries(work: UnitOfWork, row: GroupRow) -> bool:
@@ -78,19 +76,6 @@ def _without_retries(work: UnitOfWork, row: GroupRow) -> bool:
     known = list(islice((gain for gain in gains if gain.slots), guidance_gain.GROUPS))
     random = samplers.random_source(work.seed, int(row.group_id[1:]), GATE)()
     return bool(random.random() >= guidance_gain.retry_probability(known))
-
-
-def _handed(work: UnitOfWork, row: GroupRow) -> tuple[RecalledRow, ...]:
-    """Chooses the stored attempts that the run's explorer hands to a new group."""
-    context = GroupContext(
-        (),
-        task_history.attempts(work.txn, row.task_id),
-        work.index.progress.version,
-        work.index.progress.epoch,
-    )
-    source = samplers.random_source(work.seed, int(row.group_id[1:]))
-    chosen = explorers.make(work.explorer).choose(context, source)
-    return tuple(RecalledRow(row.group_id, a.group_id, a.role, a.slot) for a in chosen)
 
 
 def new_group(

@@ -22,7 +22,6 @@ class UnitOfWork:
     `config`, `groups_per_step`, `seed`: the run's settings; `needs_contrast`: whether its algorithm
     replaces groups whose rewards are all equal; `recall`: its recall rule, if it has one;
     `gates_retries`: whether some groups are leased without retries;
-    `explorer`: settings of its explorer;
     `now`: wall-clock seconds; `full`: why new results are refused, "" if they are not.
     """
 
@@ -36,7 +35,6 @@ class UnitOfWork:
         self.needs_contrast = config.algorithm.needs_contrast
         self.recall = config.algorithm.recall
         self.gates_retries = config.algorithm.gates_retries
-        self.explorer = config.explorer
         self._progressed = False
         self._counted: set[str] = set()
 

@@ -45,15 +45,15 @@ def attempts(
 
 
 def read(txn: Txn, into: str, group_id: str, role: Role, slot: int) -> Recalled | None:
-    """Return a recalled attempt with its tokens, but without the context that guided it. Returns
-    None if its group has been evicted or damaged since."""
+    """Return a recalled attempt with its tokens. Returns None if its group has been evicted or
+    damaged since."""
     row = txn.row(group_id)
     if row is None or not txn.record_is_sound(row):
         return None
     group = codec.decode(Group, txn.record(group_id))
     for attempt in group.trajectories:
         if (attempt.role, attempt.slot) == (role, slot):
-            return Recalled(into, group_id, attempt.without_context())
+            return Recalled(into, group_id, attempt)
     return None
 
 

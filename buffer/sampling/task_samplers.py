@@ -63,8 +63,7 @@ class Curriculum(TaskSampler):
     posterior, is nearest to `target` (arXiv 2507.04632).
 
     The posterior is Beta(1 + Σ γ^k s_k, 1 + Σ γ^k f_k): s_k and f_k are the successes and failures
-    of base attempts in the k-th newest of the task's last HISTORY groups, γ is `decay`. Groups that
-    an explorer began with stored attempts do not count.
+    of base attempts in the k-th newest of the task's last HISTORY groups, γ is `decay`.
     """
 
     HISTORY = 8
@@ -78,8 +77,7 @@ class Curriculum(TaskSampler):
 
     def _posterior(self, view: TaskView, place: int) -> tuple[float, float]:
         successes = failures = 1.0
-        plain = (row for row in view.history(place) if not row.handed)
-        for age, row in enumerate(islice(plain, self.HISTORY)):
+        for age, row in enumerate(islice(view.history(place), self.HISTORY)):
             won = sum(reward >= SUCCESS for reward in row.base_rewards)
             successes += self.config.decay**age * won
             failures += self.config.decay**age * (row.done_base - won)

@@ -15,8 +15,7 @@ DrawOutcome = Literal["open", "trained", "released", "expired", "rewound", "disc
 
 
 class RecalledRow(Record):
-    """A stored attempt that joins the drawn group `into` (r3l.algorithms.recall) or is handed to
-    the new group `into` (r3l.rollout.explorers)."""
+    """A stored attempt that joins the drawn group `into` (r3l.algorithms.recall)."""
 
     into: str
     group_id: str
@@ -37,7 +36,7 @@ class GroupRow(Record):
     trajectory, -1 if there is none. `nbytes`: size of the results. `fingerprints`: weight hashes,
     keyed by policy version. `cause`: why the group expired. `times`: second at which each
     state was entered. `draw_id`: latest draw, 0 after its return. `steps`: steps that trained on
-    the group. `handed`: stored attempts that its attempts begin with.
+    the group.
     """
 
     group_id: str
@@ -63,7 +62,6 @@ class GroupRow(Record):
     fingerprints: dict[int, str] = msgspec.field(default_factory=dict)
     draw_id: int = 0
     steps: tuple[int, ...] = ()
-    handed: tuple[RecalledRow, ...] = ()
 
     def with_changes(self, **changes: Any) -> GroupRow:
         """Returns a copy with these fields changed."""

@@ -100,7 +100,6 @@ class _Copy:
             rid="",
             draw_id=0,
             steps=(),
-            handed=(),
         )
         txn.put_row(row)
         txn.add_tag(row)

@@ -21,7 +21,6 @@ from r3l.records import (
     GroupState,
     Integer,
     Purpose,
-    Recalled,
     Record,
     SlotResult,
     Task,
@@ -152,8 +151,7 @@ class GetStats(Record):
 
 
 class Lease(Record):
-    """A group to explore. `accepted`: results of an earlier holder; `handed`: stored attempts at
-    the task, for the run's explorer (r3l.rollout.explorers).
+    """A group to explore. `accepted`: results of an earlier holder.
 
     `deadline_s`: seconds until another actor may take the group, unless the lease is renewed.
     """
@@ -165,7 +163,6 @@ class Lease(Record):
     plan: GroupPlan
     accepted: tuple[SlotResult, ...]
     deadline_s: float
-    handed: tuple[Recalled, ...] = ()
 
 
 class Wait(Record):

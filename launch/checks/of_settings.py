@@ -7,7 +7,6 @@ from buffer.sampling import samplers, task_samplers
 from launch.checks.draft import Draft
 from learner import checkpoint_command
 from learner.metrics.loggers import registry as loggers
-from r3l.rollout import explorers
 
 
 def check_engine(draft: Draft) -> None:
@@ -29,7 +28,6 @@ def check_checkpoint_command(draft: Draft) -> None:
 
 
 def check_samplers(draft: Draft) -> None:
-    """Refuses an unknown sampler, task sampler or explorer."""
+    """Refuses an unknown sampler or task sampler."""
     samplers.check(draft.config.buffer.sampler)
     task_samplers.make(draft.config.buffer.tasks)
-    explorers.make(draft.config.explorer)

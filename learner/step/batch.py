@@ -231,7 +231,7 @@ def _policy_rows(
             attempt,
             masks[i],
             advantage=float(advantages[i]),
-            distilled=attempt.reframed,
+            distilled=attempt.role == "distilled",
             weight=weight,
             replayed=replay is not None or i >= len(trajectories) - number,
             fresh=_sampled_at(attempt, version),
@@ -262,7 +262,7 @@ def _attempt_row(attempt: Trajectory, mask: Bool, **more: Any) -> Row:
 def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
     """Marks the tokens that were sampled only with the weights of `version`. Returns None if the
     attempt's row leaves out part of its context, such as guidance."""
-    if version is None or attempt.reframed:
+    if version is None or attempt.role == "distilled":
         return None
     fresh = np.zeros(len(attempt.token_ids), dtype=np.bool_)
     only = (attempt.step_versions == version) & (attempt.step_newest_versions == version)

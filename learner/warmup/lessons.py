@@ -138,8 +138,7 @@ def texts(env: Demonstrating) -> Iterable[str]:
     rng, skill = random.Random(0), Skill(mistakes=0.3, waste=0.2)
     yield from env.vocabulary()
     for prompts in (Prompts(env.spec.prompts), Prompts()):
-        # No lesson has the prompt of the explorer in_context.
-        yield from (text for name, text in prompts.texts.items() if name != "in_context")
+        yield from prompts.texts.values()
     yield "step sees does end"
     for seed in range(20):
         yield env.reset(seed=seed)[0]

@@ -41,13 +41,12 @@ class GroupContext:
 
     `rewards`: the rewards of its own attempts. `history`: attempts of the task's earlier groups
     that were trained or replaced, newest group first; each is read on demand. `version`: the
-    learner's version. `epoch`: how often every task has been leased.
+    learner's version.
     """
 
     rewards: Sequence[float]
     history: Iterable[StoredAttempt]
     version: int
-    epoch: int
 
 
 RandomSource = Callable[[], np.random.Generator]

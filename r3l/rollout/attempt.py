@@ -95,7 +95,6 @@ class Attempt:
     faults: list[str] = field(default_factory=list)
     temperature: float = 1.0
     reward_parts: dict[str, float] = field(default_factory=dict)
-    extra: Extra = field(default_factory=Extra)
 
     def given(self, ids: Sequence[int]) -> None:
         """Appends tokens that the policy only reads to `record` and `shown`."""
@@ -140,8 +139,7 @@ class Attempt:
             feedback=self.feedback,
             faults=tuple(self.faults),
             temperature=self.temperature,
-            extra=replace(
-                self.extra,
+            extra=Extra(
                 reward_parts=dict(list(self.reward_parts.items())[:MOST_PARTS]),
                 step_rewards=(np.array(self.rewards) / self.threshold).astype(np.float32),
                 step_cut=np.array(self.cuts, dtype=np.bool_),
@@ -149,17 +147,12 @@ class Attempt:
         )
 
 
-async def start(task: Task, chat: ChatFormat, env: Environment, context: str = "") -> Attempt:
-    """Resets `env` to the task and opens the conversation. `context` follows the system prompt and
-    stays there. Raises EnvironmentFailed."""
+async def start(task: Task, chat: ChatFormat, env: Environment) -> Attempt:
+    """Resets `env` to the task and opens the conversation. Raises EnvironmentFailed."""
     system = env.spec.system_prompt
     first = await _reset(env, task)
     tokens = Tokens()
-    tokens.given(chat.open(f"{system}\n{context}".strip() if context else system, first))
-    extra = Extra()
-    if context:
-        plain = np.array(chat.open(system, first), dtype=np.int32)
-        extra = Extra(context=context, opening_tokens=len(tokens.ids), plain_opening=plain)
+    tokens.given(chat.open(system, first))
     return Attempt(
         task,
         system,
@@ -167,7 +160,6 @@ async def start(task: Task, chat: ChatFormat, env: Environment, context: str = "
         shown=tokens,
         observations=[first],
         threshold=env.spec.success_threshold,
-        extra=extra,
     )
 
 
@@ -199,8 +191,8 @@ async def branch(
     if guidance:
         shown = Tokens()
         if step == 0:
-            system = "\n".join(filter(None, [base.system, base.extra.context, guidance]))
-            shown.given(chat.open(system.strip(), base.observations[0]))
+            system = f"{base.system}\n{guidance}".strip()
+            shown.given(chat.open(system, base.observations[0]))
         else:
             shown.given(record.ids)
             shown.given(chat.guidance(guidance))
@@ -219,7 +211,6 @@ async def branch(
         cuts=base.extra.step_cut[:step].tolist() or [False] * step,
         snapshots=[] if played is None else played.snapshots[:step],
         threshold=env.spec.success_threshold,
-        extra=replace(base.extra, start=min(base.extra.start, step)),
     )
 
 

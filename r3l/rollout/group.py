@@ -21,7 +21,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-import numpy as np
 from msgspec.structs import replace
 
 from r3l.algorithms.advantages import SUCCESS
@@ -31,17 +30,15 @@ from r3l.errors import EnvironmentFailed, EpisodeError, ReflectionError
 from r3l.records import (
     AuxSample,
     GroupPlan,
-    Recalled,
     ReflectionRecord,
     SlotResult,
     SlotStatus,
     Task,
     Trajectory,
 )
-from r3l.rollout import explorers, reflection
+from r3l.rollout import reflection
 from r3l.rollout.attempt import Attempt, ParamsOfStep, Tokens, branch, play, start
 from r3l.rollout.env_calls import guarded
-from r3l.rollout.explorers import Opening
 from r3l.rollout.interfaces import Environment, EnvSpec, PlayedByAgent, Policy, SampleParams
 from r3l.rollout.prompts import Prompts
 
@@ -61,7 +58,6 @@ async def explore_group(
     seed: int | None = None,
     plan: GroupPlan | None = None,
     accepted: Sequence[SlotResult] = (),
-    handed: Sequence[Recalled] = (),
     emit: Emit | None = None,
     on_failure: OnFailure = lambda error: None,
 ) -> list[SlotResult]:
@@ -69,8 +65,7 @@ async def explore_group(
 
     `emit` is awaited with every result as soon as it exists, and returns the stored result: a
     refused one is returned as failed, and is not retried. `accepted`: results of an actor that lost
-    the group; their slots are not played again. `handed`: the stored attempts from which the run's
-    explorer (r3l.rollout.explorers) begins the base attempts. `plan` defaults to the algorithm's
+    the group; their slots are not played again. `plan` defaults to the algorithm's
     plan; `seed` makes sampling repeatable. If an attempt fails, its slot fails and `on_failure` is
     called. The first error of another kind ends the group.
     """
@@ -84,7 +79,6 @@ async def explore_group(
         plan or algorithm.plan(),
         list(accepted),
         seed=seed,
-        handed=handed,
         emit=emit,
         on_failure=on_failure,
     )
@@ -118,7 +112,6 @@ class _Explorer:
     plan: GroupPlan
     results: list[SlotResult]
     seed: int | None
-    handed: Sequence[Recalled]
     emit: Emit | None
     on_failure: OnFailure
     played: dict[int, Attempt] = field(default_factory=dict)
@@ -139,35 +132,13 @@ class _Explorer:
                 if isinstance(env, PlayedByAgent):
                     played = await env.play_with_agent(self.task, slot, params)
                     return SlotResult("base", slot, "done", trajectory=played)
-                attempt = await self._begin(self._opening(slot, env.spec), env)
+                attempt = await start(self.task, self.policy.chat, env)
                 await play(attempt, self.policy, env, params)
         except EpisodeError as error:
             self.on_failure(error)
             return SlotResult("base", slot, "failed", cause=error.cause)
-        if not attempt.extra.start:  # else the snapshots lack the first steps
-            self.played[slot] = attempt
+        self.played[slot] = attempt
         return SlotResult("base", slot, "done", trajectory=attempt.trajectory("base", slot))
-
-    def _opening(self, slot: int, spec: EnvSpec) -> Opening:
-        """Asks the run's explorer how a base attempt begins."""
-        if not self.handed:
-            return Opening()
-        prompts, random = Prompts(spec.prompts), np.random.default_rng(self.seed)
-        rule = explorers.make(self.config.explorer)
-        return rule.openings(self.handed, self.plan.base, random, prompts)[slot]
-
-    async def _begin(self, opening: Opening, env: Environment) -> Attempt:
-        """Opens a base attempt."""
-        chat, stored = self.policy.chat, opening.stored
-        if stored is not None and opening.start:
-            attempt = await branch(stored.trajectory, opening.start, self.task, chat, env)
-        else:
-            attempt = await start(self.task, chat, env, opening.context)
-        if stored is not None:
-            trajectory = stored.trajectory
-            source = f"{stored.group_id}/{trajectory.role}/{trajectory.slot}"
-            attempt.extra = replace(attempt.extra, source=source, start=opening.start)
-        return attempt
 
     async def _distilled(self, slot: int, base: SlotResult) -> SlotResult:
         if base.trajectory is None:

@@ -6,7 +6,6 @@ Placeholders of the templates, in braces:
                                  prompt first), attempt (its steps alone), reward, last_step
     guidance                     report (the reflection as JSON), and each field of a reflection
     critique_guidance            critique
-    in_context                   attempt (the steps of a stored failure)
 
 Some environments replace some files by their own texts: the built-in worlds
 (envs/builtin/matching.py), ScienceWorld's brief ones (envs/adapters/scienceworld/brief_text.py),
@@ -62,12 +61,6 @@ class Prompts:
         texts = {name: "" if value is None else str(value) for name, value in fields.items()}
         return _fill(self.texts["guidance"], report=report, **texts)
 
-    def in_context(self, attempt: Trajectory) -> str:
-        """Returns the text that shows a stored attempt at the same task and first asks for a
-        reflection. The text leaves out the environment's closing remark, which may reveal the
-        answer."""
-        return _fill(self.texts["in_context"], attempt=attempt_steps(attempt, remark=False))
-
     def critique_guidance(self, critique: str) -> str:
         """Returns the advice of a free-text critique for a retry."""
         return _fill(self.texts["critique_guidance"], critique=critique)
@@ -80,15 +73,15 @@ def attempt_log(attempt: Trajectory) -> str:
     return instructions + attempt_steps(attempt)
 
 
-def attempt_steps(attempt: Trajectory, *, remark: bool = True) -> str:
-    """Writes an attempt as numbered lines; step k is the k-th row of `attempt.step_spans`.
-    `remark`: whether to add the environment's closing remark, if there is one."""
+def attempt_steps(attempt: Trajectory) -> str:
+    """Writes an attempt as numbered lines; step k is the k-th row of `attempt.step_spans`. The last
+    line is the environment's closing remark, if there is one."""
     lines = []
     for step, action in enumerate(attempt.actions):
         lines.append(f"step {step} sees: {attempt.observations[step]}")
         lines.append(f"step {step} does: {action}")
     lines.append(f"end sees: {attempt.observations[-1]}")
-    if remark and attempt.feedback:
+    if attempt.feedback:
         lines.append(attempt.feedback)
     return "\n".join(lines)
 

@@ -1,5 +1,4 @@
-"""Settings of the samplers of groups and of tasks (buffer.sampling), and of explorers
-(r3l.rollout.explorers)."""
+"""Settings of the samplers of groups and of tasks (buffer.sampling)."""
 
 from __future__ import annotations
 
@@ -69,21 +68,4 @@ class TaskSamplerConfig(Section):
     target: float = Field(0.5, ge=0, le=1, description="target success rate")
     decay: float = Field(
         0.7, ge=0, le=1, description="factor by which each older group of a task weighs less"
-    )
-
-
-class ExplorerConfig(Section):
-    """How the attempts of a group begin, given stored attempts at its task."""
-
-    name: str = Field("plain", description="explorer, by registry name")
-    share: float = Field(
-        0.75,
-        ge=0,
-        le=1,
-        description="share of the groups of a task that begin with a stored attempt",
-    )
-    threshold: float = Field(
-        0.5,
-        ge=0,
-        description="tasks with at least this mean stored reward begin plainly; partial: unused",
     )

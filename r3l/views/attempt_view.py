@@ -211,7 +211,7 @@ def _with_attempt(shown: AttemptView, attempt: Trajectory) -> AttemptView:
         reward=float(attempt.reward),
         finish=attempt.finish,
         feedback=attempt.feedback,
-        system=f"{attempt.system}\n{attempt.extra.context}".strip(),
+        system=attempt.system,
         last=attempt.observations[-1],
         steps=steps,
         length=len(attempt.token_ids),

@@ -50,9 +50,6 @@ def test_a_malformed_trajectory_is_refused_by_field(make_trajectory, change, fie
     assert caught.value.facts["field"] == field
 
 
-PROMPT = np.zeros(2, dtype=np.int32)
-
-
 @pytest.mark.parametrize(
     ("extra", "field"),
     [
@@ -65,10 +62,6 @@ PROMPT = np.zeros(2, dtype=np.int32)
         ({"step_cut": np.zeros(2, dtype=np.int32)}, "step_cut"),
         ({"start": 2}, "start"),
         ({"start": -1}, "start"),
-        ({"opening_tokens": 2}, "opening_tokens"),
-        ({"plain_opening": PROMPT}, "opening_tokens"),
-        ({"opening_tokens": 9, "plain_opening": PROMPT}, "opening_tokens"),
-        ({"opening_tokens": 2, "plain_opening": np.zeros(2)}, "plain_opening"),
     ],
 )
 def test_malformed_details_of_a_trajectory_are_refused_by_field(make_trajectory, extra, field):

@@ -6,7 +6,6 @@ import pytest
 
 from r3l.errors import LimitExceeded, RecordError
 from r3l.records import GroupPlan, SlotResult, Task
-from r3l.settings.sampling import ExplorerConfig
 from tests.buffer.fakes import finished
 
 
@@ -72,29 +71,6 @@ def test_a_refused_task_leaves_no_trace_and_keeps_the_others_out(desk, tasks):
         desk.add(tasks(1), tag="x")
     with desk.store.read() as txn:
         assert txn.size("task") == 2
-
-
-def test_a_new_group_is_handed_what_the_explorer_chooses_and_so_is_whoever_takes_it_over(
-    desk, tasks, done
-):
-    desk.add(tasks(1))
-    desk.config = desk.config.model_copy(
-        update={"explorer": ExplorerConfig(name="prefix", share=1.0)}
-    )
-    first = desk.lease()
-    assert first.handed == ()
-    desk.put(first.group_id, done("base", 0, reward=0.0))
-    won = desk.complete(rewards=(1.0, 0.0, 0.0))
-    desk.commit(desk.draw(2).draw_id, 1)
-    lease = desk.lease(version=1)
-    [one] = lease.handed
-    assert (one.into, one.group_id, one.trajectory.slot) == (lease.group_id, won, 0)
-    assert [r.group_id for r in desk.row(lease.group_id).handed] == [won]
-    desk.release([lease.group_id])
-    desk.reopen()
-    again = desk.lease("b", version=1)
-    assert again.group_id == lease.group_id
-    assert [r.group_id for r in again.handed] == [won]
 
 
 def _gated(desk, tasks, gain, *, restarts):

@@ -252,17 +252,6 @@ def test_a_recalled_token_beyond_the_vocabulary_is_refused() -> None:
         check_tokens([], 3, [recalled(0, 1.0)])
 
 
-def test_a_recalled_attempt_without_its_context_has_the_ratio_one() -> None:
-    group = explore_group((0.0, 1.0), ())
-    shown = trajectory("base", 0, 1.0, seed=3)
-    plain = replace(shown, extra=Extra())
-    bare = replace(shown, extra=Extra(context="an earlier attempt"))
-    for one, distilled in ((plain, False), (bare, True)):
-        recalled = [Recalled(group.group_id, "g9", one)]
-        rows = rows_of([group], GRPOConfig(group_size=2).build(), recalled=recalled)
-        assert [row.distilled for row in rows if row.replayed] == [distilled]
-
-
 def test_only_tokens_that_the_learners_weights_sampled_without_guidance_are_fresh() -> None:
     group = explore_group((0.0, 1.0), (1.0, None), pivot=2)
     algorithm = R3LConfig(group_size=4).build()

@@ -10,7 +10,7 @@ def stored(group, reward, version=0):
 
 
 def chosen(rewards, history, seed=0, version=9, **more):
-    context = GroupContext(rewards, iter(history), version, epoch=1)
+    context = GroupContext(rewards, iter(history), version)
     return opposing(
         context, lambda: np.random.default_rng(seed), count=more.pop("count", 2), **more
     )

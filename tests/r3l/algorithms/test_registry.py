@@ -190,7 +190,7 @@ def test_an_algorithm_of_the_users_own_is_named_by_path_with_its_settings_recall
     again = load(tmp_path / "run.yaml")
     assert again == config and again.algorithm.factor == 0.25
     failed, won = (StoredAttempt(g, "base", 0, r, 1) for g, r in (("g1", 0.0), ("g2", 1.0)))
-    context = GroupContext((1.0,), [won, failed], 3, 1)
+    context = GroupContext((1.0,), [won, failed], 3)
     assert list(config.algorithm.recall(context, None)) == [failed]
     algorithm = config.algorithm.build()
     assert algorithm.plan() == GroupPlan(2, 0)

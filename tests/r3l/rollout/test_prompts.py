@@ -53,13 +53,6 @@ def test_the_log_shows_the_systems_prompt_each_observation_before_its_step_and_t
     assert own.question("reflect", attempt)[1] == "\n".join(steps) + "."
 
 
-def test_an_attempt_is_shown_to_others_without_the_closing_remark(make_trajectory):
-    attempt = replace(make_trajectory(), feedback="The right answer is 0.5.")
-    assert "The right answer is 0.5." in Prompts().question("reflect", attempt)[1]
-    shown = Prompts().in_context(attempt)
-    assert f"step 0 does: {attempt.actions[0]}" in shown and "0.5" not in shown
-
-
 def test_the_reflection_prompt_names_every_field_and_outcome():
     system = Prompts().texts["reflect_system"]
     for word in (*FIELDS, "success", "success_but_inefficient", "failure"):

@@ -21,7 +21,7 @@ def test_only_a_group_that_earned_nothing_recalls_and_only_one_success():
     history = [StoredAttempt(f"g{i}", "base", 0, 1.0, 0) for i in range(4)]
     rule = REGISTRY["arpo"]().recall
     counts = [
-        len(rule(GroupContext(rewards, history, 5, 1), lambda: np.random.default_rng(0)))
+        len(rule(GroupContext(rewards, history, 5), lambda: np.random.default_rng(0)))
         for rewards in ((0.0, 0.0), (0.0, 0.5), (0.0, 1.0), (1.0, 1.0))
     ]
     assert counts == [1, 0, 0, 0]
