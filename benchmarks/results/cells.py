@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.idealised import WORLDS, World
+from benchmarks.quality import keep_quality, measure
 from benchmarks.results.lines import digest
 from envs.registry import all_options
-from launch.evaluation.quality import measure
-from learner.warmup.recipe import RECORD, Recipe, keep_quality, warmed_for
+from learner.warmup.recipe import RECORD, Recipe, warmed_for
 from r3l.errors import UserError
 
 ORIGIN = Path(__file__).parent / "policy"

@@ -20,7 +20,6 @@ INSPECTIONS = {
     "status": "launch.inspection.status",
     "doctor": "launch.inspection.doctor",
     "report": "launch.inspection.report",
-    "quality": "launch.evaluation.quality",
 }
 """Module by name; the module defines the command under its name."""
 NAMES = ", ".join([DEFAULT, *INSPECTIONS])

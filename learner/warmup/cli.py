@@ -116,7 +116,6 @@ def warmup_command(
     if others := envs[1:]:
         world.append(f"env.others={json.dumps({name: {} for name in others})}")
     arguments = shlex.join(["--env", envs[0], "--model", str(out), *world])
-    echo(f"measure it: r3l-launch quality {shlex.quote(str(out))}")
     echo(f"train it: r3l-launch{small} {arguments}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -161,13 +160,6 @@ def warmed_for(folder: Path) -> list[Warmed]:
             f"{path}: not a record of a warm start ({reason}); make the folder with r3l-learner "
             "warmup"
         ) from None
-
-
-def keep_quality(folder: Path, quality: Mapping[str, Mapping[str, float]]) -> None:
-    """Add what was measured, by environment, to the record of a warmed-up folder."""
-    path = folder / RECORD
-    made = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(made | {"quality": quality}, indent=2) + "\n", encoding="utf-8")
 
 
 def _origin(folder: Path | None) -> Any:

@@ -1,8 +1,12 @@
-"""`r3l-launch quality`: measures how a warmed-up policy acts, reflects and follows guidance."""
+"""Measures how a policy of `r3l-learner warmup` acts, reflects and follows guidance.
+
+python -m benchmarks.quality MODEL --tasks 100
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,12 +21,12 @@ from envs.base import Demonstrating
 from envs.demonstrations import demonstrating
 from launch.checks.of_model import resolve_model
 from launch.evaluation.own_engine import own_engine
-from learner.warmup.recipe import Warmed, keep_quality, warmed_for
+from learner.warmup.recipe import RECORD, Warmed, warmed_for
 from r3l import config as configuration
 from r3l.algorithms.published.grpo import GRPOConfig
 from r3l.algorithms.r3l import R3LConfig
 from r3l.config import RunConfig
-from r3l.process.command_line import echo
+from r3l.process.command_line import OneLine, echo
 from r3l.records import ReflectionRecord, SlotResult, Task, Trajectory
 from r3l.rollout.group import explore_group
 from r3l.rollout.interfaces import Policy
@@ -62,7 +66,7 @@ LEGEND = """\
 ACTOR = ActorConfig(max_reflection_tokens=256)
 
 
-@click.command("quality")
+@click.command("benchmarks.quality", cls=OneLine)
 @click.argument("model", type=Path)
 @click.option(
     "--tasks", type=click.IntRange(1), default=100, show_default=True, help="of each environment"
@@ -85,6 +89,13 @@ def quality(model: Path, tasks: int, overrides: tuple[str, ...]) -> None:
         shares = " ".join(f"{k} {v:.2f}" for k, v in asdict(its).items() if k != "tasks")
         echo(f"{env} ({its.tasks} tasks): {shares}")
     echo(LEGEND)
+
+
+def keep_quality(folder: Path, quality: Mapping[str, Mapping[str, float]]) -> None:
+    """Add what was measured, by environment, to the record of a warmed-up folder."""
+    path = folder / RECORD
+    made = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(made | {"quality": quality}, indent=2) + "\n", encoding="utf-8")
 
 
 async def _measure_all(
@@ -178,3 +189,7 @@ def _cost(
 
 def _share(values: Sequence[bool]) -> float:
     return sum(values) / len(values) if values else 0.0
+
+
+if __name__ == "__main__":
+    quality()
