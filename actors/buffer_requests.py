@@ -23,7 +23,7 @@ from r3l.errors import (
     SickResult,
     StoreError,
 )
-from r3l.records import STRAGGLER, GroupPlan, SlotResult
+from r3l.records import GroupPlan, SlotResult
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class BufferRequests:
                 reply = await self.client.put(group_id, self.name, result, fingerprint)
                 if reply.complete:
                     self._complete.add(group_id)
-                return self._late(group_id, result) if reply.late else result
+                return result
             except SickResult as error:
                 raise EngineSick(str(error), cause=error.cause) from error
             except (LimitExceeded, RecordError) as error:
@@ -126,12 +126,6 @@ class BufferRequests:
             except (BufferUnavailable, StoreError) as error:
                 # Puts are idempotent, so repeating one after a lost reply changes nothing.
                 await self._wait(error, f"a put of {group_id}")
-
-    def _late(self, group_id: str, result: SlotResult) -> SlotResult:
-        self.metrics.refused[STRAGGLER] += 1
-        log.info("%s: %s %d was not kept: the group was completed without it "
-                 "(buffer.straggler_s)", group_id, result.role, result.slot)  # fmt: skip
-        return SlotResult(result.role, result.slot, "failed", cause=STRAGGLER)
 
     def _granted(self) -> list[str]:
         """Return the group of a granted lease whose exploration has not begun, if there is one."""

@@ -30,7 +30,7 @@ from r3l.files.progress_lines import EvalLine
 from r3l.files.run_folder import BEST, RunFolder
 from r3l.files.whole_file import rename_whole
 from r3l.process.notices import notice, notice_again
-from r3l.records import STRAGGLER, Task
+from r3l.records import Task
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ def nothing_played(stats: BufferStats, before: int) -> str:
     causes = Counter[str]()
     for name, count in stats.slot_drops.items():
         causes[name.partition("/")[2]] += count
-    if stats.puts > sum(n for cause, n in causes.items() if cause != STRAGGLER):
+    if stats.puts > causes.total():
         return ""
     causes.pop("no_base", 0)  # retries of failed base attempts
     named = ", ".join(f"{cause} ({count})" for cause, count in causes.most_common(5))

@@ -88,9 +88,7 @@ class ActorMetrics:
     )
     refused: Counter[str] = field(
         default_factory=Counter,
-        metadata=_summed(
-            "actor/refused_<cause>", "results", "not kept by the buffer: refused, or too late"
-        ),
+        metadata=_summed("actor/refused_<cause>", "results", "refused by the buffer"),
     )
     buffer_unavailable: int = _total(
         "actor/buffer_unavailable", "requests", "the buffer did not reply to in time"

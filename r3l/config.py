@@ -60,16 +60,6 @@ class RunConfig(Section):
         return self.model_copy(update={"actor": actor})
 
     @model_validator(mode="after")
-    def _quorum_fits_the_group(self) -> Self:
-        base = self.algorithm.build().plan().base
-        if self.buffer.min_base > base:
-            raise ValueError(
-                f"buffer.min_base {self.buffer.min_base}: a group of {self.algorithm.name} has "
-                f"{base} base attempts; lower min_base or raise algorithm.group_size"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _agents_are_not_retried(self) -> Self:
         if "agent" in self.env.names and self.algorithm.build().plan().distilled:
             raise ValueError(

@@ -34,7 +34,6 @@ TASK_ID_LIMIT = 380  # bytes; with the tag of an evaluation it must fit a key of
 TASK_LIMIT = 1 << 20  # bytes of one task
 MOST_PARTS = 16  # of a reward
 PART = re.compile(r"[A-Za-z0-9_]{1,40}")
-STRAGGLER = "straggler"  # cause of a slot that its group did not wait for
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
@@ -368,11 +367,6 @@ class Group(Record):
         """The planned slots that have no result yet."""
         have = {(r.role, r.slot) for r in self.results}
         return [slot for slot in self.plan.slots() if slot not in have]
-
-    @property
-    def stragglers(self) -> list[tuple[Role, int]]:
-        """The slots that were still open when the group was completed after its deadline."""
-        return [(r.role, r.slot) for r in self.results if r.cause == STRAGGLER]
 
     @property
     def generated_tokens(self) -> int:

@@ -1,45 +1,21 @@
-"""Completes groups when the last result arrives or stragglers are given up. Some expire instead.
+"""Completes groups when the last result arrives. Some expire instead.
 
-results.put ────────────────► with_resolved ─► finish ─► complete, and its record is written
-leases, after a deadline ──► give_up_stragglers ─┘  └──► expired: no trajectory, no contrast
+results.put ─► with_resolved ─► finish ─► complete, and its record is written
+                                   └────► expired: no trajectory, no contrast
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
-from buffer.groups.slot_outcome import SlotOutcome, decode_outcome
+from buffer.groups.slot_outcome import SlotOutcome
 from buffer.groups.states import Trigger
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.storage import result_checksums
 from buffer.storage.rows import GroupRow
 from buffer.storage.transaction import Parts
-from r3l import codec
-from r3l.records import STRAGGLER, Role, SlotResult
 
 NO_CONTRAST = "no_contrast"  # cause of a group that another one replaces
 REPLACED_BATCHES = 8  # the next draw names at most this many batches' worth of replaced groups
-
-
-def may_finish_without_stragglers(work: UnitOfWork, row: GroupRow) -> bool:
-    """True if a training group has waited `straggler_s` and has `min_base` base attempts."""
-    config = work.config
-    return (
-        config.straggler_s > 0
-        and row.purpose == "train"
-        and row.unfinished
-        and row.done_base >= config.min_base
-        and work.now > row.times["leased"] + config.straggler_s
-    )
-
-
-def give_up_stragglers(work: UnitOfWork, row: GroupRow) -> GroupRow:
-    """Complete a group with its present results. Its open slots fail with cause STRAGGLER."""
-    open_slots = [slot for slot in row.plan.slots() if slot not in row.resolved]
-    failed = [decode_outcome(_straggler(role, slot)) for role, slot in open_slots]
-    work.count("quorums")
-    return finish(work, with_resolved(row, failed), "clock", failed)
 
 
 def lacks_contrast(work: UnitOfWork, row: GroupRow) -> bool:
@@ -91,14 +67,3 @@ def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutc
     row = work.move(row, "complete", by)
     work.txn.write_record(row, parts)
     return row
-
-
-def _straggler(role: Role, slot: int) -> bytes:
-    """Returns the result of a straggler, a slot whose group stopped waiting for it."""
-    return codec.encode(SlotResult(role, slot, "failed", cause=STRAGGLER))
-
-
-@lru_cache(maxsize=1024)
-def straggler_checksum(role: Role, slot: int) -> int:
-    """Returns the checksum of a straggler's result."""
-    return result_checksums.checksum(_straggler(role, slot))

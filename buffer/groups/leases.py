@@ -7,7 +7,6 @@ store, so a refused operation leaves no trace.
 from __future__ import annotations
 
 from buffer.groups import draw_deadlines
-from buffer.groups.completion import give_up_stragglers, may_finish_without_stragglers
 from buffer.groups.learner_version import check_version
 from buffer.groups.staleness import admits, is_stale
 from buffer.groups.tasks import new_group, next_in_cycle, pending_tags
@@ -81,17 +80,14 @@ def release(work: UnitOfWork, args: operations.Release) -> Ids:
 
 
 def expire_overdue(work: UnitOfWork) -> None:
-    """Apply all deadlines that have passed: draw, lease and straggler deadlines. Unfinished groups
-    without a holder expire if they are too old to be drawn."""
+    """Apply all deadlines of draws and leases that have passed. Unfinished groups without a holder
+    expire if they are too old to be drawn."""
     index, now = work.index, work.now
     draw_deadlines.expire_overdue(work)
     for row in [*index.unfinished("eval"), *index.unfinished("train")]:
         if row.deadline < now and row.has_holder:
             work.count("leases_expired")
             work.save(row.with_changes(lease_expired=True), "clock")
-    for row in index.unfinished("train") if work.config.straggler_s else ():
-        if may_finish_without_stragglers(work, row):
-            give_up_stragglers(work, row)
     learner, limit = index.progress.version, work.max_staleness
     for row in index.unheld("train"):
         if row.oldest_version >= 0 and is_stale(row.oldest_version, learner=learner, limit=limit):

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from buffer.groups.completion import (
-    finish,
-    give_up_stragglers,
-    may_finish_without_stragglers,
-    straggler_checksum,
-    with_resolved,
-)
+from buffer.groups.completion import finish, with_resolved
 from buffer.groups.learner_version import check_version
 from buffer.groups.slot_outcome import SlotOutcome, decode_outcome
 from buffer.groups.unit_of_work import UnitOfWork
@@ -47,11 +41,11 @@ def put(work: UnitOfWork, args: operations.Put) -> PutAck:
     new = [outcome for outcome in sent if outcome.key not in row.resolved]
     if new:
         _check_put(work, row, args.actor, new)
-    late = _count_late(row, sent)
+    _check_same(row, sent)
     if new:
         row = _accept(work, row, new, args.fingerprint)
         work.count("puts", len(new))
-    return PutAck(new=len(new), complete=row.all_resolved, late=late)
+    return PutAck(new=len(new), complete=row.all_resolved)
 
 
 # ── checks ──────────────────────────────────────────────────────────────────────────────────
@@ -88,25 +82,17 @@ def _check_outcome(row: GroupRow, outcome: SlotOutcome) -> None:
         )
 
 
-def _count_late(row: GroupRow, sent: Sequence[SlotOutcome]) -> int:
-    """Counts straggler results that came after their group was completed.
-
-    Raises Conflict if the result of any other resolved slot differs from the stored result.
-    """
-    kept, late = result_checksums.by_slot(row), 0
+def _check_same(row: GroupRow, sent: Sequence[SlotOutcome]) -> None:
+    """Raise Conflict if the result of a resolved slot differs from the stored result."""
+    kept = result_checksums.by_slot(row)
     for outcome in sent:
-        first = kept.get(outcome.key, outcome.checksum)
-        if first == outcome.checksum:
-            continue
-        if first != straggler_checksum(*outcome.key):
+        if kept.get(outcome.key, outcome.checksum) != outcome.checksum:
             raise Conflict(
                 f"{outcome.role} slot {outcome.slot} of group {row.group_id} already has a "
                 "different result, which is kept",
                 group_id=row.group_id,
                 state=row.state,
             )
-        late += 1
-    return late
 
 
 # ── changes ─────────────────────────────────────────────────────────────────────────────────
@@ -115,8 +101,7 @@ def _count_late(row: GroupRow, sent: Sequence[SlotOutcome]) -> int:
 def _accept(
     work: UnitOfWork, row: GroupRow, new: Sequence[SlotOutcome], fingerprint: tuple[int, str] | None
 ) -> GroupRow:
-    """Accept results of open slots. The last result finishes the group. So does a result that
-    reaches the quorum after the straggler deadline."""
+    """Accept results of open slots. The last result finishes the group."""
     filled = with_resolved(row, new).with_changes(
         nbytes=row.nbytes + _size(new),
         lease_expired=False,
@@ -128,12 +113,8 @@ def _accept(
     for outcome in new:
         work.txn.put_part(row.group_id, outcome.role, outcome.slot, outcome.encoded)
     if row.state == "filling":
-        filled = work.save(filled, "put")
-    else:
-        filled = work.move(filled, "filling", "put")
-    return (
-        give_up_stragglers(work, filled) if may_finish_without_stragglers(work, filled) else filled
-    )
+        return work.save(filled, "put")
+    return work.move(filled, "filling", "put")
 
 
 def _with_fingerprint(

@@ -1,6 +1,6 @@
 """The states of groups and slots, and the triggers that may change them.
 
-    lease          put           put, clock         draw          commit
+    lease          put              put             draw          commit
     ─────► leased ─────► filling ──────────► complete ────► drawn ──────► trained
                                                 ▲ release_draws, │           │
                                                 │ clock          │           │
@@ -8,7 +8,7 @@
                                                 └────────────────────────────┘ set_version
 
 A trigger is an operation of the buffer, or `clock`: a deadline passes, so that a lease or a draw
-expires, stragglers are given up, or an unfinished group becomes too old. A move from a state to
+expires, or an unfinished group becomes too old. A move from a state to
 itself changes only the group's holder, slots or steps. When an expired draw is committed or
 discarded, its groups skip `drawn`. A resolved group expires if it has no trajectory, or if the
 algorithm needs contrast and it has none. A finished evaluation stays `complete`; no other complete
@@ -43,7 +43,7 @@ MOVES: dict[tuple[State, State], tuple[Trigger, ...]] = {
     ("leased", "complete"): ("put",),
     ("leased", "expired"): ("put",),
     ("filling", "filling"): ("lease", "renew", "release", "clock", "put"),
-    ("filling", "complete"): ("put", "clock"),
+    ("filling", "complete"): ("put",),
     ("filling", "expired"): ("put", "clock"),
     ("complete", "drawn"): ("draw",),
     ("complete", "trained"): ("commit",),
@@ -63,7 +63,7 @@ MOVES: dict[tuple[State, State], tuple[Trigger, ...]] = {
 }
 SLOT_MOVES: dict[SlotStatus, tuple[Trigger, ...]] = {
     "done": ("put",),
-    "failed": ("put", "clock"),
+    "failed": ("put",),
     "not_triggered": ("put",),
 }
 RULES: dict[GroupState, tuple[str, Callable[[GroupRow], bool]]] = {

@@ -58,7 +58,6 @@ def collect(
         eval=_states(index, "eval"),
         drops=dict(under(counts, "drop/group")),
         slot_drops=slot_drops(counts),
-        quorums=counts["quorums"],
         puts=counts["puts"],
         draws=counts["draws"],
         drawn_groups=counts["drawn_groups"],

@@ -174,12 +174,10 @@ class Wait(Record):
 
 class PutAck(Record):
     """The results are on disk. `new`: how many this request added, 0 if it was sent again.
-    `complete`: all slots of the group are resolved. `late`: how many results came from stragglers
-    and were not kept, because the group had been completed without them."""
+    `complete`: all slots of the group are resolved."""
 
     new: int
     complete: bool
-    late: int = 0
 
 
 class Ids(Record):
@@ -233,7 +231,6 @@ class BufferStats(Record):
     - `made`: groups, the sum of `train`, `eval` and `evicted`
     - `drops`: expired groups for each cause
     - `slot_drops`: failed slots, and attempts lost with their group, keyed by "role/cause"
-    - `quorums`: groups completed without their stragglers
     - `rewound`: groups of steps that a learner rewound; `rewound_evicted` of them had been evicted
       and still count as `trained`
 
@@ -250,7 +247,6 @@ class BufferStats(Record):
     eval: dict[str, int] = msgspec.field(default_factory=dict)
     drops: dict[str, int] = msgspec.field(default_factory=dict)
     slot_drops: dict[str, int] = msgspec.field(default_factory=dict)
-    quorums: int = 0
     puts: int = 0
     draws: int = 0
     drawn_groups: int = 0

@@ -28,7 +28,6 @@ def buffer_metrics(stats: BufferStats) -> Metrics:
         "buffer/draws": float(stats.draws),
         "buffer/leases_expired": float(stats.leases_expired),
         "buffer/draws_expired": float(stats.draws_expired),
-        "buffer/quorums": float(stats.quorums),
         "buffer/refused": float(sum(stats.refused.values())),
     }
 

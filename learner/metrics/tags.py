@@ -94,7 +94,6 @@ BUFFER = (
     ("draws", "draws", "handed out"),
     ("leases_expired", "leases", "not renewed in time"),
     ("draws_expired", "draws", "not committed in time"),
-    ("quorums", "groups", "completed without their stragglers"),
     ("refused", "requests", "replied to with an error, since the service started"),
 )
 

@@ -65,18 +65,6 @@ class BufferConfig(Section):
         description="seconds that drawn groups are reserved for a silent learner or consumer, "
         "longer than a step; 0: no limit",
     )
-    straggler_s: float = Field(
-        0.0,
-        ge=0,
-        le=LONGEST_S,
-        description="seconds after which a group no longer waits for its last slots; 0: no limit",
-    )
-    min_base: int = Field(
-        1,
-        ge=1,
-        le=1024,
-        description="base attempts a group needs to be completed without stragglers",
-    )
     sampler: SamplerConfig = Field(default_factory=lambda: SamplerConfig())
     tasks: TaskSamplerConfig = Field(default_factory=lambda: TaskSamplerConfig())
     max_staleness: int = Field(

@@ -82,13 +82,6 @@ def test_a_put_is_repeated_while_the_buffer_is_gone_or_full_and_a_refused_result
     asyncio.run(scenario())
 
 
-def test_a_result_that_came_too_late_for_its_group_comes_back_as_failed() -> None:
-    asking = requests(Client(PutAck(0, True, late=1)))
-    kept = asyncio.run(asking.put("g1", SlotResult("base", 2, "not_triggered"), None))
-    assert kept == SlotResult("base", 2, "failed", cause="straggler")
-    assert asking.metrics.refused == {"straggler": 1}
-
-
 @pytest.mark.parametrize("replies", [(LeaseLost("another's"),), (LimitExceeded("g1: 9"),) * 2])
 def test_a_lost_lease_and_a_second_refusal_are_raised(replies: tuple[Exception, ...]) -> None:
     async def scenario() -> None:

@@ -92,22 +92,16 @@ def test_a_row_that_breaks_the_rule_of_its_state_is_refused(row, rule):
         ("put", (SLOTS[1], SLOTS[0]), 2, "each slot of the plan once"),
         ("put", (SLOTS[0], SLOTS[0]), 2, "each slot of the plan once"),
         ("put", (SLOTS[0], ("distilled", 0)), 2, "each slot of the plan once"),
-        ("clock", SLOTS, 2, "may not resolve 1 slots as done"),
-        ("clock", SLOTS, 1, "may not resolve 1 slots as not_triggered"),
+        ("clock", SLOTS, 2, "may not move a group"),
         ("put", SLOTS, 3, "may not resolve -1 slots as not_triggered"),
         ("put", SLOTS, 0, "may not resolve -1 slots as done"),
     ],
 )
-def test_a_resolved_slot_never_changes_and_the_clock_only_fails_open_ones(by, resolved, done, why):
+def test_a_resolved_slot_never_changes_and_the_clock_resolves_none(by, resolved, done, why):
     state = "complete" if len(resolved) == 2 else "filling"
     after = _row(state, resolved=resolved, played=(*SLOTS, SLOTS[0])[:done])
     with pytest.raises(IllegalMove, match=why):
         check_move(_row("filling"), after, by)
-
-
-def test_the_clock_fails_open_slots():
-    after = _row("complete", played=SLOTS[:1], failures=("base/straggler",))
-    check_move(_row("filling"), after, "clock")
 
 
 # ── lives ───────────────────────────────────────────────────────────────────────────────────
@@ -153,18 +147,13 @@ def _leased(desk):
 
 
 def _overdue(desk):
-    """Stragglers that are given up, and a group that is too old before it is finished."""
-    desk.configure(straggler_s=5.0)
-    quorum, old = (desk.lease(plan=GroupPlan(2)).group_id for _ in range(2))
-    desk.put(quorum, finished())
-    desk.now += 6
-    desk.lease()
-    desk.configure(straggler_s=0.0)
+    """A group that is too old before it is finished."""
+    old = desk.lease(plan=GroupPlan(2)).group_id
     desk.put(old, finished())
     desk.release([old])
     desk.set_version(9)
     desk.lease(version=9)
-    assert (desk.row(quorum).state, desk.row(old).cause) == ("complete", "stale")
+    assert desk.row(old).cause == "stale"
 
 
 def _drawn(desk):

@@ -128,7 +128,7 @@ class Groups:
     def retry(self, slot: int, base: Trajectory | None, *, from_start: bool) -> SlotResult:
         chance = self.rng.random()
         if base is None or chance < 0.1:
-            cause = "no_base" if base is None else "straggler"
+            cause = "no_base" if base is None else "environment_crash"
             return SlotResult("distilled", slot, "failed", cause=cause)
         if chance < 0.3:
             praise = (self.sample("reflect"),) if chance < 0.2 else ()
