@@ -59,15 +59,13 @@ class RunState:
 
     `version`: optimizer steps done; also the position in the learning-rate schedule. `draw_id` and
     `groups`: the last trained draw; 0 and empty before the first. `model_digest`: digest of the
-    model that the run began with. `max_staleness`: the limit set by the safety rules; -1 if there
-    is none.
+    model that the run began with.
     """
 
     version: int
     draw_id: int = 0
     groups: tuple[str, ...] = ()
     model_digest: str = ""
-    max_staleness: int = -1
 
 
 class Checkpoints:

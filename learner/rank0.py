@@ -89,7 +89,6 @@ class Rank0:
         self.generated = (time.monotonic(), 0.0)
         self.counts = Counter[str](hangs=len(RunFolder(run).hangs()))
         self.last_state = RunState(0)
-        self.max_staleness = config.buffer.max_staleness
         self.waited_s = 0.0
         self.is_first_step = True
         self.attempts_checked = time.monotonic()
@@ -121,9 +120,6 @@ class Rank0:
         released = self.client.release_draws("learner")
         if rewound or released:
             log.info("at version %d: %d groups may be drawn again", version, rewound + released)
-        if state.max_staleness >= 0:
-            self.max_staleness = min(self.max_staleness, state.max_staleness)
-        self.client.limit_staleness(self.max_staleness)
         meet(self.trainer)
         self.publish(version)
         self.evaluator.take_up(self.reporter.evaluated, version)
@@ -167,7 +163,6 @@ class Rank0:
             self.last_state.draw_id,
             self.last_state.groups,
             self.last_state.model_digest,
-            self.max_staleness if self.max_staleness < self.config.buffer.max_staleness else -1,
         )
 
     # ── batches ─────────────────────────────────────────────────────────────────────────
@@ -328,16 +323,10 @@ class Rank0:
         return buffer_metrics(stats) | actors | rate
 
     def _apply_safety_rules(self, metrics: dict[str, float]) -> None:
-        # With a lower limit groups would expire before newer weights are published.
-        least = self.config.learner.sync_every - 1
         for alarm in self.meter.check(metrics):
             self.counts["safety_alarms"] += 1
-            action = alarm.rule.action
-            notice(f"safety: {alarm.message} ({action})")
-            if action == "lower_staleness" and self.max_staleness > least:
-                self.max_staleness = self.client.limit_staleness(self.max_staleness - 1)
-                notice(f"safety: max_staleness is {self.max_staleness} from now on")
-            elif action == "stop":
+            notice(f"safety: {alarm.message} ({alarm.rule.action})")
+            if alarm.rule.action == "stop":
                 self.stopped, self.stop_cause = True, alarm.message
 
     def publish(self, version: int) -> dict[str, float]:

@@ -257,11 +257,6 @@ class Calls:
         return Call("discard", operations.Discard(draw_id, cause), _count)
 
     @operation
-    def limit_staleness(self, max_staleness: int) -> Call[int]:
-        """Set the staleness limit, capped at the configured max_staleness; returns the limit."""
-        return Call("limit_staleness", operations.LimitStaleness(max_staleness), _count)
-
-    @operation
     def set_version(self, version: int) -> Call[int]:
         """Set the version that a learner starts from. Steps that made later versions leave the
         ledger and their groups become drawable again. Returns the number of these groups."""

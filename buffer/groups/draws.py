@@ -101,7 +101,7 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
     if held := draw_deadlines.describe_holders(work):
         parts.append(held)
     if stale:
-        parts.append(f"{stale} expired as stale so far (max_staleness {work.max_staleness})")
+        parts.append(f"{stale} expired as stale so far (max_staleness {work.config.max_staleness})")
     if flat and work.needs_contrast:
         parts.append(f"{flat} with equal rewards were replaced so far")
     return "; ".join(parts)
@@ -302,7 +302,7 @@ def _expire_unusable(work: UnitOfWork, version: int) -> None:
     """Expire new groups that are older than η, and new groups without contrast that were completed
     before the algorithm needed it. Trained groups are not drawn again if they have no contrast or
     exceed their own age limit."""
-    limit, replay_limit = work.max_staleness, work.config.sampler.replay_staleness
+    limit, replay_limit = work.config.max_staleness, work.config.sampler.replay_staleness
     replay_limit = limit if replay_limit is None else replay_limit
     for row in work.index.drawable():
         if is_stale(row.oldest_version, learner=version, limit=limit):

@@ -129,11 +129,6 @@ class Index:
         again = self.replayed_in(count, sampler)
         return len(self._complete) + (len(self.replays(sampler)) if again is None else again)
 
-    def max_staleness(self, config: BufferConfig) -> int:
-        """Returns η: the configured limit, or the learner's if that is lower."""
-        lowered, configured = self.progress.staleness_limit, config.max_staleness
-        return configured if lowered < 0 else min(lowered, configured)
-
     def forget_replay(self, row: GroupRow) -> None:
         """Remove a trained group from the groups that may be drawn again."""
         self._replayable.pop(row.group_id, None)

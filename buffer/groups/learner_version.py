@@ -1,4 +1,4 @@
-"""The learner's version and the staleness limit."""
+"""The learner's version."""
 
 from __future__ import annotations
 
@@ -16,18 +16,6 @@ def check_version(work: UnitOfWork, version: int) -> None:
     """Raise SickResult if an actor reports a policy version that no learner has made."""
     if symptom := symptoms.of_versions([version], work.index.progress.newest_version):
         raise SickResult(symptom.message, cause=symptom.cause)
-
-
-def limit_staleness(work: UnitOfWork, args: operations.LimitStaleness) -> Amount:
-    """Set the staleness limit; returns the effective limit, at most the configured max_staleness.
-
-    A restarted service keeps the limit. A learner that resumes from a checkpoint sets it again."""
-    if args.max_staleness < 0:
-        raise RecordError(
-            f"max_staleness {args.max_staleness}: must be at least 0", field="max_staleness"
-        )
-    work.update_progress(staleness_limit=args.max_staleness)
-    return Amount(work.max_staleness)
 
 
 def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:

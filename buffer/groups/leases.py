@@ -88,7 +88,7 @@ def expire_overdue(work: UnitOfWork) -> None:
         if row.deadline < now and row.has_holder:
             work.count("leases_expired")
             work.save(row.with_changes(lease_expired=True), "clock")
-    learner, limit = index.progress.version, work.max_staleness
+    learner, limit = index.progress.version, work.config.max_staleness
     for row in index.unheld("train"):
         if row.oldest_version >= 0 and is_stale(row.oldest_version, learner=learner, limit=limit):
             work.expire(row, "stale", "clock")
@@ -157,7 +157,7 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
         learner=index.progress.version,
         ahead=ahead,
         per_step=_fresh_per_step(work),
-        max_staleness=work.max_staleness,
+        max_staleness=work.config.max_staleness,
         actor=args.version,
     )
     if not granted:
@@ -181,7 +181,7 @@ def _ahead(work: UnitOfWork) -> int:
 
 
 def _why_not_admitted(work: UnitOfWork, args: operations.AcquireLease) -> str:
-    learner, limit = work.index.progress.version, work.max_staleness
+    learner, limit = work.index.progress.version, work.config.max_staleness
     if learner - args.version > limit:
         return (
             f"staleness: actor at version {args.version}, learner at version {learner}, "

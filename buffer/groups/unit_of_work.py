@@ -42,11 +42,6 @@ class UnitOfWork:
         """Returns the row of a live or closed group; None if it was evicted or never made."""
         return self.index.live.get(group_id) or self.txn.row(group_id)
 
-    @property
-    def max_staleness(self) -> int:
-        """η: the learner's staleness limit, at most the configured limit."""
-        return self.index.max_staleness(self.config)
-
     def row(self, group_id: str) -> GroupRow:
         """Returns the row of a live or closed group; raises NotFound if there is none."""
         return self.index.live.get(group_id) or self.txn.existing_row(group_id)

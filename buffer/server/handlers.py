@@ -67,7 +67,6 @@ class WriteHandlers:
             "release_draws": _needs_only_arguments(draws.release_draws),
             "commit": _needs_only_arguments(draws.commit),
             "discard": _needs_only_arguments(draws.discard),
-            "limit_staleness": _needs_only_arguments(learner_version.limit_staleness),
             "set_version": _needs_only_arguments(learner_version.set_version),
             "stats": self._stats,
         }

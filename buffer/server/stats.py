@@ -71,7 +71,7 @@ def collect(
         made=counts["made"],
         evicted=sum(under(counts, "evicted").values()),
         learner_version=progress.version,
-        max_staleness=work.max_staleness,
+        max_staleness=work.config.max_staleness,
         tasks=index.tasks["train", ""],
         disk_bytes=store.disk_bytes,
         free_bytes=store.free_bytes,

@@ -191,14 +191,12 @@ class Progress(Record):
     `newest`: the newest version before the learner went back to a checkpoint, if it did.
     Training leases the `size` tasks of `epoch` in a shuffled order and has leased `position` of
     them. `eval_next`: tasks leased so far, keyed by evaluation tag; `eval_min_version`: the policy
-    version that each tag needs. `staleness_limit`: what the learner lowered max_staleness to, -1
-    if it did not. `replaced`: groups that expired without contrast since the last draw; the next
-    draw names them.
+    version that each tag needs. `replaced`: groups that expired without contrast since the last
+    draw; the next draw names them.
     `closed`: no actor will add groups (buffer.tools.finished_copy).
     """
 
     version: int = 0
-    staleness_limit: int = -1
     epoch: int = 0
     position: int = 0
     size: int = 0

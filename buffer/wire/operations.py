@@ -110,12 +110,6 @@ class Discard(Record):
     cause: str
 
 
-class LimitStaleness(Record):
-    """Set the staleness limit, capped at the configured max_staleness."""
-
-    max_staleness: Integer
-
-
 class SetVersion(Record):
     """Set the version that the learner starts from."""
 
@@ -307,7 +301,6 @@ _ROWS = (
     Operation("release_draws", ReleaseDraws, (Amount,), "writer", keeps_reply=True, learner=True),
     Operation("commit", Commit, (Amount,), "writer", learner=True),
     Operation("discard", Discard, (Amount,), "writer", learner=True),
-    Operation("limit_staleness", LimitStaleness, (Amount,), "writer", learner=True),
     Operation("set_version", SetVersion, (Amount,), "writer", keeps_reply=True, learner=True),
     Operation("query", QueryGroups, (Groups,), "reader"),
     Operation("ledger", GetLedger, (Ids,), "reader"),

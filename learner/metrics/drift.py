@@ -1,6 +1,6 @@
 """The safety meter: measures how far the policy has moved from the policies that sampled its data.
 
-    token sums of each micro-batch ─► metrics of the step, per role ─► rules ─► warn, lower, stop
+    token sums of each micro-batch ─► metrics of the step, per role ─► rules ─► warn, stop
 
 The R³L loss does not correct for this gap, so rules watch it. Log-probabilities and entropies are
 those of the loss's own forward pass.

@@ -59,9 +59,7 @@ class SafetyRule(Section):
     above: float | None = Field(None, description="fires above this value")
     below: float | None = Field(None, description="fires below this value")
     steps: int = Field(1, ge=1, description="steps in a row beyond the threshold before it fires")
-    action: Literal["warn", "lower_staleness", "stop"] = Field(
-        "warn", description="log a warning, lower max_staleness by one, or end the run"
-    )
+    action: Literal["warn", "stop"] = Field("warn", description="log a warning, or end the run")
 
     @model_validator(mode="after")
     def _one_threshold(self) -> Self:

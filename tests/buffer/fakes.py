@@ -140,9 +140,6 @@ class Desk:
     def evict(self, limits):
         return self.do(lambda work: retention.evict(work, limits))
 
-    def limit_staleness(self, limit):
-        return self.do(learner_version.limit_staleness, operations.LimitStaleness(limit)).count
-
     def row(self, group_id):
         with self.store.read() as txn:
             return txn.row(group_id)

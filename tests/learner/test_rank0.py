@@ -56,10 +56,6 @@ class Service:
             raise NotFound("group g404 was evicted", group_id="g404")
         return [explore_group((1.0, 1.0), (None, None), group_id=name) for name in group_ids]
 
-    def limit_staleness(self, limit: int) -> int:
-        self.calls.append(f"limit {limit}")
-        return limit
-
     def stats(self) -> BufferStats:
         actor = ActorMetrics(generated_tokens=10, weight_version=1).numbers() | {"seen_s": 1.0}
         return BufferStats(train={"complete": 2}, drops={"stale": 1}, actors={"a.1": actor})
@@ -232,17 +228,16 @@ def test_a_skipped_batch_is_discarded_and_listed_with_its_groups(
 
 
 def test_a_safety_rule_is_applied_to_the_metrics_of_the_step(
-    calls: list[str], rank: Rank0, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    rank: Rank0, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rules = "[{metric: entropy, below: 1, action: lower_staleness},"
+    rules = "[{metric: entropy, below: 1, action: warn},"
     rules += " {metric: entropy, below: 0.1, action: stop}]"
     rank.meter.rules = load(None, [f"learner.safety={rules}"]).learner.safety
     rank.meter.beyond = [0, 0]
     rank.finish_step(DRAW, 1, StepResult(True, METRICS | {"learner/entropy": 0.5}))
-    assert calls[2:] == ["limit 1"] and not rank.stopped
+    assert not rank.stopped
     rank.finish_step(DRAW, 2, StepResult(True, METRICS | {"learner/entropy": 0.0}))
     assert rank.stop_cause == "entropy 0 is below 0.1" and rank.draw(2) is None
-    assert rank.state(2).max_staleness == rank.max_staleness < 2
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "r3l-notice: safety: entropy 0.5 is below 1 (lower_staleness)"
+    assert said[0] == "r3l-notice: safety: entropy 0.5 is below 1 (warn)"
     assert said[-1] == "r3l-notice: safety: entropy 0 is below 0.1 (stop)"

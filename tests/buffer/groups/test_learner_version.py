@@ -2,8 +2,6 @@
 
 import pytest
 
-from buffer.storage.counts import under
-from buffer.wire import operations
 from r3l.errors import RecordError
 
 
@@ -29,23 +27,6 @@ def test_a_resumed_learner_draws_the_same_batches_again(make_desk, tasks, sample
         desk.commit(draw.draw_id, step)
         again.append(draw.groups)
     assert again == [first[1], first[2], open_draw.groups]
-
-
-def test_a_lowered_staleness_limit_holds_for_leases_and_draws_and_survives_a_restart(
-    make_desk, tasks
-):
-    desk = make_desk(max_staleness=4)
-    desk.add(tasks(8))
-    desk.set_version(1)
-    for _ in range(2):
-        desk.complete(version=1)
-    assert desk.limit_staleness(1) == 1 and desk.limit_staleness(9) == 4
-    desk.limit_staleness(1)
-    desk.reopen()
-    desk.set_version(3)
-    assert isinstance(desk.lease(version=1), operations.Wait)
-    assert desk.draw(2, version=3) is None
-    assert under(desk.index.counts, "drop/group") == {"stale": 2}
 
 
 def test_a_learner_resumed_from_an_older_checkpoint_trains_forgotten_steps_again(desk, tasks):

@@ -75,14 +75,3 @@ def test_a_group_that_never_was_is_not_found(begin):
     assert begin(lambda work: work.find("g0000000009")) is None
     with pytest.raises(NotFound):
         begin(lambda work: work.row("g0000000009"))
-
-
-def test_the_staleness_limit_is_the_lower_one_of_configuration_and_learner(make_desk):
-    desk = make_desk(max_staleness=3)
-    with desk.store.write() as txn:
-        work = UnitOfWork(txn, desk.index, desk.config, desk.now)
-        limits = []
-        for lowered in (-1, 1, 9):
-            work.update_progress(staleness_limit=lowered)
-            limits.append(work.max_staleness)
-    assert limits == [3, 1, 3]

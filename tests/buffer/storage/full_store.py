@@ -84,7 +84,6 @@ def fill(desk):
     desk.add([Task("e0", "workshop", 0), Task("e1", "workshop", 1)], "eval", "step-2", 2)
     whole(2, GroupPlan(1), finished(version=2, reward=1.0))
     desk.lease("c", 2)
-    desk.limit_staleness(2)
 
 
 def contents(store):

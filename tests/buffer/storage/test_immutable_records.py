@@ -73,7 +73,6 @@ def _draws_run_out(desk):
 
 
 def _staleness(desk):
-    desk.limit_staleness(0)
     desk.set_version(9)
     assert desk.draw(1, 9) is None
 

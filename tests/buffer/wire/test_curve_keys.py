@@ -38,7 +38,6 @@ def test_what_decides_about_training_needs_a_learners_key(serve, tmp_path, tasks
     with BufferClient(served.endpoint, keys=actor) as client:
         refused = (
             lambda: client.set_version(7),
-            lambda: client.limit_staleness(0),
             lambda: client.add_tasks(tasks(1)),
             lambda: client.draw(2, 0),
             lambda: client.draw(2, 0, consumer="notebook"),
@@ -55,7 +54,6 @@ def test_what_decides_about_training_needs_a_learners_key(serve, tmp_path, tasks
         with BufferClient(served.endpoint, keys=learner) as training:
             training.add_tasks(tasks(1))
             training.set_version(7)
-            training.limit_staleness(0)
         assert client.lease("a", 7, GroupPlan(1)).task.task_id == "t0"
 
 

@@ -24,7 +24,6 @@ CALLS = [
     calls.release_draws(),
     calls.commit(1, 1, 1),
     calls.discard(1, "nonfinite"),
-    calls.limit_staleness(1),
     calls.set_version(0),
     calls.query(),
     calls.ledger(1),
