@@ -48,8 +48,6 @@ ENVIRONMENTS = {
 }
 FAMILIES = {
     "gym": "envs.adapters.gym:Gymnasium",
-    "gem": "envs.adapters.gem:Gem",
-    "textarena": "envs.adapters.textarena:TextArena",
     "reasoning": "envs.questions.reasoning_gym:Reasoning",
 }
 """`family:member`; the member's name is the constructor's first argument."""

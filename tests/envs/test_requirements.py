@@ -21,8 +21,6 @@ def refusal(name, **options):
     ("name", "module", "extra"),
     [
         ("gym:FrozenLake-v1", "gymnasium", "gym"),
-        ("gem:game:GuessTheNumber-v0", "gem", "gem"),
-        ("textarena:Mastermind-v0", "textarena", "textarena"),
         ("textworld", "textworld", "textworld"),
         ("alfworld", "textworld", "alfworld"),
         ("scienceworld", "scienceworld", "scienceworld"),
