@@ -35,7 +35,7 @@ class NoticeReader:
         ]
 
 
-SOME = 3  # actors that are named individually
+SOME = 3  # actors or causes that are named individually
 
 
 class Startup:
@@ -79,9 +79,26 @@ def step_line(step: StepLine, steps: int) -> str:
         f"step {step.step:>{len(str(steps))}}/{steps}  reward {share('group/reward_mean')}  "
         f"success base {share('group/success_base')} retry {share('group/success_retry')}  "
         f"trigger {share('group/trigger_rate')}  {gained}{_lengths(values, 'group/')}"
-        f"staleness {age:.1f} max {oldest:.0f}  "
+        f"{_agents(values)}staleness {age:.1f} max {oldest:.0f}  "
         f"{values.get('actor/tokens_per_s', 0):.0f} tok/s  {who_waits(values)}"
     )
+
+
+def _agents(values: Mapping[str, float]) -> str:
+    """Formats the agents' calls, if there are agents, and the causes of failed slots."""
+    text = ""
+    if "agent/calls_per_s" in values:
+        running, calls = values.get("agent/running", 0.0), values["agent/calls_per_s"]
+        text = f"agents {running:.0f} with {calls:.1f} calls/s  "
+    causes = _causes({k.removeprefix("group/"): n for k, n in values.items()})
+    return text + (f"failed {causes}  " if causes else "")
+
+
+def _causes(values: Mapping[str, float]) -> str:
+    """Lists the most frequent causes of `failed_<cause>`, with their counts."""
+    failed = {k.removeprefix("failed_"): n for k, n in values.items() if k.startswith("failed_")}
+    often = sorted(failed, key=lambda cause: -failed[cause])[:SOME]
+    return ", ".join(f"{cause} {failed[cause]:.0f}" for cause in often)
 
 
 def who_waits(values: Mapping[str, float]) -> str:
@@ -98,13 +115,8 @@ def eval_line(evaluation: EvalLine) -> str:
     """Formats an evaluation as a line."""
     failed, values = "", evaluation.metrics
     if evaluation.failed:
-        causes = {
-            k.removeprefix("failed_"): n for k, n in values.items() if k.startswith("failed_")
-        }
-        often = sorted(causes, key=lambda cause: -causes[cause])[:3]
-        share = evaluation.failed / max(evaluation.tasks, 1)
-        failed = f", {evaluation.failed} failed ({share:.0%})"
-        failed += ": " * bool(often) + ", ".join(often)
+        share, causes = evaluation.failed / max(evaluation.tasks, 1), _causes(values)
+        failed = f", {evaluation.failed} failed ({share:.0%})" + (f": {causes}" if causes else "")
     return (
         f"eval at step {evaluation.step}: success {evaluation.success:.2f}  "
         f"reward {values['reward']:.2f}  steps {values['steps']:.1f}  {_lengths(values)}"

@@ -53,6 +53,8 @@ from r3l.records import Group, Task
 log = logging.getLogger(__name__)
 
 DRAW_WAIT_S = 2.0
+RATES = {"actor/tokens_per_s": "actor/generated_tokens", "agent/calls_per_s": "agent/calls"}
+"""Rates since the step before, with the counts that they are made of."""
 SAY_S, SAY_LATER_S = 5.0, 60.0
 """Seconds between notices of what a step is waiting for: in the process's first step, and later."""
 
@@ -86,7 +88,7 @@ class Rank0:
         self.truncation = TruncationWarning(config.actor)
         self.meter = SafetyMeter(config.learner.safety)
         self.fingerprints: dict[int, str] = {}
-        self.generated = (time.monotonic(), 0.0)
+        self.reported: tuple[float, dict[str, float]] = (time.monotonic(), {})
         self.counts = Counter[str](hangs=len(RunFolder(run).hangs()))
         self.last_state = RunState(0)
         self.waited_s = 0.0
@@ -315,12 +317,15 @@ class Rank0:
         """Returns the buffer's own metrics and the metrics reported to it by actors."""
         stats = self.client.stats()
         actors = actor_metrics(stats.actors, version)
-        (then, before), now = self.generated, time.monotonic()
-        self.generated = now, actors.get("actor/generated_tokens", 0.0)
-        # The sum is smaller after a restart of the buffer, until every actor has reported again.
-        sampled = max(self.generated[1] - before, 0.0)
-        rate = {"actor/tokens_per_s": sampled / max(now - then, 1e-6)}
-        return buffer_metrics(stats) | actors | rate
+        (then, before), now = self.reported, time.monotonic()
+        self.reported = now, actors
+        # A sum is smaller after a restart of the buffer, until every actor has reported again.
+        rates = {
+            rate: max(actors[total] - before.get(total, 0.0), 0.0) / max(now - then, 1e-6)
+            for rate, total in RATES.items()
+            if total in actors
+        }
+        return buffer_metrics(stats) | actors | rates
 
     def _apply_safety_rules(self, metrics: dict[str, float]) -> None:
         for alarm in self.meter.check(metrics):

@@ -101,6 +101,7 @@ class ActorMetrics:
             "actor/engines_sick_<cause>", "engines", "replaced: their results cannot be right"
         ),
     )
+    agents_running: int = _gauge("agent/running", "agents", "running now", combine="sum")
     agent: Counter[str] = field(
         default_factory=Counter,
         metadata=_summed(

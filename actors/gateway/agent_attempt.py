@@ -88,6 +88,7 @@ class AgentEnvironment:
         whatever the engine raised."""
         session, counts = self.session, self.session.metrics.agent
         self.sessions[session.key] = session
+        session.metrics.agents_running = len(self.sessions)
         counts["attempts"] += 1
         try:
             session.open(task, params)
@@ -100,6 +101,7 @@ class AgentEnvironment:
         finally:
             session.close()
             del self.sessions[session.key]
+            session.metrics.agents_running = len(self.sessions)
         played = await guarded(
             lambda: trajectory(
                 session.tree,

@@ -85,6 +85,7 @@ class Progress:
     learner_idle: float | None = None
     actor_idle: float | None = None
     session_waits: float = 0.0
+    calls_per_s: float | None = None  # of agents, in the last step
 
 
 @dataclass
@@ -220,6 +221,7 @@ def forecast(steps: Sequence[StepLine], planned: int, now: float) -> Progress:
     ]
     learner, actor = (statistics.fmean(shares) if shares else None for shares in idle)
     progress = Progress(last.step, planned, now - last.time, learner_idle=learner, actor_idle=actor)
+    progress.calls_per_s = last.metrics.get("agent/calls_per_s")
     times = [step.time for step in steps[-RECENT - 1 :]]
     if len(times) > 1 and last.step < planned:
         first = steps[-min(len(steps), RECENT + 1)]

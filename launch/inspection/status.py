@@ -53,6 +53,8 @@ def lines(now: Snapshot) -> Iterator[str]:
         f"{state} {count}" for state, count in now.buffer.stats.train.items() if count
     )
     yield f"groups: {groups or 'none'}; a step takes {now.needed}"
+    if agents := _agents(now):
+        yield agents
     if now.leases:
         yield from _leases(now)
     if waiting := list(waits(now)):
@@ -136,6 +138,22 @@ def _actor(actor: Actor, now: Snapshot) -> str:
         f"{actor.requests} requests, weights v{actor.version}"
         + (f" ({behind} behind)" if behind > 0 else "")
         + f", idle {actor.idle_share:.0%}, heard {ago(actor.seen_ago_s)} ago"
+    )
+
+
+def _agents(now: Snapshot) -> str:
+    """Sums up the agents of all actors; "" if the run has none."""
+    actors = [numbers for numbers in now.buffer.stats.actors.values() if "agent_calls" in numbers]
+    if not actors:
+        return ""
+    running, calls = (sum(a.get(n, 0.0) for a in actors) for n in ("agents_running", "agent_calls"))
+    rate = now.progress.calls_per_s
+    drops = now.buffer.stats.slot_drops
+    failed = ", ".join(f"{cause} {count}" for cause, count in sorted(drops.items()))
+    return (
+        f"agents: {running:.0f} running, {calls:,.0f} calls"
+        + ("" if rate is None else f", {rate:.1f} a second in the last step")
+        + f"; failed slots: {failed or 'none'}"
     )
 
 

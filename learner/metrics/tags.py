@@ -102,6 +102,8 @@ ACTOR = (
     ("prefix_hit", "share", "prompt tokens in the prefix cache"),
 )
 
+AGENT = (("calls_per_s", "calls/s", "answered since the step before"),)
+
 LEARNER = (
     ("loss", "loss", "the whole loss"),
     ("loss_penalized", "loss", "policy loss and weighted KL to the reference model"),
@@ -186,7 +188,7 @@ SECTIONS = {
     ),
     "buffer": ("The buffer service, since its store was made unless said otherwise.", BUFFER),
     "actor": ("All actors together; counts since their processes started.", ACTOR),
-    "agent": ("Agents that call the policy over HTTP, if there are any; counts as above.", ()),
+    "agent": ("Agents that call the policy over HTTP, if there are any; counts as above.", AGENT),
     "learner": ("The optimizer step, and the learner's waits and failures.", LEARNER),
     "weights": ("Weights on their way from the learner to the actors.", WEIGHTS),
     "eval": ("Evaluations on held-out tasks, one attempt each, at the evaluated version.", EVAL),

@@ -88,8 +88,17 @@ def test_an_eval_line_shows_failed_tasks_with_share_and_causes_only_if_there_are
     assert eval_line(evaluation(5, tasks=20)) == line + ")"
     assert eval_line(evaluation(5, tasks=20, failed=2)) == line + ", 2 failed (10%))"
     causes = {"failed_environment_hang": 1.0, "failed_environment_KeyError": 4.0}
-    named = ", 5 failed (25%): environment_KeyError, environment_hang)"
+    named = ", 5 failed (25%): environment_KeyError 4, environment_hang 1)"
     assert eval_line(evaluation(5, tasks=20, failed=5, **causes)) == line + named
+
+
+def test_a_step_line_shows_agents_and_the_causes_of_failures_only_if_there_are_any() -> None:
+    agents = {"agent/running": 12.0, "agent/calls_per_s": 3.42}
+    failed = {"group/failed_no_reward": 1.0, "group/failed_agent_exit": 2.0}
+    line = step_line(StepLine(1, agents | failed), 9)
+    assert "agents 12 with 3.4 calls/s  failed agent_exit 2, no_reward 1  staleness" in line
+    line = step_line(StepLine(1, {"agent/running": 0.0}), 9)
+    assert "agents" not in line and "failed" not in line
 
 
 def test_who_waits_is_said_in_words_of_the_field() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,7 +58,8 @@ class Service:
         return [explore_group((1.0, 1.0), (None, None), group_id=name) for name in group_ids]
 
     def stats(self) -> BufferStats:
-        actor = ActorMetrics(generated_tokens=10, weight_version=1).numbers() | {"seen_s": 1.0}
+        metrics = ActorMetrics(generated_tokens=10, weight_version=1, agent=Counter(calls=4))
+        actor = metrics.numbers() | {"seen_s": 1.0}
         return BufferStats(train={"complete": 2}, drops={"stale": 1}, actors={"a.1": actor})
 
 
@@ -177,6 +179,7 @@ def test_a_batch_is_committed_before_its_weights_are_published_and_then_reported
         "actor/generated_tokens": 10.0,
     }
     assert {tag: line[tag] for tag in expected} == expected
+    assert line["actor/tokens_per_s"] / line["agent/calls_per_s"] == pytest.approx(10 / 4)
 
 
 def test_groups_that_were_replaced_in_the_batch_count_in_its_metrics(

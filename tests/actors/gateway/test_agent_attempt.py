@@ -75,6 +75,7 @@ def test_an_unchanged_agent_becomes_a_trajectory_with_its_tape(tmp_path: Path) -
         assert played.extra.reward_parts == {"words": 2.0} and not played.extra.segments
         assert [call.parent for call in read_tape(played.extra.tape)] == [-1, 0]
     assert metrics.agent["attempts"] == 3 and metrics.agent["calls"] == 6
+    assert metrics.agents_running == 0
     assert not left_behind()
 
 
