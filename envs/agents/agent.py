@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -28,6 +29,9 @@ from r3l.rollout.interfaces import EnvSpec
 
 LONGEST_VARIABLE = 120_000
 """Bytes of R3L_TASK; a longer task is left out, because Linux would start no program with it."""
+
+FIELD = re.compile(r"\{(\w+)\}")
+"""A field of the task in a command, such as `{question}`."""
 
 
 class Agent:
@@ -112,7 +116,13 @@ class Agent:
         if len(task.encode()) <= LONGEST_VARIABLE:
             given["R3L_TASK"] = task
         variables = child_environment(given | {"PATH": path} | more)
-        self.process = AgentProcess(starter, argv, self.folder, variables)
+        words = tuple(FIELD.sub(self._field, word) for word in argv)
+        self.process = AgentProcess(starter, words, self.folder, variables)
+
+    def _field(self, found: re.Match[str]) -> str:
+        """Returns a field of the task as text; what is no field stays as it is."""
+        value = self.task.get(found[1], found[0])
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     def _state(self) -> dict[str, Any]:
         """Returns the exit code, None while the process runs, and the last lines it wrote."""

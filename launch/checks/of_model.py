@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from actors.gateway.parsers import reader_of
+from envs.agents.agent_tasks import NAME
 from envs.builtin.policy import builtin_policy, model_path
 from envs.preflight import try_tasks
 from launch.checks.draft import Draft
@@ -28,7 +29,7 @@ def check_model(draft: Draft) -> None:
 
 def check_agent(draft: Draft) -> None:
     """Refuses a chat template or a parser with which an agent's calls cannot be answered."""
-    if "agent" in draft.config.env.names and not draft.options.dry_run:
+    if NAME in draft.config.env.names and not draft.options.dry_run:
         reader_of(draft.chat, draft.config.actor.agent)
 
 
@@ -108,8 +109,9 @@ def foreign_world(config: RunConfig) -> str:
     unknown = next((name for name in config.env.names if name not in known), None)
     if unknown is None:
         return ""
+    small = f"r3l-learner warmup {' '.join(f'--env {n}' for n in config.env.names)} --out runs/warm"
+    remedy = f", or make a small one for it: {small}" if NAME not in config.env.names else ""
     return (
         f"env {unknown}: the shipped policy, which is trained if --model is left out, knows only "
-        f"{', '.join(known)}; give a --model, or make a small one for it: r3l-learner warmup "
-        f"{' '.join(f'--env {name}' for name in config.env.names)} --out runs/warm"
+        f"{', '.join(known)}; give a --model{remedy}"
     )

@@ -45,6 +45,16 @@ def test_a_process_runs_in_a_folder_of_its_own_with_the_task_and_the_variables(
     assert not folder.exists()
 
 
+def test_fields_of_the_task_fill_the_command(tmp_path: Path) -> None:
+    env = made(tmp_path, "import json, sys\nprint(json.dumps(sys.argv[1:]))")
+    env.argv += ("{question}", "--n={n}", "{other}", "{}")
+    env.reset(seed=0, options={"task": {"question": "it's $(3) words", "n": [1, "é"]}})
+    assert json.loads(ended(env, {"start": {}})["stdout"]) == [
+        *("it's $(3) words", '--n=[1, "é"]', "{other}", "{}")
+    ]
+    env.close()
+
+
 def test_the_last_lines_are_there_while_the_process_runs(tmp_path: Path) -> None:
     env = made(tmp_path, "import time\nprint(0.5, flush=True)\ntime.sleep(600)\n")
     env.reset(seed=0)

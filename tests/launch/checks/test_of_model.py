@@ -42,6 +42,11 @@ def test_the_shipped_policy_says_that_it_knows_no_other_world_and_how_to_make_on
     assert line.startswith("r3l-launch: --env countdown: the shipped policy")
     assert "knows only workshop; give a --model" in line
     assert line.endswith("r3l-learner warmup --env countdown --out runs/warm")
+    tasks = run.with_suffix(".jsonl")
+    tasks.write_text('{"id": 1}')
+    options = f'{{"command": "echo 1", "tasks": "{tasks}"}}'
+    line = refused("--run", run, "--env", "agent", f"env.options={options}", "algorithm=grpo")
+    assert line.endswith("knows only workshop; give a --model")
     asked = CliRunner().invoke(main, ["--env", "countdown", "--model", "builtin", "--check"])
     assert asked.exit_code == 0 and "knows only workshop" in asked.output
     assert "shipped policy" not in CliRunner().invoke(main, ["--check"]).output
