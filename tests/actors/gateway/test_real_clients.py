@@ -69,10 +69,11 @@ def answer(prompt: str, params: SampleParams, number: int) -> str:
     return f"I multiply ({number}).\n" + "\n".join([CALL] * (3 if "three of them" in prompt else 1))
 
 
-def run_client(script: Path, tmp_path: Path) -> tuple[Trajectory, Calculator, ActorMetrics]:
+def run_client(command: str, tmp_path: Path) -> tuple[Trajectory, Calculator, ActorMetrics]:
     tasks = tmp_path / "tasks.jsonl"
-    tasks.write_text(json.dumps({"id": 1, "question": "What is 12 times 13?", "answer": 156}))
-    options = {"command": f"python {script}", "tasks": str(tasks), "python": str(PYTHON)}
+    task = {"id": 1, "question": "What is 12 times 13?", "answer": 156, "seed": 3}
+    tasks.write_text(json.dumps(task))
+    options = {"command": command, "tasks": str(tasks), "python": str(PYTHON)}
     config = load(
         None,
         [
@@ -123,7 +124,7 @@ def run_client(script: Path, tmp_path: Path) -> tuple[Trajectory, Calculator, Ac
 def test_a_client_is_trained_on_exactly_what_the_engine_read(
     script: Path, conversations: int | None, rebased: int | None, tmp_path: Path
 ) -> None:
-    played, policy, metrics = run_client(script, tmp_path)
+    played, policy, metrics = run_client(f"python {script}", tmp_path)
     assert played.reward == 1.0, read_tape(played.extra.tape)
     trained = []
     for sequence in played.conversations():
@@ -135,3 +136,9 @@ def test_a_client_is_trained_on_exactly_what_the_engine_read(
     assert metrics.agent["calls"] == len(policy.sampled)  # nothing was sampled twice
     assert conversations in (None, len(played.conversations()))
     assert rebased in (None, metrics.agent["rebased"])
+
+
+def test_a_graph_plays_the_workshop_as_a_function(tmp_path: Path) -> None:
+    played, policy, _ = run_client(f"{EXAMPLES}/workshop_langgraph.py:play", tmp_path)
+    assert played.reward == 0.0 and played.num_steps == len(policy.sampled) >= 5
+    assert not played.extra.segments and "station 0 has" in played.observations[0]
