@@ -108,7 +108,8 @@ class ActorMetrics:
             "agent/<count>",
             "1",
             "of agents: attempts, calls, segments (trained conversations), rebased (conversations "
-            "rendered whole again), tool_parse_failed (replies whose tool call stayed text)",
+            "rendered whole again), tool_parse_failed (replies whose tool call stayed text), taped "
+            "(calls answered from a tape), diverged (retries), restarts (retries from the start)",
         ),
     )
     weights_full_bytes: int = _total("weights/received_full_bytes", "bytes", "of whole chunks")

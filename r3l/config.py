@@ -60,15 +60,6 @@ class RunConfig(Section):
         return self.model_copy(update={"actor": actor})
 
     @model_validator(mode="after")
-    def _agents_are_not_retried(self) -> Self:
-        if "agent" in self.env.names and self.algorithm.build().plan().distilled:
-            raise ValueError(
-                f"env agent: {self.algorithm.name} retries attempts, which an agent's attempts do "
-                "not allow; set algorithm=grpo, or another that does not retry"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _replaced_groups_leave_places(self) -> Self:
         if self.buffer.sampler.replay_no_contrast and not self.algorithm.needs_contrast:
             raise ValueError(

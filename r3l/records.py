@@ -69,7 +69,9 @@ class Task(Record):
 class Segment(Record):
     """A further conversation of an attempt, with the fields of a Trajectory; see `Extra.segments`.
 
-    Its steps before `start` are also in an earlier conversation of the attempt, which trains them.
+    Its steps before `start` are also in an earlier conversation of the attempt, which trains them,
+    or are those of the attempt that it retries. `after` int32 [K]: how many steps of the main
+    conversation were called before each step; empty if not recorded.
     """
 
     token_ids: Int32
@@ -78,9 +80,11 @@ class Segment(Record):
     step_versions: Int32
     step_newest_versions: Int32
     start: Integer = 0
+    after: Int32 = msgspec.field(default_factory=lambda: np.zeros(0, np.int32))
 
     def __post_init__(self) -> None:
         steps = _check_steps(self)
+        _check_array("after", self.after, "int32", (steps if len(self.after) else 0,))
         _check_spans(self.step_spans, len(self.token_ids))
         if not 0 <= self.start < steps:
             raise RecordError(

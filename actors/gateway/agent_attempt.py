@@ -1,7 +1,8 @@
 """Plays attempts: starts the agent, waits for its end, grades it and makes the record.
 
 open a session ─► start the agent ─► calls … ─► it ends, or posts its result, or takes too long
-                                                   │
+   ▲                                               │
+   │ a retry's tape                                │
 record ◄── reward: posted, of the grader, or its last line ◄──┘
 """
 
@@ -19,16 +20,16 @@ from urllib.parse import urlsplit
 from actors.gateway.attempt_record import Outcome, trajectory
 from actors.gateway.parsers import reader_of
 from actors.gateway.session import Session
+from actors.gateway.tape_player import Replays
 from actors.gateway.web_app import WebApp
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
-from r3l.errors import EnvironmentFailed, R3LError
-from r3l.records import LARGEST_REWARD, MOST_PARTS, PART, Task, Trajectory
+from r3l.errors import EnvironmentFailed, R3LError, ReplayDiverged
+from r3l.records import LARGEST_REWARD, MOST_PARTS, PART, AuxSample, Task, Trajectory
 from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.env_calls import guarded, number_of, raised, read_step
-from r3l.rollout.interfaces import Environment, Policy
+from r3l.rollout.interfaces import Environment, Policy, Retry
 from r3l.settings.actor import AgentConfig
-from r3l.views.tape import write_tape
 
 NAME = "agent"
 PARENT_KEY = "R3L_AGENT_KEY"
@@ -53,7 +54,7 @@ async def agents_served(
         yield make_env
         return
     settings, counts = config.actor.agent, metrics or ActorMetrics()
-    reader = reader_of(policy.chat, settings)
+    reader, replays = reader_of(policy.chat, settings), Replays(settings.max_divergences)
     sessions: dict[str, Session] = {}
     app = WebApp(sessions, os.environ.get(PARENT_KEY, ""))
     async with app.served(settings.host, settings.port) as url:
@@ -62,7 +63,8 @@ async def agents_served(
             env = make_env(task)
             if env.spec.name != NAME:
                 return env
-            return AgentEnvironment(env, Session(policy, reader, counts), sessions, url, settings)
+            session = Session(policy, reader, counts, settings.ignore)
+            return AgentEnvironment(env, session, sessions, url, settings, replays)
 
         yield make
 
@@ -78,22 +80,34 @@ class AgentEnvironment:
         sessions: dict[str, Session],
         url: str,
         settings: AgentConfig,
+        replays: Replays,
     ) -> None:
         self.env, self.spec, self.session = env, env.spec, session
         self.sessions, self.url, self.settings = sessions, url, settings
+        self.replays = replays
         self.reset, self.step, self.close = env.reset, env.step, env.close
 
-    async def play_with_agent(self, task: Task, slot: int, params: ParamsOfStep) -> Trajectory:
-        """Plays one attempt. Raises EnvironmentFailed with the causes of docs/agents.md, and
-        whatever the engine raised."""
+    async def play_with_agent(
+        self, task: Task, slot: int, params: ParamsOfStep, retry: Retry | None = None
+    ) -> tuple[Trajectory, AuxSample]:
+        """Plays one attempt. Raises EpisodeError with the causes of docs/agents.md, and whatever
+        the engine raised."""
         session, counts = self.session, self.session.metrics.agent
         self.sessions[session.key] = session
         session.metrics.agents_running = len(self.sessions)
         counts["attempts"] += 1
         try:
-            session.open(task, params)
+            tape = self.replays.player(retry) if retry else None
+            session.open(task, params, tape, retry.guidance if retry else "")
             await guarded(lambda: self.env.reset(seed=task.seed, options=dict(task.options)))
             outcome = await self._outcome()
+            made, shown = await guarded(lambda: self._record(outcome, slot, retry))
+            if retry and tape:
+                self.replays.check(made, retry)
+        except ReplayDiverged as error:
+            counts["diverged"] += 1
+            self.replays.diverged(error)
+            raise
         except R3LError:
             raise
         except Exception as error:  # whatever an agent printed must not end the actor
@@ -102,19 +116,23 @@ class AgentEnvironment:
             session.close()
             del self.sessions[session.key]
             session.metrics.agents_running = len(self.sessions)
-        played = await guarded(
-            lambda: trajectory(
-                session.tree,
-                outcome,
-                role="base",
-                slot=slot,
-                temperature=session.temperature,
-                train=self.settings.train,
-                tape=write_tape(session.taped()),
-            )
+        counts["segments"] += len(made.conversations())
+        counts["restarts"] += bool(retry) and tape is None
+        return made, shown
+
+    def _record(
+        self, outcome: Outcome, slot: int, retry: Retry | None
+    ) -> tuple[Trajectory, AuxSample]:
+        session = self.session
+        return trajectory(
+            session.tree,
+            session.taped(),
+            outcome,
+            slot=slot,
+            temperature=session.temperature,
+            train=self.settings.train,
+            retry=session.pivot if retry else None,
         )
-        counts["segments"] += len(played.conversations())
-        return played
 
     async def _outcome(self) -> Outcome:
         """Plays until the agent has ended, and grades it."""
@@ -133,6 +151,8 @@ class AgentEnvironment:
             raise _failed("agent_timeout", f"the agent took longer than {limit} and was killed")
         if not session.calls:
             raise _failed("agent_no_calls", "the agent made no call; it must use OPENAI_BASE_URL")
+        if session.tape:
+            session.tape.check_met()
         finish = "terminated" if in_time else "truncated"
         if result is None:
             result = await self._graded(state)

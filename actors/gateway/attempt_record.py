@@ -2,20 +2,24 @@
 
 leaves the agent saw ─► chains root → leaf ─► the main one is the trajectory,
                                               the others its segments; each reply trained once
+
+A retry's main conversation is that of its pivot; what it took from its base attempt's tape is not
+trained again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+from msgspec.structs import replace
 
-from actors.gateway.call_tree import CallTree, Node
+from actors.gateway.call_tree import CallTree, Node, system_of
 from r3l.errors import EnvironmentFailed
-from r3l.records import Extra, Role, Segment, Trajectory
-from r3l.rollout.agent_chat import AgentMessage
+from r3l.records import AuxSample, Extra, Int32, Segment, Trajectory
+from r3l.views.tape import TapedCall, write_tape
 
 Train = Literal["main", "all"]
 
@@ -39,13 +43,15 @@ class _Chain:
     logprobs: list[float] = field(default_factory=list)
     steps: list[Node] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
+    nodes: Sequence[Node] = ()
 
     @classmethod
-    def of(cls, nodes: Sequence[Node]) -> _Chain:
-        chain = cls()
+    def of(cls, nodes: Sequence[Node], *, guided: bool = False) -> _Chain:
+        chain = cls(nodes=nodes)
         for node in nodes:
-            chain.ids += node.given
-            chain.logprobs += [0.0] * len(node.given)
+            given = (node.guided if guided else ()) or node.given
+            chain.ids += given
+            chain.logprobs += [0.0] * len(given)
             if node.sample is None:
                 continue
             start, tokens = len(chain.ids), node.sample.token_ids
@@ -68,62 +74,100 @@ class _Chain:
         }
 
 
-def conversations(tree: CallTree, train: Train) -> list[_Chain]:
+def conversations(tree: CallTree, train: Train, pivot: Node | None = None) -> list[_Chain]:
     """Returns the trained conversations of an attempt: the main one, then the others, newest first.
-    With `train` main, only those with the first call's system prompt and tools."""
-    leaves = [leaf for leaf in tree.leaves() if any(not n.constrained for n in leaf.chain())]
-    if not leaves:
-        return []
-    first = _kind(tree.nodes[0])
-    ordered = sorted(leaves, key=lambda leaf: (_kind(leaf) == first, tree.nodes.index(leaf)))[::-1]
-    kept = [leaf for leaf in ordered if train == "all" or _kind(leaf) == first]
-    return [_Chain.of(leaf.chain()) for leaf in kept or ordered[:1]]
+    With `train` main, only those with the first call's system prompt and tools. The main one has
+    the call `pivot`, if there is one."""
+    chains = [leaf.chain() for leaf in tree.leaves()]
+    chains = [chain for chain in chains if any(not node.constrained for node in chain)]
+    first = tree.nodes[0].kind if tree.nodes else None
+
+    def order(chain: list[Node]) -> tuple[bool, bool, int]:
+        return pivot in chain, chain[-1].kind == first, tree.nodes.index(chain[-1])
+
+    ordered = sorted(chains, key=order, reverse=True)
+    kept = [chain for chain in ordered if train == "all" or chain[-1].kind == first]
+    return [_Chain.of(chain) for chain in kept or ordered[:1]]
 
 
 def trajectory(
     tree: CallTree,
+    calls: Sequence[TapedCall],
     outcome: Outcome,
     *,
-    role: Role,
     slot: int,
     temperature: float,
     train: Train,
-    tape: bytes = b"",
-) -> Trajectory:
-    """Returns an attempt as a record.
+    retry: Node | None = None,
+) -> tuple[Trajectory, AuxSample]:
+    """Returns an attempt as a record, and its main conversation as the policy saw it, with the
+    guidance.
 
+    `calls`: the tape, in the order of the tree; `retry`: the pivot, if the attempt is a retry.
     Raises EnvironmentFailed if there is no call to train.
     """
-    main, *others = _trained_once(conversations(tree, train))
-    chain, _ = main
+    taped = {id(node) for node in tree.nodes if node.taped} if retry else set[int]()
+    (chain, pivot), *others = kept = _trained_once(conversations(tree, train, retry), taped)
+    where = {id(n): c for c in reversed(range(len(kept))) for n in kept[c][0].nodes}
+    tape = [
+        replace(
+            call,
+            conversation=where.get(id(node), -1),
+            trained=call.trained and id(node) not in taped,
+        )
+        for call, node in zip(calls, tree.nodes, strict=True)
+    ]
+    order = {id(node): number for number, node in enumerate(tree.nodes)}
     decode = tree.chat.chat.text
     nodes = chain.steps
-    return Trajectory(
-        role=role,
+    made = Trajectory(
+        role="distilled" if retry else "base",
         slot=slot,
         **chain.arrays(),
         step_seconds=np.array([node.seconds for node in nodes], np.float32),
         reward=outcome.reward,
-        system=_system(nodes[0].root.messages),
+        system=system_of(nodes[0].root.messages),
         observations=(*map(_observation, nodes), outcome.feedback),
         actions=tuple(decode(node.sample.token_ids) for node in nodes if node.sample),
+        parent=slot if retry else -1,
+        pivot=pivot if retry else -1,
         finish=outcome.finish,
         feedback=outcome.feedback,
         temperature=temperature,
         extra=Extra(
             reward_parts=outcome.parts,
             step_cut=np.array([_cut(node) for node in nodes], np.bool_),
-            segments=tuple(Segment(**each.arrays(), start=start) for each, start in others),
-            tape=tape,
+            segments=tuple(
+                Segment(**each.arrays(), start=start, after=_after(each, order, chain))
+                for each, start in others
+            ),
+            tape=write_tape(tape),
         ),
     )
+    return made, _as_shown(chain, pivot)
 
 
-def _trained_once(chains: Sequence[_Chain]) -> list[tuple[_Chain, int]]:
+def _after(chain: _Chain, order: Mapping[int, int], main: _Chain) -> Int32:
+    """Counts the main conversation's steps that were called before each step of another."""
+    called = [order[id(node)] for node in main.steps]
+    mine = [order[id(node)] for node in chain.steps]
+    return np.searchsorted(called, mine).astype(np.int32)
+
+
+def _as_shown(chain: _Chain, pivot: int) -> AuxSample:
+    """Makes the sample of a conversation with its guidance; it trains the steps from the pivot."""
+    shown = _Chain.of(chain.nodes, guided=True)
+    mask = np.zeros(len(shown.ids), np.bool_)
+    for start, end in shown.spans[pivot:]:
+        mask[start:end] = True
+    return AuxSample("retry", np.array(shown.ids, np.int32), mask)
+
+
+def _trained_once(chains: Sequence[_Chain], known: set[int]) -> list[tuple[_Chain, int]]:
     """Returns each conversation that has a step of its own, with the number of steps before it
-    that an earlier conversation trains. Raises EnvironmentFailed if there is none."""
-    known: set[int] = set()
-    kept = []
+    that an earlier conversation trains, or that are `known` from another attempt. Raises
+    EnvironmentFailed if there is none."""
+    known, kept = set(known), []
     for chain in chains:
         start = sum(id(node) in known for node in chain.steps)  # shared steps come first
         if start < len(chain.steps):
@@ -136,15 +180,6 @@ def _trained_once(chains: Sequence[_Chain]) -> list[tuple[_Chain, int]]:
             cause="agent_no_calls",
         )
     return kept
-
-
-def _kind(node: Node) -> tuple[str, str]:
-    return _system(node.root.messages), node.root.tools
-
-
-def _system(messages: Sequence[AgentMessage]) -> str:
-    shown = [str(m.get("content") or "") for m in messages if m["role"] == "system"]
-    return "\n".join(shown)
 
 
 def _observation(node: Node) -> str:

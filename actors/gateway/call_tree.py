@@ -29,7 +29,8 @@ class Node:
     """One call. `messages`: new since the parent; `given`: the ids that they added, from the end
     of the parent's reply to the invitation. `tools`: of the request, as canonical text.
     `constrained`: a grammar shaped the reply, so it is read but not trained. `seen`: whether the
-    agent received the reply."""
+    agent received the reply. `taped`: whether the reply is that of an earlier attempt. `guided`:
+    what the policy reads instead of `given`, if it is shown guidance here."""
 
     parent: Node | None
     messages: Block
@@ -40,6 +41,8 @@ class Node:
     constrained: bool = False
     seen: bool = False
     seconds: float = 0.0
+    taped: bool = False
+    guided: tuple[int, ...] = ()
 
     def chain(self) -> list[Node]:
         """Returns the calls from the root to this one."""
@@ -49,11 +52,11 @@ class Node:
             node = node.parent
         return chain[::-1]
 
-    def context(self) -> list[int]:
-        """Returns all the ids that the engine reads for this call."""
+    def context(self, *, guided: bool = False) -> list[int]:
+        """Returns all the ids that the engine reads for this call, `guided`: with guidance."""
         ids: list[int] = []
         for node in self.chain():
-            ids += node.given
+            ids += (node.guided if guided else ()) or node.given
             if node is not self and node.sample is not None:
                 ids += node.sample.token_ids
         return ids
@@ -61,6 +64,11 @@ class Node:
     @property
     def root(self) -> Node:
         return self.chain()[0]
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """The system prompt and the tools of its conversation."""
+        return system_of(self.root.messages), self.root.tools
 
 
 @dataclass
@@ -75,16 +83,35 @@ class CallTree:
         refuses its messages."""
         shown = canonical_tools(tools)
         parent, new = self._place(messages, shown)
-        if parent is None:
-            given = self.chat.open(for_template(messages), tools)
-        else:
-            assert parent.sample is not None and parent.reply is not None  # only these match
-            calls = [(call["id"], call["function"]["name"]) for call in parent.reply.calls]
-            closing = self.chat.chat.close(parent.sample.token_ids)
-            given = (*closing, *self.chat.following(calls, for_template(new)))
-        node = Node(parent, tuple(new), shown, given)
+        node = Node(parent, tuple(new), shown, self._encoded(parent, new, tools))
         self.nodes.append(node)
         return node
+
+    def guide(self, node: Node, tools: Sequence[Tool], guidance: str) -> None:
+        """Show the policy guidance in a call of the first call's kind, unless an earlier call of
+        its conversation shows it: in the system prompt of a new conversation, or as one more
+        message in one that has begun."""
+        if node.kind != self.nodes[0].kind or any(each.guided for each in node.chain()):
+            return
+        messages = list(node.messages)
+        if node.parent is not None:
+            messages.append({"role": self.chat.chat.guide, "content": guidance})
+        elif messages[0]["role"] == "system":
+            messages[0] = messages[0] | {"content": f"{messages[0]['content']}\n{guidance}"}
+        else:
+            messages.insert(0, {"role": "system", "content": guidance})
+        node.guided = self._encoded(node.parent, messages, tools)
+
+    def _encoded(
+        self, parent: Node | None, new: Sequence[AgentMessage], tools: Sequence[Tool]
+    ) -> tuple[int, ...]:
+        """Returns the ids that a call's new messages add."""
+        if parent is None:
+            return self.chat.open(for_template(new), tools)
+        assert parent.sample is not None and parent.reply is not None  # only these are continued
+        calls = [(call["id"], call["function"]["name"]) for call in parent.reply.calls]
+        closing = self.chat.chat.close(parent.sample.token_ids)
+        return (*closing, *self.chat.following(calls, for_template(new)))
 
     def leaves(self) -> list[Node]:
         """Returns the ends of the conversations whose replies the agent received."""
@@ -107,6 +134,7 @@ class CallTree:
                 if any(node.parent is parent for parent in front)
                 and (node.parent is not None or node.tools == tools)
                 and [*map(_key, node.messages)] == [*map(_key, block)]
+                and node.sample is not None
                 and node.reply is not None
                 and same_reply(node.reply, reply)
             ]
@@ -115,6 +143,12 @@ class CallTree:
         # Equal conversations may be sampled more than once: the agent's ids tell them apart.
         best = max(reversed(front), key=lambda node: _likeness(node, earlier))
         return best, new if best is not None else messages
+
+
+def system_of(messages: Sequence[AgentMessage]) -> str:
+    """Returns the system prompt of a conversation."""
+    shown = [str(m.get("content") or "") for m in messages if m["role"] == "system"]
+    return "\n".join(shown)
 
 
 def _blocks(messages: Sequence[AgentMessage]) -> list[tuple[Block, AgentMessage | None]]:

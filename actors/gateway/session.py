@@ -3,7 +3,10 @@
 request ─► the same as one before? ── yes ─► that one's answer, sampled once
                    │ no
                    ▼
-           the tree: tokens to read ─► policy.sample ─► reply
+           the tree: tokens to read ─► on the tape of an earlier attempt? ── yes ─► its reply
+                                                       │ no
+                                                       ▼
+                                                policy.sample ─► reply
 """
 
 from __future__ import annotations
@@ -11,14 +14,23 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from actors.gateway.call_tree import CallTree, Node
 from actors.gateway.chat_completions import AgentRequest, Answer, Refused, bad, write
-from actors.gateway.parsers import ReplyReader
+from actors.gateway.parsers import Reply, ReplyReader
+from actors.gateway.tape_player import Recorded, TapePlayer, digest_of
 from r3l.actor_metrics import ActorMetrics
-from r3l.errors import EngineDead, EpisodeError, R3LError, RequestRefused, UserError
+from r3l.errors import (
+    EngineDead,
+    EpisodeError,
+    R3LError,
+    ReplayDiverged,
+    RequestRefused,
+    UserError,
+)
 from r3l.records import Task
 from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.interfaces import Policy, SampleParams
@@ -47,9 +59,18 @@ class Session:
 
     task: Task
     params: ParamsOfStep
+    tape: TapePlayer | None = None
+    guidance = ""
 
-    def __init__(self, policy: Policy, reader: ReplyReader, metrics: ActorMetrics) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        reader: ReplyReader,
+        metrics: ActorMetrics,
+        ignore: Sequence[str] = (),
+    ) -> None:
         self.policy, self.reader, self.metrics = policy, reader, metrics
+        self.ignore = ignore
         self.key, self.id = secrets.token_urlsafe(24), secrets.token_hex(16)
         self.tree = CallTree(reader.chat)
         self.calls: list[_Call] = []
@@ -60,9 +81,17 @@ class Session:
         self.changed = asyncio.Event()
         self._newest: dict[str, _Call] = {}
 
-    def open(self, task: Task, params: ParamsOfStep) -> None:
-        """Begin an attempt at a task. `params`: the sampling parameters of call k."""
+    def open(
+        self,
+        task: Task,
+        params: ParamsOfStep,
+        tape: TapePlayer | None = None,
+        guidance: str = "",
+    ) -> None:
+        """Begin an attempt at a task. `params`: the sampling parameters of call k; `tape`: answers
+        calls instead of the policy; `guidance`: shown to the policy in what it samples."""
         self.task, self.params, self.began = task, params, time.monotonic()
+        self.tape, self.guidance = tape, guidance
 
     def sampling(
         self, request: AgentRequest, digest: str, dialect: str, *, again: bool
@@ -103,6 +132,11 @@ class Session:
         """Returns all calls of the attempt."""
         return [self._taped(call) for call in self.calls]
 
+    @property
+    def pivot(self) -> Node:
+        """The call from which a retry samples: the first one, or that on the tape."""
+        return (self.tape and self.tape.pivot_node) or self.tree.nodes[0]
+
     def _check_open(self) -> None:
         if self.over:
             raise Refused(400, "attempt_is_over", "this attempt has ended; no call is answered")
@@ -119,15 +153,25 @@ class Session:
             self.reader.check(request.tools, request.choice)
             params, constrained = self._sampling(request)
             node = self.tree.add(request.messages, request.tools)
+            node.constrained = constrained
+            canonical = digest_of(request, self.ignore)
+            recorded = self.tape and self.tape.take(canonical, request, node)
+            if recorded is None and self.guidance:
+                self.tree.guide(node, request.tools, self.guidance)
         except UserError as error:
             raise Refused(400, "invalid_request_error", str(error)) from None
-        node.constrained = constrained
+        except ReplayDiverged as error:
+            self._fail(error)
+            raise Refused(400, "replay_diverged", str(error)) from None
         self.metrics.agent["calls"] += 1
         self.metrics.agent["rebased"] += node.parent is None and len(self.tree.nodes) > 1
-        sampling = asyncio.create_task(self._sample(node, request, params))
+        answering = (
+            self._repeat(node, recorded) if recorded else self._sample(node, request, params)
+        )
+        sampling = asyncio.create_task(answering)
         sampling.add_done_callback(lambda task: task.cancelled() or task.exception())
         tools = tuple(tool["function"]["name"] for tool in request.tools)
-        call = _Call(tools, request.asked, node, digest, dialect, time.monotonic(), sampling)
+        call = _Call(tools, request.asked, node, canonical, dialect, time.monotonic(), sampling)
         self.calls.append(call)
         self._newest[digest] = call
         return call
@@ -145,8 +189,14 @@ class Session:
         stop = (*own.stop, *request.stop)
         return replace(own, max_tokens=budget, stop=stop, **grammar), bool(grammar)
 
+    async def _repeat(self, node: Node, recorded: Recorded) -> Answer:
+        """Answers from the tape."""
+        self.metrics.agent["taped"] += 1
+        reply, call = recorded.reply_on(node), recorded.call
+        return self._written(node, reply, call.finish, call.read, call.tokens)
+
     async def _sample(self, node: Node, request: AgentRequest, params: SampleParams) -> Answer:
-        context, began = node.context(), time.monotonic()
+        context, began = node.context(guided=True), time.monotonic()
         try:
             sample = await self.policy.sample(context, params)
         except EngineDead as error:
@@ -170,13 +220,12 @@ class Session:
         reply = self.reader.read(sample.token_ids, request.tools, request.choice, params.stop)
         self.metrics.agent["tool_parse_failed"] += reply.broken
         node.sample, node.reply, node.seconds = sample, reply, time.monotonic() - began
-        return write(
-            reply,
-            self.tree.nodes.index(node),
-            cut=sample.finish_reason != "stop",
-            read=len(context),
-            sampled=len(sample.token_ids),
-        )
+        read = len(node.context())  # without guidance, which the agent must not notice
+        return self._written(node, reply, sample.finish_reason, read, len(sample.token_ids))
+
+    def _written(self, node: Node, reply: Reply, finish: str, read: int, sampled: int) -> Answer:
+        number = self.tree.nodes.index(node)
+        return write(reply, number, cut=finish != "stop", read=read, sampled=sampled)
 
     def _fail(self, error: R3LError) -> None:
         self.problem = self.problem or error
@@ -197,5 +246,6 @@ class Session:
             began=call.began - self.began,
             seconds=node.seconds,
             tokens=len(node.sample.token_ids) if node.sample else 0,
+            read=len(node.context()),
             trained=not node.constrained and node.seen,
         )

@@ -26,6 +26,7 @@ from envs.agents.agent_tasks import NAME, read_tasks
 from envs.base import TaskSource
 from r3l.errors import UserError
 from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.prompts import Prompts
 
 LONGEST_VARIABLE = 120_000
 """Bytes of R3L_TASK; a longer task is left out, because Linux would start no program with it."""
@@ -39,7 +40,8 @@ class Agent:
     task, or the URL of a server that plays it (envs.agents.remote_agent); `python`: its
     interpreter; `tasks`: a file with one JSON object a line; `reward`: `file.py:function`, called
     with the task, the calls and the agent's folder; if left out, the agent posts its reward or
-    prints it as its last line; `workspace`: a folder that is copied into the agent's own."""
+    prints it as its last line; `workspace`: a folder that is copied into the agent's own;
+    `prompts`: texts that replace those of r3l/rollout/prompts, by name."""
 
     once = True  # its process and folder end with the attempt, however that ends
 
@@ -51,8 +53,14 @@ class Agent:
         reward: str = "",
         python: str = "",
         workspace: str = "",
+        prompts: dict[str, str] | None = None,
     ) -> None:
-        self.spec = EnvSpec(NAME, "", max_steps=256, max_response_tokens=1024)
+        try:
+            Prompts(prompts)
+        except ValueError as error:
+            raise UserError(f"env agent: prompts: {error}") from None
+        own = prompts or {}
+        self.spec = EnvSpec(NAME, "", max_steps=256, max_response_tokens=1024, prompts=own)
         self.starter, self.argv = starter_of(command, python)
         self.grader = starter_of_function("reward", reward, python) if reward else ()
         if workspace and not Path(workspace).expanduser().is_dir():

@@ -28,7 +28,8 @@ def play(task):
         observation, reward, terminated, truncated, _ = world.step(reply["content"])
         right += observation.startswith("it fits")
         ended = terminated or truncated
-    return {"reward": right / stations, "parts": {"success": reward}}
+    feedback = f"{observation}\n{world.feedback()}"
+    return {"reward": right / stations, "parts": {"success": reward}, "feedback": feedback}
 
 
 def ask(messages):

@@ -22,6 +22,7 @@ from buffer.storage.store import Store
 from buffer.storage.store_path import store_path
 from buffer.tools import store_reads
 from buffer.tools.rewrite import put_group, rewritten
+from envs.agents.agent_tasks import NAME
 from envs.isolation.pool import environments_of_all
 from r3l import config as configuration
 from r3l.config import RunConfig
@@ -92,6 +93,11 @@ def regrade(
 ) -> Tally:
     """Writes a store to `out` with the rewards of `config.env`. Calls `say` with a line for every
     attempt left out. If it raises UserError, nothing has been written."""
+    if NAME in config.env.names:
+        raise UserError(
+            f"env {NAME}: cannot be regraded, because what an agent made in its folder is not "
+            "stored; play the tasks again"
+        )
     source = Store(folder, read_only=True)
     try:
         regrader = Regrader(config, drop_diverged=drop_diverged, say=say)

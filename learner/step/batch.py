@@ -241,13 +241,16 @@ def _policy_rows(
         further = [
             _attempt_row(
                 each,
-                each.responses_from(each.extra.start),
+                own,
                 advantage=float(advantages[i]),
+                distilled=row.distilled,
                 weight=weight,
                 replayed=row.replayed,
                 fresh=_sampled_at(each, version),
             )
-            for each in attempt.conversations()[1:]
+            for each, own in zip(
+                attempt.conversations()[1:], credit.further_masks(attempt, masks[i]), strict=True
+            )
         ]
         counted.append(([row, *further], lengths[i], name))
     return counted

@@ -45,6 +45,21 @@ def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) ->
     return masks
 
 
+def further_masks(trajectory: Trajectory, mask: Bool) -> list[Bool]:
+    """Returns the credit masks of an attempt's further conversations. `mask`: that of its main one;
+    what was called before its first trained step belongs to the prefix of its retry."""
+    if not trajectory.extra.segments:
+        return []
+    first = int(np.argmax(mask[trajectory.step_spans[:, 0]]))
+    retried = first > 0 and trajectory.role == "base"
+    return [
+        each.responses_from(max(segment.start, retried and int((segment.after <= first).sum())))
+        for segment, each in zip(
+            trajectory.extra.segments, trajectory.conversations()[1:], strict=True
+        )
+    ]
+
+
 def by_step(values: npt.ArrayLike, trajectory: Trajectory) -> npt.NDArray[np.float64]:
     """Spreads `values` [K] of the steps over their response tokens: float64 [L], 0 elsewhere."""
     steps, tokens = np.asarray(values, np.float64), np.zeros(len(trajectory.token_ids))
@@ -63,8 +78,8 @@ def lengths(
     if normalize in ("attempt", "group"):
         masks = [trajectory.responses_from(trajectory.extra.start) for trajectory in trajectories]
     further = [
-        sum(int(each.responses_from(each.extra.start).sum()) for each in t.conversations()[1:])
-        for t in trajectories
+        sum(int(own.sum()) for own in further_masks(trajectory, mask))
+        for trajectory, mask in zip(trajectories, masks, strict=True)
     ]
     return [int(mask.sum()) + more for mask, more in zip(masks, further, strict=True)]
 

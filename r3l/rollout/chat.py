@@ -96,10 +96,10 @@ class ChatFormat:
     def guidance(self, content: str) -> tuple[int, ...]:
         """Encodes a guidance message after a user's message. It is a system message, or a user
         message if the template allows no system message there."""
-        message = {"role": self._guide, "content": content}
+        message = {"role": self.guide, "content": content}
         return self.encode(
             self._after_user(message)
-            or self._turn(self._guide, content).removeprefix(self._reply_tail)
+            or self._turn(self.guide, content).removeprefix(self._reply_tail)
         )
 
     def close(self, response: Sequence[int]) -> tuple[int, ...]:
@@ -152,7 +152,7 @@ class ChatFormat:
         return _NOTE in text and later.startswith(text) and not self._is_reply(text)
 
     @cached_property
-    def _guide(self) -> str:
+    def guide(self) -> str:
         """Returns the role of a message between a user's and a reply: "system" if the template
         writes it there and after a reply as a message, not as a reply; else "user"."""
         note = {"role": "system", "content": _NOTE}

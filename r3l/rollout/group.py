@@ -39,7 +39,14 @@ from r3l.records import (
 from r3l.rollout import reflection
 from r3l.rollout.attempt import Attempt, ParamsOfStep, Tokens, branch, play, start
 from r3l.rollout.env_calls import guarded
-from r3l.rollout.interfaces import Environment, EnvSpec, PlayedByAgent, Policy, SampleParams
+from r3l.rollout.interfaces import (
+    Environment,
+    EnvSpec,
+    PlayedByAgent,
+    Policy,
+    Retry,
+    SampleParams,
+)
 from r3l.rollout.prompts import Prompts
 
 log = logging.getLogger(__name__)
@@ -130,7 +137,7 @@ class _Explorer:
                 temperature = self.config.actor.temperature
                 params = self._step_params(env.spec, "base", slot, temperature)
                 if isinstance(env, PlayedByAgent):
-                    played = await env.play_with_agent(self.task, slot, params)
+                    played, _ = await env.play_with_agent(self.task, slot, params)
                     return SlotResult("base", slot, "done", trajectory=played)
                 attempt = await start(self.task, self.policy.chat, env)
                 await play(attempt, self.policy, env, params)
@@ -215,17 +222,22 @@ class _Explorer:
     async def _retry(
         self, slot: int, base: Trajectory, diagnosis: Diagnosis, env: Environment
     ) -> SlotResult:
-        pivot, chat = diagnosis.pivot, self.policy.chat
-        played = self.played.get(slot)
-        attempt = await branch(base, pivot, self.task, chat, env, diagnosis.guidance, played)
-        guided_from = len(attempt.shown.ids)
+        pivot, chat, guidance = diagnosis.pivot, self.policy.chat, diagnosis.guidance
         params = self._step_params(env.spec, "distilled", slot, base.temperature)
-        await play(attempt, self.policy, env, params)
-        retry = attempt.trajectory("distilled", slot, parent=slot, pivot=pivot)
+        if isinstance(env, PlayedByAgent):
+            asked = Retry(base, pivot, guidance)
+            retry, guided = await env.play_with_agent(self.task, slot, params, asked)
+        else:
+            played = self.played.get(slot)
+            attempt = await branch(base, pivot, self.task, chat, env, guidance, played)
+            guided_from = len(attempt.shown.ids)
+            await play(attempt, self.policy, env, params)
+            retry = attempt.trajectory("distilled", slot, parent=slot, pivot=pivot)
+            guided = _guided_suffix(attempt, guided_from)
         aux: tuple[AuxSample, ...] = ()
         strict = self.exploration.verified_requires_success
         if self.exploration.aux and verified(base, retry, requires_success=strict):
-            aux = (_reflection_sample(diagnosis), _guided_suffix(attempt, guided_from))
+            aux = (_reflection_sample(diagnosis), guided)
         return _resolved(slot, "done", diagnosis.thought, aux, retry)
 
     def _step_params(self, spec: EnvSpec, role: str, slot: int, temperature: float) -> ParamsOfStep:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from r3l.errors import UserError
-from r3l.records import Task, Trajectory
+from r3l.records import AuxSample, Task, Trajectory
 from r3l.rollout.chat import ChatFormat
 from r3l.text import plain_value
 
@@ -124,12 +124,27 @@ class Environment(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True)
+class Retry:
+    """A retry of a recorded attempt from its step `pivot`. `guidance`: shown to the policy from
+    there on."""
+
+    base: Trajectory
+    pivot: int
+    guidance: str
+
+
 @runtime_checkable
 class PlayedByAgent(Protocol):
     """An environment whose attempts an agent plays: it calls the policy itself."""
 
     async def play_with_agent(
-        self, task: Task, slot: int, params: Callable[[int], SampleParams]
-    ) -> Trajectory:
-        """Plays one attempt. `params`: the sampling parameters of call k. Raises EpisodeError, and
+        self,
+        task: Task,
+        slot: int,
+        params: Callable[[int], SampleParams],
+        retry: Retry | None = None,
+    ) -> tuple[Trajectory, AuxSample]:
+        """Plays one attempt, or one retry. Returns it, and its own responses in the context that
+        the policy saw. `params`: the sampling parameters of call k. Raises EpisodeError, and
         EngineDead if the engine is gone."""

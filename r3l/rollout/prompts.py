@@ -81,7 +81,7 @@ def attempt_steps(attempt: Trajectory) -> str:
         lines.append(f"step {step} sees: {attempt.observations[step]}")
         lines.append(f"step {step} does: {action}")
     lines.append(f"end sees: {attempt.observations[-1]}")
-    if attempt.feedback:
+    if attempt.feedback not in ("", attempt.observations[-1]):
         lines.append(attempt.feedback)
     return "\n".join(lines)
 

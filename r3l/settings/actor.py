@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from r3l.settings.section import Section
 
@@ -27,11 +28,30 @@ class AgentConfig(Section):
         description="conversations of an attempt that are trained: those with the system prompt "
         "and the tools of its first call, or all",
     )
+    ignore: tuple[str, ...] = Field(
+        (), description="regular expressions of text that may differ when an attempt is replayed"
+    )
+    max_divergences: int = Field(
+        3,
+        ge=0,
+        description="retries in a row whose replay diverges, after which retries restart their "
+        "attempt; 0: all do",
+    )
     host: str = Field(
         "127.0.0.1",
         description="address on which agents reach the actor; 0.0.0.0: by the machine's name",
     )
     port: int = Field(0, ge=0, lt=1 << 16, description="port on that address; 0: any free one")
+
+    @field_validator("ignore")
+    @classmethod
+    def _compiles(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern!r}: not a regular expression ({error})") from None
+        return patterns
 
 
 class ActorConfig(Section):

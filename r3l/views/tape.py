@@ -1,9 +1,13 @@
-"""The tape of an attempt: every call that its agent made, as compressed JSON."""
+"""The tape of an attempt: every call that its agent made, as compressed JSON.
+
+Two tapes are equal up to the first call whose digests differ; `first_difference` shows it.
+"""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -13,15 +17,19 @@ from r3l.records import Record
 
 LIMIT = 512 << 10  # bytes of a compressed tape; a group has many of them
 UNPACKED = 256 << 20
+NEAR = 40  # characters shown before and after a difference
 
 
 class TapedCall(Record):
     """One call of an agent.
 
-    `digest`: of the request's body. `parent`: the earlier call whose conversation it continues, -1
-    for a new conversation. `messages`: the new ones since `parent`. `reply`: the message that the
-    agent got. `asked`: the agent's sampling parameters, which r3l did not use. `began`: seconds
-    after the attempt's start; `seconds`: duration. `trained`: whether its reply is trained.
+    `digest`: of the request, equal for requests with the same meaning. `parent`: the earlier call
+    whose conversation it continues, -1 for a new conversation. `messages`: the new ones since
+    `parent`. `reply`: the message that the agent got; {} if it got none. `asked`: the agent's
+    sampling parameters, which r3l did not use. `began`: seconds after the attempt's start;
+    `seconds`: duration. `tokens`: of the reply, after the `read` tokens that the policy was shown.
+    Both are in the attempt's conversation of the number `conversation`; -1: the record does not
+    have them. `trained`: whether its reply is trained.
     """
 
     dialect: str
@@ -35,6 +43,8 @@ class TapedCall(Record):
     began: float = 0.0
     seconds: float = 0.0
     tokens: int = 0
+    read: int = 0
+    conversation: int = -1
     trained: bool = True
 
 
@@ -56,3 +66,48 @@ def read_tape(tape: bytes) -> list[TapedCall]:
         return msgspec.json.decode(text, type=list[TapedCall])
     except (zlib.error, msgspec.MsgspecError) as error:
         raise RecordError(f"the tape of an attempt cannot be read ({error})") from None
+
+
+def messages_of(calls: Sequence[TapedCall], number: int) -> list[dict[str, Any]]:
+    """Returns all messages of the request of a call."""
+    messages: list[dict[str, Any]] = []
+    while number >= 0:
+        call = calls[number]
+        messages[:0] = call.messages
+        number = call.parent
+        if number >= 0:
+            messages.insert(0, calls[number].reply)
+    return messages
+
+
+def first_difference(expected: Sequence[TapedCall], got: Sequence[TapedCall]) -> str:
+    """Names the first call in which two tapes differ, and what differs; "" if they are equal."""
+    for number, (one, other) in enumerate(zip_longest(expected, got)):
+        if one is None or other is None:
+            return f"call {number}: made in one attempt alone"
+        if one.digest != other.digest:
+            shown = difference(messages_of(expected, number), messages_of(got, number))
+            return f"call {number}: {shown}"
+    return ""
+
+
+def difference(expected: Sequence[dict[str, Any]], got: Sequence[dict[str, Any]]) -> str:
+    """Names the first message in which two requests differ, and shows where."""
+    for number, (one, other) in enumerate(zip_longest(expected, got)):
+        before, after = _shown(one), _shown(other)
+        if before == after:
+            continue
+        pairs = zip(before, after, strict=False)
+        at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(before), len(after)))
+        where = slice(max(0, at - NEAR), at + NEAR)
+        return f"message {number} has {after[where]!r} instead of {before[where]!r}"
+    return "the messages are equal, but not its tools or parameters"
+
+
+def _shown(message: dict[str, Any] | None) -> str:
+    """Writes what a message says, without the ids of tool calls."""
+    if message is None:
+        return "no message"
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    made = [f"{call['name']}({call['arguments']})" for call in calls]
+    return " ".join([f"{message['role']}:", (message.get("content") or "").strip(), *made])

@@ -15,6 +15,7 @@ import pytest
 
 from actors.gateway import agent_attempt
 from actors.gateway.agent_attempt import AgentEnvironment, agents_served, outcome_of
+from actors.gateway.tape_player import Replays
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
 from r3l.actor_metrics import ActorMetrics
@@ -230,7 +231,7 @@ def test_a_users_proxy_exceptions_are_kept(tmp_path: Path, monkeypatch: pytest.M
     session = SimpleNamespace(key="k", id="i")
     env = SimpleNamespace(spec=None, reset=None, step=None, close=None)
     attempt = AgentEnvironment(
-        cast(Any, env), cast(Any, session), {}, f"http://{settings.host}:1", settings
+        cast(Any, env), cast(Any, session), {}, f"http://{settings.host}:1", settings, Replays(3)
     )
     given = attempt._variables()
     assert given["NO_PROXY"] == given["no_proxy"] == f"a.example,b.example,{settings.host}"

@@ -7,20 +7,22 @@ from actors.gateway.call_tree import Node
 from actors.gateway.parsers import Reply
 from r3l.errors import EnvironmentFailed
 from r3l.records import Trajectory
+from r3l.views.tape import TapedCall
 from tests.actors.gateway.fakes import Agent, calling, result, system, user
 
 OPENING = [system("be brief"), user("add")]
 
 
 def record(agent: Agent, train: str = "main", reward: float = 1.0) -> Trajectory:
-    return trajectory(
+    made, _ = trajectory(
         agent.tree,
+        [TapedCall("chat", str(number), -1, ()) for number in range(len(agent.tree.nodes))],
         Outcome(reward, {"sum": 1.0}, "well done"),
-        role="base",
         slot=3,
         temperature=0.5,
         train=train,  # type: ignore[arg-type]
     )
+    return made
 
 
 def test_a_chain_of_calls_is_one_trajectory_with_the_texts_of_its_steps() -> None:

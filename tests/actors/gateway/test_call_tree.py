@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from actors.gateway.attempt_record import Outcome, trajectory
 from actors.gateway.call_tree import canonical, same_reply
 from actors.gateway.parsers import Reply
+from r3l.views.tape import TapedCall
 from tests.actors.gateway.fakes import TOOLS, Agent, calling, result, system, user
 
 OPENING = [system("be brief"), user("add")]
@@ -115,7 +116,8 @@ def test_no_trained_token_has_another_context_than_the_one_it_was_sampled_in(
         after = result(f"call{number:05d}", "2") if reply.calls else user("and now?")
         messages = edited([*messages, reply.message(), after], edit, at)
     agent.call(messages, Reply("done"))
-    played = trajectory(agent.tree, Outcome(1.0), role="base", slot=0, temperature=1.0, train="all")
+    calls = [TapedCall("chat", "", -1, ())] * len(agent.tree.nodes)
+    played, _ = trajectory(agent.tree, calls, Outcome(1.0), slot=0, temperature=1.0, train="all")
     trained = []
     for sequence in played.conversations():
         ids = sequence.token_ids.tolist()

@@ -173,7 +173,7 @@ def test_known_families_keep_every_speaker_or_are_refused_with_advice(family: Fa
         assert not (spoken and after.lstrip().startswith(end)), given
     joined = "Be brief.\n\nYou are here." in text
     assert joined == (family.system == "user")
-    assert (chat._guide, family.name) == (family.guide, family.name)
+    assert (chat.guide, family.name) == (family.guide, family.name)
 
 
 def test_the_reasoning_that_an_invitation_opens_stays_in_the_growing_sequence() -> None:

@@ -1,0 +1,203 @@
+"""Plays a new process of an agent up to a call of an earlier attempt, without sampling.
+
+    request ─► digest ─► on the tape, before the pivot ─► the recorded reply, with its exact tokens
+                  │  └─► on the tape, from the pivot on ─► sampled
+                  └────► not on the tape ─► sampled, if it follows from what was sampled; else it
+                                            diverged
+
+Tools run for real, so equal requests prove that the world gave equal answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from actors.gateway.call_tree import Node, canonical, canonical_tools
+from actors.gateway.chat_completions import AgentRequest
+from actors.gateway.parsers import Reply
+from r3l.errors import RecordError, ReplayDiverged
+from r3l.process.notices import notice
+from r3l.records import Trajectory
+from r3l.rollout.agent_chat import AgentMessage
+from r3l.rollout.interfaces import Retry, Sample
+from r3l.views.tape import TapedCall, difference, messages_of, read_tape
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A call of an earlier attempt. `given`: the ids that its messages added; `sample`: its reply,
+    None if the tokens were not kept. Then only the text is repeated, and a call that follows it
+    begins a new conversation."""
+
+    call: TapedCall
+    given: tuple[int, ...] = ()
+    sample: Sample | None = None
+
+    def reply_on(self, node: Node) -> Reply:
+        """Answers a call from the tape: gives its node the recorded tokens, and returns the
+        reply."""
+        message = self.call.reply
+        reply = Reply(
+            message.get("content") or "",
+            message.get("reasoning_content") or "",
+            tuple(message.get("tool_calls") or ()),
+        )
+        node.taped, node.reply, node.seconds = True, reply, self.call.seconds
+        if self.sample is not None:
+            node.given, node.sample = self.given, self.sample
+        return reply
+
+
+class TapePlayer:
+    """Plays the calls of a tape, in any order.
+
+    The first `pivot` calls are answered from the tape. All of them and the call `pivot` itself, if
+    there is one, must come before any request that neither is on the tape nor follows from a new
+    reply. `pivot_node`: that call, when it has come.
+    """
+
+    def __init__(self, recorded: Sequence[Recorded], pivot: int) -> None:
+        self.recorded, self.pivot = recorded, pivot
+        self.calls = [each.call for each in recorded]
+        self.pivot_node: Node | None = None
+        self._open = set(range(min(pivot + 1, len(recorded))))
+        self._by_digest: defaultdict[str, deque[int]] = defaultdict(deque)
+        for number, call in enumerate(self.calls):
+            self._by_digest[call.digest].append(number)
+
+    def take(self, digest: str, request: AgentRequest, node: Node) -> Recorded | None:
+        """Returns the recorded call that answers a request, None if it is to be sampled. Raises
+        ReplayDiverged if the request does not belong to the attempt."""
+        if numbers := self._by_digest[digest]:
+            number = numbers.popleft()
+            self._open.discard(number)
+            self.pivot_node = node if number == self.pivot else self.pivot_node
+            recorded = self.recorded[number]
+            return recorded if number < self.pivot and recorded.call.reply else None
+        if self._open and all(each.taped for each in node.chain()[:-1]):
+            number = min(self._open)
+            shown = difference(messages_of(self.calls, number), request.messages)
+            raise _diverged(f"call {number} differs from the recorded one: {shown}", number)
+        return None
+
+    def check_met(self) -> None:
+        """Raises ReplayDiverged unless all the calls that had to come have come."""
+        if self._open:
+            number = min(self._open)
+            raise _diverged(f"the agent ended without the recorded call {number}", number)
+
+
+def recorded_calls(attempt: Trajectory) -> list[Recorded]:
+    """Reads the calls of a recorded attempt with their exact tokens. Raises ReplayDiverged if its
+    tape is damaged."""
+    try:
+        calls = read_tape(attempt.extra.tape)
+    except RecordError as error:
+        raise _diverged(str(error), 0) from error
+    conversations = attempt.conversations()
+    recorded = []
+    for call in calls:
+        if call.conversation < 0:
+            recorded.append(Recorded(call))
+            continue
+        own = conversations[call.conversation]
+        ids, end = own.token_ids.tolist(), call.read + call.tokens
+        parent = calls[call.parent] if call.parent >= 0 else None
+        start = 0 if parent is None else parent.read + parent.tokens
+        step = int(own.step_spans[:, 0].searchsorted(call.read))
+        trained = step < len(own.step_spans) and int(own.step_spans[step, 0]) == call.read
+        sample = Sample(
+            token_ids=tuple(ids[call.read : end]),
+            logprobs=tuple(own.logprobs[call.read : end].tolist()),
+            version=int(own.step_versions[step]) if trained else 0,
+            newest_version=int(own.step_newest_versions[step]) if trained else 0,
+            finish_reason=call.finish,  # type: ignore[arg-type]
+        )
+        recorded.append(Recorded(call, tuple(ids[start : call.read]), sample))
+    return recorded
+
+
+def retry_of(base: Trajectory, step: int) -> TapePlayer:
+    """Returns a player of an attempt up to a step of its main conversation. Raises
+    ReplayDiverged."""
+    recorded, read = recorded_calls(base), int(base.step_spans[step, 0])
+    places = [(each.call.conversation, each.call.read) for each in recorded]
+    if (0, read) not in places:
+        raise _diverged(f"the tape lacks the call of step {step}", 0)
+    return TapePlayer(recorded, places.index((0, read)))
+
+
+class Replays:
+    """Decides how the retries of an actor begin: from the tape or, after `limit` retries in a row
+    whose replay diverged, at the start of the attempt."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.in_a_row = limit, 0
+
+    def player(self, retry: Retry) -> TapePlayer | None:
+        """Returns the player of a retry; None for a restart."""
+        return retry_of(retry.base, retry.pivot) if self.in_a_row < self.limit else None
+
+    def diverged(self, error: ReplayDiverged) -> None:
+        """Count a replay that diverged."""
+        self.in_a_row += 1
+        if self.in_a_row == self.limit:
+            notice(
+                f"retries of the agent restart from now on: {self.limit} in a row could not be "
+                f"replayed (actor.agent.max_divergences), the last because {error}"
+            )
+
+    def check(self, made: Trajectory, retry: Retry) -> None:
+        """Raises ReplayDiverged unless a retry has the tokens of its base attempt before the
+        pivot."""
+        base, steps = retry.base, retry.pivot
+        end = int(base.step_spans[steps - 1, 1]) if steps else 0
+        if made.pivot != steps or not np.array_equal(made.token_ids[:end], base.token_ids[:end]):
+            raise _diverged("the retry's main conversation has another beginning", steps)
+        self.in_a_row = 0
+
+
+def digest_of(request: AgentRequest, ignore: Sequence[str] = ()) -> str:
+    """Returns a digest that is equal for requests with the same meaning. The ids of tool calls and
+    the order of keys do not count, nor does text that a pattern of `ignore` matches."""
+    ids: dict[str, int] = {}
+    whole = [
+        [_comparable(message, ids) for message in request.messages],
+        canonical_tools(request.tools),
+        [request.choice, request.max_tokens, request.stop, request.json_schema],
+    ]
+    text = json.dumps(whole, sort_keys=True, ensure_ascii=False)
+    for pattern in ignore:
+        text = re.sub(pattern, "", text)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _comparable(message: AgentMessage, ids: dict[str, int]) -> list[object]:
+    """Returns what a message says, with the ids of tool calls as numbers in their order."""
+    calls = message.get("tool_calls") or ()
+    content, answered = message.get("content") or "", message.get("tool_call_id")
+    return [
+        message["role"],
+        content.strip() if message["role"] == "assistant" else content,
+        message.get("name"),
+        [
+            [
+                ids.setdefault(call["id"], len(ids)),
+                call["function"]["name"],
+                canonical(call["function"]["arguments"]),
+            ]
+            for call in calls
+        ],
+        answered and ids.setdefault(answered, len(ids)),
+    ]
+
+
+def _diverged(how: str, call: int) -> ReplayDiverged:
+    return ReplayDiverged(f"agent: {how}", cause="replay_diverged", step=call)

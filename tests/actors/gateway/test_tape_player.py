@@ -1,0 +1,413 @@
+"""A retry from the tape: the prefix is the base attempt's, token for token, or it is refused."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from actors.gateway.agent_attempt import agents_served
+from actors.gateway.attempt_record import Outcome, trajectory
+from actors.gateway.chat_completions import AgentRequest, Refused
+from actors.gateway.parsers import ReplyReader
+from actors.gateway.session import Session
+from actors.gateway.tape_player import Replays, digest_of, recorded_calls, retry_of
+from envs.isolation.pool import environments_of_all
+from envs.registry import tasks_of_all
+from r3l.actor_metrics import ActorMetrics
+from r3l.algorithms.credit import further_masks, lengths
+from r3l.config import RunConfig, load
+from r3l.errors import ReplayDiverged
+from r3l.records import GroupPlan, SlotResult, Task, Trajectory
+from r3l.rollout.agent_chat import AgentChat, tool_call
+from r3l.rollout.group import explore_group
+from r3l.rollout.interfaces import Retry, SampleParams
+from r3l.views.tape import messages_of, read_tape, write_tape
+from tests.r3l.fakes import ScriptedPolicy
+
+AGENT = """
+import json, os, pathlib, random, sys, time
+sys.path.insert(0, {folder!r})
+from stdlib_agent import ask
+
+
+def play(task):
+    state = pathlib.Path({state!r})
+    attempt = len(list(state.iterdir()))
+    (state / str(attempt)).touch()
+    messages = [{{"role": "system", "content": "Walk."}}, {{"role": "user", "content": "door 0"}}]
+    walked = []
+    for step in range(task["steps"]):
+        reply = ask(messages)
+        walked.append(reply["content"])
+        seen = f"door {{step + 1}} after {{walked[-1]}}"
+        mood = task["mood"]
+        if mood == "clock" and step == 1:
+            seen += f" at {{time.time_ns()}}"
+        if mood == "fewer" and attempt and step == 0:
+            break
+        if mood == "title" and step == 0:
+            ask([{{"role": "system", "content": "Give a title."}}, messages[1]])
+        messages += [reply, {{"role": "user", "content": seen}}]
+    return {{"reward": float(walked[-1] == "right"), "feedback": "the end"}}
+"""
+ADVICE = "go right"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "agents"
+
+
+def reflection(pivot: int) -> str:
+    fields = {
+        "trajectory_summary": "s",
+        "root_cause_analysis": "r",
+        "trajectory_outcome": "failure",
+        "improvement_suggestion": ADVICE,
+        "retry_from_step": pivot,
+    }
+    return json.dumps(fields)
+
+
+def answers(pivot: int) -> Callable[[str], str]:
+    """A policy that goes left until it is advised, then right; it reflects with `pivot`."""
+
+    def reply(text: str) -> str:
+        if "trajectory_summary" in text:
+            return reflection(pivot)
+        return "right" if ADVICE in text else "left"
+
+    return reply
+
+
+def config_of(folder: Path, mood: str = "", steps: int = 4, *more: str) -> RunConfig:
+    state = folder / "state"
+    state.mkdir(exist_ok=True)
+    here = str(Path(__file__).parent)
+    (folder / "walker.py").write_text(AGENT.format(folder=here, state=str(state)))
+    (folder / "tasks.jsonl").write_text(json.dumps({"id": 1, "mood": mood, "steps": steps}))
+    options = {"command": f"{folder}/walker.py:play", "tasks": f"{folder}/tasks.jsonl"}
+    return load(None, ["env=agent", f"env.options={json.dumps(options)}", *more])
+
+
+def explored(
+    config: RunConfig, policy: ScriptedPolicy, times: int = 1, accepted: Any = ()
+) -> tuple[list[list[SlotResult]], ActorMetrics, list[str]]:
+    """Explores groups of one attempt and its retry, one after the other, in one actor."""
+    metrics, failures = ActorMetrics(), list[str]()
+
+    async def explore() -> list[list[SlotResult]]:
+        (task,) = tasks_of_all(config.env, "train", 1)
+        async with (
+            environments_of_all(config.env, 1) as made,
+            agents_served(made, config, policy, metrics) as make_env,
+        ):
+            return [
+                await explore_group(
+                    task,
+                    policy,
+                    lambda: make_env(task),
+                    config,
+                    plan=GroupPlan(1, 1),
+                    accepted=accepted,
+                    on_failure=lambda error: failures.append(str(error)),
+                )
+                for _ in range(times)
+            ]
+
+    return asyncio.run(explore()), metrics, failures
+
+
+def attempts(results: list[SlotResult]) -> tuple[Trajectory, Trajectory]:
+    base, retry = (result.trajectory for result in results)
+    assert base is not None and retry is not None
+    return base, retry
+
+
+@pytest.mark.parametrize("pivot", [0, 1, 3])
+def test_a_retry_repeats_the_calls_before_its_pivot_without_sampling(
+    tmp_path: Path, pivot: int
+) -> None:
+    policy = ScriptedPolicy(answers(pivot))
+    (results,), metrics, _ = explored(config_of(tmp_path), policy)
+    base, retry = attempts(results)
+    assert (base.reward, retry.reward) == (0.0, 1.0)
+    assert retry.actions == ("left",) * pivot + ("right",) * (4 - pivot)
+    assert (retry.role, retry.parent, retry.pivot) == ("distilled", 0, pivot)
+    sampled = [text for text in policy.prompts if "trajectory_summary" not in text]
+    assert len(sampled) == 4 + 4 - pivot and metrics.agent["taped"] == pivot
+    assert all(ADVICE in text for text in sampled[4:])
+    end = int(base.step_spans[pivot - 1, 1]) if pivot else 0
+    for name in ("token_ids", "logprobs"):
+        assert np.array_equal(getattr(base, name)[:end], getattr(retry, name)[:end])
+
+
+def test_the_guidance_is_shown_and_neither_recorded_nor_told_to_the_agent(tmp_path: Path) -> None:
+    policy = ScriptedPolicy(answers(2))
+    (results,), *_ = explored(config_of(tmp_path), policy)
+    _, retry = attempts(results)
+    text = policy.chat.tokenizer.decode(retry.token_ids.tolist())
+    assert ADVICE not in text + str(read_tape(retry.extra.tape))
+    sample = next(each for each in results[1].aux if each.kind == "retry")
+    shown = policy.chat.tokenizer.decode(sample.token_ids.tolist())
+    assert shown.count(ADVICE) == 1 and shown.index(ADVICE) > shown.index("door 2")
+    trained = sample.token_ids[sample.response_mask].tolist()
+    assert policy.chat.text(trained) == "rightright"
+
+
+@pytest.mark.parametrize(
+    ("mood", "said"),
+    [("clock", "message 5 has 'user: door 2 after left at "), ("fewer", "without the recorded")],
+)
+def test_a_world_that_answers_differently_is_refused_with_the_difference(
+    tmp_path: Path, mood: str, said: str
+) -> None:
+    (results,), metrics, (failure,) = explored(
+        config_of(tmp_path, mood), ScriptedPolicy(answers(3))
+    )
+    assert (results[1].status, results[1].cause) == ("failed", "replay_diverged")
+    assert said in failure and metrics.agent["diverged"] == 1
+
+
+def test_what_may_differ_is_ignored(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "clock", 4, r"actor.agent.ignore=['at \d+']")
+    (results,), *_ = explored(config, ScriptedPolicy(answers(3)))
+    assert attempts(results)[1].pivot == 3
+
+
+def test_a_divergence_before_the_pivot_alone_counts(tmp_path: Path) -> None:
+    (results,), *_ = explored(config_of(tmp_path, "clock"), ScriptedPolicy(answers(1)))
+    assert attempts(results)[1].reward == 1.0
+
+
+def test_retries_restart_after_too_many_divergences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_of(tmp_path, "clock", 4, "actor.agent.max_divergences=2")
+    groups, metrics, _ = explored(config, policy := ScriptedPolicy(answers(3)), times=4)
+    assert [group[1].status for group in groups] == ["failed", "failed", "done", "done"]
+    _, retry = attempts(groups[2])
+    assert retry.pivot == 0 and retry.actions == ("right",) * 4 and metrics.agent["restarts"] == 2
+    shown = next(text for text in policy.prompts if "system\nWalk.\n" in text)
+    assert ADVICE in shown.split("door")[0]
+    assert capsys.readouterr().err.count("max_divergences") == 1
+
+
+def test_a_call_of_another_kind_is_repeated_from_its_text(tmp_path: Path) -> None:
+    policy = ScriptedPolicy(answers(2))
+    (results,), metrics, _ = explored(config_of(tmp_path, "title"), policy)
+    _, retry = attempts(results)
+    assert metrics.agent["taped"] == 3 and retry.actions == ("left", "left", "right", "right")
+    assert sum("Give a title" in text for text in policy.prompts) == 1
+    assert [call.trained for call in read_tape(retry.extra.tape)] == [False] * 3 + [True] * 2
+
+
+def test_further_conversations_are_trained_from_the_pivot(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "title", 4, "actor.agent.train=all")
+    (results,), *_ = explored(config, ScriptedPolicy(answers(1)))
+    base, retry = attempts(results)
+    (title,) = base.extra.segments
+    assert title.after.tolist() == [1] and not retry.extra.segments
+    masks = [base.responses_from(first) for first in range(3)]
+    trained = [further_masks(base, mask)[0].any() for mask in masks]
+    assert trained == [True, False, False]  # the title was called before step 1
+    assert len(lengths("token", [base], masks[2:])) == 1
+
+
+def test_the_tape_of_another_version_of_the_agent_is_refused(tmp_path: Path) -> None:
+    config, policy = config_of(tmp_path), ScriptedPolicy(answers(2))
+    (results,), *_ = explored(config, policy)
+    agent = tmp_path / "walker.py"
+    agent.write_text(agent.read_text().replace('"door 0"', '"gate 0"'))
+    (again,), _, (failure,) = explored(config, policy, accepted=results[:1])
+    assert again[-1].cause == "replay_diverged"
+    assert "'user: gate 0' instead of 'user: door 0'" in failure
+
+
+def test_a_base_attempt_of_another_actor_is_retried_from_its_record(tmp_path: Path) -> None:
+    config, policy = config_of(tmp_path), ScriptedPolicy(answers(2))
+    (results,), *_ = explored(config, policy)
+    (again,), *_ = explored(config, policy, accepted=results[:1])
+    retry = again[-1].trajectory
+    assert retry is not None and retry.actions == ("left", "left", "right", "right")
+    damaged = replace(results[0].trajectory, extra=replace(results[0].trajectory.extra, tape=b"x"))  # type: ignore[type-var, union-attr]
+    (again,), _, (failure,) = explored(
+        config, policy, accepted=[replace(results[0], trajectory=damaged)]
+    )
+    assert again[-1].cause == "replay_diverged" and "cannot be read" in failure
+
+
+def test_a_recorded_attempt_gives_back_every_call(tmp_path: Path) -> None:
+    (results,), *_ = explored(config_of(tmp_path, "title"), ScriptedPolicy(answers(2)))
+    base, _ = attempts(results)
+    calls = recorded_calls(base)
+    assert [each.sample is None for each in calls] == [False, True, False, False, False]
+    for each in calls:
+        if each.sample is not None:
+            assert each.sample.logprobs == (-0.5,) * each.call.tokens
+    assert [m["role"] for m in messages_of([c.call for c in calls], 4)].count("assistant") == 3
+    assert write_tape([each.call for each in calls]) == base.extra.tape
+
+
+def test_a_digest_ignores_ids_spaces_and_order_but_nothing_else() -> None:
+    def request(name: str, arguments: str, number: str, text: str = "3") -> AgentRequest:
+        called = {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [tool_call(name, arguments, number)],
+        }
+        return AgentRequest((called, {"role": "tool", "content": text, "tool_call_id": number}))
+
+    one = digest_of(request("add", '{"a": 1, "b": 2}', "x"))
+    assert one == digest_of(request("add", '{"b":2,"a":1}', "y"))
+    assert one != digest_of(request("add", '{"a": 2, "b": 2}', "x"))
+    assert one != digest_of(request("add", '{"a": 1, "b": 2}', "x", "3 "))
+    noted = digest_of(request("add", "{}", "x", "12:30"), [r"\d+:\d+"])
+    assert noted == digest_of(request("add", "{}", "x", "12:31"), [r"\d+:\d+"])
+
+
+STEPS = 5
+World = list[list[dict[str, Any]]]
+"""The messages before each call."""
+
+
+def world_of(random: Random) -> World:
+    files = [f"{random.choice('abc')}{n}.txt  {random.randrange(9999)} bytes" for n in range(STEPS)]
+    first = [{"role": "system", "content": "Work."}, {"role": "user", "content": files[0]}]
+    return [first, *([{"role": "user", "content": "\n".join(files[:n])}] for n in range(1, STEPS))]
+
+
+def perturbed(world: World, step: int, random: Random) -> World:
+    """Changes what the agent sees before a call."""
+    changed = [[dict(message) for message in messages] for messages in world]
+    message = changed[step][-1]
+    text = message["content"]
+    at = random.randrange(len(text))
+    message["content"] = random.choice(
+        [
+            f"{text}\n{random.randrange(24):02}:{random.randrange(60):02}",  # a clock
+            text[:at] + chr(ord(text[at]) ^ 1) + text[at + 1 :],  # another file
+            "\n".join([*text.split("\n")[1:], "new.txt"]),
+            text + " ",
+            text[:at] + text[at + 1 :],
+            "",
+        ]
+    )
+    if random.random() < 0.2:
+        changed[step].append({"role": "user", "content": text})
+    return changed
+
+
+async def worked(session: Session, world: World) -> list[dict[str, Any]]:
+    """An agent that calls once for each list of messages, and continues its conversation."""
+    session.open(Task("t", "agent", 0), lambda k: SampleParams(32), session.tape, session.guidance)
+    messages: list[dict[str, Any]] = []
+    for number, new in enumerate(world):
+        messages += new
+        asked = AgentRequest(tuple(messages))
+        answer = await session.sampling(asked, str(number), "chat", again=False)
+        session.received(str(number))
+        messages.append(answer["choices"][0]["message"])
+    return messages
+
+
+def record_of(session: Session, retry: bool = False) -> Trajectory:
+    made, _ = trajectory(
+        session.tree,
+        session.taped(),
+        Outcome(0.0),
+        slot=0,
+        temperature=1.0,
+        train="main",
+        retry=session.pivot if retry else None,
+    )
+    return made
+
+
+def refusals(count: int, seed: int) -> tuple[int, int, int]:
+    """Retries attempts in the same and in perturbed worlds. Returns how many retries reached their
+    pivot in the same world, how many were accepted though the world differed before the pivot, and
+    how many reached it though the world differs only later."""
+    random = Random(seed)
+    policy = ScriptedPolicy(lambda text: f"reply {len(text)}")
+    reader = ReplyReader(AgentChat(policy.chat), "auto", "auto")
+
+    async def reaches(base: Trajectory, pivot: int, world: World) -> bool:
+        session = Session(policy, reader, ActorMetrics())
+        session.tape, session.guidance = retry_of(base, pivot), ADVICE
+        try:
+            await worked(session, world)
+            session.tape.check_met()
+            Replays(3).check(record_of(session, retry=True), Retry(base, pivot, ADVICE))
+        except Refused:
+            assert isinstance(session.problem, ReplayDiverged)
+            return False
+        return True
+
+    async def count_all() -> tuple[int, int, int]:
+        reached = accepted = later = 0
+        for _ in range(count):
+            world = world_of(random)
+            session = Session(policy, reader, ActorMetrics())
+            await worked(session, world)
+            base, pivot = record_of(session), random.randrange(STEPS)
+            reached += await reaches(base, pivot, world)
+            changed = perturbed(world, random.randrange(pivot + 1), random)
+            accepted += await reaches(base, pivot, changed)
+            later += pivot + 1 == STEPS or await reaches(
+                base, pivot, perturbed(world, random.randrange(pivot + 1, STEPS), random)
+            )
+        return reached, accepted, later
+
+    return asyncio.run(count_all())
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_world_that_differs_before_the_pivot_is_accepted(seed: int) -> None:
+    assert refusals(25, seed) == (25, 0, 25)
+
+
+COMMANDS = (
+    "ls",
+    "echo {n} >> log.txt; cat log.txt",
+    "wc -c *",
+    "mkdir -p d{n}; touch d{n}/f; find . | sort",
+    "cat missing{n}",
+    "pwd",
+    "seq {n} > s.txt; md5sum s.txt",
+)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_agent_with_a_shell_is_retried_from_any_command(tmp_path: Path, seed: int) -> None:
+    """Its tools run again; the grader finds the folder as the whole attempt made it."""
+    random, workspace = Random(seed), tmp_path / "world"
+    workspace.mkdir()
+    (workspace / "given.txt").write_text("1\n2\n3\n")
+    steps, pivot = 6, random.randrange(6)
+    commands = [random.choice(COMMANDS).format(n=random.randrange(9)) for _ in range(steps)]
+
+    def reply(text: str) -> str:
+        if "trajectory_summary" in text:
+            return reflection(pivot)
+        return commands[text.count("[exit")] + (f" # {ADVICE}" if ADVICE in text else "")
+
+    (tmp_path / "tasks.jsonl").write_text(json.dumps({"id": 1, "goal": "work", "turns": steps}))
+    (tmp_path / "grade.py").write_text(
+        "import os\ndef grade(task, calls, workspace):\n"
+        "    return float(len(calls) == 6 and os.path.exists(workspace + '/given.txt'))\n"
+    )
+    options = {
+        "command": f"{EXAMPLES / 'shell_agent.py'}:work",
+        "tasks": f"{tmp_path}/tasks.jsonl",
+        "reward": f"{tmp_path}/grade.py:grade",
+        "workspace": str(workspace),
+    }
+    config = load(None, ["env=agent", f"env.options={json.dumps(options)}"])
+    (results,), metrics, _ = explored(config, ScriptedPolicy(reply))
+    base, retry = attempts(results)
+    assert metrics.agent["taped"] == pivot == retry.pivot and retry.reward == 1.0
+    assert retry.actions[:pivot] == base.actions[:pivot]
+    assert retry.observations[: pivot + 1] == base.observations[: pivot + 1]
