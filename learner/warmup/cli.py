@@ -27,6 +27,7 @@ from r3l.model_folder import user_path, weight_bytes
 from r3l.process.command_line import echo
 from r3l.rollout.chat import EarlierReasoning
 from r3l.settings import yaml_text
+from r3l.settings.learner import Compute
 
 F = TypeVar("F", bound=Callable[..., Any])
 SMALL_BYTES = 64 << 20  # of weights
@@ -66,6 +67,7 @@ def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F
 @_setting("tokens_per_batch", click.IntRange(1), "padded tokens a step")
 @click.option("--lr", type=click.FloatRange(0, 1, min_open=True), help=LR_HELP)
 @_setting("lora", click.IntRange(0), "rank of adapters to train and merge; 0: all weights")
+@_setting("compute", click.Choice(get_args(Compute)), "format of matrix products, learner.compute")
 @_setting("seed", click.IntRange(0, (1 << 32) - 1), "seed of model, tasks and order")
 @_setting("withheld", click.IntRange(0), "rules left for reward to teach")
 @_setting("certainty", click.FloatRange(0, 1), "probability per step of knowing such a rule")

@@ -15,7 +15,7 @@ from envs.builtin.policy import model_path
 from r3l.errors import UserError
 from r3l.rollout.chat import EarlierReasoning
 from r3l.settings import yaml_text
-from r3l.settings.learner import LearnerConfig, LoraConfig
+from r3l.settings.learner import Compute, LearnerConfig, LoraConfig
 
 RECORD = "warmup.json"
 """The file in a warmed-up folder that records how it was made, and its quality once measured."""
@@ -25,6 +25,8 @@ TINY_STEPS, PRETRAINED_STEPS = 2000, 300
 """Defaults: of the tiny policy, and of models that a high rate would destroy in one step."""
 UNFINISHED = "unfinished.json"
 """The same record until the warm start has ended."""
+NOTHING = "nothing"
+"""The origin of a policy that was made here, in its record."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Recipe:
     - `data`: a file of conversations to learn too (learner.warmup.own_conversations)
     - `steps`, `lr`: None: a default for the model (`resolved`)
     - `lora`: rank of adapters that are trained and merged in place of all weights; 0: none
+    - `compute`: format of matrix products, as in a run's learner.compute
     - `withheld`: the number of rules of each world that are not taught
     - `certainty`: probability, at each step, that the demonstrator knows such a rule
     - `waste`: the share of its actions that do nothing
@@ -51,6 +54,7 @@ class Recipe:
     tokens_per_batch: int = 2048
     lr: float | None = None
     lora: int = 0
+    compute: Compute = "auto"
     seed: int = 0
     withheld: int = 4
     certainty: float = 0.0
@@ -65,9 +69,12 @@ class Recipe:
 
     @property
     def pretrained(self) -> bool:
-        """Whether the model was trained elsewhere. It can already copy, and gets a low learning
-        rate."""
-        return self.start is not None and not (self.start / RECORD).is_file()
+        """Whether the model was first trained elsewhere. It can already copy, and gets a low
+        learning rate."""
+        origin = _origin(self.start)
+        while isinstance(origin, dict):
+            origin = origin.get("from", NOTHING)
+        return bool(origin != NOTHING)
 
     def resolved(self) -> Recipe:
         """Return the recipe with a number of steps and a learning rate."""
@@ -86,6 +93,7 @@ class Recipe:
         assert self.steps is not None and self.lr is not None
         return LearnerConfig(
             lora=LoraConfig(rank=self.lora),
+            compute=self.compute,
             lr=self.lr,
             steps=self.steps,
             betas=(0.9, 0.98),
@@ -126,6 +134,7 @@ class Recipe:
             "tokens_per_batch": self.tokens_per_batch,
             "lr": self.lr,
             "lora": self.lora,
+            "compute": self.compute,
             "seed": self.seed,
             "skill": asdict(self.skill),
         }
@@ -168,7 +177,7 @@ def _origin(folder: Path | None) -> Any:
     record = folder / RECORD if folder is not None else None
     if record is not None and record.is_file():
         return json.loads(record.read_text(encoding="utf-8"))
-    return str(folder or "nothing")
+    return str(folder or NOTHING)
 
 
 def _written(value: Any) -> str:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from r3l.settings.section import LONGEST_S, Section
 
+Compute = Literal["auto", "bfloat16"]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -96,7 +97,7 @@ class LearnerConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="parameter format; auto: float32 on CPU, bfloat16 on GPU"
     )
-    compute: Literal["auto", "bfloat16"] = Field(
+    compute: Compute = Field(
         "auto",
         description="format of matrix products; auto: dtype's; bfloat16 with weights in float32: "
         "less CPU time with AVX512_BF16, and less exact log-probabilities",

@@ -71,3 +71,13 @@ def test_a_model_made_by_others_gets_a_lower_rate_than_the_tiny_policy(tmp_path:
     assert replace(other, lr=1e-4, steps=9).resolved() == replace(other, lr=1e-4, steps=9)
     for own in (Recipe(("keys",)), Recipe(("keys",), "builtin")):
         assert not own.pretrained and own.resolved().lr == TINY_LR
+
+
+def test_a_model_made_by_others_keeps_its_low_rate_in_a_second_warm_start(tmp_path: Path) -> None:
+    first = Recipe(("keys",), str(tmp_path / "other"))
+    (tmp_path / "other").mkdir()
+    taught = tmp_path / "taught"
+    taught.mkdir()
+    (taught / RECORD).write_text(json.dumps(first.resolved().record(taught)))
+    second = Recipe(("keys",), str(taught))
+    assert second.pretrained and second.resolved().lr == PRETRAINED_LR

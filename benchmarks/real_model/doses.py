@@ -1,0 +1,71 @@
+"""Cold starts by dose: the number of demonstrated reflections.
+
+smollm2 ─► 0: answers alone ─► 200: rounds of answer, reflection and retry ─► 1000: 800 rounds more
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.results.lines import ROOT
+from envs.base import Skill
+from envs.demonstrations import demonstrating, warmup_tasks
+from r3l import config as configuration
+from r3l.errors import UserError
+from r3l.settings.environment import EnvConfig
+
+SETTINGS = Path(__file__).parent / "settings.yaml"
+DOSES = (0, 200, 1000)
+ANSWERS, FIRST_ANSWER = 600, 10_000
+"""Demonstrated answers of dose 0, and the first of their tasks: those of reflections begin at 0."""
+COMMON = ("--compute", "bfloat16", "--tokens-per-batch", "2400")
+STEPS = {0: 40, 200: 45, 1000: 180}
+"""Optimizer steps of a dose's part: each lesson is seen about once."""
+
+
+def world() -> EnvConfig:
+    """The environment of every run."""
+    return configuration.load(SETTINGS, []).env
+
+
+def answers() -> Iterator[str]:
+    """Yields the demonstrated answers, as lines for `r3l-learner warmup --data`."""
+    name, options = world().name, world().options
+    env, rng = demonstrating(name, **options), random.Random(0)
+    for task in warmup_tasks(name, options, ANSWERS, start=FIRST_ANSWER):
+        asked, _ = env.reset(seed=task.seed, options=task.options)
+        texts = {
+            "system": env.spec.system_prompt,
+            "user": asked,
+            "assistant": env.demonstrate(Skill(), rng),
+        }
+        messages = [{"role": role, "content": text} for role, text in texts.items()]
+        yield json.dumps({"messages": messages})
+
+
+def warm(dose: int, policies: Path) -> Path:
+    """Make the policy of a dose, and those before it, unless they are there; a killed one
+    continues."""
+    out = policies / f"dose-{dose}"
+    if (out / "warmup.json").exists():
+        return out
+    steps = [str(STEPS[dose])]
+    if dose == DOSES[0]:
+        data = policies / "answers.jsonl"
+        policies.mkdir(parents=True, exist_ok=True)
+        data.write_text("".join(f"{line}\n" for line in answers()), encoding="utf-8")
+        learned = ["--model", "smollm2", "--data", str(data), "--lr", "5e-5"]
+    else:
+        before = warm(DOSES[DOSES.index(dose) - 1], policies)
+        config = json.dumps(world().options["config"])
+        learned = ["--model", str(before), "--env", world().name, "--set", f"config={config}"]
+        learned += ["--seed", str(dose), "--lr", "3e-5"]
+    command = [sys.executable, "-m", "learner.cli", "warmup", "--out", str(out), "--steps", *steps]
+    if subprocess.run([*command, *COMMON, *learned], cwd=ROOT, check=False).returncode:
+        raise UserError(f"dose {dose}: the cold start failed")
+    return out
