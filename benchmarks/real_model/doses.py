@@ -23,7 +23,6 @@ SETTINGS = Path(__file__).parent / "settings.yaml"
 DOSES = (0, 200, 1000)
 ANSWERS, FIRST_ANSWER = 600, 10_000
 """Demonstrated answers of dose 0, and the first of their tasks: those of reflections begin at 0."""
-COMMON = ("--compute", "bfloat16", "--tokens-per-batch", "2400")
 STEPS = {0: 40, 200: 45, 1000: 180}
 """Optimizer steps of a dose's part: each lesson is seen about once."""
 
@@ -60,12 +59,15 @@ def warm(dose: int, policies: Path) -> Path:
         policies.mkdir(parents=True, exist_ok=True)
         data.write_text("".join(f"{line}\n" for line in answers()), encoding="utf-8")
         learned = ["--model", "smollm2", "--data", str(data), "--lr", "5e-5"]
+        learned += ["--tokens-per-batch", "1024"]
     else:
         before = warm(DOSES[DOSES.index(dose) - 1], policies)
         config = json.dumps(world().options["config"])
         learned = ["--model", str(before), "--env", world().name, "--set", f"config={config}"]
-        learned += ["--seed", str(dose), "--lr", "3e-5"]
+        learned += ["--seed", str(dose), "--lr", "3e-5", "--tokens-per-batch", "2400"]
     command = [sys.executable, "-m", "learner.cli", "warmup", "--out", str(out), "--steps", *steps]
-    if subprocess.run([*command, *COMMON, *learned], cwd=ROOT, check=False).returncode:
+    if subprocess.run(
+        [*command, "--compute", "bfloat16", *learned], cwd=ROOT, check=False
+    ).returncode:
         raise UserError(f"dose {dose}: the cold start failed")
     return out
