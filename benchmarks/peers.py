@@ -139,7 +139,7 @@ def measure(command: list[str], file: Path, env: dict[str, str], log: Path) -> M
             command, env=os.environ | env, stdout=said, stderr=said, cwd=ROOT
         )
         while process.poll() is None:
-            cpu, held = _usage(process.pid)
+            cpu, held = usage(process.pid)
             gib = max(gib, held)
             used.setdefault(len(_ends(file)), cpu)
             time.sleep(0.5)
@@ -163,7 +163,7 @@ def _ends(file: Path) -> list[float]:
     return [line["time"] for line in lines if line["kind"] == "step"]
 
 
-def _usage(pid: int) -> tuple[dict[str, float], float]:
+def usage(pid: int) -> tuple[dict[str, float], float]:
     """(CPU seconds by PARTS, GiB of memory) of a process and all below it."""
     cpu, held = defaultdict[str, float](float), 0.0
     try:
