@@ -7,21 +7,23 @@ from pathlib import Path
 
 import click
 
+from benchmarks.real_model import page
 from benchmarks.real_model.doses import DOSES, warm
 from benchmarks.real_model.probe import probe
 from benchmarks.real_model.training import VARIANTS, train
-from benchmarks.results.lines import LINES, append, processor
+from benchmarks.results.lines import append, processor
 from r3l.files import json_lines
 
-FILE = LINES / "real-model.jsonl"
 FOLDER = click.option("--out", type=click.Path(path_type=Path), required=True, help="for models")
 DOSE = click.option("--dose", type=click.Choice([str(dose) for dose in DOSES]), required=True)
-INTO = click.option("--lines", type=click.Path(path_type=Path), default=FILE, help="results file")
+INTO = click.option(
+    "--lines", type=click.Path(path_type=Path), default=page.FILE, help="results file"
+)
 
 
 @click.group()
 def main() -> None:
-    """SmolLM2 from a cold start to training. What is there already is not made again."""
+    """Make what is missing, from SmolLM2 and its cold starts to trained policies."""
 
 
 @main.command("warm")
@@ -58,6 +60,12 @@ def train_command(out: Path, dose: str, variant: str, seed: int, lines: Path) ->
         model = warm(int(dose), out / "policies")
         values = train(model, variant, seed, out / "runs" / f"dose-{dose}-{variant}-{seed}")
         append(lines, named | {"machine": processor()} | values)
+
+
+@main.command("page")
+def page_command() -> None:
+    """Write the page."""
+    page.write()
 
 
 def _there(file: Path, named: dict[str, object]) -> bool:

@@ -27,7 +27,7 @@ class Sums(Reasoning):
         self.given = ""
 
     @classmethod
-    def task_source(cls, **_: Any) -> TaskSource:
+    def task_source(cls, families: str = "", **_: Any) -> TaskSource:
         """Returns generated sums."""
         return SeededTasks("sums")
 

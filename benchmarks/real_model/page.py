@@ -1,0 +1,149 @@
+"""From the lines of real-model.jsonl to docs/results/real-model.md, by the template page.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.real_model.training import VARIANTS
+from benchmarks.results.lines import LINES
+from r3l.files import json_lines
+
+FILE, PAGE = LINES / "real-model.jsonl", LINES / "real-model.md"
+TEMPLATE = Path(__file__).with_name("page.md")
+KINDS = {
+    "own schema": "its own reflection",
+    "own outcome first": "its own, outcome first",
+    "own free": "its own, without the schema",
+    "another": "another task's reflection",
+    "empty": "empty advice",
+    "right": "the right advice",
+    "plain": "a plain second attempt",
+}
+TITLES = {
+    "grpo": "GRPO without reference",
+    "no_reflect": "R³L without reflection",
+    "r3l": "R³L",
+    "capped": "R³L, auxiliary rows capped at 0.25",
+    "outcome_first": "R³L, outcome first",
+    "gated": "R³L, measured gate",
+}
+assert TITLES.keys() == VARIANTS.keys()
+PHASES = ("pack", "forward", "backward", "update")
+Lines = Sequence[dict[str, Any]]
+
+
+def render(lines: Lines) -> str:
+    """The text of the page."""
+    probes = sorted((x for x in lines if x["kind"] == "probe"), key=lambda line: line["dose"])
+    runs = [line for line in lines if line["kind"] == "train"]
+    tables = {
+        "gains": gains(probes),
+        "ways": ways(probes),
+        "examples": examples(probes),
+        "training": training(runs),
+        "phases": phases(runs),
+    }
+    text = TEMPLATE.read_text(encoding="utf-8")
+    for name, table in tables.items():
+        text = text.replace(f"<!-- {name} -->", table if lines else "No line yet.")
+    return text
+
+
+def gains(probes: Lines) -> str:
+    """The guidance gain by kind and dose, with 95 % intervals."""
+    rows = [["success of first attempts", *(f"{line['success']:.2f}" for line in probes)]]
+    for kind, title in KINDS.items():
+        rows.append([title, *(_gain(line["gains"].get(kind)) for line in probes)])
+    return _table(["guidance", *(f"dose {line['dose']}" for line in probes)], rows)
+
+
+def ways(probes: Lines) -> str:
+    """What reflections are like, by dose and by how they were decoded."""
+    rows = []
+    for line in probes:
+        for way, found in line["ways"].items():
+            shares = (found[name] for name in ("parsed", "right_verdict", "retried_failures"))
+            causes = ", ".join(f"{cause} {count}" for cause, count in found["causes"].items())
+            cells = [f"{share:.2f}" for share in shares]
+            rows.append([str(line["dose"]), way, *cells, f"{found['tokens']:.0f}", causes or "–"])
+    head = "dose, decoded, can be read, verdict is right, failures retried, tokens, not read"
+    return _table(head.split(", "), rows)
+
+
+def examples(probes: Lines) -> str:
+    """A reflection by dose and way, next to the answer that it is about."""
+    shown = [
+        f"dose {line['dose']}, {way}, on {answer}\n    {text}"
+        for line in probes
+        for way, found in line["ways"].items()
+        for answer, text in found["examples"][:1]
+    ]
+    return "```text\n" + "\n".join(shown) + "\n```"
+
+
+def training(runs: Lines) -> str:
+    """Held-out success and costs, by dose and variant."""
+    rows = []
+    for dose, variant, made in _by_variant(runs):
+        before = fmean(run["evaluations"][0][1] for run in made)
+        after = fmean(after_start(run) for run in made)
+        last = fmean(run["evaluations"][-1][1] for run in made)
+        spent = [
+            f"{fmean(run['curve'][unit][-1] or 0 for run in made):,.0f}"
+            for unit in ("tokens", "trained", "cpu")
+        ]
+        cells = [str(dose), TITLES[variant], f"{before:.3f}", f"{after:.3f}", f"{last:.3f}"]
+        rows.append([*cells, *spent, ", ".join(str(run["seed"]) for run in made)])
+    head = "dose, variant, before, mean after, last, sampled tokens, computed tokens, CPU seconds"
+    return _table([*head.split(", "), "seeds"], rows)
+
+
+def phases(runs: Lines) -> str:
+    """Seconds of a step by phase, and what it trained on."""
+    rows = []
+    for dose, variant, made in _by_variant(runs):
+        steps = fmean(len(run["curve"]["tokens"]) for run in made)
+        means = {tag: fmean(run["means"].get(tag, 0.0) for run in made) for tag in made[0]["means"]}
+        seconds = [f"{means.get(f'learner/{phase}_s', 0.0):.1f}" for phase in PHASES]
+        computed = fmean(run["curve"]["trained"][-1] for run in made) / steps
+        sampled = fmean(run["curve"]["tokens"][-1] for run in made) / steps
+        aux = means.get("group/aux_samples", 0.0)
+        cells = [f"{sampled:,.0f}", f"{computed:,.0f}", f"{aux:.1f}", *seconds]
+        rows.append([str(dose), TITLES[variant], *cells, f"{means['learner/wait_s']:.1f}"])
+    head = "dose, variant, sampled tokens, computed tokens, auxiliary samples"
+    return _table([*head.split(", "), *PHASES, "waiting"], rows)
+
+
+def after_start(run: dict[str, Any]) -> float:
+    """The mean of the held-out successes after the first one."""
+    return fmean(success for _, success in run["evaluations"][1:])
+
+
+def _by_variant(runs: Lines) -> Iterable[tuple[int, str, Lines]]:
+    for dose in sorted({run["dose"] for run in runs}):
+        for variant in VARIANTS:
+            made = [run for run in runs if (run["dose"], run["variant"]) == (dose, variant)]
+            if made:
+                yield dose, variant, made
+
+
+def _gain(found: dict[str, float] | None) -> str:
+    if not found or not found["pairs"]:
+        return "–"
+    return f"{found['gain']:+.3f} ± {1.96 * found['se']:.3f} ({found['pairs']})"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return "No line yet."
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def write() -> None:
+    """Write the page from the lines in docs/results."""
+    lines = json_lines.read(FILE, lambda line: line).values
+    PAGE.write_text(render(lines), encoding="utf-8")

@@ -1,0 +1,94 @@
+"""The experiments with a real language model, without the model."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.real_model import doses, page, training
+from benchmarks.real_model.probe import Slot, Thought, gain, summary
+from benchmarks.real_model.sums import worked
+from envs import registry
+from envs.base import Demonstrating, Skill
+from r3l.records import Trajectory
+from r3l.rollout import reflection
+
+
+def sums() -> Demonstrating:
+    return registry.make(doses.world().name, **doses.world().options)
+
+
+def test_a_sum_is_added_term_by_term() -> None:
+    asked = "State the final answer to the following arithmetic problem: 3 - 4 + 9 ="
+    assert worked(asked) == "3 - 4 = -1, -1 + 9 = 8"
+
+
+def test_the_teacher_corrects_a_wrong_answer_and_keeps_a_right_one() -> None:
+    env, rng = sums(), random.Random(0)
+    for skill, outcome in ((Skill(), "success"), (Skill(mistakes=0.1), "failure")):
+        env.reset(seed=5)
+        env.step(env.demonstrate(skill, rng))
+        thought = reflection.parse(json.dumps(env.reflection()), 1)
+        assert thought.trajectory_outcome == outcome
+        if outcome == "failure":
+            assert thought.improvement_suggestion == env.demonstrate(Skill(), rng)
+            told = env.demonstrate(skill, rng, thought.improvement_suggestion)
+            assert told == thought.improvement_suggestion
+
+
+def test_the_answers_of_dose_0_are_conversations_with_right_answers(monkeypatch) -> None:
+    monkeypatch.setattr(doses, "ANSWERS", 3)
+    for line in doses.answers():
+        system, user, assistant = json.loads(line)["messages"]
+        assert system["role"] == "system" and user["content"].endswith("=")
+        assert (
+            assistant["content"] == f"<answer>{worked(user['content']).split(' = ')[-1]}</answer>"
+        )
+
+
+def slot(task: int, reward: float, text: str = "{}", **retries: float) -> Slot:
+    base = Trajectory(
+        role="base", slot=0, token_ids=np.arange(5, dtype=np.int32),
+        logprobs=np.zeros(5, np.float32), step_spans=np.array([[3, 5]], np.int32),
+        step_versions=np.zeros(1, np.int32), step_newest_versions=np.zeros(1, np.int32),
+        step_seconds=np.zeros(1, np.float32), reward=reward, system="", observations=("o", "p"),
+        actions=("a",), finish="terminated",
+    )  # fmt: skip
+    thought = Thought(text, 7, cause="not_json")
+    ways = dict.fromkeys(("free", "schema", "outcome first"), thought)
+    return Slot(task, base, ways, retries)
+
+
+def test_a_gain_compares_a_retry_with_the_other_attempts_at_its_task() -> None:
+    slots = [slot(0, 0.0, own=1.0), slot(0, 1.0), slot(0, 0.0, own=0.0), slot(1, 0.0, own=0.0)]
+    # task 0: 1 - (1 + 0) / 2 and 0 - (0 + 1) / 2; task 1 has no other attempt
+    assert gain(slots, "own") == {"gain": 0.0, "se": 0.0, "pairs": 2}
+    found = summary(slots)
+    assert found["success"] == 0.25 and found["ways"]["free"]["causes"] == {"not_json": 4}
+
+
+def test_a_line_of_a_run_adds_up_its_steps(tmp_path: Path) -> None:
+    step = {"kind": "step", "group/generated_tokens": 100, "group/success_base": 0.5,
+            "learner/tokens_per_s": 50.0, "learner/step_s": 2.0}  # fmt: skip
+    lines = [{"kind": "eval", "step": 0, "success": 0.1}, step, step]
+    lines.append({"kind": "eval", "step": 2, "success": 0.3})
+    (tmp_path / "progress.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    (tmp_path / training.CPU).write_text('{"steps":2,"cpu":9.5}\n')
+    line = training.line_of(tmp_path)
+    assert line["curve"]["tokens"] == [100, 200] and line["curve"]["trained"] == [100, 200]
+    assert line["curve"]["cpu"] == [None, 9.5] and line["evaluations"] == [[0, 0.1], [2, 0.3]]
+    assert page.after_start(line) == 0.3
+
+
+def test_the_page_is_that_of_the_lines() -> None:
+    lines = page.json_lines.read(page.FILE, lambda line: line).values
+    assert page.PAGE.read_text(encoding="utf-8") == page.render(lines)
+
+
+@pytest.mark.parametrize("variant", training.VARIANTS)
+def test_the_settings_of_a_variant_are_accepted(variant: str) -> None:
+    from r3l import config as configuration
+
+    assert configuration.load(doses.SETTINGS, list(training.VARIANTS[variant])).algorithm
