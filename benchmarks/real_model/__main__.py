@@ -11,8 +11,7 @@ from benchmarks.real_model import page
 from benchmarks.real_model.doses import DOSES, warm
 from benchmarks.real_model.probe import probe
 from benchmarks.real_model.training import VARIANTS, train
-from benchmarks.results.lines import append, processor
-from r3l.files import json_lines
+from benchmarks.results.lines import append, processor, read_lines
 
 FOLDER = click.option("--out", type=click.Path(path_type=Path), required=True, help="for models")
 DOSE = click.option("--dose", type=click.Choice([str(dose) for dose in DOSES]), required=True)
@@ -70,8 +69,7 @@ def page_command() -> None:
 
 def _there(file: Path, named: dict[str, object]) -> bool:
     """Whether the file has a line with these names."""
-    lines = json_lines.read(file, lambda line: {name: line[name] for name in named}).values
-    return named in lines
+    return any(line.items() >= named.items() for line in read_lines(file))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.real_model.step_rows import ALL
 from benchmarks.real_model.training import VARIANTS
-from benchmarks.results.lines import LINES
-from r3l.files import json_lines
+from benchmarks.results.lines import LINES, read_lines
 
 FILE, PAGE = LINES / "real-model.jsonl", LINES / "real-model.md"
 TEMPLATE = Path(__file__).with_name("page.md")
@@ -31,6 +31,7 @@ TITLES = {
     "gated": "R³L, measured gate",
 }
 assert TITLES.keys() == VARIANTS.keys()
+ROWS = ("base", "distilled", "reflect", "retry")
 PHASES = ("pack", "forward", "backward", "update")
 Lines = Sequence[dict[str, Any]]
 
@@ -45,6 +46,7 @@ def render(lines: Lines) -> str:
         "examples": examples(probes),
         "training": training(runs),
         "phases": phases(runs),
+        "rows": rows_of_a_step(runs),
     }
     text = TEMPLATE.read_text(encoding="utf-8")
     for name, table in tables.items():
@@ -117,6 +119,19 @@ def phases(runs: Lines) -> str:
     return _table([*head.split(", "), *PHASES, "waiting"], rows)
 
 
+def rows_of_a_step(runs: Lines) -> str:
+    """Rows and computed tokens of a step by the kind of its rows."""
+    rows = []
+    for dose, variant, made in _by_variant(runs):
+        cells = [str(dose), TITLES[variant]]
+        for kind in (*ROWS, ALL):
+            found = [run["rows"].get(kind, {"rows": 0.0, "nodes": 0.0}) for run in made]
+            counts = (fmean(one[name] for one in found) for name in ("rows", "nodes"))
+            cells.append(" / ".join(f"{count:,.0f}" for count in counts))
+        rows.append(cells)
+    return _table(["dose", "variant", *ROWS, ALL], rows)
+
+
 def after_start(run: dict[str, Any]) -> float:
     """The mean of the held-out successes after the first one."""
     return fmean(success for _, success in run["evaluations"][1:])
@@ -145,5 +160,4 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def write() -> None:
     """Write the page from the lines in docs/results."""
-    lines = json_lines.read(FILE, lambda line: line).values
-    PAGE.write_text(render(lines), encoding="utf-8")
+    PAGE.write_text(render(read_lines(FILE)), encoding="utf-8")

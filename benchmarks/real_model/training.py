@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.peers import usage
 from benchmarks.real_model.doses import SETTINGS
+from benchmarks.real_model.step_rows import computed_tokens
 from benchmarks.results.lines import ROOT
 from r3l.errors import UserError
 from r3l.files import json_lines
@@ -58,7 +59,7 @@ def train(model: Path, variant: str, seed: int, folder: Path) -> dict[str, Any]:
                 json_lines.append(folder / CPU, line)
     if process.returncode:
         raise UserError(f"{folder}: r3l-launch ended with {process.returncode}; see its log")
-    return line_of(folder)
+    return line_of(folder) | {"rows": computed_tokens(folder)}
 
 
 def line_of(folder: Path) -> dict[str, Any]:

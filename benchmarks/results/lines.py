@@ -97,9 +97,26 @@ class _Warm(TypedDict):
     reflection_cost: float
 
 
-SHAPES: dict[str, type] = {"e4": _Gradients, "e5": _System, "e8": _Offline, "warm": _Warm}
+class _RealModel(TypedDict):
+    kind: str
+    dose: int
+    variant: str
+    seed: int
+
+
+SHAPES: dict[str, type] = {
+    "e4": _Gradients,
+    "e5": _System,
+    "e8": _Offline,
+    "warm": _Warm,
+    "real-model": _RealModel,
+}
 """What a line needs by the name of its file, if not what a training run has."""
-KEYS = {"e4": ("step", "seed"), "warm": ("cell", "told", "reflection_cost")}
+KEYS = {
+    "e4": ("step", "seed"),
+    "warm": ("cell", "told", "reflection_cost"),
+    "real-model": ("kind", "dose", "variant", "seed"),
+}
 """What tells the lines of a file apart, if not cell, variant and seed."""
 
 

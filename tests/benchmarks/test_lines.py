@@ -13,7 +13,7 @@ RUN = {"experiment": "e0", "cell": "c", "variant": "grpo", "seed": 0, "setup": "
        "curve": {"tokens": [9], "cpu": [0.5], "success_base": [None]}}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["e0", "e4", "e5", "e8", "warm"])
+@pytest.mark.parametrize("name", ["e0", "e4", "e5", "e8", "warm", "real-model"])
 def test_a_line_without_what_the_page_needs_is_named(tmp_path: Path, name: str) -> None:
     file = tmp_path / f"{name}.jsonl"
     for text in ("{}", "[]", "3", '{"cell": 5, "step": "a", "experiment": null}'):

@@ -10,8 +10,10 @@ import pytest
 from benchmarks.real_model import doses, page, training
 from benchmarks.real_model.probe import Slot, Thought, gain, summary
 from benchmarks.real_model.sums import worked
+from benchmarks.results.lines import read_lines
 from envs import registry
 from envs.base import Demonstrating, Skill
+from r3l.files import json_lines
 from r3l.records import Trajectory
 from r3l.rollout import reflection
 
@@ -74,8 +76,9 @@ def test_a_line_of_a_run_adds_up_its_steps(tmp_path: Path) -> None:
             "learner/tokens_per_s": 50.0, "learner/step_s": 2.0}  # fmt: skip
     lines = [{"kind": "eval", "step": 0, "success": 0.1}, step, step]
     lines.append({"kind": "eval", "step": 2, "success": 0.3})
-    (tmp_path / "progress.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
-    (tmp_path / training.CPU).write_text('{"steps":2,"cpu":9.5}\n')
+    for each in lines:
+        json_lines.append(tmp_path / "progress.jsonl", each)
+    json_lines.append(tmp_path / training.CPU, {"steps": 2, "cpu": 9.5})
     line = training.line_of(tmp_path)
     assert line["curve"]["tokens"] == [100, 200] and line["curve"]["trained"] == [100, 200]
     assert line["curve"]["cpu"] == [None, 9.5] and line["evaluations"] == [[0, 0.1], [2, 0.3]]
@@ -83,8 +86,7 @@ def test_a_line_of_a_run_adds_up_its_steps(tmp_path: Path) -> None:
 
 
 def test_the_page_is_that_of_the_lines() -> None:
-    lines = page.json_lines.read(page.FILE, lambda line: line).values
-    assert page.PAGE.read_text(encoding="utf-8") == page.render(lines)
+    assert page.PAGE.read_text(encoding="utf-8") == page.render(read_lines(page.FILE))
 
 
 @pytest.mark.parametrize("variant", training.VARIANTS)

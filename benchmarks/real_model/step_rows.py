@@ -1,0 +1,53 @@
+"""What a run's steps computed, by kind of row, from its store."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from buffer.storage.store import Store
+from buffer.tools.store_reads import trained_draw
+from learner.step.batch import Row, rows_of
+from learner.step.prefix_forest import plant
+from r3l.files.run_folder import RunFolder
+
+ALL = "all"
+
+
+def computed_tokens(run: Path) -> dict[str, dict[str, float]]:
+    """Rows and tokens of a step, means over the steps, by kind of row and for ALL together: base,
+    distilled, reflect, retry. `nodes`: tokens of which those that rows share are counted once."""
+    folder = RunFolder(run)
+    config, steps = folder.settings_of(1), folder.history().steps
+    sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    store = Store(folder.store, read_only=True)
+    try:
+        for step in steps:
+            draw = trained_draw(store, step.step)
+            kinds = {
+                sample.token_ids.tobytes(): sample.kind
+                for group in draw.groups
+                for result in group.results
+                for sample in result.aux
+            }
+            rows: dict[str, list[Row]] = defaultdict(list)
+            for row in rows_of(draw.groups, config.algorithm.build(), draw.weights):
+                rows[_kind(row, kinds)].append(row)
+                rows[ALL].append(row)
+            for kind, own in rows.items():
+                size = len(plant([row.token_ids for row in own]).token_ids)
+                for name, value in (
+                    ("rows", len(own)),
+                    ("tokens", sum(len(row.token_ids) for row in own)),
+                    ("nodes", size),
+                ):
+                    sums[kind][name] += value / len(steps)
+    finally:
+        store.close()
+    return {kind: {k: round(v, 1) for k, v in found.items()} for kind, found in sums.items()}
+
+
+def _kind(row: Row, kinds: dict[bytes, str]) -> str:
+    if row.aux:  # a row is cut after its last trained token
+        return next((k for ids, k in kinds.items() if ids.startswith(row.token_ids.tobytes())), "?")
+    return "distilled" if row.distilled else "base"
