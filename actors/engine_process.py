@@ -1,8 +1,13 @@
 """Forks the engine's process from the actor, which has already imported all of vLLM.
 
 A new process would import everything again, which takes as long as the rest of the start. vLLM
-forks by default, but not on CPU. A process that computes with several OpenMP threads cannot be
-forked: the fork would wait for threads that it does not have. The fork is killed with its actor
+forks by default, but not on CPU. Two kinds of processes cannot be forked:
+
+- one that computes with several OpenMP threads: the fork would wait for threads that it lacks
+- one that has joined a process group, such as a learner's: the engine's workers would take it for
+  theirs
+
+The fork is killed with its actor
 (r3l.process.end_with_parent), and gives up the actor's connections: an environment's worker exits
 only when no process holds its pipe.
 """
@@ -27,12 +32,12 @@ _left: set[int] = set()
 
 @contextmanager
 def forked() -> Iterator[None]:
-    """Make vLLM fork its engine inside this context, if this process computes with one thread.
-    Enter it in the main thread: the kernel ends a child when the thread that started it ends."""
+    """Make vLLM fork its engine inside this context, if this process can be forked. Enter it in the
+    main thread: the kernel ends a child when the thread that started it ends."""
     import torch
 
     global _parent
-    if torch.get_num_threads() > 1:
+    if torch.get_num_threads() > 1 or torch.distributed.is_initialized():
         yield
         return
     tracker = resource_tracker.getfd()  # it must know the shared memory of the engine, too

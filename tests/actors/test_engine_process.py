@@ -73,6 +73,13 @@ def test_a_process_that_computes_with_several_threads_is_not_forked(
         assert os.environ[engine_process.METHOD] == "spawn"
 
 
+def test_a_process_in_a_process_group_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setenv(engine_process.METHOD, "spawn")
+    with engine_process.forked():
+        assert os.environ[engine_process.METHOD] == "spawn"
+
+
 def test_other_forks_keep_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(engine_process.METHOD, "spawn")
     reading, writing = os.pipe()
