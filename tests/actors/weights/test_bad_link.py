@@ -4,11 +4,14 @@ import asyncio
 import os
 import time
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from actors.weights.subscriber import WeightSubscriber, follow
+from buffer.wire.curve_keys import generate
 from learner.publisher import WeightPublisher
 from r3l.weights.manifest import Manifest
 from tests.actors.weights.fakes import held, laid_out
@@ -18,15 +21,26 @@ pytestmark = pytest.mark.system
 BAD_S = 60.0 if os.environ.get("R3L_SOAK") else 4.0
 
 
+@pytest.fixture(params=["open", "with keys"])
+def keys(request: Any, tmp_path: Path) -> tuple[Path | None, Path | None]:
+    """The publisher's and the subscriber's."""
+    return (None, None) if request.param == "open" else generate(tmp_path)[:2]
+
+
 def weights(version: int) -> list[tuple[str, torch.Tensor]]:
     return [("w", torch.arange(50_000, dtype=torch.float32) + (version if version % 7 else 0))]
 
 
-def test_after_damaged_bytes_on_an_idle_connection_the_next_version_arrives() -> None:
-    publisher = WeightPublisher("tcp://127.0.0.1:0", anchor_every=1000)
+def test_after_damaged_bytes_on_an_idle_connection_the_next_version_arrives(
+    keys: tuple[Path | None, Path | None],
+) -> None:
+    publisher = WeightPublisher("tcp://127.0.0.1:0", anchor_every=1000, keys=keys[0])
 
     async def scenario(link: BadLink) -> None:
-        subscriber, loaded = WeightSubscriber(link.endpoint, timeout_s=1.0), list[int]()
+        subscriber, loaded = (
+            WeightSubscriber(link.endpoint, timeout_s=1.0, keys=keys[1]),
+            list[int](),
+        )
 
         async def load(path: str, manifest: Manifest) -> float:
             loaded.append(manifest.version)
@@ -50,12 +64,14 @@ def test_after_damaged_bytes_on_an_idle_connection_the_next_version_arrives() ->
     publisher.close()
 
 
-def test_after_a_bad_link_the_newest_weights_arrive_bit_for_bit_and_none_were_wrong() -> None:
-    publisher = WeightPublisher("tcp://127.0.0.1:0", anchor_every=1000)
+def test_after_a_bad_link_the_newest_weights_arrive_bit_for_bit_and_none_were_wrong(
+    keys: tuple[Path | None, Path | None],
+) -> None:
+    publisher = WeightPublisher("tcp://127.0.0.1:0", anchor_every=1000, keys=keys[0])
     wrong, loaded = list[int](), list[int]()
 
     async def scenario(link: BadLink) -> None:
-        subscriber = WeightSubscriber(link.endpoint, timeout_s=1.0)
+        subscriber = WeightSubscriber(link.endpoint, timeout_s=1.0, keys=keys[1])
 
         async def load(path: str, manifest: Manifest) -> float:
             loaded.append(manifest.version)

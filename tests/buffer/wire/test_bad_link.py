@@ -5,10 +5,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from buffer import AsyncBufferClient, BufferClient
+from buffer.wire.curve_keys import generate
 from r3l.errors import R3LError
 from r3l.records import Task
 from tests.buffer.wire.bad_link import BadLink
@@ -30,8 +33,17 @@ class Calls:
         self.replies += not failed
 
 
-def blocking(endpoint: str, until: Callable[[], bool], calls: Calls) -> None:
-    with BufferClient(endpoint, timeout_s=TIMEOUT_S) as client:
+@pytest.fixture(params=["open", "with keys"])
+def opened(request: Any, serve: Any, tmp_path: Path) -> tuple[str, Path | None]:
+    """The address of a service, and the keys of a client that may add tasks."""
+    if request.param == "open":
+        return serve().endpoint, None
+    service, _, learner = generate(tmp_path / "keys")
+    return serve("tcp://127.0.0.1:0", "--keys", service).endpoint, learner
+
+
+def blocking(endpoint: str, keys: Path | None, until: Callable[[], bool], calls: Calls) -> None:
+    with BufferClient(endpoint, timeout_s=TIMEOUT_S, keys=keys) as client:
         while not until():
             began, failed = time.monotonic(), False
             try:
@@ -44,8 +56,10 @@ def blocking(endpoint: str, until: Callable[[], bool], calls: Calls) -> None:
     calls.longest_s = max(calls.longest_s, time.monotonic() - closing)
 
 
-async def at_once(endpoint: str, until: Callable[[], bool], calls: Calls) -> None:
-    async with AsyncBufferClient(endpoint, timeout_s=TIMEOUT_S) as client:
+async def at_once(
+    endpoint: str, keys: Path | None, until: Callable[[], bool], calls: Calls
+) -> None:
+    async with AsyncBufferClient(endpoint, timeout_s=TIMEOUT_S, keys=keys) as client:
 
         async def ask() -> None:
             while not until():
@@ -61,10 +75,13 @@ async def at_once(endpoint: str, until: Callable[[], bool], calls: Calls) -> Non
 
 
 def test_after_damaged_bytes_on_an_idle_connection_a_call_has_its_reply_and_close_returns(
-    serve,
+    opened: tuple[str, Path | None],
 ) -> None:
-    served = serve()
-    with BadLink(served.endpoint) as link, BufferClient(link.endpoint, timeout_s=10) as client:
+    endpoint, keys = opened
+    with (
+        BadLink(endpoint) as link,
+        BufferClient(link.endpoint, timeout_s=10, keys=keys) as client,
+    ):
         link.bad = False
         client.stats()
         link.spoil()
@@ -80,16 +97,18 @@ def test_after_damaged_bytes_on_an_idle_connection_a_call_has_its_reply_and_clos
         assert not closing.is_alive()
 
 
-def test_every_call_over_a_bad_link_ends_and_afterwards_all_have_replies(serve) -> None:
-    served = serve()
+def test_every_call_over_a_bad_link_ends_and_afterwards_all_have_replies(
+    opened: tuple[str, Path | None],
+) -> None:
+    endpoint, keys = opened
     first, second, ended = Calls(), Calls(), threading.Event()
-    with BadLink(served.endpoint) as link:
+    with BadLink(endpoint) as link:
         threads = [
             threading.Thread(
-                target=blocking, args=(link.endpoint, ended.is_set, first), daemon=True
+                target=blocking, args=(link.endpoint, keys, ended.is_set, first), daemon=True
             ),
             threading.Thread(
-                target=lambda: asyncio.run(at_once(link.endpoint, ended.is_set, second)),
+                target=lambda: asyncio.run(at_once(link.endpoint, keys, ended.is_set, second)),
                 daemon=True,
             ),
         ]
