@@ -13,6 +13,7 @@ from buffer.groups.states import Trigger
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.rows import GroupRow
 from buffer.storage.transaction import Parts
+from r3l.algorithms import guidance_gain
 
 NO_CONTRAST = "no_contrast"  # cause of a group that another one replaces
 REPLACED_BATCHES = 8  # the next draw names at most this many batches' worth of replaced groups
@@ -60,6 +61,8 @@ def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutc
     `last`: outcomes not written as parts.
     """
     parts = {outcome.key: outcome.encoded for outcome in last}
+    if work.gates_retries and row.purpose == "train":
+        _remember_gain(work, row)
     if not row.done:
         return work.expire(row, "no_trajectories", by, parts)
     if lacks_contrast(work, row):
@@ -67,3 +70,11 @@ def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutc
     row = work.move(row, "complete", by)
     work.txn.write_record(row, parts)
     return row
+
+
+def _remember_gain(work: UnitOfWork, row: GroupRow) -> None:
+    """Keeps what the measured gate knows of a group, which retention may evict."""
+    gain = guidance_gain.of_group(row.attempts)
+    if gain.slots:
+        gains = (gain, *work.index.progress.gains)
+        work.update_progress(gains=gains[: guidance_gain.GROUPS])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.sampling import samplers, task_samplers
@@ -16,8 +15,6 @@ from r3l.algorithms import guidance_gain
 from r3l.errors import RecordError
 from r3l.records import GroupPlan, Purpose
 
-MEASURED_GROUPS = 1024
-"""The most finished groups to search for ones with retries."""
 GATE = 1  # place of its random numbers among those of a group
 
 
@@ -69,11 +66,9 @@ def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
 
 
 def _without_retries(work: UnitOfWork, row: GroupRow) -> bool:
-    """Decides from the guidance gain whether a new group has no retries. The gain depends only on
-    the store, so a restarted service decides the same."""
-    finished = (r for r in work.txn.rows(backwards=True) if r.purpose == "train" and r.all_resolved)
-    gains = (guidance_gain.of_group(r.attempts) for r in islice(finished, MEASURED_GROUPS))
-    known = list(islice((gain for gain in gains if gain.slots), guidance_gain.GROUPS))
+    """Decides from the guidance gain whether a new group has no retries. The gain is stored, so a
+    restarted service decides the same."""
+    known = work.index.progress.gains
     random = samplers.random_source(work.seed, int(row.group_id[1:]), GATE)()
     return bool(random.random() >= guidance_gain.retry_probability(known))
 

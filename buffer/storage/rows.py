@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from r3l.algorithms.guidance_gain import GroupGain
 from r3l.records import GroupPlan, GroupState, Integer, Purpose, Record, Role
 
 DrawOutcome = Literal["open", "trained", "released", "expired", "rewound", "discarded"]
@@ -192,7 +193,8 @@ class Progress(Record):
     Training leases the `size` tasks of `epoch` in a shuffled order and has leased `position` of
     them. `eval_next`: tasks leased so far, keyed by evaluation tag; `eval_min_version`: the policy
     version that each tag needs. `replaced`: groups that expired without contrast since the last
-    draw; the next draw names them.
+    draw; the next draw names them. `gains`: guidance gains of the newest groups with retries,
+    newest first, kept for the measured gate.
     `closed`: no actor will add groups (buffer.tools.finished_copy).
     """
 
@@ -203,6 +205,7 @@ class Progress(Record):
     eval_next: dict[str, int] = msgspec.field(default_factory=dict)
     eval_min_version: dict[str, int] = msgspec.field(default_factory=dict)
     replaced: tuple[str, ...] = ()
+    gains: tuple[GroupGain, ...] = ()
     newest: int = 0
     closed: bool = False
 

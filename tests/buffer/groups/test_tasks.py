@@ -4,8 +4,10 @@ import shutil
 
 import pytest
 
+from buffer.groups import retention
 from r3l.errors import LimitExceeded, RecordError
 from r3l.records import GroupPlan, SlotResult, Task
+from r3l.settings.buffer import RetentionConfig
 from tests.buffer.fakes import finished
 
 
@@ -73,8 +75,9 @@ def test_a_refused_task_leaves_no_trace_and_keeps_the_others_out(desk, tasks):
         assert txn.size("task") == 2
 
 
-def _gated(desk, tasks, gain, *, restarts):
-    """Which of 40 groups are leased without retries, after 16 whose retries gained `gain`."""
+def _gated(desk, tasks, gain, *, restarts=False, evicts=False):
+    """Which of 40 groups are leased without retries, after 16 whose retries gained `gain`, and
+    which retention `evicts`."""
     desk.configure(groups_per_step=200, algorithm={"name": "r3l", "gate": "measured"})
     desk.add(tasks(200))
     for _ in range(16):
@@ -89,25 +92,29 @@ def _gated(desk, tasks, gain, *, restarts):
                 SlotResult("distilled", 0, "not_triggered"),
             ],
         )
+    if evicts:
+        desk.commit(desk.draw(16, 0).draw_id, 1)
+        gone = desk.do(retention.evict, RetentionConfig(groups=0, grace_s=0.0))
+        assert len(gone) == 16
     plain = []
     for _ in range(40):
         if restarts:
             desk.reopen()
-        plain.append(
-            {GroupPlan(2, 2): False, GroupPlan(4): True}[desk.lease(plan=GroupPlan(2, 2)).plan]
-        )
+        plan = desk.lease(plan=GroupPlan(2, 2)).plan
+        plain.append({GroupPlan(2, 2): False, GroupPlan(4): True}[plan])
     return plain
 
 
-def test_a_measured_gate_leaves_out_retries_that_do_not_help_and_decides_the_same_after_restarts(
+def test_a_measured_gate_leaves_out_retries_that_do_not_help_and_remembers_their_gain(
     make_desk, tasks
 ):
     found = []
-    for gain, restarts in ((-0.25, False), (-0.25, True), (0.25, False)):
+    for gain, how in ((-0.25, {}), (-0.25, {"restarts": True}), (-0.25, {"evicts": True}),
+                      (0.25, {})):  # fmt: skip
         desk = make_desk()
-        found.append(_gated(desk, tasks, gain, restarts=restarts))
+        found.append(_gated(desk, tasks, gain, **how))
         desk.store.close()
         shutil.rmtree(desk.folder)
-    harmful, again, helpful = found
-    assert harmful == again and 29 <= sum(harmful) <= 39  # of 40, 7 in 8
+    harmful, again, evicted, helpful = found
+    assert harmful == again == evicted and 29 <= sum(harmful) <= 39  # of 40, 7 in 8
     assert not any(helpful)
