@@ -7,9 +7,8 @@ forks by default, but not on CPU. Two kinds of processes cannot be forked:
 - one that has joined a process group, such as a learner's: the engine's workers would take it for
   theirs
 
-The fork is killed with its actor
-(r3l.process.end_with_parent), and gives up the actor's connections: an environment's worker exits
-only when no process holds its pipe.
+The fork is killed with its actor (r3l.process.end_with_parent), and gives up the actor's
+connections: an environment's worker exits only when no process holds its pipe.
 """
 
 from __future__ import annotations
