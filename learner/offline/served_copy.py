@@ -7,7 +7,6 @@ The copy is the run's store, so that its ledger, --resume and replay work as in 
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,9 +17,7 @@ from typing import Any
 from buffer.server.service import Service
 from buffer.storage.store import Store
 from buffer.tools.finished_copy import copy_finished, finished_groups
-from envs.builtin.policy import model_path
 from learner.watchdog import heartbeat
-from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.records import Group
@@ -58,7 +55,6 @@ def served_copy(
 ) -> Iterator[str]:
     """Copies the stores' groups to `folder` and serves them; yields the endpoint. If a resumed run
     already has a copy, serves that copy. Refuses stores that a different model filled."""
-    check_models(stores, model)
     if folder.exists() and not resume:
         raise UserError(
             f"--run {folder.parent}: already has a store; add --resume or name a new folder"
@@ -91,27 +87,6 @@ def _copy(stores: Sequence[Path], to: Path, config: RunConfig, tokenizer: Any) -
     )
 
 
-def check_models(stores: Sequence[Path], model: Path) -> None:
-    """Refuses stores that were filled by a model of another architecture. Does not check stores
-    that were moved out of their run, or whose model was deleted."""
-    own = _architecture(model)
-    for store in stores:
-        settings = store.absolute().parent / "config.yaml"
-        if not settings.is_file():
-            continue
-        filled_by = model_path(configuration.load(settings).model)
-        if not (filled_by / "config.json").is_file():
-            continue
-        other = _architecture(filled_by)
-        for key in sorted(own.keys() | other.keys()):
-            if own.get(key) != other.get(key):
-                raise UserError(
-                    f"store {store}: it was filled by the model {filled_by}, whose {key} is "
-                    f"{other.get(key)!r:.60}; {model} has {own.get(key)!r:.60}; train with that "
-                    "model, or one trained from it"
-                )
-
-
 def check_texts(group: Group, tokenizer: Any, model: str) -> None:
     """Refuses a group whose tokens do not decode to its actions: another tokenizer wrote them."""
     for attempt in group.trajectories:
@@ -124,8 +99,3 @@ def check_texts(group: Group, tokenizer: Any, model: str) -> None:
                     f"the action was {action[:40]!r}; train with the model whose tokenizer filled "
                     "this store"
                 )
-
-
-def _architecture(folder: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((folder / "config.json").read_bytes())
-    return {key: value for key, value in values.items() if key not in IGNORED}

@@ -18,7 +18,7 @@ from buffer.storage.store import Store
 from buffer.tools import store_reads
 from launch.backends.process_commands import free_port
 from learner.cli import main
-from learner.offline.served_copy import check_models, check_texts
+from learner.offline.served_copy import check_texts
 from learner.rank0 import Rank0
 from r3l.config import dump, load
 from r3l.errors import UserError
@@ -163,16 +163,3 @@ def test_a_store_of_another_tokenizer_is_refused(model: Path, store: Path) -> No
     foreign = replace(group, results=(replace(group.results[0], trajectory=wrong),))
     with pytest.raises(UserError, match="the tokenizer of model m"):
         check_texts(foreign, tokenizer, "model m")
-
-
-def test_a_store_of_a_model_of_another_architecture_is_refused(model: Path, tmp_path: Path) -> None:
-    store = tmp_path / "run" / "buffer"
-    store.mkdir(parents=True)
-    check_models([store], model)  # it does not say who filled it
-    (tmp_path / "run" / "config.yaml").write_text(dump(load(None, [f"model={model}"])))
-    check_models([store], changed(model, tmp_path / "later", dtype="bfloat16"))
-    other = changed(model, tmp_path / "other", num_hidden_layers=7)
-    with pytest.raises(UserError, match=r"filled by the model .*, whose num_hidden_layers is 2; "):
-        check_models([store], other)
-    (tmp_path / "run" / "config.yaml").write_text(dump(load(None, ["model=/no/longer/there"])))
-    check_models([store], other)
