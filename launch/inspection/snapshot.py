@@ -1,4 +1,4 @@
-"""Takes a snapshot of a run from outside: processes, progress, buffer, leases, errors.
+"""Takes a snapshot of a run from outside: processes, progress, buffer, errors.
 
     /proc ─► processes_of          progress.jsonl ─► forecast
     store, read-only ─► stored     .last-heartbeat ─► what the learner does
@@ -52,19 +52,6 @@ class Process:
     memory_bytes: int
     parent: int
     keys: str = ""  # folder of the key file of a buffer or actor
-
-
-@dataclass
-class Lease:
-    """A group that an actor is working on."""
-
-    group: str
-    actor: str
-    task: str
-    resolved: int
-    slots: int
-    age_s: float
-    expires_s: float
 
 
 @dataclass
@@ -137,7 +124,6 @@ class Snapshot:
     guidance: Cause | None = None
     buffer: Buffer = field(default_factory=Buffer)
     actors: list[Actor] = field(default_factory=list)
-    leases: list[Lease] = field(default_factory=list)
     errors: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -157,7 +143,7 @@ def take(run: RunFolder) -> Snapshot:
     learner = next((process for process in processes if process.name == "learner"), None)
     if beat is not None and learner is not None and beat.time < learner.since:
         beat = None  # of an earlier learner
-    buffer, leases = stored(run.store, now)
+    buffer = stored(run.store)
     if service := next((process for process in processes if process.name == "buffer"), None):
         ask(buffer, run.status_of("buffer"), service.keys)
     own = {process.pid for process in processes}
@@ -180,7 +166,6 @@ def take(run: RunFolder) -> Snapshot:
         guidance=guidance(history.steps),
         buffer=buffer,
         actors=actors_of(buffer.stats, run, config.buffer.lease_s),
-        leases=leases,
         errors=last_errors(run.logs),
     )
 
@@ -245,10 +230,10 @@ def last_errors(logs: Path) -> dict[str, list[str]]:
     return errors
 
 
-def stored(folder: Path, now: float) -> tuple[Buffer, list[Lease]]:
-    """Reads the groups and the leases from the store."""
+def stored(folder: Path) -> Buffer:
+    """Reads the groups from the store."""
     if not (folder / "data.mdb").is_file():
-        return Buffer(), []
+        return Buffer()
     try:
         with contextlib.closing(Store(folder, read_only=True)) as store, store.read() as txn:
             counts = txn.counts()
@@ -258,14 +243,9 @@ def stored(folder: Path, now: float) -> tuple[Buffer, list[Lease]]:
                 learner_version=txn.progress().version,
                 free_bytes=store.free_bytes,
             )
-            leases = [
-                Lease(row.group_id, row.actor, row.task_id, len(row.resolved), row.slots,
-                      now - row.times.get("leased", now), row.deadline - now)
-                for row in txn.live() if row.actor and row.unfinished
-            ]  # fmt: skip
-            return Buffer(map_free_bytes=store.map_free_bytes, stats=stats), leases
+            return Buffer(map_free_bytes=store.map_free_bytes, stats=stats)
     except R3LError as error:
-        return Buffer(error=str(error)), []
+        return Buffer(error=str(error))
 
 
 def ask(buffer: Buffer, status: ProcessStatus | None, keys: str) -> None:

@@ -14,7 +14,6 @@ from launch.inspection.snapshot import Actor, Snapshot
 from r3l.files.run_folder import RunFolder, run_folder
 from r3l.process.command_line import echo
 
-SHOWN = 8  # leases
 MIB = 1 << 20
 WAITS = "waiting for "
 
@@ -23,7 +22,7 @@ WAITS = "waiting for "
 @click.argument("name", metavar="RUN")
 @click.option("--json", "as_json", is_flag=True, help="print everything as JSON")
 def status(name: str, as_json: bool) -> None:
-    """Show what a run does: its processes, heartbeats and leases, who waits for whom, the last
+    """Show what a run does: its processes and heartbeats, who waits for whom, the last
     errors, and when the next step ends. Nothing is changed."""
     now = snapshot.take(RunFolder(run_folder(name)).started())
     if as_json:
@@ -55,8 +54,6 @@ def lines(now: Snapshot) -> Iterator[str]:
     yield f"groups: {groups or 'none'}; a step takes {now.needed}"
     if agents := _agents(now):
         yield agents
-    if now.leases:
-        yield from _leases(now)
     if waiting := list(waits(now)):
         yield from ["", "who waits:", *(f"  {line}" for line in waiting)]
     if now.learns_nothing:
@@ -155,17 +152,3 @@ def _agents(now: Snapshot) -> str:
         + ("" if rate is None else f", {rate:.1f} a second in the last step")
         + f"; failed slots: {failed or 'none'}"
     )
-
-
-def _leases(now: Snapshot) -> Iterator[str]:
-    yield f"leases: {len(now.leases)}" + (
-        f", the oldest {SHOWN}" if len(now.leases) > SHOWN else ""
-    )
-    for lease in sorted(now.leases, key=lambda lease: -lease.age_s)[:SHOWN]:
-        end = f"expires in {ago(lease.expires_s)}"
-        if lease.expires_s < 0:
-            end = f"expired {ago(-lease.expires_s)} ago"
-        yield (
-            f"  {lease.group}  {lease.actor}  {lease.resolved} of {lease.slots} slots after "
-            f"{ago(lease.age_s)}, {end}  {lease.task}"
-        )

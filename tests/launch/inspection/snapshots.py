@@ -1,7 +1,7 @@
 """Snapshots made by hand."""
 
 from buffer.wire.operations import BufferStats
-from launch.inspection.snapshot import Actor, Buffer, Lease, Process, Progress, Snapshot
+from launch.inspection.snapshot import Actor, Buffer, Process, Progress, Snapshot
 
 GIB = 1 << 30
 
@@ -35,6 +35,5 @@ def healthy(**changes):
         "buffer": buffer(train={"complete": 9, "leased": 4}),
         "actors": [Actor("actor-0.ab", "actor-0", 0.4, 12, 30, 0.1),
                    Actor("actor-1.cd", "actor-1", 0.4, 11, 0, 0.9)],
-        "leases": [Lease("g0000000042", "actor-0.ab", "door/0001", 3, 8, 12.0, 108.0)],
     }  # fmt: skip
     return Snapshot(**(values | changes))
