@@ -1,8 +1,6 @@
 """Training from a finished store: `r3l-learner train --offline`, killed and resumed."""
 
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -141,14 +139,6 @@ def test_a_run_ends_when_the_store_has_too_few_groups_left(
     done = train(tmp_path / "run", model, store, "buffer.sampler.reuse=1")
     assert done.exit_code == 0 and [s["step"] for s in steps_of(tmp_path / "run")] == [1, 2, 3, 4]
     assert "step 5: too few groups are left" in done.output + capsys.readouterr().err
-
-
-def changed(model: Path, folder: Path, **settings: object) -> Path:
-    """A copy of a model folder with other settings."""
-    shutil.copytree(model, folder)
-    values = json.loads((folder / "config.json").read_bytes()) | settings
-    (folder / "config.json").write_text(json.dumps(values))
-    return folder
 
 
 def test_a_store_of_another_tokenizer_is_refused(model: Path, store: Path) -> None:
