@@ -55,7 +55,7 @@ class Real(Played):
         return [sys.executable, "-c", f"{{ready}}; import time; time.sleep(600)"]
 
 folder = Path(sys.argv[1])
-plan = plan_for(folder, "buffer.map_gib=0.25", "buffer.lease_s=600", "learner.hang_s=15", actors=2)
+plan = plan_for(folder, "buffer.map_gib=0.25", "buffer.lease_s=600", "learner.hang_s=10", actors=2)
 (folder / "config.yaml").write_text(dump(plan.config))
 sys.exit(Run(plan, lambda line: print(line, flush=True), Real(plan)).execute())
 """

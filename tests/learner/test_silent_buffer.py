@@ -52,17 +52,15 @@ def said(learner: Learning, *words: str) -> bool:
     return any(all(word in line for word in words) for line in lines)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_learner_waits_for_a_stopped_buffer_at_its_start_and_in_a_step(
-    serve, tmp_path: Path, ranks: int
+def test_a_learner_of_two_ranks_waits_for_a_stopped_buffer_at_its_start_and_in_a_step(
+    serve, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     prepare(run, tiny_model(tmp_path / "policy"), "learner.steps=4")
     served = serve(tmp_path / "store", *buffer_options())
     with Recording(served.endpoint, timeout_s=120):
         served.process.send_signal(signal.SIGSTOP)
-        module = "tests.learner.impatient" if ranks > 1 else "learner.cli"
-        learner = Learning(run, served.endpoint, ranks, module=module)
+        learner = Learning(run, served.endpoint, ranks=2, module="tests.learner.impatient")
         until(lambda: said(learner, "r3l-learner ready") or learner.process.poll() is not None)
         silence(served, learner)
         assert said(learner, "learner waits for the buffer at", "no reply to"), learner.log()
