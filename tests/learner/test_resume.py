@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from buffer import BufferClient
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
 from r3l.records import SlotResult
+from tests.buffer.fakes import Served
 from tests.learner.fakes import (
     Learning,
     Recording,
@@ -25,36 +27,48 @@ from tests.learner.fakes import (
 EXACT = ("learner/loss", "learner/grad_norm", "learner/lr", "learner/entropy")
 
 
-def killed_and_whole(
-    serve,
-    tmp_path: Path,
+def trained(
+    serve: Callable[..., Served],
+    folder: Path,
+    name: str,
     model: Path,
     ranks: int,
     *more: str,
     results: Callable[[str, int], Iterable[SlotResult]] = recorded_group,
+    killed: bool = False,
     left: int | None = None,
+) -> dict[int, dict[str, float]]:
+    """The metrics by step of a run in `folder`/`name`; `more`: settings of the learner and of the
+    buffer; `killed`: at a random step, continued by `left` ranks, by default as many as before."""
+    run = folder / name
+    prepare(run, model, *more)
+    served = serve(folder / f"store-{name}", *buffer_options(), *more)
+    with Recording(served.endpoint, results):
+        learner = Learning(run, served.endpoint, ranks)
+        if killed:
+            learner.wait_for_step(random.Random(time.time()).randint(1, 8))
+            time.sleep(random.random() * 0.1)
+            random.choice(learner.ranks()).kill()
+            assert learner.wait() != 0
+            learner = Learning(run, served.endpoint, left or ranks, resume=True)
+        assert learner.wait() == 0, learner.log()
+    with BufferClient(served.endpoint) as client:
+        groups = [group_id for step in range(1, 10) for group_id in client.ledger(step)]
+    assert len(groups) == len(set(groups)) == 27
+    return {line["step"]: line for line in steps_of(run)}
+
+
+def killed_and_whole(
+    serve, tmp_path: Path, model: Path, ranks: int, *more: str, results=recorded_group
 ):
-    """The metrics by step of a run killed at a random step, and of the unbroken one; `more`:
-    settings of the learner and of the buffer; `left`: ranks after the kill, as many as before."""
-    runs = {}
-    for name in ("whole", "killed"):
-        run = tmp_path / name
-        prepare(run, model, *more)
-        served = serve(tmp_path / f"store-{name}", *buffer_options(), *more)
-        with Recording(served.endpoint, results):
-            learner = Learning(run, served.endpoint, ranks)
-            if name == "killed":
-                learner.wait_for_step(random.Random(time.time()).randint(1, 8))
-                time.sleep(random.random() * 0.1)
-                random.choice(learner.ranks()).kill()
-                assert learner.wait() != 0
-                learner = Learning(run, served.endpoint, left or ranks, resume=True)
-            assert learner.wait() == 0, learner.log()
-        with BufferClient(served.endpoint) as client:
-            trained = [group_id for step in range(1, 10) for group_id in client.ledger(step)]
-        assert len(trained) == len(set(trained)) == 27
-        runs[name] = {line["step"]: line for line in steps_of(run)}
-    return runs["killed"], runs["whole"]
+    """The metrics by step of a run killed at a random step, and of the unbroken one."""
+    killed, whole = (
+        trained(
+            serve, tmp_path, name, model, ranks, *more, results=results, killed=name == "killed"
+        )
+        for name in ("killed", "whole")
+    )
+    return killed, whole
 
 
 @pytest.fixture(scope="module")
@@ -62,20 +76,40 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("policy"))
 
 
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
+    """The folder of a run of one rank that nothing interrupts, in `whole`."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    with ExitStack() as stack:
+
+        def serve(store: Path, *options: str) -> Served:
+            served = Served(store, "tcp://127.0.0.1:0", *options)
+            stack.callback(served.kill)
+            return served
+
+        trained(serve, folder, "whole", model, 1)
+    return folder / "whole"
+
+
+def by_step(run: Path) -> dict[int, dict[str, float]]:
+    return {int(line["step"]): line for line in steps_of(run)}
+
+
 @pytest.mark.system
 def test_a_killed_learner_has_the_losses_of_an_unbroken_one_and_trains_every_group_once(
-    serve, tmp_path: Path, model: Path
+    serve, tmp_path: Path, model: Path, unbroken: Path
 ) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    killed, whole = killed_and_whole(serve, tmp_path, model, ranks=1)
+    killed, whole = trained(serve, tmp_path, "killed", model, 1, killed=True), by_step(unbroken)
     assert sorted(killed) == sorted(whole) == list(range(1, 10))
     for step in whole:
         assert [killed[step][n] for n in EXACT] == [whole[step][n] for n in EXACT], step
-    for folder in (tmp_path / "killed" / "model", tmp_path / "whole" / "model"):
+    models = [run / "model" for run in (tmp_path / "killed", unbroken)]
+    for folder in models:
         AutoModelForCausalLM.from_pretrained(folder)
         assert AutoTokenizer.from_pretrained(folder).chat_template
-    first, second = (tmp_path / n / "model" / "model.safetensors" for n in ("killed", "whole"))
+    first, second = (folder / "model.safetensors" for folder in models)
     assert first.read_bytes() == second.read_bytes()
     kept = sorted(p.name for p in (tmp_path / "killed" / "checkpoints").iterdir())
     assert kept == ["step-000006", "step-000009"]
@@ -83,10 +117,10 @@ def test_a_killed_learner_has_the_losses_of_an_unbroken_one_and_trains_every_gro
 
 @pytest.mark.system
 def test_after_the_kill_of_one_of_two_ranks_the_other_goes_on_alone_with_the_same_losses(
-    serve, tmp_path: Path, model: Path
+    serve, tmp_path: Path, model: Path, unbroken: Path
 ) -> None:
-    stage = "learner.zero_stage=3"
-    killed, whole = killed_and_whole(serve, tmp_path, model, 2, stage, left=1)
+    stage, whole = "learner.zero_stage=3", by_step(unbroken)
+    killed = trained(serve, tmp_path, "killed", model, 2, stage, killed=True, left=1)
     assert sorted(killed) == sorted(whole) == list(range(1, 10))
     for step in whole:
         for name in EXACT:
