@@ -16,13 +16,11 @@ from launch.topology.hostfile import Hosts
 from launch.topology.machines import Machine, RequestedPlaces, described, hosts_of, parse_learner
 from launch.topology.memory_estimate import Estimate
 from launch.topology.placement import Plan, Topology, place
-from learner.step.deepspeed_config import user_config
 from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.model_folder import check_model_folder, read_tokenizer
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat
-from r3l.settings.learner import LearnerConfig
 
 ANY_NODE = "other nodes"
 
@@ -105,15 +103,9 @@ class Draft:
         return ChatFormat(tokenizer, earlier_reasoning=self.config.actor.earlier_reasoning)
 
     @cached_property
-    def learner(self) -> LearnerConfig:
-        """The learner's settings, including the content of the user's DeepSpeed file."""
-        deepspeed = user_config(self.config.learner.deepspeed)
-        return self.config.learner.model_copy(update={"deepspeed": deepspeed})
-
-    @cached_property
     def settled(self) -> RunConfig:
         """The settings that the processes read."""
-        return self.config.model_copy(update={"model": str(self.model), "learner": self.learner})
+        return self.config.model_copy(update={"model": str(self.model)})
 
     @cached_property
     def topology(self) -> Topology:

@@ -55,8 +55,8 @@ def check_learner(draft: Draft) -> None:
         raise UserError(
             "learner.attention=flash_attention_2: needs a GPU; set learner.attention=sdpa"
         )
-    deepspeed_config(draft.learner, bf16=draft.in_bfloat16)
-    check_targets(draft.learner.lora, draft.model)
+    deepspeed_config(draft.config.learner, bf16=draft.in_bfloat16)
+    check_targets(draft.config.learner.lora, draft.model)
 
 
 def check_checkpoint(draft: Draft) -> None:
@@ -64,7 +64,9 @@ def check_checkpoint(draft: Draft) -> None:
     newest = checkpoint.latest(draft.options.run / checkpoint.CHECKPOINTS)
     if draft.options.resume and newest is not None:
         dtype = "torch.bfloat16" if draft.in_bfloat16 else "torch.float32"
-        checkpoint.check(newest, draft.learner, dtype=dtype, model_digest=model_digest(draft.model))
+        checkpoint.check(
+            newest, draft.config.learner, dtype=dtype, model_digest=model_digest(draft.model)
+        )
 
 
 def check_first_steps(draft: Draft) -> None:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 from r3l.errors import UserError
-from r3l.files import user_file
 from r3l.settings.learner import LearnerConfig
 from r3l.settings.section import flat_settings
 
@@ -38,14 +36,12 @@ FREE = {"optimizer.params.torch_adam", "optimizer.params.fused", "optimizer.para
 
 def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) -> dict[str, Any]:
     """Merges the user's DeepSpeed keys into the learner's. Raises UserError naming every user key
-    that contradicts the learner's settings."""
-    own = _own(config, bf16=bf16, gpu=gpu)
-    given = _without_auto(user_config(config.deepspeed))
+    that the learner sets itself."""
+    own, given = _own(config, bf16=bf16, gpu=gpu), config.deepspeed
     for key in given:
         if isinstance(own.get(key), dict) and not isinstance(given[key], dict):
             raise UserError(f"learner.deepspeed.{key}: must be a mapping of DeepSpeed's settings")
-    clashes = _clashes(own, given)
-    if clashes:
+    if clashes := _clashes(given):
         raise UserError(
             f"learner.deepspeed: the learner sets these keys itself: {'; '.join(clashes)}"
         )
@@ -60,22 +56,6 @@ def zero_stage(config: LearnerConfig, *, bf16: bool) -> int:
     """Returns the ZeRO stage in use. In bfloat16, stage 1 replaces stage 0, whose optimizer learns
     less than the other stages': its first step lowers the loss by a fifth less."""
     return max(config.zero_stage, 1) if bf16 else config.zero_stage
-
-
-def user_config(given: dict[str, Any] | str) -> dict[str, Any]:
-    """Returns the user's DeepSpeed configuration; reads it from a JSON file if `given` is a
-    path."""
-    if not isinstance(given, str):
-        return given
-    path = Path(given).expanduser()
-    text = user_file.read_text(path, f"learner.deepspeed {path}", "give a JSON file")
-    try:
-        tree = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"learner.deepspeed {path}: not valid JSON ({error})") from None
-    if not isinstance(tree, dict):
-        raise UserError(f"learner.deepspeed {path}: must be a JSON object of DeepSpeed settings")
-    return tree
 
 
 def learning_rate_share(config: LearnerConfig, step: int) -> float:
@@ -128,24 +108,12 @@ def _own(config: LearnerConfig, *, bf16: bool, gpu: bool) -> dict[str, Any]:
     return own
 
 
-def _without_auto(tree: dict[str, Any]) -> dict[str, Any]:
-    """Drops "auto" values, which Hugging Face's files leave for the trainer to fill in."""
-    kept = {k: v for k, v in tree.items() if v != "auto"}
-    return {k: _without_auto(v) if isinstance(v, dict) else v for k, v in kept.items()}
-
-
-def _clashes(own: dict[str, Any], given: dict[str, Any]) -> list[str]:
-    """Lists the user's values that differ from the learner's, among the keys that the learner
-    owns."""
-    known, clashes = flat_settings(own), []
+def _clashes(given: dict[str, Any]) -> list[str]:
+    """Lists the user's keys that the learner owns, with their values."""
+    clashes = []
     for path, value in flat_settings(given).items():
         owner = next((o for o in OWNED if path == o or path.startswith(f"{o}.")), None)
-        if owner is None or path in FREE or value == {}:
-            continue
-        off = value is False and path.endswith(".enabled") and not known.get(path)
-        # DeepSpeed's Adam decays weights as AdamW does.
-        adam = path == "optimizer.type" and value == "Adam"
-        if not (off or adam or (path in known and known[path] == value)):
+        if owner is not None and path not in FREE and value != {}:
             clashes.append(f"{path}={json.dumps(value)} (use learner settings {OWNED[owner]})")
     return clashes
 

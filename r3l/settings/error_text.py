@@ -63,8 +63,6 @@ def one_line(root: type[BaseModel], error: ValidationError) -> str:
         return f"config {key}: is missing in {given}"
     elif kind == "too_long":
         rule = f"must have at most {context['max_length']} values"
-    elif any("[" in str(part) for part in first["loc"]):
-        rule = "must be a mapping of settings, or text"
     else:
         rule = next((words for start, words in RULES.items() if kind.startswith(start)), "")
     return f"config {key or 'file'}: {rule or 'is not allowed'}, not {given}"
@@ -91,15 +89,12 @@ def all_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
 def _located(root: type[BaseModel], location: Sequence[int | str]) -> tuple[str, type[BaseModel]]:
     """Returns the key at an error's location, in the form users write, and its section.
 
-    A location also has the algorithm's name after `algorithm`, list indices, and the type that was
-    tried if a value may have several.
+    A location also has the algorithm's name after `algorithm`, and list indices.
     """
     key: list[str] = []
     holder = root
     inner: list[type[BaseModel]] = []
     for part in location:
-        if "[" in str(part) or part == "str":
-            break
         chosen = [section for section in inner if len(inner) > 1 and _default_name(section) == part]
         if chosen:
             inner = chosen

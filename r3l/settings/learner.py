@@ -170,9 +170,8 @@ class LearnerConfig(Section):
         ),
         description="actions when learner and sampling policy drift apart",
     )
-    deepspeed: dict[str, Any] | str = Field(
-        default_factory=dict,
-        description="further DeepSpeed configuration, merged in: settings, or a JSON file's path",
+    deepspeed: dict[str, Any] = Field(
+        default_factory=dict, description="further DeepSpeed configuration, merged in"
     )
 
     @model_validator(mode="after")

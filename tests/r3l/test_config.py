@@ -99,7 +99,7 @@ def test_every_setting_is_described_and_no_section_can_be_changed():
         ("algorithm=gpro", "unknown algorithm 'gpro' (did you mean grpo?); known: r3l"),
         ("env.isolation=proces", "did you mean process?"),
         ("learner.keep_best=perhaps", 'must be true or false, not "perhaps"'),
-        ("learner.deepspeed=[1]", "learner.deepspeed: must be a mapping of settings, or text"),
+        ("learner.deepspeed=[1]", "learner.deepspeed: must be a mapping of settings"),
         ("learner.betas=[0.9]", "learner.betas.1: is missing"),
         ("actor.max_response_tokens=x", 'must be a whole number, not "x"'),
         ("algorithm.group_size=0", "algorithm.group_size"),
