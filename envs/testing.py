@@ -260,6 +260,8 @@ def main(arguments: Sequence[str]) -> int:
             if not (option and equals):
                 raise UserError(f"{setting}: must be an option of the environment, NAME=VALUE")
             options[option] = yaml_text.parse(text, setting)
+        if name == "agent":
+            raise UserError("agent: use python -m actors.gateway.check_agent with its YAML file")
         check_env(name, options=options)
         demonstrates = hasattr(registry.make(name, **options), "demonstration")
     except (UserError, AssertionError) as error:

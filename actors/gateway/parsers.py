@@ -127,7 +127,7 @@ class ReplyReader:
             try:
                 kind = self._parser(name, "")
                 request = _request(PROBE_TOOLS, "auto")
-                written = self._written()
+                written = self.written()
                 _, _, calls = kind(self.tokenizer, request.tools).parse(
                     written, request, enable_auto_tools=True
                 )
@@ -142,18 +142,20 @@ class ReplyReader:
             f"template of {self.tokenizer.name_or_path!r}; name one of vLLM's tool parsers, or none"
         )
 
-    def _written(self) -> str:
-        """Returns a tool call as the template writes it into a reply."""
+    def written(
+        self, reply: AgentMessage = PROBE_REPLY, tools: Sequence[Tool] = PROBE_TOOLS
+    ) -> str:
+        """Returns a reply with a tool call as the template writes it."""
         asked = [{"role": "user", "content": "u"}]
         format_ = self.chat.chat
-        before = format_.render(asked, PROBE_TOOLS, prompt=True)
-        whole = format_.render([*asked, PROBE_REPLY], PROBE_TOOLS)
+        before = format_.render(asked, tools, prompt=True)
+        whole = format_.render([*asked, reply], tools)
         return whole.removeprefix(before).partition(format_.end)[0]
 
     @cached_property
     def _mark(self) -> str:
         """The characters with which the template begins a tool call."""
-        return self._written().strip().partition("add_one")[0][:12].split("\n")[0]
+        return self.written().strip().partition("add_one")[0][:12].split("\n")[0]
 
     def _reasoning(self, name: str) -> str:
         if name != "auto":

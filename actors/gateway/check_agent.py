@@ -1,0 +1,157 @@
+"""Checks an agent without a model: plays some of its tasks twice and compares the two tapes.
+
+    python -m actors.gateway.check_agent agent.yaml [KEY=VALUE …]
+
+The replies are made up: each tool is called once, with arguments that fit its schema; then the
+newest text is repeated. The chat template is that of the run's model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from actors.gateway.agent_attempt import NAME, AgentEnvironment, agents_served
+from actors.gateway.call_tree import Node
+from actors.gateway.parsers import ReplyReader, reader_of
+from actors.gateway.session import Session
+from envs.builtin.policy import model_path
+from envs.isolation.pool import environments_of_all
+from envs.registry import tasks_of_all
+from r3l import config as configuration
+from r3l.config import RunConfig
+from r3l.errors import EpisodeError, UserError
+from r3l.model_folder import read_tokenizer
+from r3l.records import GroupPlan, Task
+from r3l.rollout.agent_chat import tool_call
+from r3l.rollout.chat import ChatFormat
+from r3l.rollout.group import explore_group
+from r3l.rollout.interfaces import Environment, Sample, SampleParams
+from r3l.text import printable
+from r3l.views.tape import TapedCall, first_difference
+
+TASKS = 3
+LONGEST = 200
+"""Characters of a repeated text."""
+
+
+class EchoPolicy:
+    """A policy without a model, for one attempt at a time: that of `session`."""
+
+    session: Session
+
+    def __init__(self, chat: ChatFormat, reader: ReplyReader, context_length: int) -> None:
+        self.chat, self.reader, self.context_length = chat, reader, context_length
+
+    async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
+        """Makes up a reply; an empty one if the context is full."""
+        node = next(n for n in self.session.tree.nodes if n.context() == [*token_ids])
+        ids = (*self.chat.encode(self._reply(node, params)), self.chat.end_id)[: params.max_tokens]
+        full = len(token_ids) + len(ids) > self.context_length
+        ids = () if full else ids
+        return Sample(ids, (0.0,) * len(ids), 0, 0, "overflow" if full else "stop")
+
+    def _reply(self, node: Node, params: SampleParams) -> str:
+        if params.json_schema is not None:
+            return json.dumps(example(params.json_schema))
+        tools = json.loads(node.tools or "[]")
+        made = sum(len(n.reply.calls) for n in node.chain() if n.reply)
+        if made < len(tools) or params.structural_tag:
+            shape = tools[made % len(tools)]["function"]
+            arguments = example(shape.get("parameters") or {"type": "object"})
+            call = tool_call(shape["name"], arguments, f"abcdefg{made:02}")
+            reply = {"role": "assistant", "content": "", "tool_calls": [call]}
+            return self.reader.written(reply, tools)
+        return str(node.messages[-1].get("content") or "")[:LONGEST] if node.messages else "go on"
+
+
+def example(schema: dict[str, Any]) -> Any:
+    """Makes up a value that fits a JSON schema."""
+    for name in ("enum", "anyOf", "oneOf"):
+        if options := schema.get(name):
+            return options[0] if name == "enum" else example(options[0])
+    kind = schema.get("type", "string")
+    if kind == "object":
+        return {name: example(own) for name, own in schema.get("properties", {}).items()}
+    if kind == "array":
+        return [example(schema.get("items") or {})]
+    return {"integer": 1, "number": 1.0, "boolean": True, "null": None}.get(kind, "text")
+
+
+async def check_agent(config: RunConfig, chat: ChatFormat) -> AsyncIterator[tuple[str, bool]]:
+    """Plays tasks twice each; yields a line for each, and whether both attempts have a reward."""
+    reader = reader_of(chat, config.actor.agent)
+    policy = EchoPolicy(chat, reader, config.actor.max_model_len)
+    async with (
+        environments_of_all(config.env, 1) as made,
+        agents_served(made, config, policy) as make_env,
+    ):
+        for task in tasks_of_all(config.env, "train", TASKS):
+            outcomes, tapes = [], []
+            for _ in range(2):
+
+                def environment(task: Task = task) -> Environment:
+                    env = make_env(task)
+                    assert isinstance(env, AgentEnvironment)
+                    policy.session = env.session
+                    return env
+
+                failures: list[EpisodeError] = []
+                (result,) = await explore_group(
+                    *(task, policy, environment, config),
+                    plan=GroupPlan(1),
+                    on_failure=failures.append,
+                )
+                tapes.append(policy.session.taped())
+                played = result.trajectory
+                outcomes.append(f"reward {played.reward:g}" if played else f"failed: {failures[0]}")
+            how = outcomes[0] if len({*outcomes}) == 1 else " and ".join(outcomes)
+            passed = all(outcome.startswith("reward") for outcome in outcomes)
+            yield f"task {task.task_id}: {_calls(tapes[0])}; {how}; {_compared(*tapes)}", passed
+
+
+def _calls(tape: Sequence[TapedCall]) -> str:
+    tools = Counter(
+        call["function"]["name"] for made in tape for call in made.reply.get("tool_calls", ())
+    )
+    used = ", ".join(f"{name} {count}" for name, count in tools.items())
+    roots = sum(call.parent < 0 for call in tape)
+    return f"{len(tape)} calls in {roots} conversations, tools called: {used or 'none'}"
+
+
+def _compared(first: Sequence[TapedCall], second: Sequence[TapedCall]) -> str:
+    difference = first_difference(first, second)
+    return f"the second attempt differs: {difference}" if difference else "both attempts are equal"
+
+
+async def _print(config: RunConfig) -> int:
+    folder, failed = model_path(config.model), False
+    chat = ChatFormat(read_tokenizer(folder, f"model {config.model}"))
+    async for line, passed in check_agent(config, chat):
+        print(printable(line), flush=True)
+        failed |= not passed
+    return 2 if failed else 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check the agent of a YAML file with KEY=VALUE settings. Returns 2 if an attempt fails."""
+    if not arguments or arguments[0].startswith("-"):
+        print(__doc__, file=sys.stderr)
+        return 2
+    try:
+        config = configuration.load(Path(arguments[0]), arguments[1:])
+        if config.env.names != (NAME,):
+            raise UserError(f"env {config.env.title}: is no agent; use python -m envs.testing")
+        return asyncio.run(_print(config))
+    except UserError as error:
+        print(printable(f"check_agent: {error}"), file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""An agent is played twice without a model: what it calls, how it fails, and what differs."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from actors.gateway.check_agent import check_agent, example, main
+from r3l.config import load
+from r3l.rollout.chat import ChatFormat
+from tests.actors.gateway.test_real_clients import Vocabulary
+from tests.r3l.rollout.test_agent_chat import QWEN
+
+AGENT = """
+import sys, time
+sys.path.insert(0, {folder!r})
+from stdlib_agent import ask
+
+TOOL = {{"name": "add", "parameters": {{"type": "object", "properties": {{
+    "a": {{"type": "integer"}}, "how": {{"enum": ["fast", "slow"]}}}}}}}}
+
+
+def play(task):
+    messages, made = [{{"role": "user", "content": f"add {{task['id']}}"}}], []
+    for _ in range(5):
+        reply = ask(messages, tools=[{{"type": "function", "function": TOOL}}])
+        messages.append(reply)
+        if not reply.get("tool_calls"):
+            break
+        (call,) = reply["tool_calls"]
+        made.append(call["function"]["arguments"])
+        result = str(time.time_ns() if task.get("clock") else 7)
+        messages.append({{"role": "tool", "tool_call_id": call["id"], "content": result}})
+    if task.get("fails"):
+        raise ValueError("no luck")
+    assert made == ['{{"a": 1, "how": "fast"}}'], made
+    return float(reply["content"] == "7")
+"""
+
+
+def played(folder: Path, *tasks: dict[str, object]) -> list[tuple[str, bool]]:
+    (folder / "mine.py").write_text(AGENT.format(folder=str(Path(__file__).parent)))
+    lines = [json.dumps({"id": n, "split": "train"} | task) for n, task in enumerate(tasks)]
+    (folder / "tasks.jsonl").write_text("\n".join(lines))
+    options = {"command": f"{folder}/mine.py:play", "tasks": f"{folder}/tasks.jsonl"}
+    given = ["env=agent", f"env.options={json.dumps(options)}", "algorithm=grpo"]
+
+    async def check() -> list[tuple[str, bool]]:
+        config = load(None, [*given, "actor.max_response_tokens=500"])
+        return [line async for line in check_agent(config, ChatFormat(Vocabulary(QWEN)))]
+
+    return asyncio.run(check())
+
+
+def test_an_agent_with_a_tool_is_played_without_a_model(tmp_path: Path) -> None:
+    ((line, passed),) = played(tmp_path, {})
+    assert passed and line == (
+        "task 0: 2 calls in 1 conversations, tools called: add 1; reward 1; both attempts are equal"
+    )
+
+
+def test_a_failure_and_a_world_that_differs_are_shown(tmp_path: Path) -> None:
+    lines = dict(played(tmp_path, {"clock": True}, {"fails": True}))
+    (clock, passed), (fails, failed) = sorted(lines.items())
+    assert passed and "the second attempt differs: call 1: message 2 has" in clock
+    assert not failed and "failed:" in fails and "ValueError: no luck" in fails
+
+
+def test_values_fit_their_schema() -> None:
+    shape = {"a": {"anyOf": [{"type": "null"}]}, "b": {"type": "array", "items": {}}}
+    assert example({"type": "object", "properties": shape}) == {"a": None, "b": ["text"]}
+
+
+def test_what_is_no_agent_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.yaml").write_text("env: workshop\n")
+    assert main([str(tmp_path / "run.yaml")]) == 2
+    assert "env workshop: is no agent; use python -m envs.testing" in capsys.readouterr().err
+    assert main([]) == 2
