@@ -125,7 +125,10 @@ def _tried(what: str, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
 def _check_imports(script: str, python: str) -> None:
     """Raises UserError if the interpreter lacks a package that a script imports at its top."""
     try:
-        tree = ast.parse(Path(script).read_bytes())
+        source = Path(script).read_bytes()
+        if b"sys.path" in source:  # it decides itself where it imports from
+            return
+        tree = ast.parse(source)
     except (OSError, SyntaxError) as error:
         raise UserError(f"env agent: {script} cannot be read as Python ({error})") from None
     names = [alias.name for n in tree.body if isinstance(n, ast.Import) for alias in n.names]

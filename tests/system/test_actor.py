@@ -40,12 +40,12 @@ def until(condition: Callable[[], bool], what: str) -> None:
 class Job:
     """A buffer with tasks, a publisher with weights, all behind keys; actors join it."""
 
-    def __init__(self, folder: Path, *, lease_s: int = 300) -> None:
+    def __init__(self, folder: Path, *settings: str, lease_s: int = 300) -> None:
         self.folder = folder
         service, self.keys, learner = generate(folder / "keys")
         self.processes: list[subprocess.Popen[str]] = []
         self.log = folder / "actor.log"
-        demo = configuration.load(DEMO, [f"model={builtin_policy()}"])
+        demo = configuration.load(DEMO, [f"model={builtin_policy()}", *settings])
         self.config = folder / "config.yaml"
         self.config.write_text(configuration.dump(demo))
         store = ["--store", str(folder / "store"), "--bind", "tcp://127.0.0.1:0"]
@@ -54,7 +54,8 @@ class Job:
         assert self.served.stdout is not None
         self.buffer = self.served.stdout.readline().split()[-1]
         self.client = BufferClient(self.buffer, name="test", keys=learner)
-        self.client.add_tasks(task_source("workshop").tasks("train", 256, seed=0))
+        source = task_source(demo.env.name, **demo.env.options)
+        self.client.add_tasks(source.tasks("train", 256, seed=0))
         self.client.set_version(3)
         self.weights = sorted(load_file(builtin_policy() / "model.safetensors").items())
         self.publisher = WeightPublisher("tcp://127.0.0.1:0", keys=service)
