@@ -64,7 +64,7 @@ class Training:
         """Trains to `config.learner.steps`; returns the version reached.
 
         Ends early if rank 0 is stopped, but still writes a checkpoint and the model. Raises
-        TrainingStopped after too many skipped steps in a row, or if a safety rule stopped the run.
+        TrainingStopped after too many skipped steps in a row.
         Waits for the last on_checkpoint commands.
         """
         try:

@@ -1,6 +1,6 @@
 """Rank 0 of the learner: draws, commits, publishes, evaluates, reports.
 
-buffer ── draw ─► (train) ─► commit ─► publish weights ─► metrics, safety rules, evaluations
+buffer ── draw ─► (train) ─► commit ─► publish weights ─► metrics, evaluations
    ▲                └─ not finite ─► discard, skipped.jsonl
    └── start and restart: release open draws, resume open evaluations
 """
@@ -28,7 +28,6 @@ from learner.evaluator import (
     remove_candidates,
 )
 from learner.metrics.buffer_metrics import actor_metrics, buffer_metrics
-from learner.metrics.drift import SafetyMeter
 from learner.metrics.group_metrics import (
     group_metrics,
     histograms,
@@ -45,7 +44,7 @@ from learner.ranks import WARN_AFTER_S, meet, share_draw, still_waiting
 from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import heartbeat
 from r3l.config import RunConfig
-from r3l.errors import BufferUnavailable, NotFound, TrainingStopped, UserError
+from r3l.errors import BufferUnavailable, NotFound, UserError
 from r3l.files.run_folder import RunFolder, SkippedStep
 from r3l.process.notices import notice, notice_again
 from r3l.records import Group, Task
@@ -64,7 +63,6 @@ class Rank0:
     reports.
 
     `actors`: whether actors fill the buffer. If not, the run ends when a draw would have to wait.
-    `stop_cause` is set if a safety rule stopped the run.
     """
 
     def __init__(
@@ -86,7 +84,6 @@ class Rank0:
         self.evaluator = Evaluator(client, config, eval_tasks)
         client.silent = self._wait_for_buffer
         self.truncation = TruncationWarning(config.actor)
-        self.meter = SafetyMeter(config.learner.safety)
         self.fingerprints: dict[int, str] = {}
         self.reported: tuple[float, dict[str, float]] = (time.monotonic(), {})
         self.counts = Counter[str](hangs=len(RunFolder(run).hangs()))
@@ -96,7 +93,6 @@ class Rank0:
         self.attempts_checked = time.monotonic()
         self.without_attempt = 0  # groups of an earlier launch
         self.stopped = False
-        self.stop_cause = ""
 
     def stop(self) -> None:
         """Ends the run at the next draw, or while waiting for the buffer's reply."""
@@ -146,8 +142,7 @@ class Rank0:
             )
 
     def end(self, version: int) -> None:
-        """Evaluates the final policy and waits for the result. Raises TrainingStopped if a safety
-        rule ended the run."""
+        """Evaluates the final policy and waits for the result."""
         self._wait_for_evaluations()
         if not self.stopped and version > 0:
             self._start_evaluation(version)
@@ -155,8 +150,6 @@ class Rank0:
         if not self.evaluator.pending:
             remove_candidates(self.run)
         meet(self.trainer)
-        if self.stop_cause:
-            raise TrainingStopped(f"safety: {self.stop_cause}", cause="safety")
 
     def state(self, version: int) -> RunState:
         """Returns the run state to save in a checkpoint at `version`."""
@@ -232,7 +225,6 @@ class Rank0:
         self.last_state = RunState(version, draw.draw_id, groups, self.last_state.model_digest)
         published = self.publish(version) if self.config.learner.publishes(version) else {}
         self.counts["out_of_memory"] += result.out_of_memory
-        self._apply_safety_rules(result.metrics)
         fresh = [group for group in draw.groups if group.group_id not in draw.replayed]
         explored = [*fresh, *self._replaced(draw)]
         step_s = result.metrics["learner/step_s"]
@@ -326,13 +318,6 @@ class Rank0:
             if total in actors
         }
         return buffer_metrics(stats) | actors | rates
-
-    def _apply_safety_rules(self, metrics: dict[str, float]) -> None:
-        for alarm in self.meter.check(metrics):
-            self.counts["safety_alarms"] += 1
-            notice(f"safety: {alarm.message} ({alarm.rule.action})")
-            if alarm.rule.action == "stop":
-                self.stopped, self.stop_cause = True, alarm.message
 
     def publish(self, version: int) -> dict[str, float]:
         """Publishes whole weights in the engines' dtype, or adapters in their own dtype; returns

@@ -59,7 +59,6 @@ TOPICS = {
     "learner/step/test_faults_on_one_rank.py",
     "learner/step/test_offload.py",
     "learner/test_resume.py",
-    "learner/test_safety_rules_in_a_run.py",
     "learner/test_silent_buffer.py",
     "learner/test_waiting_ranks.py",
     "r3l/algorithms/test_gradient_of_the_paper.py",

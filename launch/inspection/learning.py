@@ -16,7 +16,7 @@ GAIN_STEPS = 20
 NEARLY_ALL = 0.95
 FLAT_ENTROPY = 0.01  # nats/token
 SOLVED = 0.9  # success at which a flat entropy is no problem
-LOW_ESS, HIGH_KL, FAR = 0.1, 1.0, 10.0  # share, nats/token, nats/token to the reference model
+LOW_ESS, HIGH_KL, FAR = 0.3, 1.0, 10.0  # share, nats/token, nats/token to the reference model
 UNCHANGED = 1e-3  # share of the elements of the weights
 
 
@@ -140,7 +140,7 @@ def _updates(recent: Recent) -> Iterator[Cause]:
             "says the same",
             "go back to an earlier checkpoint with a lower learner.lr, or raise actor.temperature",
         )
-    ess, kl = "learner/behaviour_ess", "learner/behaviour_kl"
+    ess, kl = "learner/behaviour_ess_base", "learner/behaviour_kl_base"
     if recent.all(ess, lambda share: share < LOW_ESS) or recent.all(kl, lambda k: k > HIGH_KL):
         yield Cause(
             "the policy is far from the one that sampled: effective sample size "

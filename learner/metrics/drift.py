@@ -1,25 +1,19 @@
-"""The safety meter: measures how far the policy has moved from the policies that sampled its data.
+"""Measures how far the policy has moved from the policies that sampled its data.
 
-    token sums of each micro-batch ─► metrics of the step, per role ─► rules ─► warn, stop
+    token sums of each micro-batch ─► metrics of the step, per role
 
-The R³L loss does not correct for this gap, so rules watch it. Log-probabilities and entropies are
-those of the loss's own forward pass.
+The R³L loss does not correct for this gap, so launch.inspection.learning watches it.
+Log-probabilities and entropies are those of the loss's own forward pass.
 
 The metrics of `distilled` and `all` rows include a second gap: a retry was sampled with guidance
 that its row leaves out. Even in a healthy step, one token that only the guidance made unlikely can
 raise k3 to several nats a token and reduce the effective sample to a few tokens. The role `base`
-measures only the policy's movement; most rules should watch that role.
+measures only the policy's movement.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from torch import Tensor
-
-from r3l.settings.learner import SafetyRule
 
 ROLES = ("all", "base", "distilled", "replayed")
 SUMS = ("tokens", "k3", "ratio", "ratio_squared", "entropy")
@@ -91,47 +85,3 @@ def engine_metrics(sums: dict[str, float]) -> dict[str, float]:
 def clipped_share(norm: float, limit: float) -> float:
     """Return what share of the gradient norm is removed by clipping to `limit`."""
     return max(0.0, 1.0 - limit / norm) if norm > 0 else 0.0
-
-
-@dataclass(frozen=True)
-class Alarm:
-    """Names a rule that fired, with the message for the user."""
-
-    rule: SafetyRule
-    message: str
-
-
-class SafetyMeter:
-    """Checks the metrics of every step against the configured rules."""
-
-    def __init__(self, rules: Sequence[SafetyRule]) -> None:
-        self.rules = tuple(rules)
-        self.beyond = [0] * len(self.rules)
-
-    def check(self, metrics: dict[str, float]) -> list[Alarm]:
-        """Return the alarms of the rules that fire at this step. After a rule fires, its step count
-        restarts at zero.
-
-        `metrics` is keyed by tag. If a rule's metric was not measured, because its role has no
-        tokens, the rule's count does not change.
-        """
-        alarms = []
-        for number, rule in enumerate(self.rules):
-            name = rule.metric if rule.role == "all" else f"{rule.metric}_{rule.role}"
-            value = metrics.get(f"learner/{name}")
-            if value is None:
-                continue
-            self.beyond[number] = self.beyond[number] + 1 if _beyond(rule, value) else 0
-            if self.beyond[number] >= rule.steps:
-                self.beyond[number] = 0
-                side = "above" if rule.above is not None else "below"
-                limit = rule.above if rule.above is not None else rule.below
-                times = f" for {rule.steps} steps" if rule.steps > 1 else ""
-                alarms.append(Alarm(rule, f"{name} {value:.4g} is {side} {limit:g}{times}"))
-        return alarms
-
-
-def _beyond(rule: SafetyRule, value: float) -> bool:
-    if rule.above is not None:
-        return value > rule.above or math.isnan(value)
-    return rule.below is not None and (value < rule.below or math.isnan(value))

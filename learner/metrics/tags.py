@@ -141,7 +141,6 @@ LEARNER = (
     ("idle_share", "share", "of the time of a wait and a step, waiting for a batch"),
     ("skipped_steps", "steps", "discarded because loss or gradient was not finite, so far"),
     ("out_of_memory", "times", "the budget was halved, since the learner started"),
-    ("safety_alarms", "alarms", "safety rules fired, since the learner started"),
     ("hangs", "times", "a learner of this run hung and was ended"),
     ("on_checkpoint_failed", "commands", "of learner.on_checkpoint, since the learner started"),
 )

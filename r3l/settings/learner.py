@@ -1,4 +1,4 @@
-"""Settings of the learner: its optimizer, adapters, journal of weights and safety meter."""
+"""Settings of the learner: its optimizer, adapters and journal of weights."""
 
 from __future__ import annotations
 
@@ -45,30 +45,6 @@ class JournalConfig(Section):
     def on(self) -> bool:
         """Whether the journal is on."""
         return self.versions > 0 or self.gib > 0
-
-
-class SafetyRule(Section):
-    """One threshold of the safety meter, checked after every optimizer step."""
-
-    metric: Literal["behaviour_kl", "behaviour_ess", "entropy", "grad_clipped"] = Field(
-        description="KL (nats a token) and effective sample size (share of tokens) against the "
-        "sampling policy, entropy (nats a token), share of the gradient that clipping removes"
-    )
-    role: Literal["all", "base", "distilled"] = Field(
-        "all", description="trajectories it is measured on; grad_clipped has no roles"
-    )
-    above: float | None = Field(None, description="fires above this value")
-    below: float | None = Field(None, description="fires below this value")
-    steps: int = Field(1, ge=1, description="steps in a row beyond the threshold before it fires")
-    action: Literal["warn", "stop"] = Field("warn", description="log a warning, or end the run")
-
-    @model_validator(mode="after")
-    def _one_threshold(self) -> Self:
-        if (self.above is None) == (self.below is None):
-            raise ValueError(f"safety rule on {self.metric}: give either above or below")
-        if self.metric == "grad_clipped" and self.role != "all":
-            raise ValueError("safety rule on grad_clipped: the gradient has no roles; use role all")
-        return self
 
 
 class LearnerConfig(Section):
@@ -162,13 +138,6 @@ class LearnerConfig(Section):
         le=LONGEST_S,
         description="seconds that a learner's start, a micro-batch, an update, a broadcast or a "
         "checkpoint may each take; a learner that is silent for longer is started again",
-    )
-    safety: tuple[SafetyRule, ...] = Field(
-        (
-            SafetyRule(metric="behaviour_ess", role="base", below=0.3, steps=3),
-            SafetyRule(metric="entropy", below=0.01, steps=3),
-        ),
-        description="actions when learner and sampling policy drift apart",
     )
     deepspeed: dict[str, Any] = Field(
         default_factory=dict, description="further DeepSpeed configuration, merged in"

@@ -362,13 +362,13 @@ def test_a_learner_that_stops_itself_is_reported_with_its_own_last_line_and_noth
     tmp_path: Path,
 ) -> None:
     said_by_learner = (
-        "r3l-notice: step 2 skipped: loss nan\nr3l-learner: safety: entropy 0.001 is below 0.01\n"
+        "r3l-notice: step 2 skipped: loss nan\nr3l-learner: step 3 made weights that are NaN\n"
     )
     code, said = ends(tmp_path, f"import sys; print({said_by_learner + NOISE!r}); sys.exit(3)")
     assert code == 3
     assert said == [
         "learner: step 2 skipped: loss nan",
-        "learner ended with exit code 3: safety: entropy 0.001 is below 0.01 "
+        "learner ended with exit code 3: step 3 made weights that are NaN "
         f"(log: {tmp_path / 'logs' / 'learner.log'})",
     ]
 

@@ -228,19 +228,3 @@ def test_a_skipped_batch_is_discarded_and_listed_with_its_groups(
     assert reported(tmp_path) == [] and rank.state(0).groups == ()
     said = "r3l-notice: step 1 skipped: loss nan, gradient norm 1.0; its groups are listed in"
     assert capsys.readouterr().err.startswith(said)
-
-
-def test_a_safety_rule_is_applied_to_the_metrics_of_the_step(
-    rank: Rank0, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rules = "[{metric: entropy, below: 1, action: warn},"
-    rules += " {metric: entropy, below: 0.1, action: stop}]"
-    rank.meter.rules = load(None, [f"learner.safety={rules}"]).learner.safety
-    rank.meter.beyond = [0, 0]
-    rank.finish_step(DRAW, 1, StepResult(True, METRICS | {"learner/entropy": 0.5}))
-    assert not rank.stopped
-    rank.finish_step(DRAW, 2, StepResult(True, METRICS | {"learner/entropy": 0.0}))
-    assert rank.stop_cause == "entropy 0 is below 0.1" and rank.draw(2) is None
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "r3l-notice: safety: entropy 0.5 is below 1 (warn)"
-    assert said[-1] == "r3l-notice: safety: entropy 0 is below 0.1 (stop)"

@@ -8,8 +8,8 @@ from r3l.files.progress_lines import StepLine
 HEALTHY = {
     "group/reward_mean": 0.3, "group/success_base": 0.2, "group/no_contrast": 0.4,
     "group/cut_responses": 0.01, "group/part_answered": 0.9, "group/reflection_valid": 0.9,
-    "group/improvement_rate": 0.3, "learner/entropy": 0.4, "learner/behaviour_ess": 0.9,
-    "learner/behaviour_kl": 0.08, "learner/kl_reference": 0.2, "weights/patch_density": 0.02,
+    "group/improvement_rate": 0.3, "learner/entropy": 0.4, "learner/behaviour_ess_base": 0.9,
+    "learner/behaviour_kl_base": 0.08, "learner/kl_reference": 0.2, "weights/patch_density": 0.02,
 }  # fmt: skip
 
 
@@ -37,8 +37,8 @@ def test_a_healthy_run_is_silent() -> None:
          "no reflection can be read (mostly not_json)", "algorithm.constrained_reflection"),
         ({"group__improvement_rate": 0.0}, "no retry is better", "algorithm=grpo"),
         ({"learner__entropy": 0.001}, "entropy is 0.001 nats", "actor.temperature"),
-        ({"learner__behaviour_ess": 0.02}, "sample size 0.02", "buffer.max_staleness"),
-        ({"learner__behaviour_kl": 3.0}, "KL 3 nats", "learner.lr"),
+        ({"learner__behaviour_ess_base": 0.02}, "sample size 0.02", "buffer.max_staleness"),
+        ({"learner__behaviour_kl_base": 3.0}, "KL 3 nats", "learner.lr"),
         ({"learner__kl_reference": 30.0}, "KL to the reference model is 30", "algorithm.kl_coef"),
         ({"weights__patch_density": 1e-5}, "changes 1e-05 of the weights", "raise learner.lr"),
     ],

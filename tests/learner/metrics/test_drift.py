@@ -1,4 +1,4 @@
-"""The safety meter: metrics against a slow transcription, and when its rules fire."""
+"""Drift metrics against a slow transcription."""
 
 import math
 
@@ -6,16 +6,12 @@ import pytest
 import torch
 
 from learner.metrics.drift import (
-    SafetyMeter,
     clipped_share,
     drift_metrics,
     drift_sums,
     engine_metrics,
     engine_sums,
 )
-from r3l.config import load
-from r3l.errors import UserError
-from r3l.settings.learner import SafetyRule
 
 
 def test_drift_metrics_follow_their_definitions_for_every_role() -> None:
@@ -57,42 +53,12 @@ def test_engine_and_learner_are_compared_on_the_marked_tokens_alone() -> None:
     assert engine_metrics(engine_sums(new, old, ~fresh & fresh)) == {"engine_tokens": 0.0}
 
 
-def test_a_role_without_tokens_has_no_metrics_and_does_not_reset_rules() -> None:
+def test_a_role_without_tokens_has_no_metrics() -> None:
     empty = torch.zeros(1, 2, dtype=torch.bool)
     sums = drift_sums(torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(1, 2), {"distilled": empty})
     assert drift_metrics(sums) == {}
-    rule = SafetyRule(metric="behaviour_kl", role="distilled", above=0.5, steps=2)
-    meter = SafetyMeter([rule])
-    assert meter.check({"learner/behaviour_kl_distilled": 1.0}) == []
-    assert meter.check({}) == []
-    [alarm] = meter.check({"learner/behaviour_kl_distilled": 1.0})
-    assert alarm.rule is rule and "behaviour_kl_distilled 1 is above 0.5" in alarm.message
-
-
-def test_a_rule_fires_after_its_steps_in_a_row_and_then_counts_from_zero() -> None:
-    meter = SafetyMeter([SafetyRule(metric="entropy", below=0.1, steps=2, action="stop")])
-    fired = [
-        bool(meter.check({"learner/entropy": value}))
-        for value in (0.0, 0.5, 0.0, 0.0, 0.0, math.nan)
-    ]
-    assert fired == [False, False, False, True, False, True]
 
 
 def test_clipping_removes_the_share_beyond_the_limit() -> None:
     assert clipped_share(4.0, 1.0) == 0.75
     assert clipped_share(0.5, 1.0) == clipped_share(0.0, 1.0) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("rule", "why"),
-    [
-        ("{metric: entropy}", "either above or below"),
-        ("{metric: entropy, above: 1, below: 0}", "either above or below"),
-        ("{metric: grad_clipped, role: base, above: 0.5}", "no roles"),
-        ("{metric: entropy, below: 1, speed: 2}", "this section knows metric"),
-    ],
-)
-def test_an_impossible_rule_is_refused_in_one_line(rule: str, why: str) -> None:
-    with pytest.raises(UserError, match=why) as caught:
-        load(None, [f"learner.safety=[{rule}]"])
-    assert "\n" not in str(caught.value)

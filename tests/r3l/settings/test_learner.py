@@ -1,9 +1,9 @@
-"""Settings of the learner: when it saves and publishes, its adapters, journal and safety rules."""
+"""Settings of the learner: when it saves and publishes, its adapters and journal."""
 
 import pytest
 from pydantic import ValidationError
 
-from r3l.settings.learner import JournalConfig, LearnerConfig, LoraConfig, SafetyRule
+from r3l.settings.learner import JournalConfig, LearnerConfig, LoraConfig
 
 
 @pytest.mark.parametrize(
@@ -33,18 +33,3 @@ def test_targets_without_a_rank_are_refused_since_all_weights_would_be_trained()
     assert LoraConfig().rank == 0 and LoraConfig(rank=2, targets=("q_proj",)).targets
     with pytest.raises(ValueError, match="targets is set but rank is not"):
         LoraConfig(targets=("q_proj",))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"metric": "entropy"},
-        {"metric": "entropy", "above": 1, "below": 0},
-        {"metric": "grad_clipped", "role": "base", "above": 0.5},
-    ],
-)
-def test_a_safety_rule_has_one_threshold_and_the_gradient_no_roles(
-    wrong: dict[str, object],
-) -> None:
-    with pytest.raises(ValidationError, match="safety rule on"):
-        SafetyRule.model_validate(wrong)
