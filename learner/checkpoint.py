@@ -16,10 +16,12 @@ stage. A checkpoint is built under another name, flushed to disk and renamed. So
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +35,7 @@ from r3l.algorithms.algorithm import Algorithm
 from r3l.errors import UserError
 from r3l.files import checksums
 from r3l.files.whole_file import read_json, rename_whole, write_json
+from r3l.model_folder import write_checksums
 from r3l.process.notices import notice, notice_again
 from r3l.settings.learner import LearnerConfig
 
@@ -164,6 +167,7 @@ def save_model(trainer: Trainer, folder: Path, tokenizer: Any) -> bool:
 
     def finish() -> None:
         tokenizer.save_pretrained(building)
+        write_checksums(building)
         if folder.exists():
             shutil.rmtree(folder)
         rename_whole(building, folder)
@@ -282,16 +286,11 @@ def load_run(
 
 def _finish(trainer: Trainer, building: Path, final: Path, state: RunState) -> None:
     """Writes the state file of a checkpoint and renames its folder."""
-    files = {
-        path.relative_to(building).as_posix(): (path.stat().st_size, checksums.of_file(path))
-        for path in building.rglob("*")
-        if path.is_file()  # a tokenizer with several chat templates saves a folder of them
-    }
     values = asdict(state) | {
         "schema": SCHEMA,
         "dtype": str(trainer.dtype),
         "lora": _lora(trainer.config),
-        "files": files,
+        "files": checksums.of_folder(building),
     }
     write_json(building / STATE, values)
     if final.exists():
@@ -306,7 +305,7 @@ def _lora(config: LearnerConfig) -> dict[str, Any] | None:
 
 def _read(checkpoint: Path) -> dict[str, Any]:
     """Reads the state file of a checkpoint that `latest` found complete."""
-    values = read_json(checkpoint / STATE, "remove the checkpoint", dict[str, Any]) or {}
+    values = _state_of(checkpoint)
     if values["schema"] != SCHEMA:
         raise UserError(
             f"checkpoint {checkpoint}: has schema {values['schema']}, this r3l reads {SCHEMA}; "
@@ -315,23 +314,32 @@ def _read(checkpoint: Path) -> dict[str, Any]:
     return values
 
 
+def _state_of(checkpoint: Path) -> dict[str, Any]:
+    """Reads a state file, even of a schema that had no checksums. Raises UserError if it is
+    damaged."""
+    path = checkpoint / STATE
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        values = json.loads(path.read_bytes())
+        if checksums.CHECKSUM not in values and values["schema"] != SCHEMA:
+            return dict(values)
+    return read_json(path, "remove the checkpoint", dict[str, Any]) or {}
+
+
 def _damage(checkpoint: Path, thorough: bool) -> str:
-    """Names what is missing or damaged in a checkpoint; "" if it is complete."""
+    """Names what is missing or damaged in a checkpoint; "" if it is complete, or of another schema,
+    which `check` refuses."""
     if not (checkpoint / STATE).is_file():
         return f"{STATE} is missing"
     try:
-        values = read_json(checkpoint / STATE, "remove the checkpoint", dict[str, Any]) or {}
-        if values["schema"] == SCHEMA and not values.keys() >= REQUIRED:
+        values = _state_of(checkpoint)
+        if values["schema"] != SCHEMA:
+            return ""
+        if not values.keys() >= REQUIRED:
             return f"{STATE} lacks {', '.join(sorted(REQUIRED - values.keys()))}"
-        for name, (size, checksum) in dict(values.get("files", {})).items():
-            path = checkpoint / name
-            if not path.is_file() or path.stat().st_size != size:
-                return f"{name} is missing or not {size} bytes long"
-            if thorough and checksums.of_file(path) != checksum:
-                return f"{name} has the wrong checksum"
+        beat = partial(heartbeat, f"to check {checkpoint}")
+        return checksums.damage(checkpoint, values.get("files", {}), beat, thorough=thorough)
     except (UserError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return f"{STATE} cannot be read ({error!s})"
-    return ""
 
 
 def _all(folder: Path) -> list[Path]:

@@ -11,7 +11,11 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from r3l.errors import UserError
+from r3l.files import checksums
+from r3l.files.whole_file import read_json, write_json
 
+CHECKSUMS = "r3l-checksums.json"
+"""The file of a saved model's checksums."""
 ADAPTER = "adapter_config.json"
 """The file by which transformers finds an adapter in a model folder."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -68,6 +72,19 @@ def _check_weights(folder: Path, called: str) -> None:
             raise UserError(
                 f"{called}: {file.name} is damaged ({error!s:.80}); copy it again"
             ) from None
+
+
+def write_checksums(folder: Path) -> None:
+    """Writes the checksums of a saved model's files. Raises OSError."""
+    write_json(folder / CHECKSUMS, {"files": checksums.of_folder(folder)})
+
+
+def check_checksums(folder: Path, called: str) -> None:
+    """Compares a model's files with their checksums, if it has them. Raises UserError."""
+    remedy = f"copy it again, or delete {CHECKSUMS} if you changed the model yourself"
+    known = read_json(folder / CHECKSUMS, remedy, dict[str, dict[str, tuple[int, str]]])
+    if known and (damaged := checksums.damage(folder, known["files"])):
+        raise UserError(f"{called}: {damaged}; {remedy}")
 
 
 def weight_bytes(folder: Path) -> int:

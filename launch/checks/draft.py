@@ -18,7 +18,7 @@ from launch.topology.memory_estimate import Estimate
 from launch.topology.placement import Plan, Topology, place
 from r3l.config import RunConfig
 from r3l.errors import UserError
-from r3l.model_folder import check_model_folder, read_tokenizer
+from r3l.model_folder import check_checksums, check_model_folder, read_tokenizer
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat
 
@@ -94,6 +94,7 @@ class Draft:
         """The model's folder, whose files have been checked."""
         folder = model_path(self.config.model)
         check_model_folder(folder, f"model {self.config.model}")
+        check_checksums(folder, f"model {self.config.model}")
         return folder
 
     @cached_property

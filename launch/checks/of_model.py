@@ -17,7 +17,7 @@ from learner.step.lora_targets import check_targets
 from learner.warmup.recipe import warmed_for
 from r3l.config import RunConfig
 from r3l.errors import UserError
-from r3l.model_folder import check_model_folder, model_digest, read_tokenizer
+from r3l.model_folder import check_checksums, check_model_folder, model_digest, read_tokenizer
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat, EarlierReasoning
 
@@ -40,6 +40,8 @@ def resolve_model(
     usable. If `weights` is set, also raises it if the model cannot be loaded."""
     folder = model_path(name)
     check_model_folder(folder, f"model {name}", weights=weights)
+    if weights:
+        check_checksums(folder, f"model {name}")
     ChatFormat(read_tokenizer(folder, f"model {name}"), earlier_reasoning=earlier_reasoning)
     return folder
 

@@ -1,4 +1,4 @@
-"""Checksums of files and of JSON values, so that damage is always noticed.
+"""Checksums of files, folders and JSON values, so that damage is always noticed.
 
     {"step": 3, "time": 1.5, "checksum": "8f3c0d…"}
 
@@ -8,7 +8,7 @@ The checksum of a value covers what it means, not how it is spaced.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,39 @@ def of_text(text: str) -> str:
     return xxh3_64_hexdigest(text.encode())
 
 
-def of_file(path: Path) -> str:
-    """Computes the checksum of a file. Raises OSError."""
+def of_file(path: Path, tick: Callable[[], None] = lambda: None) -> str:
+    """Computes the checksum of a file; calls `tick` after each block. Raises OSError."""
     total = xxh3_64()
     with path.open("rb") as file:
         while block := file.read(BLOCK):
             total.update(block)
+            tick()
     return total.hexdigest()
+
+
+def of_folder(folder: Path) -> dict[str, tuple[int, str]]:
+    """Computes the size and the checksum of each file in a folder and the folders in it, keyed by
+    its path there. Raises OSError."""
+    return {
+        path.relative_to(folder).as_posix(): (path.stat().st_size, of_file(path))
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def damage(
+    folder: Path,
+    files: Mapping[str, tuple[int, str]],
+    tick: Callable[[], None] = lambda: None,
+    *,
+    thorough: bool = True,
+) -> str:
+    """Names a file that is not as in `of_folder`; "" if there is none. Only a `thorough` comparison
+    reads the files. Raises OSError."""
+    for name, (size, checksum) in files.items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != size:
+            return f"{name} is missing or not {size} bytes long"
+        if thorough and of_file(path, tick) != checksum:
+            return f"{name} has the wrong checksum"
+    return ""

@@ -1,5 +1,6 @@
 """Checkpoints that are damaged, half-written or left in the middle: the one before is taken."""
 
+import json
 import logging
 import shutil
 import threading
@@ -12,14 +13,18 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from envs.builtin.policy import builtin_policy
 from learner import checkpoint
 from learner.checkpoint import Checkpoints, RunState
 from learner.checkpoint_command import CheckpointCommand
 from learner.step import optimizer_state, tensor_file
 from learner.step.trainer import Trainer
 from r3l.config import load
-from r3l.files import whole_file
+from r3l.errors import UserError
+from r3l.files import checksums, whole_file
+from r3l.files.checksums import sealed, unsealed
 from r3l.files.whole_file import read_json
+from r3l.model_folder import CHECKSUMS, check_checksums
 from tests.learner.step.fakes import tiny_folder
 from tests.learner.step.faulty import Silent, saved
 from tests.r3l.files.made import flips
@@ -99,6 +104,56 @@ def test_no_flipped_bit_of_any_file_of_a_checkpoint_goes_unseen(folder: Path) ->
         assert unseen == 0, path.name
         names.add(path.name)
     assert names >= {"config.json", "model.safetensors", "optimizer.safetensors"}
+
+
+def test_no_flipped_bit_of_any_file_of_a_saved_model_goes_unseen(
+    trainer: Trainer, tmp_path: Path
+) -> None:
+    class Vocabulary:
+        def save_pretrained(self, folder: Path) -> None:
+            shutil.copy(builtin_policy() / "tokenizer.json", folder)
+
+    assert checkpoint.save_model(trainer, tmp_path / "model", Vocabulary())
+    model, known = tmp_path / "model", read_json(tmp_path / "model" / CHECKSUMS, "", dict)
+    check_checksums(model, "model mine")
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= known["files"].keys()
+    for path in sorted(model.iterdir()):
+        whole = path.read_bytes()
+        for content in flips(whole, few=15):
+            path.write_bytes(content)
+            try:
+                check_checksums(model, "model mine")
+            except UserError as error:
+                assert path.name in str(error) and "copy it again" in str(error)
+            else:  # a space of the JSON text may change without its value
+                assert path.name == CHECKSUMS and read_json(path, "", dict) == known
+        path.write_bytes(whole)
+    (model / "evaluation.json").write_text("written later")
+    check_checksums(model, "model mine")
+
+
+@pytest.mark.parametrize("sums", [True, False])
+def test_a_checkpoint_of_another_schema_is_refused_by_its_schema_and_not_called_damaged(
+    folder: Path, sums: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = folder / "step-000006" / "state.json"
+    other = unsealed(json.loads(state.read_bytes())) | {"schema": 4, "files": {"a": 3}}
+    state.write_text(json.dumps(sealed(other) if sums else other))
+    newest = checkpoint.latest(folder, thorough=True)
+    assert newest == folder / "step-000006" and not caplog.records
+    with pytest.raises(UserError, match="has schema 4, this r3l reads"):
+        checkpoint.check(newest, load().learner, dtype="torch.float32", model_digest="")
+
+
+def test_a_slow_disk_is_no_hang_while_checksums_are_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats = list[str]()
+    monkeypatch.setattr(checkpoint, "heartbeat", beats.append)
+    monkeypatch.setattr(checksums, "BLOCK", 1 << 10)
+    assert checkpoint.latest(folder, thorough=True) == folder / "step-000006"
+    size = (folder / "step-000006" / "model.safetensors").stat().st_size
+    assert len(beats) > size >> 10 and "step-000006" in beats[0]
 
 
 def test_no_checkpoint_is_found_if_none_is_whole_and_each_is_named(
