@@ -23,7 +23,6 @@ from envs.evaluation.evaluation_folder import (
     read_settings,
     settings_of,
 )
-from envs.evaluation.lengths import TruncationWarning
 from envs.evaluation.metrics import Report, by_task, compare, report
 from launch.cli import as_overrides, as_typed
 from launch.evaluation.own_engine import own_engine
@@ -157,8 +156,6 @@ def _evaluate(options: dict[str, Any]) -> None:
     result = report(played, ks)
     folder.finish(result)
     _print(options, result, played, others)
-    for warning in TruncationWarning(config.actor).lines(result.all.lengths, "evaluation"):
-        echo(f"r3l-eval: {warning}", err=True)
     if not options["as_json"]:
         echo(f"attempts and report: {place}")
 

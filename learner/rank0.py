@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 
 from buffer import BufferClient, Draw
-from envs.evaluation.lengths import TruncationWarning
 from learner.checkpoint import RunState
 from learner.evaluator import (
     Evaluation,
@@ -83,7 +82,6 @@ class Rank0:
         self.train_tasks, eval_tasks = tasks
         self.evaluator = Evaluator(client, config, eval_tasks)
         client.silent = self._wait_for_buffer
-        self.truncation = TruncationWarning(config.actor)
         self.fingerprints: dict[int, str] = {}
         self.reported: tuple[float, dict[str, float]] = (time.monotonic(), {})
         self.counts = Counter[str](hangs=len(RunFolder(run).hangs()))
@@ -242,8 +240,6 @@ class Rank0:
             notice_again("unread reflection", unread)
         shown = histograms(explored, draw.version) if self.actors else {}
         self.reporter.step(version, metrics, shown)
-        cut = {name.removeprefix("group/"): value for name, value in metrics.items()}
-        self._warn_of_truncation(cut, "training")
         self._report_evaluations(self.evaluator.collect())
         self.is_first_step = False
         if not self.actors:  # no launcher does it
@@ -353,8 +349,3 @@ class Rank0:
             keep_evaluation(self.run, self.config, evaluation)
             keep_if_best(self.run, evaluation)
             self.reporter.evaluation(evaluation)
-            self._warn_of_truncation(evaluation.metrics, "evaluation")
-
-    def _warn_of_truncation(self, metrics: Mapping[str, float], of: str) -> None:
-        for line in self.truncation.lines(metrics, of):
-            notice(line)

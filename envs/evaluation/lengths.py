@@ -1,20 +1,14 @@
-"""Measures the lengths of attempts and responses, and how many are cut off by context or budget.
-
-An attempt that is cut off cannot succeed even with a good policy, so the user is warned above
-WARN_ABOVE.
-"""
+"""Measures the lengths of attempts and responses, and how many are cut off by context or budget."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from envs.evaluation.conversation import Conversation
 from r3l.records import Group
-from r3l.settings.actor import ActorConfig
 
-WARN_ABOVE = 0.2
 OVERFLOW = "context_overflow"  # the finish of an attempt, and the cause of one without a step
 
 
@@ -63,32 +57,3 @@ def _measure(
             metrics[f"{name}_p95"] = float(np.quantile(lengths, 0.95))
             metrics[f"{name}_max"] = float(max(lengths))
     return metrics
-
-
-class TruncationWarning:
-    """Warns the user once about each large share, and again if it becomes large a second time."""
-
-    def __init__(self, config: ActorConfig) -> None:
-        self.config = config
-        self._warned: set[str] = set()
-
-    def lines(self, metrics: Mapping[str, float], of: str) -> list[str]:
-        """Returns the warnings about the metrics of `of` (training, an evaluation)."""
-        budget = self.config.max_response_tokens
-        setting = f"actor.max_response_tokens={budget}" if budget else "what the environment sets"
-        texts = {
-            "cut_attempts": "of the attempts were cut off by the context "
-            f"(actor.max_model_len={self.config.max_model_len}); raise it, or shorten responses or "
-            "observations",
-            "cut_responses": f"of the responses were cut off by their budget ({setting}); raise "
-            "actor.max_response_tokens",
-        }
-        lines = []
-        for name, text in texts.items():
-            share = metrics.get(name, 0.0)
-            if share <= WARN_ABOVE:
-                self._warned.discard(f"{name} of {of}")
-            elif f"{name} of {of}" not in self._warned:
-                self._warned.add(f"{name} of {of}")
-                lines.append(f"{share:.0%} {text} ({of})")
-        return lines

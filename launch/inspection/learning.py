@@ -89,7 +89,12 @@ class LearningWatch:
 
 
 def _answers(recent: Recent) -> Iterator[Cause]:
-    if recent.all("group/cut_responses", lambda share: share >= NEARLY_ALL):
+    if recent.all("group/cut_attempts", lambda share: share >= NEARLY_ALL):
+        yield Cause(
+            f"{recent.mean('group/cut_attempts'):.0%} of the attempts are cut off by the context",
+            "raise actor.max_model_len, or shorten responses or observations",
+        )
+    elif recent.all("group/cut_responses", lambda share: share >= NEARLY_ALL):
         yield Cause(
             f"{recent.mean('group/cut_responses'):.0%} of the responses are cut off at their limit",
             "raise actor.max_response_tokens",

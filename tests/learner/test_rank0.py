@@ -195,23 +195,6 @@ def test_groups_that_were_replaced_in_the_batch_count_in_its_metrics(
     assert rank.state(1).groups == ("g5",)
 
 
-def test_attempts_cut_off_by_the_context_are_said_to_the_user(
-    rank: Rank0, capsys: pytest.CaptureFixture[str]
-) -> None:
-    results = [
-        msgspec.structs.replace(
-            result, trajectory=msgspec.structs.replace(result.trajectory, finish="context_overflow")
-        )
-        for result in GROUP.results
-        if result.trajectory is not None
-    ]
-    group = msgspec.structs.replace(DRAW.groups[0], results=tuple(results))
-    draw = dataclasses.replace(DRAW, groups=[group])
-    rank.finish_step(draw, 1, StepResult(True, dict(METRICS)))
-    said = "r3l-notice: 100% of the attempts were cut off by the context (actor.max_model_len=4096)"
-    assert capsys.readouterr().err.startswith(said)
-
-
 def test_a_step_with_an_expired_draw_is_not_published(rank: Rank0, calls: list[str]) -> None:
     with pytest.raises(DrawExpired, match="draw 7 expired"):
         rank.finish_step(dataclasses.replace(DRAW, draw_id=7), 1, StepResult(True, dict(METRICS)))

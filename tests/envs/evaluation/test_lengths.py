@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from envs.evaluation.lengths import TruncationWarning, length_metrics
+from envs.evaluation.lengths import length_metrics
 from learner.metrics.group_metrics import group_metrics
-from r3l.config import load
 from r3l.records import Extra, Group, SlotResult
 from tests.learner.fakes import FIRST, RESPONSE, STEP, explore_group, trajectory
 
@@ -44,28 +43,3 @@ def test_the_95th_percentile_and_the_maximum_tell_of_a_long_attempt() -> None:
     found = length_metrics([replace(group, results=results)])
     assert (found["length_mean"], found["length_max"]) == (38.1, 192.0)  # 19 of 30 tokens
     assert found["length_p95"] == pytest.approx(30 + 0.05 * (192 - 30))
-
-
-def test_people_are_warned_above_a_fifth_once_until_it_is_small_again() -> None:
-    warning = TruncationWarning(load(None, ["actor.max_model_len=512"]).actor)
-    [line] = warning.lines({"cut_attempts": 0.34, "cut_responses": 0.2}, "training")
-    assert line == (
-        "34% of the attempts were cut off by the context (actor.max_model_len=512); raise it, or "
-        "shorten responses or observations (training)"
-    )
-    assert warning.lines({"cut_attempts": 0.5}, "training") == []
-    assert len(warning.lines({"cut_attempts": 0.5}, "evaluation")) == 1
-    assert warning.lines({"cut_attempts": 0.1}, "training") == []
-    assert len(warning.lines({"cut_attempts": 0.5}, "training")) == 1
-
-
-@pytest.mark.parametrize(
-    ("setting", "named"),
-    [("null", "(what the environment sets)"), ("7", "(actor.max_response_tokens=7)")],
-)
-def test_responses_that_are_cut_off_are_warned_of_with_their_budget(
-    setting: str, named: str
-) -> None:
-    warning = TruncationWarning(load(None, [f"actor.max_response_tokens={setting}"]).actor)
-    [line] = warning.lines({"cut_responses": 0.21}, "training")
-    assert line.startswith(f"21% of the responses were cut off by their budget {named}; raise ")

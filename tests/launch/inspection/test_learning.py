@@ -7,9 +7,10 @@ from r3l.files.progress_lines import StepLine
 
 HEALTHY = {
     "group/reward_mean": 0.3, "group/success_base": 0.2, "group/no_contrast": 0.4,
-    "group/cut_responses": 0.01, "group/part_answered": 0.9, "group/reflection_valid": 0.9,
-    "group/improvement_rate": 0.3, "learner/entropy": 0.4, "learner/behaviour_ess_base": 0.9,
-    "learner/behaviour_kl_base": 0.08, "learner/kl_reference": 0.2, "weights/patch_density": 0.02,
+    "group/cut_attempts": 0.1, "group/cut_responses": 0.01, "group/part_answered": 0.9,
+    "group/reflection_valid": 0.9, "group/improvement_rate": 0.3, "learner/entropy": 0.4,
+    "learner/behaviour_ess_base": 0.9, "learner/behaviour_kl_base": 0.08,
+    "learner/kl_reference": 0.2, "weights/patch_density": 0.02,
 }  # fmt: skip
 
 
@@ -27,6 +28,7 @@ def test_a_healthy_run_is_silent() -> None:
 @pytest.mark.parametrize(
     ("changed", "what", "setting"),
     [
+        ({"group__cut_attempts": 1.0}, "100% of the attempts are cut off", "actor.max_model_len"),
         ({"group__cut_responses": 1.0}, "100% of the responses are cut off",
          "actor.max_response_tokens"),
         ({"group__part_answered": 0.0}, "no response gives an answer", "system prompt"),
