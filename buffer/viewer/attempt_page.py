@@ -7,7 +7,7 @@ ledger ─► what the learner trained on: the advantage, and from which step on
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ from buffer.storage.rows import TrainedAttempt
 from buffer.storage.store import Store
 from buffer.tools import group_facts
 from buffer.tools.json_values import plain as plain_values
-from r3l.records import Group, Int32, Role
+from r3l.records import Group, Int32, Role, Trajectory
 from r3l.views import attempt_view
-from r3l.views.attempt_view import AttemptView
+from r3l.views.attempt_view import AttemptView, message_text
+from r3l.views.tape import TapedCall, call_tree, conversations
 
 Plain = dict[str, Any]
 
@@ -96,6 +97,8 @@ def _slot(one: AttemptView, group: Group, texts: Texts, used: TrainedAttempt | N
         "by_token": used is not None and used.by_token,
         "token_weight": None if used is None else used.weight,
     }
+    shown["tree"] = call_tree(one.calls)
+    shown["conversations"] = []
     if one.steps:
         [attempt] = [t for t in group.trajectories if (t.role, t.slot) == (one.role, one.slot)]
         shown["steps"] = [
@@ -109,4 +112,47 @@ def _slot(one: AttemptView, group: Group, texts: Texts, used: TrainedAttempt | N
                 zip(one.steps, attempt.step_spans.tolist(), strict=True)
             )
         ]
+        shown["conversations"] = [
+            _conversation(chain, one.calls, attempt, texts, trained=used is not None)
+            for chain in conversations(one.calls)
+        ]
     return shown
+
+
+def _conversation(
+    chain: Sequence[int],
+    calls: Sequence[TapedCall],
+    attempt: Trajectory,
+    texts: Texts,
+    *,
+    trained: bool,
+) -> Plain:
+    """Converts one conversation of an agent to its calls, each a step. The steps of the main one
+    are those of the attempt."""
+    numbers = [calls[k].conversation for k in chain if calls[k].conversation >= 0]
+    own = attempt.conversations()[numbers[-1]] if numbers else None
+    main = numbers[-1:] == [0]
+    steps = [] if main else [_call(calls[k], own, texts, trained=trained) for k in chain]
+    return {"calls": chain, "main": main, "steps": steps}
+
+
+def _call(call: TapedCall, own: Trajectory | None, texts: Texts, *, trained: bool) -> Plain:
+    """Converts a call to a step. `own`: its conversation, if the record has it."""
+    said = [f"[{message['role']}] {message_text(message)}" for message in call.messages]
+    shown: Plain = {
+        "observation": "\n".join(said),
+        "action": message_text(call.reply),
+        "seconds": call.seconds,
+        "length": call.tokens,
+        "versions": call.dialect,
+        "tokens": None,
+        "logprobs": [],
+        "trained": trained and call.trained and call.conversation >= 0,
+    }
+    if own is None or call.conversation < 0:
+        return shown
+    span = slice(call.read, call.read + call.tokens)
+    return shown | {
+        "tokens": texts.of(own.token_ids[span]),
+        "logprobs": own.logprobs[span].round(4).tolist(),
+    }

@@ -8,12 +8,14 @@ TensorBoard and tables.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from r3l.records import Group, Record, ReflectionRecord, Role, SlotResult, SlotStatus, Trajectory
+from r3l.views.tape import TapedCall, call_tree, read_tape
 
 
 class StepView(Record):
@@ -51,6 +53,7 @@ class AttemptView(Record):
 
     `base`: the base slot that a retry corrects, or the slot itself; `length`: tokens of the
     sequence; `generated`, `seconds`: tokens and seconds of the steps sampled for this attempt.
+    `calls`: all calls of an agent.
     """
 
     role: Role
@@ -76,6 +79,7 @@ class AttemptView(Record):
     parts: dict[str, float] = msgspec.field(default_factory=dict)
     aux: tuple[str, ...] = ()
     reflection: ReflectionView | None = None
+    calls: tuple[TapedCall, ...] = ()
 
     @property
     def title(self) -> str:
@@ -223,6 +227,7 @@ def _with_attempt(shown: AttemptView, attempt: Trajectory) -> AttemptView:
         cut=attempt.cut_responses,
         faults=attempt.faults,
         parts=attempt.extra.reward_parts,
+        calls=tuple(read_tape(attempt.extra.tape)),
     )
 
 
@@ -246,7 +251,30 @@ def _lines(group: Group) -> Iterator[str]:
                 f"tokens, versions {attempt.oldest_version} to {attempt.newest_version}, "
                 f"{attempt.finish}"
             )
-            yield from (f"   {line}" for line in conversation(attempt))
+            whole = any(call.messages for call in attempt.calls)
+            turns = _calls(attempt.calls) if whole else conversation(attempt)
+            yield from (f"   {line}" for line in turns)
+
+
+def _calls(calls: Sequence[TapedCall]) -> Iterator[str]:
+    """Yields an agent's calls, each with its new messages and its reply; a call that parts from a
+    conversation is further in."""
+    for number, depth in call_tree(calls):
+        call, space = calls[number], "    " * depth
+        yield (
+            f"{space}── call {number}, {call.dialect}: {call.tokens} tokens, {call.seconds:.2f} s"
+            + ("" if call.trained else ", not trained")
+        )
+        for message in (*call.messages, call.reply):
+            if message:
+                yield f"{space}[{message['role']}] {message_text(message)}"
+
+
+def message_text(message: Mapping[str, Any]) -> str:
+    """Writes a chat message: its text, then its calls of tools."""
+    made = [call["function"] for call in message.get("tool_calls") or ()]
+    parts = [message.get("content"), *(f"{one['name']}({one['arguments']})" for one in made)]
+    return " ".join(str(part) for part in parts if part)
 
 
 def conversation(attempt: AttemptView) -> Iterator[str]:

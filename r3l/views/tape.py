@@ -111,3 +111,32 @@ def _shown(message: dict[str, Any] | None) -> str:
     calls = [call["function"] for call in message.get("tool_calls") or ()]
     made = [f"{call['name']}({call['arguments']})" for call in calls]
     return " ".join([f"{message['role']}:", (message.get("content") or "").strip(), *made])
+
+
+def call_tree(calls: Sequence[TapedCall]) -> list[tuple[int, int]]:
+    """Lists the calls depth first: the number of each, and how often it parted from a conversation
+    that others continue."""
+    after: dict[int, list[int]] = {}
+    for number, call in enumerate(calls):
+        after.setdefault(call.parent, []).append(number)
+    rows, waiting = [], [(number, 0) for number in reversed(after.get(-1, []))]
+    while waiting:
+        number, depth = waiting.pop()
+        rows.append((number, depth))
+        first, *others = after.get(number) or [-1]
+        waiting += [(other, depth + 1) for other in reversed(others)]
+        waiting += [(first, depth)] * (first >= 0)
+    return rows
+
+
+def conversations(calls: Sequence[TapedCall]) -> list[list[int]]:
+    """Lists the calls of each conversation, from its first to its last."""
+    parents = {call.parent for call in calls}
+    found = []
+    for leaf in (number for number in range(len(calls)) if number not in parents):
+        chain, number = [], leaf
+        while number >= 0:
+            chain.append(number)
+            number = calls[number].parent
+        found.append(chain[::-1])
+    return found

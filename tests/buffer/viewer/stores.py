@@ -1,14 +1,24 @@
 """Stores for the viewer: groups with retries, written without a service."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import structs
 
 from buffer.storage.result_checksums import checksum
 from buffer.storage.rows import GroupRow, LedgerRow, TrainedAttempt
 from buffer.storage.store import Store
 from r3l import codec
-from r3l.records import GroupPlan, ReflectionRecord, SlotResult, Task, Trajectory
+from r3l.records import (
+    Extra,
+    GroupPlan,
+    ReflectionRecord,
+    Segment,
+    SlotResult,
+    Task,
+    Trajectory,
+)
+from r3l.views.tape import TapedCall, write_tape
 
 PLAN = GroupPlan(2, 2)
 
@@ -63,6 +73,41 @@ def results(made: Made, version=0) -> list[SlotResult]:
         SlotResult("distilled", 0, "done", trajectory=again, reflection=thought),
         SlotResult("distilled", 1, "failed", cause="replay_diverged", reflection=thought),
     ]  # fmt: skip
+
+
+plain_results = results
+
+
+def tool_call(name: str) -> dict:
+    return {"id": "1", "type": "function", "function": {"name": name, "arguments": '{"a": 1}'}}
+
+
+def agent_results(made: Made, version=0) -> list[SlotResult]:
+    """The same, but an agent made the first pair's calls. The base: call 0 uses a tool, call 1
+    continues it, call 2 parts from it, call 3 is a conversation that the record does not have."""
+    slots = plain_results(replace(made, steps=2), version)
+    asked, told = {"role": "user", "content": made.observation}, {"role": "tool", "content": "2"}
+    tool = {"role": "assistant", "content": None, "tool_calls": [tool_call("add")]}
+    says = {"role": "assistant", "content": "it is 2"}
+    other = {"role": "user", "content": "make it short"}
+    tokens = made.tokens
+    first = TapedCall("chat", "a", -1, (asked,), tool, "stop", ("add",), tokens=tokens, read=3)
+    first = structs.replace(first, seconds=0.25, conversation=0)
+    second = TapedCall("chat", "b", 0, (told,), says, "stop", tokens=tokens, read=6 + tokens)
+    second = structs.replace(second, conversation=0)
+    third = structs.replace(second, digest="c", messages=(told, other), conversation=1)
+    fourth = TapedCall("messages", "d", -1, (other,), says, "stop", tokens=3, trained=False)
+
+    def with_tape(slot: SlotResult, *calls: TapedCall) -> SlotResult:
+        main = slot.trajectory
+        names = ("token_ids", "logprobs", "step_spans", "step_versions", "step_newest_versions")
+        segment = Segment(**{name: getattr(main, name) for name in names}, start=1)
+        extra = Extra(segments=(segment,) * (len(calls) > 2), tape=write_tape(calls))
+        return structs.replace(slot, trajectory=structs.replace(main, extra=extra))
+
+    slots[0] = with_tape(slots[0], first, second, third, fourth)
+    slots[2] = with_tape(slots[2], first, second)
+    return slots
 
 
 def write(store: Store, groups: int, tasks: int = 20, **made) -> None:

@@ -9,7 +9,7 @@ from buffer.viewer.attempt_page import Texts, pairs, plain_group
 from envs.builtin.policy import model_path
 from r3l.errors import NotFound
 from r3l.records import Group, GroupPlan, Task
-from tests.buffer.viewer.stores import Made, results, trained
+from tests.buffer.viewer.stores import Made, agent_results, results, trained
 
 NO_TEXTS = Texts(None)
 
@@ -78,3 +78,22 @@ def test_an_attempt_that_joined_a_group_is_shown_with_the_group_it_comes_from(st
         ("g0000000003", 0.5)
     ]
     assert found["pairs"][1]["base"]["advantage"] == 0.25  # its own slot of that number
+
+
+def test_an_agents_attempt_has_its_tree_of_calls_and_its_conversations():
+    first, _ = pairs(group(agent_results(Made())), Texts(model_path("builtin")), used())
+    base, retry = first["base"], first["retry"]
+    assert base["tree"] == [(0, 0), (1, 0), (2, 1), (3, 0)] and len(base["calls"]) == 4
+    main, branch, unknown = base["conversations"]
+    assert (main["calls"], main["main"], main["steps"]) == ([0, 1], True, [])
+    assert (branch["calls"], branch["main"]) == ([0, 2], False)
+    assert [step["trained"] for step in branch["steps"]] == [True, True]
+    assert branch["steps"][1]["observation"] == "[tool] 2\n[user] make it short"
+    assert branch["steps"][0]["action"] == 'add({"a": 1})'
+    assert branch["steps"][1]["logprobs"] == [-0.25, -2.0, -0.25, -0.25]
+    assert len(branch["steps"][1]["tokens"]) == 4
+    (step,) = unknown["steps"]
+    assert (step["tokens"], step["logprobs"], step["trained"]) == (None, [], False)
+    assert [one["main"] for one in retry["conversations"]] == [True]
+    plain, _ = pairs(group(results(Made())), NO_TEXTS, {})
+    assert plain["base"]["tree"] == plain["base"]["conversations"] == []

@@ -165,6 +165,51 @@ def test_tokens_are_shown_with_the_runs_tokenizer_and_marked_if_trained(
         assert (store.folder.parent / "page.png").stat().st_size > 10_000
 
 
+def test_an_agents_calls_are_a_tree_of_which_one_conversation_is_shown(
+    browser, tmp_path, serve_store, monkeypatch
+):
+    monkeypatch.setattr(stores, "results", stores.agent_results)
+    store = Store(tmp_path / "agents" / "buffer", map_gib=0.25)
+    stores.write(store, 2, tasks=1)
+    (tmp_path / "agents" / "config.yaml").write_text(
+        configuration.dump(RunConfig(model=str(_policy())))
+    )
+    browser.said.clear()
+    browser.open(serve_store(store).viewer.url)
+    browser.value("location.hash = '#group/g0000000002'")
+    browser.wait("document.querySelectorAll('.calls').length === 2")
+    base = "details[data-slot='0'] .columns > :not(.next) > .calls "
+    assert "4 calls in 3 conversations" in text(browser, base).replace("\xa0", " ")
+    rows = browser.value(
+        f"[...document.querySelectorAll({base + 'button'!r})].map(b => b.innerText)"
+    )
+    assert "→ add" in rows[0] and "not trained" in rows[3].replace("\xa0", " ")
+    chosen = f"[...document.querySelectorAll({base + '[aria-current] .number:first-child'!r})]"
+    below = f"document.querySelector({base!r}).nextElementSibling.textContent"
+    assert browser.value(f"{chosen}.map(one => one.innerText)") == ["0", "1"]
+    assert "act 1" in browser.value(below) or "step 1" in browser.value(below)
+    browser.value(f"document.querySelectorAll({base + 'button'!r})[2].click()")
+    assert browser.value(f"{chosen}.map(one => one.innerText)") == ["0", "2"]
+    assert "make it short" in browser.value(below)
+    trained = f"document.querySelector({base!r}).nextElementSibling.querySelectorAll('.trained')"
+    assert browser.value(f"{trained}.length") == 8
+    browser.value(f"document.querySelectorAll({base + 'button'!r})[3].click()")
+    assert "it is 2" in browser.value(below) and browser.value(f"{trained}.length") == 0
+    browser.ask(
+        "Emulation.setDeviceMetricsOverride",
+        width=420,
+        height=900,
+        deviceScaleFactor=1,
+        mobile=True,
+    )
+    assert browser.value("document.documentElement.scrollWidth") <= 420
+    browser.value(f"document.querySelector({base!r}).scrollIntoView()")
+    browser.picture(tmp_path / "narrow.png")
+    browser.ask("Emulation.clearDeviceMetricsOverride")
+    assert browser.said == []
+    store.close()
+
+
 def _policy():
     from envs.builtin.policy import model_path
 

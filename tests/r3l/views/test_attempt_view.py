@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from r3l.records import Group, GroupPlan, ReflectionRecord, SlotResult, Task
 from r3l.views.attempt_view import best_corrections, pairs, text, view
-from tests.buffer.viewer.stores import Made, attempt, results
+from tests.buffer.viewer.stores import Made, agent_results, attempt, results
 
 MADE = Made(steps=4)
 
@@ -116,3 +116,20 @@ def test_a_group_as_text_has_every_slot_under_its_base():
     assert "   reward 1.0, 3 steps, 8 tokens, versions 0 to 0, terminated" in told
     assert "   [system] be brief\n   [user] a door\n   [assistant] act 0\n" in told
     assert "group g2: leased" in text(Group("g2", Task("t", "e", 0), GroupPlan(2), "leased"))
+
+
+def test_the_calls_of_an_agent_are_a_tree_in_a_groups_text():
+    told = text(group(agent_results(Made())))
+    lines = [line.strip() for line in told.partition("── retry")[0].splitlines()]
+    start = lines.index("── call 0, chat: 4 tokens, 0.25 s")
+    assert lines[start + 1 : start + 7] == [
+        "[user] a door",
+        '[assistant] add({"a": 1})',
+        "── call 1, chat: 4 tokens, 0.00 s",
+        "[tool] 2",
+        "[assistant] it is 2",
+        "── call 2, chat: 4 tokens, 0.00 s",
+    ]
+    assert (
+        "       ── call 2" in told and "── call 3, messages: 3 tokens, 0.00 s, not trained" in told
+    )

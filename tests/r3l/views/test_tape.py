@@ -3,10 +3,11 @@
 import os
 
 import pytest
+from msgspec.structs import replace
 
 from r3l.errors import RecordError
 from r3l.views import tape
-from r3l.views.tape import TapedCall, read_tape, write_tape
+from r3l.views.tape import TapedCall, call_tree, conversations, read_tape, write_tape
 
 CALL = TapedCall("chat", "abc", -1, ({"role": "user", "content": "hi"},), {"content": "yes"})
 
@@ -26,3 +27,10 @@ def test_a_tape_that_is_too_long_keeps_its_calls() -> None:
 def test_a_damaged_tape_is_refused() -> None:
     with pytest.raises(RecordError, match="cannot be read"):
         read_tape(b"nonsense")
+
+
+def test_calls_are_listed_depth_first_and_by_conversation() -> None:
+    calls = [replace(CALL, parent=parent) for parent in (-1, 0, 0, 1, -1, 2, 0)]
+    assert call_tree(calls) == [(0, 0), (1, 0), (3, 0), (2, 1), (5, 1), (6, 1), (4, 0)]
+    assert conversations(calls) == [[0, 1, 3], [4], [0, 2, 5], [0, 6]]
+    assert call_tree([]) == conversations([]) == []
