@@ -99,7 +99,7 @@ def training(runs: Lines) -> str:
         ]
         cells = [str(dose), TITLES[variant], f"{before:.3f}", f"{after:.3f}", f"{last:.3f}"]
         rows.append([*cells, *spent, ", ".join(str(run["seed"]) for run in made)])
-    head = "dose, variant, before, mean after, last, sampled tokens, computed tokens, CPU seconds"
+    head = "dose, variant, before, mean after, last, sampled tokens, trained tokens, CPU seconds"
     return _table([*head.split(", "), "seeds"], rows)
 
 
@@ -115,7 +115,7 @@ def phases(runs: Lines) -> str:
         aux = means.get("group/aux_samples", 0.0)
         cells = [f"{sampled:,.0f}", f"{computed:,.0f}", f"{aux:.1f}", *seconds]
         rows.append([str(dose), TITLES[variant], *cells, f"{means['learner/wait_s']:.1f}"])
-    head = "dose, variant, sampled tokens, computed tokens, auxiliary samples"
+    head = "dose, variant, sampled tokens, trained tokens, auxiliary samples"
     return _table([*head.split(", "), *PHASES, "waiting"], rows)
 
 

@@ -16,6 +16,7 @@ from benchmarks.real_model.step_rows import computed_tokens
 from benchmarks.results.lines import ROOT
 from r3l.errors import UserError
 from r3l.files import json_lines
+from r3l.files.run_folder import RunFolder
 
 VARIANTS: dict[str, tuple[str, ...]] = {
     "grpo": ("algorithm=grpo", "algorithm.kl_coef=0"),
@@ -52,11 +53,11 @@ def train(model: Path, variant: str, seed: int, folder: Path) -> dict[str, Any]:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
         while process.poll() is None:
             time.sleep(0.5)
-            cpu = sum(usage(process.pid)[0].values())
-            if cpu and len(_lines(folder, "step")) > (_spent(folder) or spent)[-1][0]:
-                steps = len(_lines(folder, "step"))
-                line = {"steps": steps, "cpu": round(spent[-1][1] + cpu, 1)}
-                json_lines.append(folder / CPU, line)
+            parts = usage(process.pid)[0]
+            cpu, steps = sum(parts.values()), len(RunFolder(folder).history().steps)
+            if cpu and steps > (_spent(folder) or spent)[-1][0]:
+                total, apart = round(spent[-1][1] + cpu, 1), parts if len(spent) == 1 else {}
+                json_lines.append(folder / CPU, {"steps": steps, "cpu": total, "parts": apart})
     if process.returncode:
         raise UserError(f"{folder}: r3l-launch ended with {process.returncode}; see its log")
     return line_of(folder) | {"rows": computed_tokens(folder)}
@@ -64,8 +65,8 @@ def train(model: Path, variant: str, seed: int, folder: Path) -> dict[str, Any]:
 
 def line_of(folder: Path) -> dict[str, Any]:
     """What a line keeps of a finished run: its curve by step, its evaluations, means of MEANS."""
-    steps, evaluations = _lines(folder, "step"), _lines(folder, "eval")
-    cpu = dict(_spent(folder))
+    history, cpu = RunFolder(folder).history(), dict(_spent(folder))
+    steps = [step.metrics for step in history.steps]
     trained = [step["learner/tokens_per_s"] * step["learner/step_s"] for step in steps]
     curve = {
         "tokens": list(accumulate(step["group/generated_tokens"] for step in steps)),
@@ -73,10 +74,12 @@ def line_of(folder: Path) -> dict[str, Any]:
         "cpu": [cpu.get(number) for number in range(1, len(steps) + 1)],
         "success_base": [step.get("group/success_base") for step in steps],
     }
+    parts = json_lines.read(folder / CPU, lambda line: line.get("parts", {})).values
     means = {tag: [step[tag] for step in steps if tag in step] for tag in MEANS}
     return {
-        "evaluations": [[line["step"], line["success"]] for line in evaluations],
+        "evaluations": [[one.step, one.success] for one in history.evaluations],
         "curve": curve,
+        "parts": {part: round(seconds, 1) for part, seconds in parts[-1].items()} if parts else {},
         "means": {tag: round(fmean(values), 4) for tag, values in means.items() if values},
     }
 
@@ -84,9 +87,3 @@ def line_of(folder: Path) -> dict[str, Any]:
 def _spent(folder: Path) -> list[tuple[int, float]]:
     """Steps made and CPU seconds used by then."""
     return json_lines.read(folder / CPU, lambda line: (line["steps"], line["cpu"])).values
-
-
-def _lines(folder: Path, kind: str) -> list[dict[str, Any]]:
-    """The lines of a kind in a run's progress."""
-    lines = json_lines.read(folder / "progress.jsonl", lambda line: line).values
-    return [line for line in lines if line["kind"] == kind]

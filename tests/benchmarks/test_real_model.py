@@ -14,6 +14,7 @@ from benchmarks.results.lines import read_lines
 from envs import registry
 from envs.base import Demonstrating, Skill
 from r3l.files import json_lines
+from r3l.files.progress_lines import EvalLine, StepLine, to_json
 from r3l.records import Trajectory
 from r3l.rollout import reflection
 
@@ -72,12 +73,13 @@ def test_a_gain_compares_a_retry_with_the_other_attempts_at_its_task() -> None:
 
 
 def test_a_line_of_a_run_adds_up_its_steps(tmp_path: Path) -> None:
-    step = {"kind": "step", "group/generated_tokens": 100, "group/success_base": 0.5,
+    step = {"group/generated_tokens": 100, "group/success_base": 0.5,
             "learner/tokens_per_s": 50.0, "learner/step_s": 2.0}  # fmt: skip
-    lines = [{"kind": "eval", "step": 0, "success": 0.1}, step, step]
-    lines.append({"kind": "eval", "step": 2, "success": 0.3})
+    before = dict.fromkeys(("success", "reward", "steps", "tasks", "failed"), 0.1)
+    after = before | {"success": 0.3}
+    lines = (EvalLine(0, before), StepLine(1, step), StepLine(2, step), EvalLine(2, after))
     for each in lines:
-        json_lines.append(tmp_path / "progress.jsonl", each)
+        json_lines.append(tmp_path / "progress.jsonl", to_json(each))
     json_lines.append(tmp_path / training.CPU, {"steps": 2, "cpu": 9.5})
     line = training.line_of(tmp_path)
     assert line["curve"]["tokens"] == [100, 200] and line["curve"]["trained"] == [100, 200]
