@@ -6,7 +6,6 @@ Handlers of the reader read one snapshot of the store. Both refuse a request wit
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from buffer.groups import draws, learner_version, leases, queries, results, task
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.server import idempotency, stats
 from buffer.server.held_draws import HeldDraws
-from buffer.server.reader_watch import ReaderWatch
 from buffer.storage.rows import GroupRow, Status
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
@@ -53,7 +51,6 @@ class WriteHandlers:
     """The writer's handlers, and the part of their state that is not in the store."""
 
     def __init__(self, store: Store, refused: Counter[str]) -> None:
-        self.reader_watch = ReaderWatch(store)
         self._store, self._refused = store, refused
         self._actors = stats.ActorReports()
         self.held = HeldDraws()
@@ -125,14 +122,7 @@ class WriteHandlers:
         return lambda txn: (head, queries.drawn(txn, drawn))
 
     def _stats(self, work: UnitOfWork, request: Request) -> BufferStats:
-        now = time.monotonic()
-        return stats.collect(
-            work,
-            self._store,
-            self._actors,
-            self._refused,
-            oldest_reader_s=self.reader_watch.oldest_s(now),
-        )
+        return stats.collect(work, self._store, self._actors, self._refused)
 
 
 def _needs_only_arguments(function: Callable[[UnitOfWork, Any], Record]) -> WriteHandler:

@@ -43,11 +43,7 @@ class ActorReports:
 
 
 def collect(
-    work: UnitOfWork,
-    store: Store,
-    actors: ActorReports,
-    refused: Counter[str],
-    oldest_reader_s: float,
+    work: UnitOfWork, store: Store, actors: ActorReports, refused: Counter[str]
 ) -> BufferStats:
     """Collect the current metrics."""
     index = work.index
@@ -75,7 +71,6 @@ def collect(
         tasks=index.tasks["train", ""],
         disk_bytes=store.disk_bytes,
         free_bytes=store.free_bytes,
-        oldest_reader_s=oldest_reader_s,
         eval_progress={
             tag: (index.eval_done[tag], total)
             for (purpose, tag), total in index.tasks.items()

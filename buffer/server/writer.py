@@ -133,7 +133,7 @@ class Writer:
         return [(request, reply) for request in ended]
 
     def _tick(self, work: UnitOfWork) -> None:
-        """Expire leases and draws, evict groups and check readers, whichever is due."""
+        """Expire leases and draws, evict groups and clear readers, whichever is due."""
         now = time.monotonic()
         if now - self._ticked >= TICK_S:
             self._ticked = now
@@ -142,7 +142,7 @@ class Writer:
             self._retain(work, now)
         if now - self._readers_checked >= READER_CHECK_S:
             self._readers_checked = now
-            self.handlers.reader_watch.update(now)
+            self.store.clear_readers()
 
     def _retain(self, work: UnitOfWork, now: float) -> None:
         """Evict a chunk of groups. If there is more to evict, the next transaction continues.

@@ -233,8 +233,6 @@ class BufferStats(Record):
     - `refused`: error replies, keyed by error or by symptom of a sick engine
       (r3l.rollout.symptoms)
     - `undelivered`: replies whose client was gone or too slow
-    - `oldest_reader_s`: age of the oldest read transaction of another process, which keeps freed
-      pages from being reused
     """
 
     train: dict[str, int] = msgspec.field(default_factory=dict)
@@ -258,7 +256,6 @@ class BufferStats(Record):
     tasks: int = 0
     disk_bytes: int = 0
     free_bytes: int = 0
-    oldest_reader_s: float = 0.0
     eval_progress: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     actors: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
     refused: dict[str, int] = msgspec.field(default_factory=dict)

@@ -191,3 +191,20 @@ def test_a_program_that_holds_all_readers_is_named_and_its_death_frees_them(tmp_
         finally:
             greedy.kill()
     Store(tmp_path / "buffer", map_gib=0.1).close()
+
+
+LOOKS = """
+import lmdb, sys
+view = lmdb.open(sys.argv[1], readonly=True).begin()
+print("looking", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_read_transaction_of_a_killed_process_keeps_no_pages(desk):
+    command = [sys.executable, "-c", LOOKS, str(desk.folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"looking\n"
+        assert desk.store.clear_readers() == 0
+        other.kill()
+    assert desk.store.clear_readers() == 1
