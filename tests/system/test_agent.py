@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -49,41 +50,77 @@ def config_of(folder: Path, mood: str) -> RunConfig:
     )
 
 
-def test_the_learner_computes_the_log_probabilities_that_are_stored(tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM
-
-    config = config_of(tmp_path, "")
+def explored(config: RunConfig, plan: GroupPlan, count: int = 4) -> list[list[SlotResult]]:
+    """Explores groups of tasks with the shipped policy."""
     policy = VLLMPolicy.start(builtin_policy(), config.actor)
 
-    async def explore() -> list[SlotResult]:
-        tasks = tasks_of_all(config.env, "train", 4)
+    async def explore() -> list[list[SlotResult]]:
+        tasks = tasks_of_all(config.env, "train", count)
         async with (
-            environments_of_all(config.env, 4) as made,
+            environments_of_all(config.env, count) as made,
             agents_served(made, config, policy) as make_env,
         ):
             groups = [
-                explore_group(t, policy, lambda t=t: make_env(t), config, plan=GroupPlan(2))
-                for t in tasks
+                explore_group(t, policy, lambda t=t: make_env(t), config, plan=plan) for t in tasks
             ]
-            return [result for results in await asyncio.gather(*groups) for result in results]
+            return await asyncio.gather(*groups)
 
     try:
-        results = asyncio.run(explore())
+        return asyncio.run(explore())
     finally:
         policy.close()
+
+
+def learned(token_ids: Any) -> Any:
+    """Computes the log-probability of each token after the first, as the learner does."""
+    from transformers import AutoModelForCausalLM
+
     model = AutoModelForCausalLM.from_pretrained(builtin_policy(), dtype=torch.float32)
+    ids = torch.tensor(token_ids[None].astype(np.int64))
+    with torch.no_grad():
+        logits = model(ids).logits[0, :-1].double().log_softmax(-1)
+    return logits.gather(1, ids[0, 1:, None])[:, 0].numpy()
+
+
+def test_the_learner_computes_the_log_probabilities_that_are_stored(tmp_path: Path) -> None:
+    groups = explored(config_of(tmp_path, ""), GroupPlan(2))
+    results = [result for group in groups for result in group]
     assert results
     for result in results:
         played = result.trajectory
         assert played is not None and played.num_steps == 2, result.cause
         assert not played.extra.segments  # the second call continues the first
-        ids = torch.tensor(played.token_ids[None].astype(np.int64))
-        with torch.no_grad():
-            logits = model(ids).logits[0, :-1].double().log_softmax(-1)
-        learned = logits.gather(1, ids[0, 1:, None])[:, 0].numpy()
         sampled = played.response_mask[1:]
-        gap = np.abs(learned[sampled] - played.logprobs[1:][sampled]).max()
+        gap = np.abs(learned(played.token_ids)[sampled] - played.logprobs[1:][sampled]).max()
         assert gap < 1e-5, gap
+
+
+def test_a_retry_has_the_tokens_of_its_base_and_samples_with_the_guidance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    improved = "algorithm.verified_requires_success=false"
+    small = 'actor.engine={"kv_cache_memory_bytes": 67108864}'
+    lengths = ("actor.max_model_len=1024", "actor.max_reflection_tokens=192")
+    example = ROOT / "examples" / "agents" / "workshop_r3l.yaml"
+    groups = explored(load(example, [improved, small, *lengths]), GroupPlan(4, 4), 6)
+    compared = 0
+    for group in groups:
+        bases = {result.slot: result.trajectory for result in group if result.role == "base"}
+        for result in group:
+            assert result.cause != "replay_diverged"
+            base, retry = bases[result.slot], result.trajectory
+            if result.role == "base" or base is None or retry is None:
+                continue
+            end = int(base.step_spans[retry.pivot - 1, 1]) if retry.pivot else 0
+            assert np.array_equal(base.token_ids[:end], retry.token_ids[:end])
+            for sample in result.aux:
+                if sample.kind == "retry":
+                    known = retry.logprobs[retry.responses_from(retry.pivot)]
+                    mine = learned(sample.token_ids)[sample.response_mask[1:]]
+                    assert np.abs(mine - known).max() < 1e-5
+                    compared += 1
+    assert compared
 
 
 def test_the_program_of_the_page_trains(tmp_path: Path) -> None:

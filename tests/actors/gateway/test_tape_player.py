@@ -14,19 +14,23 @@ from msgspec.structs import replace
 from actors.gateway.agent_attempt import agents_served
 from actors.gateway.attempt_record import Outcome, trajectory
 from actors.gateway.chat_completions import AgentRequest, Refused
+from actors.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
 from actors.gateway.parsers import ReplyReader
 from actors.gateway.session import Session
-from actors.gateway.tape_player import Replays, digest_of, recorded_calls, retry_of
+from actors.gateway.tape_player import Replays, TapePlayer, digest_of, recorded_calls, retry_of
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
+from learner.step.batch import rows_of
+from r3l import codec
 from r3l.actor_metrics import ActorMetrics
 from r3l.algorithms.credit import further_masks, lengths
 from r3l.config import RunConfig, load
 from r3l.errors import ReplayDiverged
-from r3l.records import GroupPlan, SlotResult, Task, Trajectory
+from r3l.records import Group, GroupPlan, SlotResult, Task, Trajectory
 from r3l.rollout.agent_chat import AgentChat, tool_call
 from r3l.rollout.group import explore_group
 from r3l.rollout.interfaces import Retry, SampleParams
+from r3l.views.attempt_view import text
 from r3l.views.tape import messages_of, read_tape, write_tape
 from tests.r3l.fakes import ScriptedPolicy
 
@@ -268,6 +272,22 @@ def test_a_digest_ignores_ids_spaces_and_order_but_nothing_else() -> None:
     assert noted == digest_of(request("add", "{}", "x", "12:31"), [r"\d+:\d+"])
 
 
+def test_a_retried_attempt_is_stored_shown_and_trained_from_its_pivot(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "title", 4, "actor.agent.train=all")
+    policy = ScriptedPolicy(answers(2))
+    (results,), *_ = explored(config, policy)
+    group = Group("g", Task("1", "agent", 1), GroupPlan(1, 1), "complete", tuple(results))
+    stored = codec.encode(group)
+    again = codec.decode(Group, stored)
+    assert codec.encode(again) == stored
+    shown = text(again)
+    assert "retry of base 0 from step 2" in shown and f"improvement_suggestion: {ADVICE}" in shown
+    assert shown.count("[user] door 2 after left") == 2
+    rows = [row for row in rows_of([again], config.algorithm.build()) if not row.aux]
+    trained = [policy.chat.text(row.token_ids[row.mask].tolist()) for row in rows]
+    assert trained == ["leftleft", "rightright"]  # not the title, which came before the pivot
+
+
 STEPS = 5
 World = list[list[dict[str, Any]]]
 """The messages before each call."""
@@ -411,3 +431,82 @@ def test_an_agent_with_a_shell_is_retried_from_any_command(tmp_path: Path, seed:
     assert metrics.agent["taped"] == pivot == retry.pivot and retry.reward == 1.0
     assert retry.actions[:pivot] == base.actions[:pivot]
     assert retry.observations[: pivot + 1] == base.observations[: pivot + 1]
+
+
+def as_chat(turns: list[str]) -> dict[str, Any]:
+    said = [{"role": ("user", "assistant")[n % 2], "content": t} for n, t in enumerate(turns)]
+    return {"messages": [{"role": "system", "content": "Walk."}, *said]}
+
+
+def as_response(turns: list[str]) -> dict[str, Any]:
+    return {"instructions": "Walk.", "input": as_chat(turns)["messages"][1:], "model": "any"}
+
+
+def as_message(turns: list[str]) -> dict[str, Any]:
+    return {"system": "Walk.", "messages": as_chat(turns)["messages"][1:], "max_tokens": 99}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body"), [(CHAT, as_chat), (RESPONSES, as_response), (MESSAGES, as_message)]
+)
+def test_every_dialect_is_retried_and_restarted_with_guidance(
+    dialect: Dialect, body: Callable[[list[str]], dict[str, Any]]
+) -> None:
+    policy = ScriptedPolicy(answers(1))
+    reader = ReplyReader(AgentChat(policy.chat), "auto", "auto")
+
+    async def walked(tape: TapePlayer | None = None, guidance: str = "") -> Session:
+        session = Session(policy, reader, ActorMetrics())
+        session.open(Task("t", "agent", 0), lambda k: SampleParams(32), tape, guidance)
+        turns = ["door 0"]
+        for number in range(3):
+            asked = request_of(dialect, body(turns))
+            whole = await session.sampling(asked, str(number), dialect.name, again=False)
+            session.received(str(number))
+            assert ADVICE not in json.dumps(dialect.write(whole | {"model": "any"}, {}))
+            turns += [whole["choices"][0]["message"]["content"], f"door {number + 1}"]
+        return session
+
+    async def test() -> None:
+        base = record_of(await walked())
+        retry = record_of(await walked(retry_of(base, 1), ADVICE), retry=True)
+        assert (retry.actions, retry.pivot) == (("left", "right", "right"), 1)
+        restart = record_of(await walked(None, ADVICE), retry=True)
+        assert (restart.actions, restart.pivot) == (("right",) * 3, 0)
+        assert f"Walk.\n{ADVICE}<|im_end|>" in policy.prompts[-3]
+        assert restart.system == "Walk."
+
+    asyncio.run(test())
+
+
+def test_parallel_conversations_are_replayed_in_any_order() -> None:
+    """A new conversation that the base attempt did not have is no part of it."""
+    policy = ScriptedPolicy(answers(1))
+    reader = ReplyReader(AgentChat(policy.chat), "auto", "auto")
+
+    async def called(order: str, tape: TapePlayer | None = None) -> Session:
+        session = Session(policy, reader, ActorMetrics())
+        session.open(Task("t", "agent", 0), lambda k: SampleParams(32), tape, ADVICE * bool(tape))
+        talks: dict[str, list[dict[str, Any]]] = {}
+        for number, who in enumerate(order):
+            messages = talks.setdefault(who, [])
+            messages.append({"role": "user", "content": f"{who} {len(messages)}"})
+            asked = AgentRequest(tuple(messages))
+            whole = await session.sampling(asked, str(number), "chat", again=False)
+            session.received(str(number))
+            messages.append(whole["choices"][0]["message"])
+        return session
+
+    async def test() -> None:
+        base = record_of(await called("abab"))  # the main conversation is that of b
+        assert base.actions == ("left", "left") and len(base.extra.segments) == 1
+        session = await called("bbbaa", retry_of(base, 1))
+        assert session.tape is not None
+        session.tape.check_met()
+        retry = record_of(session, retry=True)
+        Replays(3).check(retry, Retry(base, 1, ADVICE))
+        assert retry.actions == ("left", "right", "right") and session.metrics.agent["taped"] == 3
+        with pytest.raises(Refused, match="differs from the recorded one"):
+            await called("bbc", retry_of(base, 1))
+
+    asyncio.run(test())

@@ -12,7 +12,10 @@ from buffer.storage.store import Store
 from buffer.tools import store_reads
 from buffer.tools.verify import verify
 from learner.cli import main
+from learner.offline import regrade as module
 from r3l.codec import encode
+from r3l.config import load
+from r3l.errors import UserError
 from r3l.records import Group, GroupPlan
 from tests.buffer.fakes import Desk
 from tests.r3l.rollout.fakes import TASK, explore, learner_of_advice
@@ -149,3 +152,8 @@ def test_bad_folders_are_one_line(store: Path, tmp_path: Path, what: str) -> Non
     done = regrade(source, tmp_path / "new", "Corridor")
     rule = "no store there" if what == "no store" else "is not empty"
     assert done.exit_code == 2 and rule in done.output.splitlines()[-1]
+
+
+def test_an_agents_attempts_cannot_be_regraded(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="env agent: cannot be regraded"):
+        module.regrade(tmp_path / "store", tmp_path / "new", load(None, ["env=agent"]))
