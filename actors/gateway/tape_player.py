@@ -108,19 +108,19 @@ def recorded_calls(attempt: Trajectory) -> list[Recorded]:
             recorded.append(Recorded(call))
             continue
         own = conversations[call.conversation]
-        ids, end = own.token_ids.tolist(), call.read + call.tokens
+        reply = slice(call.read, call.read + call.tokens)
         parent = calls[call.parent] if call.parent >= 0 else None
         start = 0 if parent is None else parent.read + parent.tokens
         step = int(own.step_spans[:, 0].searchsorted(call.read))
         trained = step < len(own.step_spans) and int(own.step_spans[step, 0]) == call.read
         sample = Sample(
-            token_ids=tuple(ids[call.read : end]),
-            logprobs=tuple(own.logprobs[call.read : end].tolist()),
+            token_ids=tuple(own.token_ids[reply].tolist()),
+            logprobs=tuple(own.logprobs[reply].tolist()),
             version=int(own.step_versions[step]) if trained else 0,
             newest_version=int(own.step_newest_versions[step]) if trained else 0,
             finish_reason=call.finish,  # type: ignore[arg-type]
         )
-        recorded.append(Recorded(call, tuple(ids[start : call.read]), sample))
+        recorded.append(Recorded(call, tuple(own.token_ids[start : call.read].tolist()), sample))
     return recorded
 
 
