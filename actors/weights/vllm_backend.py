@@ -215,10 +215,15 @@ def _odd_numbers(count: int, device: torch.device) -> torch.Tensor:
     return (torch.randint(-(1 << 62), 1 << 62, (count,), generator=generator) | 1).to(device)
 
 
+def _is_error(record: logging.LogRecord) -> bool:
+    """Drops the reload's warnings of every layer without tensors of its own, at each update."""
+    return record.levelno >= logging.ERROR
+
+
 def register() -> None:
     """Entry point: register the backend in this process; may be called more than once."""
     end_with_starter()
-    # The reload warns of every layer without tensors of its own, at each update.
-    logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
+    # A level would not do: vLLM configures its loggers again in each process, which resets levels.
+    logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").addFilter(_is_error)
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(BACKEND, StagedWeightTransferEngine)

@@ -90,8 +90,11 @@ class ReplayedRun:
         """Executes the next optimizer step and compares it with the run."""
         draw, number = self.draw_of(self.version + 1), self.version + 1
         line = self.lines.get(number, {})
-        self.trainer.budget = int(line.get("learner/tokens_per_micro_batch", self.trainer.budget))
-        torch.set_num_threads(int(line.get("learner/threads", torch.get_num_threads())))
+        # The lines of old steps may be removed; these two rarely change.
+        earlier = [step for step in self.lines if step <= number]
+        like = self.lines[earlier[-1]] if earlier else line
+        self.trainer.budget = int(like.get("learner/tokens_per_micro_batch", self.trainer.budget))
+        torch.set_num_threads(int(like.get("learner/threads", torch.get_num_threads())))
         result = self.trainer.step(self.trainer.rows(draw))
         if not result.applied:
             raise UserError(

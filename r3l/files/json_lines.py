@@ -15,9 +15,11 @@ from typing import Any, Generic, TypeVar
 
 from r3l.errors import UserError
 from r3l.files.checksums import sealed, unsealed
+from r3l.files.whole_file import write_whole
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+TAIL_BYTES = 1 << 20  # more than a line
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,19 @@ def append(path: Path, value: Mapping[str, Any]) -> None:
         line = encoded(value)
         while line:
             line = line[file.write(line) :]
+
+
+def thin(path: Path, most: int, sort: bytes) -> None:
+    """Removes every second line that begins with `sort` from the older half of the lines, if the
+    file is larger than `most` bytes. The newer half stays whole. Raises OSError."""
+    if path.stat().st_size <= most:
+        return
+    lines = path.read_bytes().splitlines(keepends=True)
+    older, newer = lines[: len(lines) // 2], lines[len(lines) // 2 :]
+    places = [place for place, line in enumerate(older) if line.startswith(sort)]
+    removed = set(places[1::2])
+    kept = [line for place, line in enumerate(older) if place not in removed]
+    write_whole(path, [*kept, *newer])
 
 
 def encoded(value: Mapping[str, Any]) -> bytes:
@@ -75,18 +90,35 @@ def parsed(lines: Sequence[bytes], parse: Callable[[dict[str, Any]], T]) -> Line
 
 
 class GrowingFile:
-    """Reads the complete lines of a growing file, from its current end or from the offset `at`."""
+    """Reads the complete lines of a growing file, from its current end or from the offset `at`.
+
+    The file may be written again without some of its older lines (`thin`).
+    """
 
     def __init__(self, path: Path, at: int | None = None) -> None:
-        self.path = path
-        self._at = (path.stat().st_size if path.exists() else 0) if at is None else at
+        self.path, self._at = path, at or 0
+        self._file, self._last = 0, b""  # the inode, and the last line that was read
+        if at is None and path.exists():
+            self._at = max(path.stat().st_size - TAIL_BYTES, 0)
+            self.new()
 
     def new(self) -> list[bytes]:
         """Returns the lines written since the last call."""
-        if not self.path.exists() or self.path.stat().st_size == self._at:
+        if not self.path.exists():
+            return []
+        status, before = self.path.stat(), self._file
+        if (status.st_ino, status.st_size) == (before, self._at):
             return []
         with self.path.open("rb") as file:
+            self._file = status.st_ino
+            if before not in (0, self._file):
+                place = file.read().rfind(self._last)
+                self._at = place + len(self._last) if place >= 0 else status.st_size
             file.seek(self._at)
             whole, newline, _ = file.read().rpartition(b"\n")
+        if not newline:
+            return []
         self._at += len(whole) + len(newline)
-        return whole.split(b"\n") if newline else []
+        lines = whole.split(b"\n")
+        self._last = lines[-1] + newline
+        return lines

@@ -65,6 +65,8 @@ class AgainLine:
 ProgressLine = StepLine | EvalLine | AgainLine
 KINDS: dict[str, type[ProgressLine]] = {"step": StepLine, "eval": EvalLine, "again": AgainLine}
 """By the `kind` on a line."""
+STEP_BEGINS = b'{"kind": "step"'
+"""The beginning of a step's line."""
 
 
 def to_json(line: ProgressLine) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.files import json_lines, progress_lines
 from r3l.files.checksums import sealed_text
-from r3l.files.progress_lines import EvalLine, History, ProgressLine
+from r3l.files.progress_lines import STEP_BEGINS, EvalLine, History, ProgressLine
 from r3l.files.whole_file import read_json, write_json, write_whole
 from r3l.model_folder import user_path
 from r3l.process.last_heartbeat import HEARTBEAT
@@ -43,6 +43,7 @@ BEST = "best"
 JOURNAL = "journal"
 """The folder of published weights (r3l.weights.journal)."""
 EVALUATION = "evaluation.json"
+PROGRESS_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -190,8 +191,10 @@ class RunFolder:
     # ── progress ────────────────────────────────────────────────────────────────────────
 
     def add_progress(self, line: ProgressLine) -> None:
-        """Appends a step or an evaluation."""
+        """Appends a step or an evaluation. Once the file is larger than PROGRESS_BYTES, every
+        second step in the older half of its lines is removed."""
         json_lines.append(self.progress, progress_lines.to_json(line))
+        json_lines.thin(self.progress, PROGRESS_BYTES, STEP_BEGINS)
 
     def history(self) -> History:
         """Reads the run's steps and evaluations, except for steps lost in a restart."""

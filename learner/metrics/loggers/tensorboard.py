@@ -37,7 +37,9 @@ class TensorBoard(Logger):
         self._write(lambda writer: None)
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
-        """Write metrics as curves."""
+        """Write metrics as curves: those of a step if it `shows`, those of an evaluation always."""
+        if not shows(version):
+            metrics = {tag: value for tag, value in metrics.items() if tag.startswith("eval/")}
 
         def write(writer: SummaryWriter) -> None:
             for tag, value in metrics.items():
@@ -46,7 +48,9 @@ class TensorBoard(Logger):
         self._write(write)
 
     def histograms(self, version: int, histograms: Mapping[str, Any]) -> None:
-        """Write arrays as histograms."""
+        """Write arrays as histograms, if the step `shows`."""
+        if not shows(version):
+            return
 
         def write(writer: SummaryWriter) -> None:
             for tag, values in histograms.items():
@@ -99,3 +103,10 @@ class TensorBoard(Logger):
             with suppress(OSError):
                 self._writer.close()
         self._writer = None
+
+
+def shows(version: int) -> bool:
+    """Whether a step is part of the curves: each of the first 9,999, then every tenth, from 100,000
+    on every hundredth, and so on. TensorBoard itself draws 1,000 points of a curve."""
+    every: int = 10 ** max(len(str(version)) - 4, 0)
+    return version % every == 0

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from actors.weights.vllm_backend import register
 from envs.builtin.policy import builtin_policy
 from tests.actors.fakes import PROMPT, Served, Tensors, stepped
 from tests.processes import command_line
@@ -55,3 +56,18 @@ def test_two_workers_hold_their_shares_of_every_update_and_end_with_their_engine
         assert len(ended) == len(shares) == 2
     finally:
         served.close()
+
+
+def test_the_reload_does_not_warn_at_every_update_though_vllm_configures_its_loggers_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from vllm.logger import _configure_vllm_root_logger
+    from vllm.model_executor.model_loader.reload import layerwise
+
+    register()
+    _configure_vllm_root_logger()
+    layerwise.logger.addHandler(caplog.handler)
+    layerwise.logger.warning("RotaryEmbedding: Failed to load weights")
+    layerwise.logger.error("another")
+    layerwise.logger.removeHandler(caplog.handler)
+    assert {record.getMessage() for record in caplog.records} == {"another"}

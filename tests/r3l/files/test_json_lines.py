@@ -8,7 +8,7 @@ import pytest
 
 from r3l.errors import UserError
 from r3l.files import json_lines
-from r3l.files.json_lines import GrowingFile, append, encoded, read
+from r3l.files.json_lines import GrowingFile, append, encoded, read, thin
 
 
 def number(value: dict[str, Any]) -> int:
@@ -69,3 +69,22 @@ def test_a_growing_file_gives_each_complete_line_once(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write("\n\n")
     assert new.new() == [b"b", b""] and new.new() == []
+
+
+def test_a_large_file_loses_every_second_line_of_its_older_half_and_no_reader_misses_one(
+    tmp_path: Path,
+) -> None:
+    path, seen = tmp_path / "lines", list[int]()
+    reader = GrowingFile(path)
+    for n in range(400):
+        append(path, {"n": n} if n % 50 else {"kept": 1, "n": n})
+        thin(path, 4096, b'{"n"')
+        if n % 3 == 0:
+            seen += [json.loads(line)["n"] for line in reader.new()]
+    values = read(path, number).values
+    assert seen == list(range(400)) and path.stat().st_size <= 4096
+    assert values[0] == 0 and {0, 50, 100, 150, 200, 250, 300, 350} <= set(values)
+    assert values[-30:] == list(range(370, 400)) and values == sorted(values)
+    late = GrowingFile(path)
+    append(path, {"n": 400})
+    assert [json.loads(line)["n"] for line in late.new()] == [400]

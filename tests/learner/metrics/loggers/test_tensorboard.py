@@ -14,8 +14,8 @@ from r3l.config import load
 TAG = "learner/loss"
 
 
-def shown(folder: Path) -> dict[int, float]:
-    return {e.step: e.value for e in EventAccumulator(str(folder)).Reload().Scalars(TAG)}
+def shown(folder: Path, tag: str = TAG) -> dict[int, float]:
+    return {e.step: e.value for e in EventAccumulator(str(folder)).Reload().Scalars(tag)}
 
 
 def test_a_removed_folder_is_begun_again_and_said(
@@ -61,3 +61,16 @@ def test_a_folder_that_cannot_be_made_costs_only_what_would_be_in_it(tmp_path: P
     board = TensorBoard(LoggerContext(tmp_path, load()))
     board.scalars(1, {TAG: 1.0})
     board.close()
+
+
+def test_the_files_of_a_long_run_grow_ever_more_slowly_and_keep_every_evaluation(
+    tmp_path: Path,
+) -> None:
+    board = TensorBoard(LoggerContext(tmp_path, load()))
+    for version in (9_999, 10_000, 10_001, 10_010, 100_010, 100_100):
+        board.scalars(version, {TAG: float(version)})
+        board.scalars(version, {"eval/success": 1.0})
+    board.close()
+    assert sorted(shown(tmp_path / "tensorboard")) == [9_999, 10_000, 10_010, 100_100]
+    assert len(shown(tmp_path / "tensorboard", "eval/success")) == 6
+    assert sum(map(tensorboard.shows, range(1, 1_000_001))) == 9_999 + 2 * 9_000 + 1
