@@ -10,8 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -61,7 +60,7 @@ def make(name: str, **options: Any) -> TextEnv:
     """
     kind = _load(name)
     _check_options(name, kind, options)
-    with _as_user_error(name, "cannot be made, it"):
+    with user_class.errors_named(f"env {name}: cannot be made, it"):
         env = kind(**options)
     if not isinstance(env, Environment):
         raise UserError(
@@ -86,7 +85,7 @@ def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def try_out(name: str, options: Mapping[str, Any]) -> None:
     """Make an environment and close it. Raises UserError if either fails."""
     env = make(name, **options)
-    with _as_user_error(name, "its close"):
+    with user_class.errors_named(f"env {name}: its close"):
         env.close()
 
 
@@ -101,7 +100,7 @@ def task_source(name: str, **options: Any) -> TaskSource:
     own = getattr(kind.func if isinstance(kind, partial) else kind, "task_source", None)
     if own is None:
         return SeededTasks(name)
-    with _as_user_error(name, "its task_source"):
+    with user_class.errors_named(f"env {name}: its task_source"):
         source: TaskSource = own(*kind.args if isinstance(kind, partial) else (), **options)
     return source
 
@@ -114,7 +113,7 @@ def tasks(
     if not count:
         return []
     source = task_source(name, **options)
-    with _as_user_error(name, "its task source"):
+    with user_class.errors_named(f"env {name}: its task source"):
         if not hasattr(source, "tasks"):
             raise UserError(
                 f"env {name}: its task_source returned {source!r:.40}; return an envs.ListedTasks"
@@ -207,11 +206,3 @@ def _user_class(name: str) -> Any:
     if not isinstance(kind, type):
         raise UserError(f"env {name}: {path.name} defines no class {attribute!r}")
     return kind
-
-
-@contextmanager
-def _as_user_error(name: str, what: str) -> Iterator[None]:
-    """Turn everything that a user's code raises, even SystemExit, into a UserError that names the
-    environment."""
-    with user_class.errors_named(f"env {name}: {what}"):
-        yield
