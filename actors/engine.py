@@ -25,7 +25,7 @@ from r3l.errors import EngineDead, EngineFailed, EngineSick, RequestRefused, Use
 from r3l.model_folder import read_tokenizer
 from r3l.process.memory import STEADY_MEMORY
 from r3l.process.pinned_versions import warn_of_other_versions
-from r3l.rollout import symptoms
+from r3l.rollout import engine_symptoms
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.interfaces import FinishReason, Sample, SampleParams
 from r3l.settings.actor import ActorConfig
@@ -158,7 +158,7 @@ class VLLMPolicy:
             float(choices[token].logprob)
             for token, choices in zip(tokens, reply.logprobs, strict=True)
         )
-        if symptom := symptoms.of_logprobs(logprobs):
+        if symptom := engine_symptoms.of_logprobs(logprobs):
             raise EngineSick(symptom.message, cause=symptom.cause)
         self.metrics.generated_tokens += len(tokens)
         self.metrics.prompt_tokens += len(token_ids)

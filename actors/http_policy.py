@@ -15,7 +15,7 @@ import httpx
 
 from r3l.errors import EngineDead, EngineFailed, EngineSick, RequestRefused, UserError
 from r3l.model_folder import read_tokenizer
-from r3l.rollout import symptoms
+from r3l.rollout import engine_symptoms
 from r3l.rollout.chat import ChatFormat, EarlierReasoning
 from r3l.rollout.interfaces import FinishReason, Sample, SampleParams
 
@@ -106,7 +106,7 @@ class ServedPolicy:
                 "return_token_ids",
                 cause="engine_reply",
             ) from error
-        if symptom := symptoms.of_logprobs(logprobs):
+        if symptom := engine_symptoms.of_logprobs(logprobs):
             raise EngineSick(f"{self.client.base_url}: {symptom.message}", cause=symptom.cause)
         reason: FinishReason = "stop"
         if cut:

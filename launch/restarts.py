@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from launch.backends.processes import Child
-from learner.run_files import EXIT_CODES
+from learner.exit_codes import EXIT_CODES
 from r3l.errors import BufferUnavailable, RestartNeeded, TrainingStopped, UserError
 
 WINDOW_S = 3600.0

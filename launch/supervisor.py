@@ -29,7 +29,7 @@ from launch.restarts import FINAL, Restarts
 from launch.topology.placement import Plan
 from launch.unresponsive import Unresponsive
 from learner.checkpoint import CHECKPOINTS, latest, read_state
-from learner.run_files import EXIT_CODES
+from learner.exit_codes import EXIT_CODES
 from r3l.errors import LearnerHung
 from r3l.files.json_lines import GrowingFile, parsed
 from r3l.files.progress_lines import AgainLine, EvalLine, StepLine, from_json

@@ -16,9 +16,9 @@ import click
 
 from buffer.storage.store_path import check_store, store_path
 from envs.builtin.policy import model_path
+from learner.exit_codes import EXIT_CODES
 from learner.offline.cli import replay_command, weights_command
 from learner.offline.regrade import regrade_command
-from learner.run_files import EXIT_CODES
 from learner.warmup.cli import warmup_command
 from learner.watchdog import Watchdog
 from r3l import config as configuration

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from learner.run_files import EXIT_CODES, STACKS
+from learner.exit_codes import EXIT_CODES, STACKS
 from r3l.errors import LearnerHung
 from r3l.files.run_folder import RunFolder
 

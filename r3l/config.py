@@ -22,8 +22,9 @@ from r3l.files.checksums import check_text
 from r3l.settings import yaml_text
 from r3l.settings.actor import ActorConfig
 from r3l.settings.buffer import BufferConfig
-from r3l.settings.environment import EnvConfig, EvalConfig
+from r3l.settings.environment import EnvConfig
 from r3l.settings.error_text import one_line
+from r3l.settings.evaluation import EvalConfig
 from r3l.settings.learner import LearnerConfig
 from r3l.settings.section import Section, in_full
 

@@ -47,7 +47,7 @@ class SchemaVersionError(RecordError):
 
 
 class SickResult(RecordError):
-    """A result shows that its engine computes wrongly; `cause`: see r3l.rollout.symptoms."""
+    """A result shows that its engine computes wrongly; `cause`: see r3l.rollout.engine_symptoms."""
 
 
 class ReflectionError(R3LError, ValueError):
@@ -80,7 +80,7 @@ class EngineDead(R3LError, RuntimeError):
 
 
 class EngineSick(EngineDead):
-    """The inference engine computes wrongly; `cause`: see r3l.rollout.symptoms."""
+    """The inference engine computes wrongly; `cause`: see r3l.rollout.engine_symptoms."""
 
 
 class BufferError_(R3LError, RuntimeError):

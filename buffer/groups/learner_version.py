@@ -9,12 +9,12 @@ from buffer.storage.rows import DrawRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
 from r3l.errors import RecordError, SickResult
-from r3l.rollout import symptoms
+from r3l.rollout import engine_symptoms
 
 
 def check_version(work: UnitOfWork, version: int) -> None:
     """Raise SickResult if an actor reports a policy version that no learner has made."""
-    if symptom := symptoms.of_versions([version], work.index.progress.newest_version):
+    if symptom := engine_symptoms.of_versions([version], work.index.progress.newest_version):
         raise SickResult(symptom.message, cause=symptom.cause)
 
 

@@ -8,7 +8,7 @@ from buffer.storage.result_checksums import checksum
 from r3l import codec
 from r3l.errors import SickResult
 from r3l.records import Role, SlotResult, SlotStatus
-from r3l.rollout import symptoms
+from r3l.rollout import engine_symptoms
 
 
 class SlotOutcome(NamedTuple):
@@ -45,9 +45,9 @@ def decode_outcome(encoded: bytes | memoryview) -> SlotOutcome:
         versions += attempt.step_versions.tolist() + attempt.step_newest_versions.tolist()
     versions += [] if reflection is None else [reflection.version]
     newest = max(versions, default=-1)
-    symptom = symptoms.of_versions(versions, newest)
+    symptom = engine_symptoms.of_versions(versions, newest)
     if symptom is None and attempt is not None:
-        symptom = symptoms.of_logprobs(attempt.logprobs)
+        symptom = engine_symptoms.of_logprobs(attempt.logprobs)
     if symptom is not None:
         raise SickResult(symptom.message, cause=symptom.cause)
     return SlotOutcome(

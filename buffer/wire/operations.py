@@ -231,7 +231,7 @@ class BufferStats(Record):
     Since the service started:
     - `actors`: latest metrics of each actor, with `seen_s`, seconds since its last request
     - `refused`: error replies, keyed by error or by symptom of a sick engine
-      (r3l.rollout.symptoms)
+      (r3l.rollout.engine_symptoms)
     - `undelivered`: replies whose client was gone or too slow
     """
 

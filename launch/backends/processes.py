@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from learner.run_files import STACKS
+from learner.exit_codes import STACKS
 from r3l.errors import UserError
 from r3l.files.run_folder import ProcessStatus, RunFolder
 from r3l.process.last_heartbeat import LastHeartbeat

@@ -31,7 +31,7 @@ from launch.backends.ray_placement import (
 from launch.topology.hostfile import Hosts
 from launch.topology.machines import Machine, RequestedPlaces
 from launch.topology.placement import Plan
-from learner.run_files import STACKS
+from learner.exit_codes import STACKS
 from r3l.errors import UserError
 from r3l.process.file_modes import set_file_modes
 

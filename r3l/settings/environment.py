@@ -1,4 +1,4 @@
-"""Settings of the environments, and of the evaluations during a run."""
+"""Settings of the environments."""
 
 from __future__ import annotations
 
@@ -65,21 +65,3 @@ class EnvConfig(Section):
             self.model_copy(update={"name": name, "options": options, "others": {}})
             for name, options in given.items()
         )
-
-
-class EvalConfig(Section):
-    """Evaluation on held-out tasks, played by the actors."""
-
-    every: int = Field(
-        20,
-        ge=0,
-        description="optimizer steps between evaluations; 0: only before the first step and after "
-        "the last one",
-    )
-    tasks: int = Field(
-        200,
-        ge=0,
-        le=4096,
-        description="held-out tasks per evaluation; 0: no evaluations",
-    )
-    temperature: float = Field(0.4, ge=0, description="sampling temperature")

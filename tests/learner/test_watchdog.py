@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.run_files import EXIT_CODES, STACKS
+from learner.exit_codes import EXIT_CODES, STACKS
 from r3l.errors import LearnerHung
 from r3l.files.run_folder import RunFolder
 from tests.learner.fakes import (

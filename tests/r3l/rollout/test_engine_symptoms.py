@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from r3l.rollout.symptoms import Symptom, of_logprobs, of_versions
+from r3l.rollout.engine_symptoms import Symptom, of_logprobs, of_versions
 
 
 @pytest.mark.parametrize("strange", [math.nan, math.inf, -math.inf])

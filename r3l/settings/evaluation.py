@@ -1,0 +1,25 @@
+"""Settings of the evaluations during a run."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from r3l.settings.section import Section
+
+
+class EvalConfig(Section):
+    """Evaluation on held-out tasks, played by the actors."""
+
+    every: int = Field(
+        20,
+        ge=0,
+        description="optimizer steps between evaluations; 0: only before the first step and after "
+        "the last one",
+    )
+    tasks: int = Field(
+        200,
+        ge=0,
+        le=4096,
+        description="held-out tasks per evaluation; 0: no evaluations",
+    )
+    temperature: float = Field(0.4, ge=0, description="sampling temperature")
