@@ -28,6 +28,7 @@ from r3l.records import GroupPlan, SlotResult, Task
 from r3l.rollout.failures import FirstFailures
 from r3l.rollout.group import explore_group
 from r3l.rollout.interfaces import Environment
+from r3l.rollout.partial import Progress
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ class Actor:
             lease = await self.requests.lease(lambda: self.policy.version, self.plan)
             self.leasing = False
             accepted = {(r.role, r.slot) for r in lease.accepted}
-            self.metrics.taken_over += bool(accepted)
+            self.metrics.taken_over += bool(accepted or lease.partial)
             self.live[lease.group_id] = sum(
                 (lease.plan.last_role(slot), slot) not in accepted
                 for slot in range(lease.plan.base)
@@ -115,6 +116,7 @@ class Actor:
 
     async def _explore(self, lease: Lease) -> None:
         config = self.config.for_evaluation() if lease.purpose == "eval" else self.config
+        save = partial(self.requests.put_partial, lease.group_id)
         try:
             results = await explore_group(
                 lease.task,
@@ -125,6 +127,9 @@ class Actor:
                 plan=lease.plan,
                 accepted=lease.accepted,
                 emit=partial(self._put, lease),
+                progress=Progress(
+                    lease.partial, save, config.actor.progress_s, self.metrics.partial
+                ),
                 on_failure=self.failures,
             )
         except LeaseLost as error:

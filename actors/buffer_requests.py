@@ -3,6 +3,7 @@
 lease     until granted
 put       until on disk, even if the group is cancelled; a refused result becomes a failed slot,
           unless it shows that the engine is sick
+partial   once; the next one holds more
 renew     once a heartbeat; not repeated, because the next heartbeat does the same
 leave     finishes the puts under way, releases the leases and reports the metrics
 """
@@ -28,6 +29,7 @@ from r3l.records import GroupPlan, SlotResult
 log = logging.getLogger(__name__)
 
 STORE_FULL_S = 2.0  # until a request that found the store full is sent again
+PARTIAL_S = 2.0  # for the progress of an attempt, which waits meanwhile
 LEAVE_S = 5.0  # for the puts under way, and for the release, when the actor leaves
 
 
@@ -69,6 +71,19 @@ class BufferRequests:
         self._puts[putting] = group_id
         putting.add_done_callback(self._puts.pop)
         return await asyncio.shield(putting)
+
+    async def put_partial(self, group_id: str, result: SlotResult) -> None:
+        """Put the progress of a slot. It is not repeated, because the next one holds more. Raises
+        LeaseLost, and EngineSick for what a healthy engine cannot produce."""
+        try:
+            async with asyncio.timeout(PARTIAL_S):
+                await self.client.put_partial(group_id, self.name, result)
+        except SickResult as error:
+            raise EngineSick(str(error), cause=error.cause) from error
+        except (BufferUnavailable, LimitExceeded, RecordError, StoreError, TimeoutError) as error:
+            self.metrics.partial["refused"] += 1
+            log.warning("%s: the progress of %s %d was not put: %s", group_id, result.role,
+                        result.slot, error)  # fmt: skip
 
     async def renew(self, group_ids: Sequence[str]) -> Sequence[str]:
         """Renew leases and report the metrics. Returns the groups whose leases were lost.

@@ -82,6 +82,15 @@ class ActorMetrics:
         metadata=_summed("actor/results_<role>_<status>", "slots", "resolved"),
     )
     taken_over: int = _total("actor/taken_over", "groups", "begun by another actor")
+    partial: Counter[str] = field(
+        default_factory=Counter,
+        metadata=_summed(
+            "actor/partial_<count>",
+            "1",
+            "of attempts that another actor left: continued, their tokens, dropped (the "
+            "environment did not replay them); refused: progress that the buffer did not take",
+        ),
+    )
     lease_lost: int = _total("actor/lease_lost", "groups", "left because the lease had expired")
     put_conflicts: int = _total(
         "actor/put_conflicts", "groups", "left because a slot had another result"

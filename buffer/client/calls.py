@@ -184,6 +184,13 @@ class Calls:
         return Call("put", operations.Put(group_id, actor, fingerprint, encoded))
 
     @operation
+    def put_partial(self, group_id: str, actor: str, result: SlotResult) -> Call[int]:
+        """Keep the progress of an open slot for the next actor that leases the group; returns 0 if
+        the slot is resolved. Raises LeaseLost if another actor now holds the group."""
+        encoded = msgspec.Raw(codec.encode(result))
+        return Call("put_partial", operations.PutPartial(group_id, actor, encoded), _count)
+
+    @operation
     def renew(
         self, group_ids: Sequence[str], actor: str, metrics: Mapping[str, float] | None = None
     ) -> Call[tuple[str, ...]]:

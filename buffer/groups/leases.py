@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from buffer.groups import draw_deadlines
 from buffer.groups.learner_version import check_version
+from buffer.groups.results import partial_results
 from buffer.groups.staleness import admits, is_stale
 from buffer.groups.tasks import new_group, next_in_cycle, pending_tags
 from buffer.groups.unit_of_work import UnitOfWork
@@ -123,6 +124,7 @@ def _lease(work: UnitOfWork, row: GroupRow) -> Lease:
         plan=row.plan,
         accepted=tuple(codec.decode(SlotResult, data) for data in accepted.values()),
         deadline_s=max(0.0, row.deadline - work.now),
+        partial=partial_results(work, row),
     )
 
 

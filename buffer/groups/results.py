@@ -1,4 +1,5 @@
-"""Accepts results: checks them, then fills the slots of their group."""
+"""Accepts results: checks them, then fills the slots of their group. Until then it keeps the
+progress of each open slot, for the next actor that leases the group."""
 
 from __future__ import annotations
 
@@ -7,14 +8,15 @@ from collections.abc import Sequence
 from buffer.groups.completion import finish, with_resolved
 from buffer.groups.learner_version import check_version
 from buffer.groups.slot_outcome import SlotOutcome, decode_outcome
+from buffer.groups.staleness import is_stale
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage import result_checksums
 from buffer.storage.rows import GroupRow
 from buffer.wire import operations
-from buffer.wire.operations import PutAck
+from buffer.wire.operations import Amount, PutAck
 from r3l import codec
 from r3l.errors import Conflict, LeaseLost, LimitExceeded, RecordError, StoreError
-from r3l.records import TASK_LIMIT
+from r3l.records import TASK_LIMIT, SlotResult
 from r3l.weights.manifest import fingerprints_agree
 
 _GROUP_LIMIT = codec.RECORD_LIMIT - 2 * TASK_LIMIT  # bytes of all results of a group
@@ -27,14 +29,7 @@ def put(work: UnitOfWork, args: operations.Put) -> PutAck:
     Either all results are accepted or none. A slot that is already resolved keeps its result;
     raises Conflict if the new result differs.
     """
-    row = work.find(args.group_id)
-    if row is None and work.txn.evicted(args.group_id):
-        raise LeaseLost(
-            f"group {args.group_id} was evicted; it takes no more results",
-            group_id=args.group_id,
-            state="evicted",
-        )
-    row = row or work.row(args.group_id)
+    row = _row(work, args.group_id)
     sent = [decode_outcome(memoryview(result)) for result in args.results]
     if len({outcome.key for outcome in sent}) < len(sent):
         raise RecordError("one put has two results for the same slot", field="slot")
@@ -46,6 +41,59 @@ def put(work: UnitOfWork, args: operations.Put) -> PutAck:
         row = _accept(work, row, new, args.fingerprint)
         work.count("puts", len(new))
     return PutAck(new=len(new), complete=row.all_resolved)
+
+
+def put_partial(work: UnitOfWork, args: operations.PutPartial) -> Amount:
+    """Keep the progress of an open slot, in place of its earlier progress. Returns 0 if the slot is
+    resolved."""
+    row = _row(work, args.group_id)
+    outcome = decode_outcome(memoryview(args.result))
+    if outcome.key in row.resolved:
+        return Amount(0)
+    _check_put(work, row, args.actor, [outcome])
+    work.txn.put_partial(row.group_id, outcome.role, outcome.slot, outcome.encoded)
+    return Amount(1)
+
+
+def partial_results(work: UnitOfWork, row: GroupRow) -> tuple[SlotResult, ...]:
+    """Returns the progress of a group's open slots. Drops what is damaged, what can no longer be
+    drawn, and what does not fit into one reply."""
+    found, size = [], row.nbytes
+    for key in work.txn.partial_keys(row.group_id):
+        try:
+            data = work.txn.get("partial", key) or b""
+            result = codec.decode(SlotResult, data)
+            stale = row.purpose == "train" and _is_stale(work, result)
+            large = size + len(data) > _GROUP_LIMIT
+            cause = "stale" if stale else "too_large" if large else ""
+        except (StoreError, RecordError):
+            cause = "damaged"
+        if cause:
+            work.txn.delete("partial", key)
+            work.count(f"partial_dropped/{cause}")
+        else:
+            size += len(data)
+            found.append(result)
+    return tuple(found)
+
+
+def _is_stale(work: UnitOfWork, result: SlotResult) -> bool:
+    attempt, learner = result.trajectory, work.index.progress.version
+    return attempt is not None and is_stale(
+        attempt.oldest_version, learner=learner, limit=work.max_staleness
+    )
+
+
+def _row(work: UnitOfWork, group_id: str) -> GroupRow:
+    """Returns the row of a group. Raises LeaseLost if it was evicted, NotFound if there is none."""
+    row = work.find(group_id)
+    if row is None and work.txn.evicted(group_id):
+        raise LeaseLost(
+            f"group {group_id} was evicted; it takes no more results",
+            group_id=group_id,
+            state="evicted",
+        )
+    return row or work.row(group_id)
 
 
 # ── checks ──────────────────────────────────────────────────────────────────────────────────

@@ -58,6 +58,7 @@ class WriteHandlers:
             "add_tasks": _needs_only_arguments(tasks.add_tasks),
             "lease": self._lease,
             "put": _needs_only_arguments(results.put),
+            "put_partial": _needs_only_arguments(results.put_partial),
             "renew": self._renew,
             "release": _needs_only_arguments(leases.release),
             "draw": self._draw,

@@ -54,6 +54,7 @@ def collect(
         eval=_states(index, "eval"),
         drops=dict(under(counts, "drop/group")),
         slot_drops=slot_drops(counts),
+        partial_dropped=dict(under(counts, "partial_dropped")),
         puts=counts["puts"],
         draws=counts["draws"],
         drawn_groups=counts["drawn_groups"],

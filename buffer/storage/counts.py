@@ -8,6 +8,7 @@
     eval_done/TAG          finished evaluation groups, including evicted ones
     drop/group/CAUSE       expired groups, including evicted ones
     drop/ROLE/CAUSE        failed slots, and attempts of expired groups
+    partial_dropped/CAUSE  partial attempts that no actor can continue
     puts, draws, leases …  what the operations count
 
 A count changes in the same transaction as what it counts. So `made` is always the sum of all

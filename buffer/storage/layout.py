@@ -8,6 +8,7 @@
     live      group -> ''                      groups that are not closed
     tomb      group -> ''                      evicted groups; their ids are never reused
     part      group\\0 role\\0 slot -> result    accepted results of an unfinished group
+    partial   group\\0 role\\0 slot -> result    progress of its open slots
     group     group -> Group                   immutable, written when the group is finished
     history   task id\\0 group -> ''            finished groups of a task, oldest first
     tag       purpose\\0 tag\\0 group -> ''      groups of a purpose and tag, oldest first
@@ -24,8 +25,10 @@ from __future__ import annotations
 from r3l.errors import LimitExceeded
 from r3l.records import Purpose, Role
 
-TABLES = tuple("sys count task task_id state live tomb part group history tag draw ledger".split())
-SCHEMA = 5  # version of the tables; that of the records is codec.SCHEMA
+TABLES = tuple(
+    "sys count task task_id state live tomb part partial group history tag draw ledger".split()
+)
+SCHEMA = 6  # version of the tables; that of the records is codec.SCHEMA
 KEY_LIMIT = 400  # bytes of tag and task id together; LMDB's keys end at 511
 
 
@@ -57,7 +60,7 @@ def task_id_key(purpose: Purpose, tag: str, task_id: str) -> bytes:
 
 
 def part_key(group_id: str, role: Role, slot: int) -> bytes:
-    """The key of an accepted result."""
+    """The key of an accepted result, or of the progress of a slot."""
     return b"\0".join((group_id.encode(), role.encode(), f"{slot:06d}".encode()))
 
 

@@ -212,8 +212,10 @@ class Txn:
     # ── results and records of groups ───────────────────────────────────────────────────
 
     def put_part(self, group_id: str, role: Role, slot: int, data: bytes | memoryview) -> None:
-        """Write one accepted result of an unfinished group."""
-        self.put("part", part_key(group_id, role, slot), data)
+        """Write one accepted result of an unfinished group; its slot's progress is removed."""
+        key = part_key(group_id, role, slot)
+        self.put("part", key, data)
+        self.delete("partial", key)
 
     def parts(self, group_id: str) -> Parts:
         """Returns the accepted results of an unfinished group, base slots first."""
@@ -223,12 +225,22 @@ class Txn:
             parts["base" if role == b"base" else "distilled", int(slot)] = data
         return parts
 
+    def put_partial(self, group_id: str, role: Role, slot: int, data: bytes | memoryview) -> None:
+        """Write the progress of an open slot."""
+        self.put("partial", part_key(group_id, role, slot), data)
+
+    def partial_keys(self, group_id: str) -> list[bytes]:
+        """Returns the key of every open slot of a group that has progress, base slots first."""
+        return list(self.keys("partial", group_id.encode() + b"\0"))
+
     def write_record(self, row: GroupRow, last: Parts | None = None) -> None:
         """Write the record of a finished group from its parts and `last` (results not written as
-        parts), and delete the parts."""
+        parts), and delete the parts and the progress of its slots."""
         parts = self.parts(row.group_id)
         for role, slot in parts:
             self.delete("part", part_key(row.group_id, role, slot))
+        for key in self.partial_keys(row.group_id):
+            self.delete("partial", key)
         self.put_record(row, self._compose(row, parts | (last or {})))
 
     def put_record(self, row: GroupRow, record: bytes) -> None:

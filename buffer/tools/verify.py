@@ -10,7 +10,7 @@ from lmdb import verify as lmdb_verify
 
 from buffer.groups.states import broken_rule
 from buffer.storage import counts, result_checksums
-from buffer.storage.layout import history_key, tag_prefix, u64
+from buffer.storage.layout import history_key, part_key, tag_prefix, u64
 from buffer.storage.rows import DrawRow, GroupRow
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn, read_group
@@ -18,7 +18,7 @@ from r3l import codec
 from r3l.errors import R3LError
 from r3l.records import Task
 
-RECORDS = ("table group,", "table part,")
+RECORDS = ("table group,", "table part,", "table partial,")
 """Damage in these tables does not affect the checked rows."""
 
 
@@ -52,6 +52,9 @@ def _group_problems(txn: Txn, row: GroupRow) -> Iterator[str]:
         yield f"{name}: {rule}"
     if not row.unfinished and txn.parts(name):
         yield f"{name}: is {row.state}, but still has parts"
+    still_open = {part_key(name, *slot) for slot in row.plan.slots() if slot not in row.resolved}
+    if set(txn.partial_keys(name)) - still_open:
+        yield f"{name}: has progress of a slot that is not open"
     if txn.evicted(name):
         yield f"{name}: was evicted, but is still stored"
 
@@ -152,7 +155,7 @@ def _count_problems(txn: Txn) -> Iterator[str]:
         yield f"count draws: {written['draws']}, but there are {txn.size('draw')}"
     if sum(counts.under(written, "evicted").values()) != tombs:
         yield f"count evicted: differs from the {tombs} tombs"
-    for table in ("group", "part"):
+    for table in ("group", "part", "partial"):
         for key in txn.keys(table):
             if (name := key.split(b"\0")[0].decode()) not in names:
                 yield f"{name}: is in table {table}, but has no row"

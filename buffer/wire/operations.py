@@ -65,6 +65,15 @@ class Put(Record):
     results: Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(min_length=1, max_length=SLOTS_LIMIT)]
 
 
+class PutPartial(Record):
+    """Keep the progress of an open slot. `result`: its encoded result so far
+    (r3l.rollout.partial)."""
+
+    group_id: str
+    actor: str
+    result: msgspec.Raw
+
+
 class Renew(Record):
     """Extend leases."""
 
@@ -145,7 +154,8 @@ class GetStats(Record):
 
 
 class Lease(Record):
-    """A group to explore. `accepted`: results of an earlier holder.
+    """A group to explore. `accepted`: results of an earlier holder, and `partial` its progress in
+    open slots.
 
     `deadline_s`: seconds until another actor may take the group, unless the lease is renewed.
     """
@@ -157,6 +167,7 @@ class Lease(Record):
     plan: GroupPlan
     accepted: tuple[SlotResult, ...]
     deadline_s: float
+    partial: tuple[SlotResult, ...] = ()
 
 
 class Wait(Record):
@@ -225,6 +236,7 @@ class BufferStats(Record):
     - `made`: groups, the sum of `train`, `eval` and `evicted`
     - `drops`: expired groups for each cause
     - `slot_drops`: failed slots, and attempts lost with their group, keyed by "role/cause"
+    - `partial_dropped`: partial attempts that no actor can continue, keyed by cause
     - `rewound`: groups of steps that a learner rewound; `rewound_evicted` of them had been evicted
       and still count as `trained`
 
@@ -239,6 +251,7 @@ class BufferStats(Record):
     eval: dict[str, int] = msgspec.field(default_factory=dict)
     drops: dict[str, int] = msgspec.field(default_factory=dict)
     slot_drops: dict[str, int] = msgspec.field(default_factory=dict)
+    partial_dropped: dict[str, int] = msgspec.field(default_factory=dict)
     puts: int = 0
     draws: int = 0
     drawn_groups: int = 0
@@ -292,6 +305,7 @@ _ROWS = (
     Operation("add_tasks", AddTasks, (Amount,), "writer", keeps_reply=True, learner=True),
     Operation("lease", AcquireLease, (Lease, Wait), "writer"),
     Operation("put", Put, (PutAck,), "writer"),
+    Operation("put_partial", PutPartial, (Amount,), "writer"),
     Operation("renew", Renew, (Ids,), "writer"),
     Operation("release", Release, (Ids,), "writer"),
     Operation("draw", DrawGroups, (DrawHead,), "writer", learner=True),

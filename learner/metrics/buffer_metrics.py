@@ -23,6 +23,10 @@ def buffer_metrics(stats: BufferStats) -> Metrics:
             f"buffer/slots_{kind.replace('/', '_')}": float(count)
             for kind, count in stats.slot_drops.items()
         },
+        **{
+            f"buffer/partial_dropped_{cause}": float(count)
+            for cause, count in stats.partial_dropped.items()
+        },
         "buffer/bytes": float(stats.disk_bytes),
         "buffer/puts": float(stats.puts),
         "buffer/draws": float(stats.draws),

@@ -89,6 +89,7 @@ BUFFER = (
     *((state, "groups", f"now {state}") for state in GROUP_STATES),
     ("expired_<cause>", "groups", "expired, by cause"),
     ("slots_<role>_<cause>", "slots", "failed, or expired with their group, by role and cause"),
+    ("partial_dropped_<cause>", "attempts", "left by an actor, and not continued, by cause"),
     ("bytes", "bytes", "of the store's files now"),
     ("puts", "results", "accepted"),
     ("draws", "draws", "handed out"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -178,10 +178,13 @@ async def branch(
     = 0, the guidance joins the system prompt. If step > 0, it is a separate message (a system
     message, if the template allows) after the unchanged prefix, which therefore stays in the
     engine's prefix cache.
+    `step` may be the number of steps, if `base` was left before its end.
     Raises ReplayDiverged, EnvironmentFailed.
     """
     rewards = await restore(env, task, base, step, played)
-    prefix_end = int(base.step_spans[step, 0]) - len(chat.prompt_ids)
+    prefix_end = len(base.token_ids)
+    if step < base.num_steps:
+        prefix_end = int(base.step_spans[step, 0]) - len(chat.prompt_ids)
     record = Tokens(
         ids=base.token_ids[:prefix_end].tolist(),
         mask=base.response_mask[:prefix_end].tolist(),
@@ -214,8 +217,15 @@ async def branch(
     )
 
 
-async def play(attempt: Attempt, policy: Policy, env: Environment, params: ParamsOfStep) -> None:
+async def play(
+    attempt: Attempt,
+    policy: Policy,
+    env: Environment,
+    params: ParamsOfStep,
+    after_step: Callable[[], Awaitable[None]] | None = None,
+) -> None:
     """Plays `attempt` to its end: terminated, truncated, step_limit or context_overflow.
+    `after_step` is awaited after every step but the last.
 
     Raises EnvironmentFailed, or EngineFailed, also if the context has no room for one step.
     """
@@ -247,6 +257,8 @@ async def play(attempt: Attempt, policy: Policy, env: Environment, params: Param
         if not attempt.finish:
             attempt.given(chat.close(sample.token_ids))
             attempt.given(chat.turn("user", observation))
+            if after_step is not None:
+                await after_step()
     if len(attempt.actions) == first:
         raise EngineFailed(
             f"the prompt of step {first} fills the whole context", cause="context_overflow"

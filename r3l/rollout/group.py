@@ -47,6 +47,7 @@ from r3l.rollout.interfaces import (
     Retry,
     SampleParams,
 )
+from r3l.rollout.partial import Progress, conversation
 from r3l.rollout.prompts import Prompts
 
 log = logging.getLogger(__name__)
@@ -66,13 +67,15 @@ async def explore_group(
     plan: GroupPlan | None = None,
     accepted: Sequence[SlotResult] = (),
     emit: Emit | None = None,
+    progress: Progress | None = None,
     on_failure: OnFailure = lambda error: None,
 ) -> list[SlotResult]:
     """Explores a group and returns one result per slot of its plan.
 
     `emit` is awaited with every result as soon as it exists, and returns the stored result: a
     refused one is returned as failed, and is not retried. `accepted`: results of an actor that lost
-    the group; their slots are not played again. `plan` defaults to the algorithm's
+    the group; their slots are not played again. `progress`: of its other slots; they are continued.
+    `plan` defaults to the algorithm's
     plan; `seed` makes sampling repeatable. If an attempt fails, its slot fails and `on_failure` is
     called. The first error of another kind ends the group.
     """
@@ -87,6 +90,7 @@ async def explore_group(
         list(accepted),
         seed=seed,
         emit=emit,
+        progress=progress or Progress(),
         on_failure=on_failure,
     )
     try:
@@ -120,6 +124,7 @@ class _Explorer:
     results: list[SlotResult]
     seed: int | None
     emit: Emit | None
+    progress: Progress
     on_failure: OnFailure
     played: dict[int, Attempt] = field(default_factory=dict)
 
@@ -139,13 +144,17 @@ class _Explorer:
                 if isinstance(env, PlayedByAgent):
                     played, _ = await env.play_with_agent(self.task, slot, params)
                     return SlotResult("base", slot, "done", trajectory=played)
-                attempt = await start(self.task, self.policy.chat, env)
-                await play(attempt, self.policy, env, params)
+                attempt = await self.progress.resume(
+                    "base", slot, self.task, self.policy.chat, env, temperature
+                ) or await start(self.task, self.policy.chat, env)
+                save = self.progress.saving(attempt, env, lambda: _base_result(slot, attempt))
+                await play(attempt, self.policy, env, params, save)
         except EpisodeError as error:
             self.on_failure(error)
             return SlotResult("base", slot, "failed", cause=error.cause)
-        self.played[slot] = attempt
-        return SlotResult("base", slot, "done", trajectory=attempt.trajectory("base", slot))
+        if len(attempt.snapshots) >= len(attempt.actions):  # else they lack the first steps
+            self.played[slot] = attempt
+        return _base_result(slot, attempt)
 
     async def _distilled(self, slot: int, base: SlotResult) -> SlotResult:
         if base.trajectory is None:
@@ -162,6 +171,10 @@ class _Explorer:
                     praised = exploration.aux and exploration.praise
                     aux = _praise(attempt, diagnosis) if praised else ()
                     return _resolved(slot, "not_triggered", thought, aux)
+                if self.progress.find("distilled", slot) is None:
+                    asked = (_reflection_sample(diagnosis),)
+                    reflected = _resolved(slot, "not_triggered", thought, asked)
+                    await self.progress.offer(lambda: reflected, thought.seconds)
                 return await self._retry(slot, attempt, diagnosis, env)
         except EpisodeError as error:
             self.on_failure(error)
@@ -195,8 +208,11 @@ class _Explorer:
     async def _ask(
         self, slot: int, question: tuple[str, str], num_steps: int
     ) -> tuple[ReflectionRecord, Tokens, bool]:
-        """Samples a reflection. Returns its record, its conversation, and whether it ended by
-        itself."""
+        """Samples a reflection, or takes the one that an earlier actor left. Returns its record,
+        its conversation, and whether it ended by itself."""
+        left = self.progress.find("distilled", slot)
+        if left is not None and left.reflection is not None and left.aux:
+            return left.reflection, conversation(left.aux[0]), True
         chat, settings, exploration = self.policy.chat, self.config.actor, self.exploration
         schema = reflection.json_schema(num_steps, outcome_first=exploration.outcome_first)
         asked = Tokens()
@@ -222,23 +238,42 @@ class _Explorer:
     async def _retry(
         self, slot: int, base: Trajectory, diagnosis: Diagnosis, env: Environment
     ) -> SlotResult:
-        pivot, chat, guidance = diagnosis.pivot, self.policy.chat, diagnosis.guidance
         params = self._step_params(env.spec, "distilled", slot, base.temperature)
+
+        def result(retry: Trajectory, guided: AuxSample) -> SlotResult:
+            aux: tuple[AuxSample, ...] = ()
+            strict = self.exploration.verified_requires_success
+            helps = self.exploration.aux and verified(base, retry, requires_success=strict)
+            if helps or not retry.finish:  # a partial one is continued with them
+                aux = (_reflection_sample(diagnosis), guided)
+            return _resolved(slot, "done", diagnosis.thought, aux, retry)
+
         if isinstance(env, PlayedByAgent):
-            asked = Retry(base, pivot, guidance)
-            retry, guided = await env.play_with_agent(self.task, slot, params, asked)
-        else:
-            played = self.played.get(slot)
-            attempt = await branch(base, pivot, self.task, chat, env, guidance, played)
-            guided_from = len(attempt.shown.ids)
-            await play(attempt, self.policy, env, params)
-            retry = attempt.trajectory("distilled", slot, parent=slot, pivot=pivot)
-            guided = _guided_suffix(attempt, guided_from)
-        aux: tuple[AuxSample, ...] = ()
-        strict = self.exploration.verified_requires_success
-        if self.exploration.aux and verified(base, retry, requires_success=strict):
-            aux = (_reflection_sample(diagnosis), guided)
-        return _resolved(slot, "done", diagnosis.thought, aux, retry)
+            asked = Retry(base, diagnosis.pivot, diagnosis.guidance)
+            return result(*await env.play_with_agent(self.task, slot, params, asked))
+        attempt, guided_from = await self._retried(slot, base, diagnosis, env)
+
+        def played() -> tuple[Trajectory, AuxSample]:
+            retry = attempt.trajectory("distilled", slot, parent=slot, pivot=diagnosis.pivot)
+            return retry, _guided_suffix(attempt, guided_from)
+
+        save = self.progress.saving(attempt, env, lambda: result(*played()))
+        await play(attempt, self.policy, env, params, save)
+        return result(*played())
+
+    async def _retried(
+        self, slot: int, base: Trajectory, diagnosis: Diagnosis, env: Environment
+    ) -> tuple[Attempt, int]:
+        """Continues the retry that an earlier actor left, or opens a new one. Returns it, and from
+        which token on it was sampled under guidance."""
+        chat, heat = self.policy.chat, base.temperature
+        attempt = await self.progress.resume("distilled", slot, self.task, chat, env, heat)
+        if attempt is not None:
+            return attempt, 0  # its mask begins there
+        attempt = await branch(
+            base, diagnosis.pivot, self.task, chat, env, diagnosis.guidance, self.played.get(slot)
+        )
+        return attempt, len(attempt.shown.ids)
 
     def _step_params(self, spec: EnvSpec, role: str, slot: int, temperature: float) -> ParamsOfStep:
         budget = self.config.actor.max_response_tokens or spec.max_response_tokens
@@ -286,6 +321,10 @@ def verified(base: Trajectory, retry: Trajectory, *, requires_success: bool = Tr
         return False
     both_succeed = min(base.reward, retry.reward) >= SUCCESS
     return retry.reward > base.reward or (both_succeed and retry.num_steps < base.num_steps)
+
+
+def _base_result(slot: int, attempt: Attempt) -> SlotResult:
+    return SlotResult("base", slot, "done", trajectory=attempt.trajectory("base", slot))
 
 
 def _praise(base: Trajectory, diagnosis: Diagnosis) -> tuple[AuxSample, ...]:

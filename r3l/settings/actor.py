@@ -83,6 +83,13 @@ class ActorConfig(Section):
         default_factory=dict, description="further vLLM engine arguments, passed through"
     )
     agent: AgentConfig = Field(default_factory=lambda: AgentConfig())
+    progress_s: float = Field(
+        2.0,
+        ge=0,
+        description="seconds of sampling after which an attempt's progress is put to the buffer, "
+        "so that another actor can continue it; an actor that dies loses about so many, and the "
+        "response under way",
+    )
     engine_timeout_s: float = Field(
         600.0, gt=0, description="an engine silent for so long is considered dead, seconds"
     )

@@ -9,7 +9,14 @@ import pytest
 from actors.buffer_requests import BufferRequests
 from buffer import Lease, PutAck, Wait
 from r3l.actor_metrics import ActorMetrics
-from r3l.errors import BufferUnavailable, LeaseLost, LimitExceeded, StoreError
+from r3l.errors import (
+    BufferUnavailable,
+    EngineSick,
+    LeaseLost,
+    LimitExceeded,
+    SickResult,
+    StoreError,
+)
 from r3l.records import GroupPlan, SlotResult, Task
 
 PLAN = GroupPlan(1)
@@ -40,6 +47,9 @@ class Client:
 
     async def put(self, group_id: str, actor: str, result: SlotResult, fingerprint: Any) -> Any:
         return await self._reply("put", result.status, result.cause) or PutAck(1, False)
+
+    async def put_partial(self, group_id: str, actor: str, result: SlotResult) -> Any:
+        return await self._reply("partial", group_id)
 
     async def renew(self, groups: list[str], actor: str, metrics: dict[str, float]) -> Any:
         return await self._reply("renew", metrics["buffer_unavailable"])
@@ -173,5 +183,29 @@ def test_a_group_with_a_put_under_way_is_lost_only_by_the_reply_to_it() -> None:
         with pytest.raises(LeaseLost):
             await putting
         assert await asking.renew(["g1"]) == ["g1"]
+
+    asyncio.run(scenario())
+
+
+def test_progress_is_put_once_and_only_a_lost_lease_and_a_sick_engine_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("actors.buffer_requests.PARTIAL_S", 0.05)
+
+    async def scenario() -> None:
+        result = SlotResult("base", 0, "not_triggered")
+        client = Client(UNAVAILABLE, FULL, LimitExceeded("20 bytes; limit 10"), None)
+        asking = requests(client)
+        for _ in range(4):
+            await asking.put_partial("g1", result)
+        assert len(client.sent) == 4 and asking.metrics.partial == {"refused": 3}
+        client.replies = [LeaseLost("another's"), SickResult("v9", cause="version_future")]
+        with pytest.raises(LeaseLost):
+            await asking.put_partial("g1", result)
+        with pytest.raises(EngineSick):
+            await asking.put_partial("g1", result)
+        client.slow.clear()  # a silent buffer stops no attempt
+        await asking.put_partial("g1", result)
+        assert asking.metrics.partial == {"refused": 4}
 
     asyncio.run(scenario())

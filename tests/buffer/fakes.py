@@ -104,6 +104,11 @@ class Desk:
         args = operations.Put(group_id, actor, fingerprint, encoded)
         return self.do(results.put, args, **more)
 
+    def put_partial(self, group_id, result, actor="a", **more):
+        encoded = msgspec.Raw(codec.encode(result))
+        args = operations.PutPartial(group_id, actor, encoded)
+        return self.do(results.put_partial, args, **more).count
+
     def resolve(self, group_id, role, slot, cause="", actor="a"):
         status = "failed" if cause else "not_triggered"
         return self.put(group_id, SlotResult(role, slot, status, cause=cause), actor)

@@ -42,7 +42,7 @@ class Job:
 
     def __init__(self, folder: Path, *settings: str, lease_s: int = 300) -> None:
         self.folder = folder
-        service, self.keys, learner = generate(folder / "keys")
+        service, self.keys, self.learner_keys = generate(folder / "keys")
         self.processes: list[subprocess.Popen[str]] = []
         self.log = folder / "actor.log"
         demo = configuration.load(DEMO, [f"model={builtin_policy()}", *settings])
@@ -53,7 +53,7 @@ class Job:
         self.served = self.start("buffer.cli", "serve", *store, *limits, stdout=subprocess.PIPE)
         assert self.served.stdout is not None
         self.buffer = self.served.stdout.readline().split()[-1]
-        self.client = BufferClient(self.buffer, name="test", keys=learner)
+        self.client = BufferClient(self.buffer, name="test", keys=self.learner_keys)
         source = task_source(demo.env.name, **demo.env.options)
         self.client.add_tasks(source.tasks("train", 256, seed=0))
         self.client.set_version(3)

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from buffer.groups import leases
 from buffer.groups.completion import REPLACED_BATCHES
 from buffer.sampling.samplers import SAMPLERS
+from buffer.storage.layout import part_key
 from buffer.storage.store import Store
 from buffer.tools.verify import verify
 from buffer.wire.operations import Lease
@@ -28,7 +29,8 @@ actors = st.sampled_from("ab")
 
 class Lives(RuleBasedStateMachine):
     """`states`: what each group should be in; `slots`: what each should hold; `records`: the
-    bytes of finished groups; `outcomes`: what should have become of each draw."""
+    bytes of finished groups; `outcomes`: what should have become of each draw; `partial`: the
+    progress of each open slot, and the version it was made at."""
 
     @initialize(sampler=st.sampled_from(sorted(SAMPLERS)), needs_contrast=st.booleans())
     def begin(self, sampler, needs_contrast):
@@ -41,6 +43,7 @@ class Lives(RuleBasedStateMachine):
         self.version, self.drawn, self.steps, self.evicted = 0, {}, {}, set()
         self.expired, self.rewound = {}, []
         self.records, self.outcomes, self.trained_by = {}, {}, {}
+        self.partial = {}
 
     def open_desk(self):
         algorithm = {"name": "dapo", "filter": self.needs_contrast}
@@ -66,6 +69,11 @@ class Lives(RuleBasedStateMachine):
             assert self.states[group] in ("leased", "filling")
             assert {r.slot for r in lease.accepted} == set(self.slots[group])
             self.holder[group] = (actor, lease.plan.base)
+            known = {slot: p for (name, slot), p in self.partial.items() if name == group}
+            fresh = {s: p for s, (p, version) in known.items() if self.version - version <= ETA}
+            assert {r.slot: codec.encode(r) for r in lease.partial} == fresh
+            for slot in known.keys() - fresh.keys():
+                del self.partial[group, slot]
         in_flight = [g for g, s in self.states.items() if s in ("leased", "filling", "complete")]
         assert len(in_flight) <= PER_STEP * (ETA + 1)
 
@@ -93,6 +101,7 @@ class Lives(RuleBasedStateMachine):
             return
         assert actor == holder
         self.slots[group][slot] = codec.encode(result)
+        self.partial.pop((group, slot), None)
         if not fails:
             self.oldest[group] = min(self.oldest.get(group, self.version), self.version)
         self.states[group] = "filling"
@@ -102,6 +111,23 @@ class Lives(RuleBasedStateMachine):
             if self.needs_contrast and len({r.trajectory.reward for r in done}) == 1:
                 self.states[group] = "expired"
                 self.replaced.append(group)
+
+    @precondition(lambda self: self._unfinished())
+    @rule(data=st.data(), actor=actors, slot=st.integers(0, 1), length=st.integers(8, 12))
+    def put_partial(self, data, actor, slot, length):
+        group = data.draw(st.sampled_from(self._unfinished()))
+        holder, slots = self.holder[group]
+        slot = min(slot, slots - 1)
+        result = finished("base", slot, version=self.version, length=length)
+        is_open = slot not in self.slots[group]
+        try:
+            assert self.desk.put_partial(group, result, actor) == is_open
+        except LeaseLost:
+            assert actor != holder and is_open
+            return
+        if is_open:
+            assert actor == holder
+            self.partial[group, slot] = codec.encode(result), self.version
 
     @precondition(lambda self: self._unfinished())
     @rule(data=st.data())
@@ -253,6 +279,11 @@ class Lives(RuleBasedStateMachine):
             assert kept == slots
             if self.states[group] not in ("leased", "filling"):
                 assert self.records.setdefault(group, data) == data
+        for group in {group for group, _ in self.partial} - self.evicted:
+            known = {slot: p for (name, slot), (p, _) in self.partial.items() if name == group}
+            keys = {part_key(group, "base", slot): p for slot, p in known.items()}
+            unfinished = txn.row(group).unfinished
+            assert dict(txn.scan("partial", group.encode())) == (keys if unfinished else {})
         assert all(txn.evicted(group) for group in self.evicted)
         assert {row.step: row.groups for row in txn.steps_after(-1)} == self.steps
         assert counts["draws"] == txn.size("draw") == len(self.outcomes)

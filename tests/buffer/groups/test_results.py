@@ -7,8 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from buffer import BufferClient
-from buffer.groups import results
+from buffer.groups import leases, results
 from buffer.storage import counts
+from buffer.storage.layout import part_key
 from buffer.storage.store import Store
 from buffer.storage.transaction import read_group
 from buffer.tools.verify import verify
@@ -290,3 +291,88 @@ def test_a_stamp_that_says_more_replaces_one_of_the_same_weights(desk, tasks, do
         desk.put(group, done("base", slot), fingerprint=(0, told))
     assert desk.row(group).fingerprints == {0: "one/set"}
     assert desk.index.counts["fingerprint_conflicts"] == 0
+
+
+# ── partial attempts ────────────────────────────────────────────────────────────────────────
+
+
+def test_the_newest_progress_of_an_open_slot_goes_to_the_next_holder(desk, tasks, done):
+    desk.add(tasks(1))
+    lease = desk.lease(plan=GroupPlan(2, 1))
+    asked = SlotResult("distilled", 0, "not_triggered", reflection=ReflectionRecord("hm"))
+    for result in (done("base", 1, length=8), done("base", 1, length=9), asked):
+        assert desk.put_partial(lease.group_id, result) == 1
+    desk.put(lease.group_id, done("base", 0))
+    assert desk.draw(1) is None and desk.row(lease.group_id).resolved == (("base", 0),)
+    desk.reopen()
+    desk.now += 11
+    taken = desk.lease("b")
+    assert taken.group_id == lease.group_id and len(taken.accepted) == 1
+    expected = [codec.encode(done("base", 1, length=9)), codec.encode(asked)]
+    assert [*map(codec.encode, taken.partial)] == expected and verify(desk.store) == []
+
+
+@pytest.mark.parametrize("end", ["put", "failed", "stale"])
+def test_progress_ends_with_its_slot_and_with_its_group(make_desk, tasks, done, end):
+    desk = make_desk(max_staleness=1)
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(2)).group_id
+    desk.put_partial(group, done("base", 0))
+    desk.put_partial(group, done("base", 1))
+    desk.put(group, done("base", 0))
+    with desk.store.read() as txn:
+        assert len(txn.partial_keys(group)) == 1
+    if end == "put":
+        desk.put(group, done("base", 1, reward=1.0))
+    elif end == "failed":
+        desk.resolve(group, "base", 1, "env")
+    else:
+        desk.release([group])
+        desk.set_version(2)
+        desk.do(leases.expire_overdue)
+    assert not desk.row(group).unfinished and verify(desk.store) == []
+    with desk.store.read() as txn:
+        assert txn.size("partial") == 0
+    if end != "stale":
+        assert desk.put_partial(group, done("base", 1)) == 0
+    with desk.store.read() as txn:
+        assert txn.size("partial") == 0
+
+
+def test_progress_is_refused_from_those_who_do_not_hold_the_group_and_for_unknown_slots(
+    desk, tasks, done
+):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(1)).group_id
+    with pytest.raises(LeaseLost, match="not leased to 'b'"):
+        desk.put_partial(group, done("base", 0), "b")
+    with pytest.raises(RecordError, match="not in the plan"):
+        desk.put_partial(group, done("base", 1))
+    with pytest.raises(SickResult):
+        desk.put_partial(group, done("base", 0, version=9))
+    with pytest.raises(StoreError, match="full"):
+        desk.put_partial(group, done("base", 0), full="the disk")
+    with pytest.raises(NotFound):
+        desk.put_partial("g9999999999", done("base", 0))
+    with desk.store.read() as txn:
+        assert txn.size("partial") == 0
+
+
+def test_progress_that_nobody_can_continue_is_dropped_and_counted(desk, tasks, done, monkeypatch):
+    desk.add(tasks(1))
+    desk.set_version(3)
+    group = desk.lease(version=3, plan=GroupPlan(4)).group_id
+    desk.put_partial(group, done("base", 0, version=1))
+    for slot in (1, 2, 3):
+        desk.put_partial(group, done("base", slot, version=3))
+    key = part_key(group, "base", 1)
+    with desk.store.write() as txn:
+        txn.delete("partial", key)
+        txn._raw.put(key, b"damaged, surely", db=txn._tables["partial"])
+    size = len(codec.encode(done("base", 2)))
+    monkeypatch.setattr(results, "_GROUP_LIMIT", 2 * size - 1)
+    desk.release([group])
+    assert [r.slot for r in desk.lease("b", 3).partial] == [2]
+    dropped = counts.under(desk.index.counts, "partial_dropped")
+    assert dropped == {"stale": 1, "damaged": 1, "too_large": 1}
+    assert verify(desk.store) == []

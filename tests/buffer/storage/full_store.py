@@ -80,6 +80,7 @@ def fill(desk):
     half = desk.lease("b", 2, GroupPlan(3, 1)).group_id
     desk.put(half, [finished("base", 2, version=2, reward=0.125)], "b", (2, "hash-2"))
     desk.put(half, [skipped(), SlotResult("base", 0, "failed", cause="env")], "b", (2, "another"))
+    desk.put_partial(half, finished("base", 1, version=2), "b")
     desk.lease("c", 2, GroupPlan(2))
     desk.add([Task("e0", "workshop", 0), Task("e1", "workshop", 1)], "eval", "step-2", 2)
     whole(2, GroupPlan(1), finished(version=2, reward=1.0))
@@ -94,6 +95,7 @@ def contents(store):
             "groups": [plain(result_checksums.read(txn, row)) for row in txn.rows()],
             "draws": [plain(draw) for draw in draws],
             "ledger": [plain(step) for step in txn.steps()],
+            "partial": [plain(codec.decode(SlotResult, d)) for _, d in txn.scan("partial")],
             "tombs": [key.decode() for key, _ in txn.scan("tomb")],
             "counts": dict(txn.counts()),
             "progress": plain(txn.progress()),

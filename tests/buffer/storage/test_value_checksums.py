@@ -31,6 +31,7 @@ def filled(desk, tasks, done):
     half = desk.lease(version=4, plan=GroupPlan(3)).group_id
     desk.put(half, done("base", 1, version=4))
     desk.resolve(half, "base", 0, "env")
+    desk.put_partial(half, done("base", 2, version=4))
     return desk
 
 

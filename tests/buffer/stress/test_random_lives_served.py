@@ -47,6 +47,9 @@ class Window:
     def put(self, group_id, result, actor):
         return self.client.put(group_id, actor, result)
 
+    def put_partial(self, group_id, result, actor):
+        return self.client.put_partial(group_id, actor, result)
+
     def draw(self, count, version):
         drawn = self.client.draw(count, version)
         if drawn is None:

@@ -74,6 +74,13 @@ def test_draws_and_steps_that_contradict_each_other_are_found(filled):
     assert "step 1: names draw 1, which is not trained in it" in said
 
 
+def test_progress_of_a_slot_that_is_not_open_is_found(filled):
+    def change(txn):
+        txn.put_partial("g0000000005", "base", 0, b"")
+
+    assert "g0000000005: has progress of a slot that is not open" in _problems(filled, change)
+
+
 @pytest.mark.parametrize("table", ["history", "tag", "live", "task_id"])
 def test_a_list_with_missing_or_extra_keys_is_found(filled, table):
     with filled.store.read() as txn:

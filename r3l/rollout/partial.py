@@ -1,0 +1,98 @@
+"""Partial attempts: what is kept of a slot while it is played, so that a kill costs little.
+
+play ─► a step ─► progress_s sampled since the last time? ─► save ─► buffer
+lease after a kill ─► find ─► environment replayed to the last recorded step ─► play
+
+A partial result is the slot's result so far. A base slot's has the attempt up to a complete step,
+without a finish. A distilled slot's is not_triggered at first: it has the reflection, and as an
+auxiliary sample the conversation that asked for it. From the retry's first step on it is done: it
+has the attempt up to a complete step, and as a second auxiliary sample what the policy was shown.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from r3l.errors import ReplayDiverged
+from r3l.records import AuxSample, Role, SlotResult, Task
+from r3l.rollout.attempt import Attempt, Tokens, branch
+from r3l.rollout.chat import ChatFormat
+from r3l.rollout.interfaces import Environment
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Progress:
+    """The progress in the slots of a group.
+
+    `found`: what earlier actors left; `save` keeps a partial result for later ones, about every
+    `every_s` seconds of sampling; `counts`: attempts continued, their tokens, attempts dropped.
+    """
+
+    found: Sequence[SlotResult] = ()
+    save: Callable[[SlotResult], Awaitable[None]] | None = None
+    every_s: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def find(self, role: Role, slot: int) -> SlotResult | None:
+        """Returns what an earlier actor left of a slot."""
+        return next((r for r in self.found if (r.role, r.slot) == (role, slot)), None)
+
+    async def resume(
+        self, role: Role, slot: int, task: Task, chat: ChatFormat, env: Environment, heat: float
+    ) -> Attempt | None:
+        """Continues the attempt that an earlier actor left, sampled at temperature `heat`. Returns
+        None if there is none, or if the environment replays it differently. Raises
+        EnvironmentFailed."""
+        left = self.find(role, slot)
+        if left is None or left.trajectory is None:
+            return None
+        try:
+            if (left.trajectory.system, left.trajectory.temperature) != (
+                env.spec.system_prompt, heat,
+            ):  # fmt: skip
+                raise ReplayDiverged("its settings have changed", cause="replay_diverged")
+            attempt = await branch(left.trajectory, left.trajectory.num_steps, task, chat, env)
+        except ReplayDiverged as error:
+            self.counts["dropped"] += 1
+            log.warning("a partial attempt is dropped, and its slot played afresh: %s", error)
+            return None
+        self.counts["continued"] += 1
+        self.counts["tokens"] += left.trajectory.generated_tokens
+        attempt.faults += left.trajectory.faults
+        attempt.reward_parts |= left.trajectory.extra.reward_parts
+        for shown in left.aux[1:]:
+            attempt.shown = conversation(shown)
+        return attempt
+
+    def saving(
+        self, attempt: Attempt, env: Environment, result: Callable[[], SlotResult]
+    ) -> Callable[[], Awaitable[None]]:
+        """Returns a function to await after each step of `attempt`, which saves the slot's `result`
+        so far. Nothing is saved of an environment that cannot be replayed."""
+        saved = sum(attempt.seconds)
+
+        async def after_step() -> None:
+            nonlocal saved
+            sampled = sum(attempt.seconds)
+            if env.spec.deterministic != "no" and await self.offer(result, sampled - saved):
+                saved = sampled
+
+        return after_step
+
+    async def offer(self, result: Callable[[], SlotResult], seconds: float) -> bool:
+        """Saves a partial result if `seconds` of sampling are enough. Returns whether it did."""
+        if self.save is None or seconds < self.every_s:
+            return False
+        await self.save(result())
+        return True
+
+
+def conversation(sample: AuxSample) -> Tokens:
+    """Returns the tokens of an auxiliary sample; their log-probabilities are not known."""
+    ids = sample.token_ids.tolist()
+    return Tokens(ids, sample.response_mask.tolist(), [0.0] * len(ids))
