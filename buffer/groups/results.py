@@ -80,7 +80,7 @@ def partial_results(work: UnitOfWork, row: GroupRow) -> tuple[SlotResult, ...]:
 def _is_stale(work: UnitOfWork, result: SlotResult) -> bool:
     attempt, learner = result.trajectory, work.index.progress.version
     return attempt is not None and is_stale(
-        attempt.oldest_version, learner=learner, limit=work.max_staleness
+        attempt.oldest_version, learner=learner, limit=work.config.max_staleness
     )
 
 
