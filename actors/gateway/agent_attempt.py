@@ -2,7 +2,7 @@
 
 open a session ─► start the agent ─► calls … ─► it ends, or posts its result, or takes too long
    ▲                                               │
-   │ a retry's tape                                │
+   │ a retry's tape, or what an earlier actor left │
 record ◄── reward: posted, of the grader, or its last line ◄──┘
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator, Callable
@@ -17,10 +18,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from actors.gateway.attempt_record import Outcome, trajectory
+from actors.gateway.attempt_record import Outcome, Train, trajectory
 from actors.gateway.parsers import reader_of
 from actors.gateway.session import Session
-from actors.gateway.tape_player import Replays
+from actors.gateway.tape_player import Continuation, Replays
 from actors.gateway.web_app import WebApp
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
@@ -28,8 +29,10 @@ from r3l.errors import EnvironmentFailed, R3LError, ReplayDiverged
 from r3l.records import LARGEST_REWARD, MOST_PARTS, PART, AuxSample, Task, Trajectory
 from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.env_calls import guarded, number_of, raised, read_step
-from r3l.rollout.interfaces import Environment, Policy, Retry
+from r3l.rollout.interfaces import Environment, Offer, Policy, Retry
 from r3l.settings.actor import AgentConfig
+
+log = logging.getLogger(__name__)
 
 NAME = "agent"
 PARENT_KEY = "R3L_AGENT_KEY"
@@ -88,7 +91,13 @@ class AgentEnvironment:
         self.reset, self.step, self.close = env.reset, env.step, env.close
 
     async def play_with_agent(
-        self, task: Task, slot: int, params: ParamsOfStep, retry: Retry | None = None
+        self,
+        task: Task,
+        slot: int,
+        params: ParamsOfStep,
+        retry: Retry | None = None,
+        left: Trajectory | None = None,
+        offer: Offer | None = None,
     ) -> tuple[Trajectory, AuxSample]:
         """Plays one attempt. Raises EpisodeError with the causes of docs/agents.md, and whatever
         the engine raised."""
@@ -96,8 +105,9 @@ class AgentEnvironment:
         self.sessions[session.key] = session
         session.metrics.agents_running = len(self.sessions)
         counts["attempts"] += 1
+        keeping = asyncio.create_task(self._keep(slot, offer)) if offer else None
         try:
-            tape = self.replays.player(retry) if retry else None
+            tape = self.replays.player(retry) if retry else _continuation(left, params)
             session.open(task, params, tape, retry.guidance if retry else "")
             await guarded(lambda: self.env.reset(seed=task.seed, options=dict(task.options)))
             outcome = await self._outcome()
@@ -113,15 +123,47 @@ class AgentEnvironment:
         except Exception as error:  # whatever an agent printed must not end the actor
             raise raised(error) from error
         finally:
+            if keeping:
+                keeping.cancel()
+            if left:
+                self._count_continued()
             session.close()
             del self.sessions[session.key]
             session.metrics.agents_running = len(self.sessions)
         counts["segments"] += len(made.conversations())
-        counts["restarts"] += bool(retry) and tape is None
+        counts["restarts"] += retry is not None and tape is None
         return made, shown
 
+    async def _keep(self, slot: int, offer: Offer) -> None:
+        """Offers the progress at every call: what the agent got before. Ends the attempt if nobody
+        wants it any more."""
+        session, kept = self.session, 0.0
+        while await session.called.wait():
+            session.called.clear()
+            nodes = [node for node in session.tree.nodes if node.seen and not node.taped]
+            sampled = sum(node.seconds for node in nodes)
+            try:
+                if sampled > kept and await offer(lambda: self._progress(slot), sampled - kept):
+                    kept = sampled
+            except EnvironmentFailed:
+                continue  # there is no call to train yet
+            except R3LError as error:
+                session.fail(error)
+                break
+
+    def _progress(self, slot: int) -> Trajectory:
+        """Records the attempt so far, all of its conversations."""
+        return self._record(Outcome(0.0, finish=""), slot, None, train="all")[0]
+
+    def _count_continued(self) -> None:
+        """Count what a continued attempt took from the actor before."""
+        counts = self.session.metrics.partial
+        samples = [node.sample for node in self.session.tree.nodes if node.taped]
+        counts["continued" if samples else "dropped"] += 1
+        counts["tokens"] += sum(len(sample.token_ids) for sample in samples if sample)
+
     def _record(
-        self, outcome: Outcome, slot: int, retry: Retry | None
+        self, outcome: Outcome, slot: int, retry: Retry | None, train: Train | None = None
     ) -> tuple[Trajectory, AuxSample]:
         session = self.session
         return trajectory(
@@ -130,7 +172,7 @@ class AgentEnvironment:
             outcome,
             slot=slot,
             temperature=session.temperature,
-            train=self.settings.train,
+            train=train or self.settings.train,
             retry=session.pivot if retry else None,
         )
 
@@ -213,6 +255,17 @@ class AgentEnvironment:
         action = json.dumps(command)
         answer = await guarded(lambda: self.env.step(action))
         return dict(json.loads(read_step(self.spec.name, answer)[0]))
+
+
+def _continuation(left: Trajectory | None, params: ParamsOfStep) -> Continuation | None:
+    """Returns a player of what an earlier actor left of an attempt, None if it cannot be used."""
+    if left is None or left.temperature != params(0).temperature:
+        return None
+    try:
+        return Continuation(left)
+    except ReplayDiverged as error:
+        log.warning("a partial attempt is dropped, and its slot played afresh: %s", error)
+        return None
 
 
 def outcome_of(result: Any, threshold: float, finish: str) -> Outcome:

@@ -55,7 +55,7 @@ class _Call:
 
 class Session:
     """An attempt, after `open`. `id`: its name, which is no secret; `changed` is set when it has a
-    result or cannot continue; `full`: its context is full."""
+    result or cannot continue, `called` at every call; `full`: its context is full."""
 
     task: Task
     params: ParamsOfStep
@@ -78,7 +78,7 @@ class Session:
         self.problem: R3LError | None = None
         self.full = self.over = False
         self.temperature = 1.0
-        self.changed = asyncio.Event()
+        self.changed, self.called = asyncio.Event(), asyncio.Event()
         self._newest: dict[str, _Call] = {}
 
     def open(
@@ -161,7 +161,7 @@ class Session:
         except UserError as error:
             raise Refused(400, "invalid_request_error", str(error)) from None
         except ReplayDiverged as error:
-            self._fail(error)
+            self.fail(error)
             raise Refused(400, "replay_diverged", str(error)) from None
         self.metrics.agent["calls"] += 1
         self.metrics.agent["rebased"] += node.parent is None and len(self.tree.nodes) > 1
@@ -174,6 +174,7 @@ class Session:
         call = _Call(tools, request.asked, node, canonical, dialect, time.monotonic(), sampling)
         self.calls.append(call)
         self._newest[digest] = call
+        self.called.set()
         return call
 
     def _sampling(self, request: AgentRequest) -> tuple[SampleParams, bool]:
@@ -193,6 +194,7 @@ class Session:
         """Answers from the tape."""
         self.metrics.agent["taped"] += 1
         reply, call = recorded.reply_on(node), recorded.call
+        self.full = self.full or call.finish == "overflow"
         return self._written(node, reply, call.finish, call.read, call.tokens)
 
     async def _sample(self, node: Node, request: AgentRequest, params: SampleParams) -> Answer:
@@ -200,14 +202,14 @@ class Session:
         try:
             sample = await self.policy.sample(context, params)
         except EngineDead as error:
-            self._fail(error)
+            self.fail(error)
             raise Refused(503, "engine_replaced", "the engine is replaced; ask again") from error
         except asyncio.CancelledError:
             raise Refused(400, "attempt_is_over", "this attempt has ended") from None
         except RequestRefused as error:
             raise bad(f"{error!s:.500}") from error
         except EpisodeError as error:
-            self._fail(error)
+            self.fail(error)
             raise Refused(400, "attempt_failed", str(error)) from error
         self.full = self.full or sample.finish_reason == "overflow"
         if not sample.token_ids:
@@ -227,7 +229,8 @@ class Session:
         number = self.tree.nodes.index(node)
         return write(reply, number, cut=finish != "stop", read=read, sampled=sampled)
 
-    def _fail(self, error: R3LError) -> None:
+    def fail(self, error: R3LError) -> None:
+        """End the attempt with an error, the first one that it had."""
         self.problem = self.problem or error
         self.end()
 

@@ -94,6 +94,31 @@ class TapePlayer:
             raise _diverged(f"the agent ended without the recorded call {number}", number)
 
 
+class Continuation(TapePlayer):
+    """Plays the calls of an attempt that lost its actor: a request that continues the same calls
+    gets the recorded reply, with the tokens that the policy read for it. Any other is sampled,
+    since every reply may be trained in the context in which it was sampled."""
+
+    def __init__(self, left: Trajectory) -> None:
+        super().__init__(recorded_calls(left), 0)
+        self._nodes: dict[int, Node] = {}
+
+    def take(self, digest: str, request: AgentRequest, node: Node) -> Recorded | None:
+        """Returns the recorded call that answers a request, once; None if it is to be sampled."""
+        for number in self._by_digest[digest]:
+            recorded, call = self.recorded[number], self.calls[number]
+            parent = self._nodes.get(call.parent)
+            follows = node.parent is parent and (parent is None) == (call.parent < 0)
+            if follows and call.reply and recorded.sample is not None:
+                self._by_digest[digest].remove(number)
+                self._nodes[number] = node
+                return recorded
+        return None
+
+    def check_met(self) -> None:
+        """Accepts an attempt that took another way."""
+
+
 def recorded_calls(attempt: Trajectory) -> list[Recorded]:
     """Reads the calls of a recorded attempt with their exact tokens. Raises ReplayDiverged if its
     tape is damaged."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -159,8 +160,11 @@ def _losses(now: Snapshot) -> Iterator[Finding]:
                 f"see {now.run}/logs",
             )
     if stats.leases_expired:
+        counts = sum((Counter(numbers) for numbers in stats.actors.values()), Counter[str]())
         yield _hint(
-            f"expired leases: {stats.leases_expired}; their actors died, stopped or were cut off"
+            f"expired leases: {stats.leases_expired}; their actors died, stopped or were cut off; "
+            f"of their attempts others continued {counts['partial_continued']:.0f} and dropped "
+            f"{counts['partial_dropped'] + sum(stats.partial_dropped.values()):.0f}"
         )
 
 

@@ -142,8 +142,7 @@ class _Explorer:
                 temperature = self.config.actor.temperature
                 params = self._step_params(env.spec, "base", slot, temperature)
                 if isinstance(env, PlayedByAgent):
-                    played, _ = await env.play_with_agent(self.task, slot, params)
-                    return SlotResult("base", slot, "done", trajectory=played)
+                    return await self._by_agent(slot, env, params)
                 attempt = await self.progress.resume(
                     "base", slot, self.task, self.policy.chat, env, temperature
                 ) or await start(self.task, self.policy.chat, env)
@@ -155,6 +154,20 @@ class _Explorer:
         if len(attempt.snapshots) >= len(attempt.actions):  # else they lack the first steps
             self.played[slot] = attempt
         return _base_result(slot, attempt)
+
+    async def _by_agent(self, slot: int, env: PlayedByAgent, params: ParamsOfStep) -> SlotResult:
+        def result(played: Trajectory) -> SlotResult:
+            return SlotResult("base", slot, "done", trajectory=played)
+
+        left = self.progress.find("base", slot)
+        played, _ = await env.play_with_agent(
+            self.task,
+            slot,
+            params,
+            left=None if left is None else left.trajectory,
+            offer=lambda made, seconds: self.progress.offer(lambda: result(made()), seconds),
+        )
+        return result(played)
 
     async def _distilled(self, slot: int, base: SlotResult) -> SlotResult:
         if base.trajectory is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -134,6 +134,10 @@ class Retry:
     guidance: str
 
 
+Offer = Callable[[Callable[[], Trajectory], float], Awaitable[bool]]
+"""Keeps the progress of an attempt if so many seconds of sampling are enough; whether it did."""
+
+
 @runtime_checkable
 class PlayedByAgent(Protocol):
     """An environment whose attempts an agent plays: it calls the policy itself."""
@@ -144,7 +148,10 @@ class PlayedByAgent(Protocol):
         slot: int,
         params: Callable[[int], SampleParams],
         retry: Retry | None = None,
+        left: Trajectory | None = None,
+        offer: Offer | None = None,
     ) -> tuple[Trajectory, AuxSample]:
         """Plays one attempt, or one retry. Returns it, and its own responses in the context that
-        the policy saw. `params`: the sampling parameters of call k. Raises EpisodeError, and
-        EngineDead if the engine is gone."""
+        the policy saw. `params`: the sampling parameters of call k; `left`: the attempt as far as
+        an earlier actor played it; `offer`: keeps the progress. Raises EpisodeError, and EngineDead
+        if the engine is gone."""

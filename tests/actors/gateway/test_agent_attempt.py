@@ -18,12 +18,14 @@ from actors.gateway.agent_attempt import AgentEnvironment, agents_served, outcom
 from actors.gateway.tape_player import Replays
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
+from r3l import codec
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig, load
-from r3l.errors import EngineDead, EnvironmentFailed
+from r3l.errors import EngineDead, EnvironmentFailed, LeaseLost
 from r3l.records import GroupPlan, SlotResult
 from r3l.rollout.group import explore_group
 from r3l.rollout.interfaces import Sample, SampleParams
+from r3l.rollout.partial import Progress
 from r3l.views.tape import read_tape
 from tests.r3l.fakes import ScriptedPolicy
 
@@ -258,3 +260,102 @@ def test_a_result_needs_a_number(tmp_path: Path) -> None:
         with pytest.raises(EnvironmentFailed) as failed:
             outcome_of(result, 1.0, "x")
         assert failed.value.cause == cause
+
+
+WALKER = """
+import json, os, time, urllib.request
+url, headers = os.environ["OPENAI_BASE_URL"] + "/chat/completions", {
+    "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+messages = [{"role": "user", "content": "begin" + CLOCK}]
+for step in range(5):
+    body = json.dumps({"messages": messages}).encode()
+    reply = json.load(urllib.request.urlopen(urllib.request.Request(url, body, headers)))
+    said = reply["choices"][0]["message"]["content"]
+    messages.append({"role": "assistant", "content": said})
+    messages.append({"role": "user", "content": "after " + said})
+print(json.dumps({"reward": 1.0}))
+"""
+
+
+def walk(
+    folder: Path, clock: str, progress: Progress, die_after: int = 99
+) -> tuple[SlotResult | None, int, ActorMetrics]:
+    """Plays an agent of five calls, whose every message depends on the replies. The engine dies
+    after some responses. Returns the result, if there is one, and the number of responses."""
+    agent = folder / "walker.py"
+    agent.write_text(WALKER.replace("CLOCK", clock))
+    config = config_of(folder, "", command=f"python {agent}")
+    policy, metrics = ScriptedPolicy(lambda text: f"word {len(policy.prompts)}"), ActorMetrics()
+    sample, begun = policy.sample, len(progress.found) and progress.found[0].trajectory
+
+    async def mortal(*asked: Any) -> Sample:
+        if len(policy.prompts) >= die_after:
+            await asyncio.sleep(0.3)
+            raise EngineDead("killed")
+        return await sample(*asked)
+
+    policy.sample = mortal  # type: ignore[method-assign]
+    if begun:  # so that each response is another, and the same one if nothing is lost
+        policy.prompts += [""] * begun.num_steps
+
+    async def explore() -> list[SlotResult]:
+        (task,) = tasks_of_all(config.env, "train", 1)
+        progress.counts = metrics.partial
+        async with (
+            environments_of_all(config.env, 1) as made,
+            agents_served(made, config, policy, metrics) as make_env,
+        ):
+            return await explore_group(
+                task, policy, lambda: make_env(task), config, plan=GroupPlan(1), progress=progress
+            )
+
+    try:
+        (result,) = asyncio.run(explore())
+    except EngineDead:
+        return None, len(policy.prompts), metrics
+    return result, len(policy.prompts), metrics
+
+
+def keeping(kept: list[SlotResult]) -> Progress:
+    async def save(result: SlotResult) -> None:
+        kept[:] = [codec.decode(SlotResult, codec.encode(result))]
+
+    return Progress(list(kept), save)
+
+
+def test_an_agent_whose_actor_died_is_played_up_to_its_last_call(tmp_path: Path) -> None:
+    whole, _, _ = walk(tmp_path, "''", Progress())
+    assert whole is not None and whole.trajectory is not None
+    for die_after in (1, 4):
+        kept = list[SlotResult]()
+        assert walk(tmp_path, "''", keeping(kept), die_after)[0] is None
+        assert kept[0].trajectory is not None and kept[0].trajectory.num_steps == die_after
+        result, responses, metrics = walk(tmp_path, "''", keeping(kept))
+        assert result is not None and result.trajectory is not None and responses == 5
+        assert result.trajectory.actions == whole.trajectory.actions
+        assert result.trajectory.token_ids.tolist() == whole.trajectory.token_ids.tolist()
+        assert result.trajectory.logprobs.tolist() == whole.trajectory.logprobs.tolist()
+        assert metrics.partial["continued"] == 1 and metrics.agent["taped"] == die_after
+        assert metrics.partial["tokens"] == kept_tokens(whole, die_after)
+
+
+def kept_tokens(whole: SlotResult, steps: int) -> int:
+    spans = whole.trajectory.step_spans[:steps]  # type: ignore[union-attr]
+    return int((spans[:, 1] - spans[:, 0]).sum())
+
+
+def test_an_agent_that_asks_otherwise_is_sampled_afresh(tmp_path: Path) -> None:
+    kept = list[SlotResult]()
+    walk(tmp_path, "str(time.time())", keeping(kept), 3)
+    result, responses, metrics = walk(tmp_path, "str(time.time())", keeping(list(kept)))
+    assert result is not None and result.trajectory is not None
+    assert result.trajectory.num_steps == 5 and responses == 3 + 5
+    assert metrics.partial == {"dropped": 1, "tokens": 0} and metrics.agent["taped"] == 0
+
+
+def test_an_agent_whose_group_another_actor_has_is_ended(tmp_path: Path) -> None:
+    async def save(result: SlotResult) -> None:
+        raise LeaseLost("another's")
+
+    with pytest.raises(LeaseLost):
+        walk(tmp_path, "''", Progress((), save))

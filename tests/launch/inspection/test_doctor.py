@@ -55,13 +55,17 @@ def test_every_problem_is_named_with_what_to_do(changes, what, remedy):
 
 
 def test_what_is_no_problem_is_a_hint_or_nothing():
-    hints = findings(healthy(hangs=1, buffer=buffer(leases_expired=3)))
+    left = {"a.1": {"partial_continued": 4.0}, "a.2": {"partial_dropped": 1.0}}
+    hints = findings(
+        healthy(hangs=1, buffer=buffer(leases_expired=3, partial_dropped={"stale": 1}, actors=left))
+    )
     assert not any(one.problem for one in hints)
     said = " | ".join(one.what for one in hints)
     gain = Cause("guidance brings -0.11 ± 0.04 over another attempt", "set the gate")
     (hint,) = findings(healthy(processes=[], progress=Progress(60, 60), guidance=gain))
     assert (hint.problem, hint.what, hint.remedy) == (False, gain.what, gain.remedy)
-    assert "expired leases: 3" in said and "hangs of the learner: 1" in said
+    assert "expired leases: 3" in said and "continued 4 and dropped 2" in said
+    assert "hangs of the learner: 1" in said
     assert (
         problems(buffer=buffer(drops={"no_contrast": 90, "stale": 9}, train={"trained": 100})) == []
     )
