@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -12,12 +13,19 @@ import pytest
 from msgspec.structs import replace
 
 from actors.gateway.agent_attempt import agents_served
-from actors.gateway.attempt_record import Outcome, trajectory
+from actors.gateway.attempt_record import Outcome, Train, trajectory
 from actors.gateway.chat_completions import AgentRequest, Refused
 from actors.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
 from actors.gateway.parsers import ReplyReader
 from actors.gateway.session import Session
-from actors.gateway.tape_player import Replays, TapePlayer, digest_of, recorded_calls, retry_of
+from actors.gateway.tape_player import (
+    Continuation,
+    Replays,
+    TapePlayer,
+    digest_of,
+    recorded_calls,
+    retry_of,
+)
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
 from learner.step.batch import rows_of
@@ -29,7 +37,7 @@ from r3l.errors import ReplayDiverged
 from r3l.records import Group, GroupPlan, SlotResult, Task, Trajectory
 from r3l.rollout.agent_chat import AgentChat, tool_call
 from r3l.rollout.group import explore_group
-from r3l.rollout.interfaces import Retry, SampleParams
+from r3l.rollout.interfaces import Retry, Sample, SampleParams
 from r3l.views.attempt_view import text
 from r3l.views.tape import messages_of, read_tape, write_tape
 from tests.r3l.fakes import ScriptedPolicy
@@ -333,14 +341,14 @@ async def worked(session: Session, world: World) -> list[dict[str, Any]]:
     return messages
 
 
-def record_of(session: Session, retry: bool = False) -> Trajectory:
+def record_of(session: Session, retry: bool = False, train: Train = "main") -> Trajectory:
     made, _ = trajectory(
         session.tree,
         session.taped(),
         Outcome(0.0),
         slot=0,
         temperature=1.0,
-        train="main",
+        train=train,
         retry=session.pivot if retry else None,
     )
     return made
@@ -387,6 +395,61 @@ def refusals(count: int, seed: int) -> tuple[int, int, int]:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_world_that_differs_before_the_pivot_is_accepted(seed: int) -> None:
     assert refusals(25, seed) == (25, 0, 25)
+
+
+async def interleaved(session: Session, worlds: list[World], order: list[int]) -> None:
+    """An agent with several conversations, each of which calls in its turn."""
+    session.open(Task("t", "agent", 0), lambda k: SampleParams(32), session.tape)
+    messages: list[list[dict[str, Any]]] = [[] for _ in worlds]
+    made = Counter[int]()
+    for number, which in enumerate(order):
+        mine = messages[which]
+        mine += worlds[which][made[which]]
+        made[which] += 1
+        answer = await session.sampling(AgentRequest(tuple(mine)), str(number), "chat", again=False)
+        session.received(str(number))
+        mine.append(answer["choices"][0]["message"])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_each_reply_of_a_continued_attempt_is_trained_in_the_context_it_was_sampled_in(
+    seed: int,
+) -> None:
+    """Conversations that look alike, in another order, of a world that may have changed."""
+    random = Random(seed)
+    policy = ScriptedPolicy(lambda text: f"reply {random.randrange(3)}")
+    reader, read = ReplyReader(AgentChat(policy.chat), "auto", "auto"), set[Any]()
+    sample, world = policy.sample, world_of(random)
+    worlds, changes = [world, world, world_of(random)], random.random() < 0.5
+
+    async def noted(ids: Any, params: SampleParams) -> Any:
+        made = await sample(ids, params)
+        if random.random() < 0.5:  # another way to write the same text
+            made = Sample((0, *made.token_ids), (-0.5, *made.logprobs), 0, 0, "stop")
+        read.add((*ids, "reply", *made.token_ids))
+        return made
+
+    policy.sample = noted  # type: ignore[method-assign]
+    order = [which for which in range(3) for _ in range(STEPS)]
+    random.shuffle(order)
+    cut = random.randrange(1, len(order) + 1)
+    first, second = (Session(policy, reader, ActorMetrics()) for _ in range(2))
+    asyncio.run(interleaved(first, worlds, order[:cut]))
+    before = len(policy.prompts)
+    second.tape = Continuation(record_of(first, train="all"))
+    if changes:
+        worlds[2] = perturbed(worlds[2], random.randrange(STEPS), random)
+        random.shuffle(order)
+    asyncio.run(interleaved(second, worlds, order))
+    taped = second.metrics.agent["taped"]
+    assert taped + len(policy.prompts) - before == len(order) and (changes or taped == cut)
+    trained = 0
+    for played in record_of(second, train="all").conversations():
+        ids = played.token_ids.tolist()
+        for start, end in played.step_spans[played.extra.start :].tolist():
+            assert (*ids[:start], "reply", *ids[start:end]) in read
+            trained += 1
+    assert trained == len(order)
 
 
 COMMANDS = (
