@@ -15,7 +15,7 @@ BY_DAY := --ignore tests/benchmarks --ignore tests/buffer/stress
 IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test unit system nightly check format docs clean
-.PHONY: results soak soak-actors chaos rehearsal test-envs test-agents test-extras test-clusters bench-learner bench-gpu bench-weights bench-actors bench-buffer bench-math bench-peers
+.PHONY: results soak soak-actors chaos interruptions week rehearsal test-envs test-agents test-extras test-clusters bench-learner bench-gpu bench-weights bench-actors bench-buffer bench-math bench-peers
 
 # runs/demo, or with the time in its name if that is there.
 demo: $(VENV)/.installed
@@ -67,6 +67,14 @@ soak-actors: $(VENV)/.installed
 # Every part of a run is killed and stopped, its disk filled, its link cut; needs root. CHAOS='--minutes 10 --seed 1'
 chaos: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.chaos $(CHAOS)
+
+# Ctrl-C, SIGTERM and lost terminals in steps of a minute; half an hour. INTERRUPTIONS='--turns 20 --seed 0'
+interruptions: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.interruptions $(INTERRUPTIONS)
+
+# 10,000 tiny steps, and what every process takes meanwhile; about an hour. Stop and start it at any time. WEEK='--steps 100000 --polite'
+week: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.week $(WEEK)
 
 # Tests with the environments' real libraries, slow ones too. ScienceWorld needs Java; WebShop's site
 # is upstream's if R3L_WEBSHOP names a checkout of princeton-nlp/WebShop.

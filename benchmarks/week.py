@@ -162,12 +162,12 @@ def series(lines: Sequence[dict[str, Any]], kind: str, field: str) -> list[tuple
 
 def growth(lines: Sequence[dict[str, Any]], kind: str, field: str, skip: int) -> list[float]:
     """Returns the growth per 1,000 steps within each life of a kind's processes, without the
-    first `skip` steps of each life."""
+    first `skip` steps of each life; lives of fewer than three lines are left out."""
     lives = defaultdict[tuple[int, ...], list[tuple[float, float]]](list)
     for line in lines:
-        here = line["processes"].get(kind, [])
-        pids = (line["begun"], *sorted(each["pid"] for each in here))
-        lives[pids].append((line["step"], sum(each[field] for each in here)))
+        if here := line["processes"].get(kind):
+            pids = (line["begun"], *sorted(each["pid"] for each in here))
+            lives[pids].append((line["step"], sum(each[field] for each in here)))
     settled = ([p for p in life if p[0] >= life[0][0] + skip] for life in lives.values())
     return [1000 * slope(life) for life in settled if len(life) > 2]
 
@@ -204,7 +204,7 @@ def draw(lines: Sequence[dict[str, Any]], out: Path) -> None:
 
 
 def table(lines: Sequence[dict[str, Any]], skip: int) -> Iterator[str]:
-    """Yields growth per 1,000 steps by kind, over the longest lives first."""
+    """Yields growth per 1,000 steps by kind, a number for each life of its processes."""
     yield "| process | memory, MiB per 1,000 steps | files | threads |"
     yield "|---|---|---|---|"
     for kind in KINDS:
