@@ -131,6 +131,7 @@ class Actor:
                     lease.partial, save, config.actor.progress_s, self.metrics.partial
                 ),
                 on_failure=self.failures,
+                priority=int(lease.group_id[1:]),  # groups are numbered in lease order
             )
         except LeaseLost as error:
             self.metrics.lease_lost += 1

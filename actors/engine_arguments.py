@@ -26,6 +26,7 @@ OWNED_ARGUMENTS = {
     "worker_extension_cls": None,
     "enable_prefix_caching": None,
     "logprobs_mode": None,
+    "scheduling_policy": None,
 }
 """Maps each engine argument that the actor sets itself to its setting, or None."""
 
@@ -85,6 +86,7 @@ def engine_arguments(
         # Of the distribution that tokens are drawn from; vLLM's default ignores the temperature.
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",
+        "scheduling_policy": "priority",  # the oldest groups first
         "seed": seed,
         # Weak models would fill their budget with white space, if the grammar allowed it.
         "structured_outputs_config": StructuredOutputsConfig(

@@ -69,15 +69,16 @@ async def explore_group(
     emit: Emit | None = None,
     progress: Progress | None = None,
     on_failure: OnFailure = lambda error: None,
+    priority: int = 0,
 ) -> list[SlotResult]:
     """Explores a group and returns one result per slot of its plan.
 
     `emit` is awaited with every result as soon as it exists, and returns the stored result: a
     refused one is returned as failed, and is not retried. `accepted`: results of an actor that lost
     the group; their slots are not played again. `progress`: of its other slots; they are continued.
-    `plan` defaults to the algorithm's
-    plan; `seed` makes sampling repeatable. If an attempt fails, its slot fails and `on_failure` is
-    called. The first error of another kind ends the group.
+    `plan` defaults to the algorithm's plan; `seed` makes sampling repeatable; requests of a lower
+    `priority` are served first. If an attempt fails, its slot fails and `on_failure` is called. The
+    first error of another kind ends the group.
     """
     algorithm = config.algorithm.build()
     explorer = _Explorer(
@@ -92,6 +93,7 @@ async def explore_group(
         emit=emit,
         progress=progress or Progress(),
         on_failure=on_failure,
+        priority=priority,
     )
     try:
         async with asyncio.TaskGroup() as slots:
@@ -126,6 +128,7 @@ class _Explorer:
     emit: Emit | None
     progress: Progress
     on_failure: OnFailure
+    priority: int
     played: dict[int, Attempt] = field(default_factory=dict)
 
     async def explore_slot(self, slot: int) -> None:
@@ -236,6 +239,7 @@ class _Explorer:
             temperature=settings.reflect_temperature,
             seed=self._seed("reflect", slot),
             json_schema=schema if exploration.constrained else None,
+            priority=self.priority,
         )
         began = time.monotonic()
         sample = await self.policy.sample(asked.ids, params)
@@ -293,7 +297,8 @@ class _Explorer:
 
         def params(step: int) -> SampleParams:
             seed = self._seed(role, slot, step)
-            return SampleParams(budget, temperature, seed, stop=tuple(spec.stop))
+            stop, priority = tuple(spec.stop), self.priority
+            return SampleParams(budget, temperature, seed, stop=stop, priority=priority)
 
         return params
 

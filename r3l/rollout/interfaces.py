@@ -22,7 +22,7 @@ class SampleParams:
     `max_tokens`: budget in tokens. `temperature` 0 is greedy. `seed` None uses the engine's own
     random stream. `json_schema` constrains decoding to that schema, `structural_tag` to tool calls
     in the form that xgrammar describes. A response also ends after any text of `stop`, which stays
-    part of it.
+    part of it. An engine that cannot sample everything at once serves the lowest `priority` first.
     """
 
     max_tokens: int
@@ -31,6 +31,7 @@ class SampleParams:
     json_schema: dict[str, Any] | None = None
     structural_tag: str | None = None
     stop: tuple[str, ...] = ()
+    priority: int = 0
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    served = Served(builtin_policy())
+    served = Served(builtin_policy(), max_num_seqs=16)
     yield served
     served.close()
 
@@ -363,6 +363,24 @@ def test_sampling_repeats_under_a_seed(served: Served) -> None:
         return served.run(served.policy.sample(PROMPT, SampleParams(20, seed=seed)))
 
     assert ask(1) == ask(1) != ask(2)
+
+
+def test_requests_of_the_oldest_groups_are_served_first(served: Served, endless: None) -> None:
+    policy, ended = served.policy, list[int]()
+
+    async def attempt(group: int) -> None:
+        for _ in range(3):
+            await policy.sample(PROMPT, SampleParams(20, priority=group))
+
+    async def play(group: int) -> None:
+        await asyncio.gather(*(attempt(group) for _ in range(8)))
+        ended.append(group)
+
+    async def play_all() -> None:
+        await asyncio.gather(*(play(group) for group in (5, 4, 3, 2, 1)))
+
+    served.run(play_all())
+    assert set(ended[:2]) == {1, 2} and ended[-1] == 5
 
 
 def test_a_response_ends_after_a_stop_text_which_stays_part_of_it(served: Served) -> None:
