@@ -112,7 +112,7 @@ def peers(rounds: int, calls: int, pace: float, peer: tuple[str, ...]) -> None:
     chosen = {name: PEERS[name] for name in PEERS if name in ("alone", *(peer or PEERS))}
     times: dict[str, dict[str, list[float]]] = {name: {"put": [], "draw": []} for name in chosen}
     acts = {name: multiprocessing.Value("q", 0) for name in chosen}
-    options = ("learner.groups_per_step=12", "buffer.max_staleness=1000000", "buffer.lease_s=86400")
+    options = ("learner.groups_per_step=24", "buffer.max_staleness=1000000", "buffer.lease_s=86400")
     with (
         tempfile.TemporaryDirectory(prefix="buffer-peers-") as folder,
         Service(Path(folder) / "store", *options) as service,

@@ -27,7 +27,8 @@ def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | 
     """Lease an unheld or a new group to the actor, or return a Wait with the reason.
 
     While evaluation and training both have work, actors hold equally many groups of each: the
-    evaluation ends soon, and generation for training continues.
+    evaluation ends soon, and generation for training continues. Before the first step the groups
+    of that step come first.
     """
     check_name(args.actor, "actor")
     check_version(work, args.version)
@@ -38,7 +39,7 @@ def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | 
     if work.full:
         return Wait(f"the store is full: {work.full}; actors wait for space", FULL_RETRY_S)
     expire_overdue(work)
-    if _count_held(work, "eval") <= _count_held(work, "train"):
+    if work.index.progress.version and _count_held(work, "eval") <= _count_held(work, "train"):
         row = _evaluation(work, args) or _training(work, args)
     else:
         row = _training(work, args)
@@ -154,6 +155,8 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
     unheld = index.unheld("train")
     if not unheld and not index.tasks["train", ""]:
         return Wait(_why_no_task(work, args), RETRY_S)
+    if not index.progress.version and _count_held(work, "train") >= _first_groups(work):
+        return Wait("the first step: its groups are being generated", RETRY_S)
     ahead = _ahead(work) - len(unheld)  # those cannot be finished before they are taken over
     granted = admits(
         learner=index.progress.version,
@@ -165,6 +168,12 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
     if not granted:
         return Wait(_why_not_admitted(work, args), RETRY_S)
     return unheld[0] if unheld else next_in_cycle(work, args.plan)
+
+
+def _first_groups(work: UnitOfWork) -> int:
+    """Returns how many groups are generated at a time before the first step: as many as it takes,
+    and one more for each that was in vain. More would share the engines and delay the step."""
+    return work.groups_per_step + work.index.counts["group/train/expired"]
 
 
 def _fresh_per_step(work: UnitOfWork) -> int:

@@ -6,7 +6,7 @@ from buffer.groups import leases as acting
 from buffer.storage import counts
 from buffer.wire.operations import Lease, Wait
 from r3l.errors import LeaseLost, LimitExceeded, RecordError, SickResult
-from r3l.records import GroupPlan, Task
+from r3l.records import GroupPlan, SlotResult, Task
 
 
 def test_an_expired_lease_goes_to_the_next_actor_with_the_accepted_results(desk, tasks, done):
@@ -72,17 +72,29 @@ def test_an_expired_lease_that_is_renewed_stays_with_its_actor(desk, tasks):
     assert desk.index.counts["leases_expired"] == 3
 
 
+def test_before_the_first_step_its_groups_come_first_and_alone(desk, tasks, done):
+    desk.add(tasks(9))
+    desk.add(tasks(9, "e"), "eval", "step-0")
+    leases = [desk.lease() for _ in range(4)]  # two groups make a step
+    assert [lease.purpose for lease in leases] == ["train", "train", "eval", "eval"]
+    desk.put(leases[0].group_id, SlotResult("base", 0, "failed", cause="env"))
+    assert [desk.lease().purpose for _ in range(3)] == ["train", "train", "eval"]  # one was in vain
+    desk.put(leases[1].group_id, done())
+    assert [desk.lease().purpose for _ in range(2)] == ["train", "eval"]
+
+
 def test_evaluation_and_training_take_turns_and_neither_waits_for_the_other(desk, tasks, done):
+    desk.set_version(1)
     desk.add(tasks(9))
     desk.add(tasks(6, "e"), "eval", "step-0")
-    leases = [desk.lease() for _ in range(6)]
+    leases = [desk.lease(version=1) for _ in range(6)]
     assert [lease.purpose for lease in leases] == ["eval", "train"] * 3
     for lease in leases:
         if lease.purpose == "eval":
             desk.put(lease.group_id, done())
     # three training groups are held: evaluations catch up, then training goes as far as admitted
-    assert [desk.lease().purpose for _ in range(4)] == ["eval", "eval", "eval", "train"]
-    assert isinstance(desk.lease(), Wait)
+    assert [desk.lease(version=1).purpose for _ in range(4)] == ["eval", "eval", "eval", "train"]
+    assert isinstance(desk.lease(version=1), Wait)
 
 
 def test_evaluation_goes_on_while_training_is_not_admitted(desk, tasks):
@@ -106,9 +118,12 @@ def test_a_waiting_actor_is_told_what_it_waits_for(desk, tasks):
     desk.add(tasks(1, "e"), "eval", "x", min_version=3)
     assert "needs version 3" in desk.lease().reason
     desk.add(tasks(5))
-    for _ in range(4):
-        assert isinstance(desk.lease(), Lease)
-    assert desk.lease().reason.startswith("staleness: 4 groups in flight, learner at version 0")
+    assert all(isinstance(desk.lease(), Lease) for _ in range(2))
+    assert desk.lease().reason.startswith("the first step")
+    desk.set_version(1)
+    assert all(isinstance(desk.lease(version=1), Lease) for _ in range(2))
+    told = desk.lease(version=1).reason
+    assert told.startswith("staleness: 4 groups in flight, learner at version 1")
     desk.set_version(5)
     assert "actor at version 0, learner at version 5" in desk.lease().reason
 

@@ -103,8 +103,9 @@ def test_an_evicted_group_stays_refused_and_its_id_is_never_reused(roomy, done):
 
 
 def test_task_history_and_tags_forget_evicted_groups(roomy, tasks, done):
+    roomy.set_version(1)
     roomy.add(tasks(1, "e"), "eval", "x")
-    evaluated = roomy.lease().group_id
+    evaluated = roomy.lease(version=1).group_id
     roomy.put(evaluated, done())
     groups = _trained(roomy, 8)
     task = roomy.row(groups[-1]).task_id
