@@ -106,7 +106,7 @@ class Rank0:
 
     def begin(self, state: RunState) -> None:
         """Sets the buffer to the learner's version and publishes the first weights. At version 0,
-        also evaluates them and waits for the result."""
+        also starts their evaluation."""
         version, self.last_state = state.version, state
         self.without_attempt = self.client.stats().drops.get("no_trajectories", 0)
         for message in in_messages(self.train_tasks):
@@ -121,7 +121,6 @@ class Rank0:
         self.evaluator.take_up(self.reporter.evaluated, version)
         if version == 0:
             self._start_evaluation(0)
-            self._wait_for_evaluations()
         meet(self.trainer)
 
     def _check_ledger(self, state: RunState) -> None:
@@ -213,6 +212,9 @@ class Rank0:
     def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
         """Commits a trained batch, publishes the weights and reports.
 
+        The first step is made while version 0 is evaluated. Its weights are published after the
+        evaluation, so that no task of it is played with them.
+
         Raises DrawExpired if the draw expired during the step. The ledger then lacks the step, and
         the learner must restart from its checkpoint.
         """
@@ -221,7 +223,8 @@ class Rank0:
         meet(self.trainer)
         groups = tuple(group.group_id for group in draw.groups)
         self.last_state = RunState(version, draw.draw_id, groups, self.last_state.model_digest)
-        published = self.publish(version) if self.config.learner.publishes(version) else {}
+        publishes = self.config.learner.publishes(version)
+        published = self.publish(version) if publishes and version > 1 else {}
         self.counts["out_of_memory"] += result.out_of_memory
         fresh = [group for group in draw.groups if group.group_id not in draw.replayed]
         explored = [*fresh, *self._replaced(draw)]
@@ -244,6 +247,11 @@ class Rank0:
         self.is_first_step = False
         if not self.actors:  # no launcher does it
             RunFolder(self.run).settle_settings(version)
+        if version == 1:
+            self._wait_for_evaluations()
+            meet(self.trainer)
+            if publishes:
+                self.publish(version)
         meet(self.trainer)
 
     def skip_step(self, draw: Draw, version: int, result: StepResult) -> None:

@@ -53,8 +53,10 @@ class Follower:
 
     def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
         """Waits until rank 0 has committed, takes part in publishing the weights of `version`, and
-        waits until rank 0 has reported."""
+        waits until rank 0 has reported. The first step is reported before it is published."""
         meet(self.trainer)
+        if version == 1:
+            meet(self.trainer)
         if self.config.publishes(version):
             self._publish()
         meet(self.trainer)

@@ -160,13 +160,13 @@ def test_a_batch_is_committed_before_its_weights_are_published_and_then_reported
 ) -> None:
     rank.waited_s = 2.0
     used = (TrainedAttempt("g1", "g1", "base", 0, 0.5, 0, 0.1),)
-    rank.finish_step(DRAW, 1, StepResult(True, dict(METRICS), out_of_memory=1, attempts=used))
-    assert calls == ["commit 6 as 1", "publish 1"]
+    rank.finish_step(DRAW, 2, StepResult(True, dict(METRICS), out_of_memory=1, attempts=used))
+    assert calls == ["commit 6 as 2", "publish 2"]
     service: Any = rank.client
     assert service.attempts == used
-    assert rank.state(1).groups == ("g5",) and rank.state(1).draw_id == 6
+    assert rank.state(2).groups == ("g5",) and rank.state(2).draw_id == 6
     [line] = reported(tmp_path)
-    assert (line["kind"], line["step"]) == ("step", 1)
+    assert (line["kind"], line["step"]) == ("step", 2)
     expected = {
         "learner/loss": 0.5,
         "learner/idle_share": 0.5,
@@ -174,12 +174,26 @@ def test_a_batch_is_committed_before_its_weights_are_published_and_then_reported
         "group/success_base": 0.5,
         "staleness/queue_s": 2.0,
         "weights/patch_density": 0.5,
-        "weights/version_lag": 0.0,
+        "weights/version_lag": 1.0,
         "buffer/expired_stale": 1.0,
         "actor/generated_tokens": 10.0,
     }
     assert {tag: line[tag] for tag in expected} == expected
     assert line["actor/tokens_per_s"] / line["agent/calls_per_s"] == pytest.approx(10 / 4)
+
+
+def test_the_first_step_is_reported_at_once_and_published_after_the_evaluation_of_version_0(
+    rank: Rank0, calls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(stopped: object, waiting: object) -> list[Any]:
+        calls.append(f"{len(reported(tmp_path))} reported, wait for {rank.evaluator.pending}")
+        return []
+
+    rank.evaluator.pending = {"eval@0": 0}
+    monkeypatch.setattr(rank.evaluator, "collect", list)
+    monkeypatch.setattr(rank.evaluator, "wait", wait)
+    rank.finish_step(DRAW, 1, StepResult(True, dict(METRICS)))
+    assert calls == ["commit 6 as 1", "1 reported, wait for {'eval@0': 0}", "publish 1"]
 
 
 def test_groups_that_were_replaced_in_the_batch_count_in_its_metrics(
