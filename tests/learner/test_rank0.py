@@ -13,7 +13,7 @@ import pytest
 
 from buffer import BufferStats, Draw
 from buffer.storage.rows import TrainedAttempt
-from learner import rank0
+from learner import rank0, ranks
 from learner.metrics.reporter import Reporter
 from learner.rank0 import Rank0
 from learner.step.trainer import StepResult
@@ -194,6 +194,22 @@ def test_the_first_step_is_reported_at_once_and_published_after_the_evaluation_o
     monkeypatch.setattr(rank.evaluator, "wait", wait)
     rank.finish_step(DRAW, 1, StepResult(True, dict(METRICS)))
     assert calls == ["commit 6 as 1", "1 reported, wait for {'eval@0': 0}", "publish 1"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_rank_meets_and_gathers_in_the_same_order(
+    rank: Rank0, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    done: dict[str, list[str]] = {"rank 0": [], "follower": []}
+    monkeypatch.setattr(rank0, "meet", lambda _: done["rank 0"].append("meet"))
+    monkeypatch.setattr(rank, "publish", lambda _: done["rank 0"].append("gather") or {})
+    follower = ranks.Follower(rank.trainer, rank.config.learner)
+    monkeypatch.setattr(ranks, "meet", lambda _: done["follower"].append("meet"))
+    monkeypatch.setattr(follower, "_publish", lambda: done["follower"].append("gather"))
+    result = StepResult(True, dict(METRICS))
+    for each in (rank, follower):
+        each.finish_step(DRAW, version, result)
+    assert done["rank 0"] == done["follower"] and "gather" in done["rank 0"]
 
 
 def test_groups_that_were_replaced_in_the_batch_count_in_its_metrics(
