@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from envs.isolation.pool import environments_of_all
 from r3l.errors import EpisodeError, UserError
@@ -13,7 +14,8 @@ from r3l.records import Task
 from r3l.rollout.attempt import start
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_calls import guarded, read_step
-from r3l.rollout.interfaces import Environment
+from r3l.rollout.interfaces import Environment, Sample
+from r3l.rollout.prompts import Prompts
 from r3l.settings.environment import EnvConfig
 
 NONSENSE = "try"
@@ -21,19 +23,29 @@ NONSENSE = "try"
 """
 
 
-def try_tasks(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> list[int]:
-    """Reset the environment to each task and take one step. Returns the number of tokens in each
-    first prompt. Raises UserError that names the task, the call and the line of the user's code."""
+@dataclass(frozen=True)
+class FirstStep:
+    """The first step of a task, in tokens: its prompt, the environment's budget for the response,
+    and the prompt that asks for a reflection on this step."""
+
+    prompt: int
+    budget: int
+    reflection_prompt: int
+
+
+def try_tasks(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> list[FirstStep]:
+    """Reset the environment to each task and take one step. Returns the sizes of each first step.
+    Raises UserError that names the task, the call and the line of the user's code."""
     with ThreadPoolExecutor(1) as thread:  # a notebook's own thread already runs a loop
         return thread.submit(asyncio.run, _try_all(config, tasks, chat)).result()
 
 
-async def _try_all(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> list[int]:
+async def _try_all(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> list[FirstStep]:
     async with environments_of_all(config, wanted=1) as make_env:
         return [await _try(make_env, task, chat) for task in tasks]
 
 
-async def _try(make_env: Callable[[Task], Environment], task: Task, chat: ChatFormat) -> int:
+async def _try(make_env: Callable[[Task], Environment], task: Task, chat: ChatFormat) -> FirstStep:
     name, call = task.env, "reset"
     try:
         env = await guarded(lambda: make_env(task))
@@ -42,12 +54,19 @@ async def _try(make_env: Callable[[Task], Environment], task: Task, chat: ChatFo
             again = await start(task, chat, env)
             _check_same(task, env, attempt.observations[0], again.observations[0])
             call = f"step({NONSENSE!r})"
-            read_step(name, await guarded(lambda: env.step(NONSENSE)))
+            reaction, *_ = read_step(name, await guarded(lambda: env.step(NONSENSE)))
         finally:
             await guarded(env.close)
     except EpisodeError as error:
         raise UserError(f"env {name}: {call} of task {task.task_id}: {error}") from error
-    return len(attempt.shown.ids) + len(chat.prompt_ids)
+    prompt = len(attempt.shown.ids) + len(chat.prompt_ids)
+    attempt.sampled(Sample((chat.end_id,), (0.0,), 0, 0, "stop"))
+    attempt.seconds, attempt.rewards, attempt.cuts = [0.0], [0.0], [False]
+    attempt.actions, attempt.observations = [NONSENSE], [attempt.observations[0], reaction]
+    asked = Prompts(env.spec.prompts).question("reflect", attempt.trajectory("base", 0))
+    return FirstStep(
+        prompt, env.spec.max_response_tokens, len(chat.open(*asked)) + len(chat.prompt_ids)
+    )
 
 
 def _check_same(task: Task, env: Environment, first: str, second: str) -> None:

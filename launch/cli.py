@@ -152,7 +152,7 @@ def train_command(
         if sys.stderr.isatty() and not options.dry_run and not quiet:  # it takes seconds
             echo("checking the settings, the model and the environment …", err=True)
         plan, starter = plans.make_plan(config, options), backend(options.cluster)
-        for note in notes(plan.config, slow=not options.dry_run):
+        for note in notes(plan.config, plan.first_steps, slow=not options.dry_run):
             echo(f"note: {note}")
         if options.dry_run:
             echo(starter.preview(plan))

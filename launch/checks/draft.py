@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from envs.builtin.policy import model_path
+from envs.preflight import FirstStep, try_tasks
 from envs.registry import tasks_of_all
 from launch.backends.backend import Backend
 from launch.backends.registry import LOCAL, backend
@@ -23,6 +24,7 @@ from r3l.records import Task
 from r3l.rollout.chat import ChatFormat
 
 ANY_NODE = "other nodes"
+LONGEST_OF = 1000
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,21 @@ class Draft:
         ]
 
     @cached_property
+    def longest_task(self) -> list[Task]:
+        """The training task with the longest options among LONGEST_OF, if options differ."""
+        wanted = min(LONGEST_OF, self.config.env.train_tasks)
+        tasks = tasks_of_all(self.config.env, "train", wanted, self.config.seed)
+        longest = max(tasks, key=lambda task: len(repr(task.options)), default=None)
+        return [] if longest is None or longest in self.tasks else [longest]
+
+    @cached_property
+    def first_steps(self) -> dict[str, FirstStep]:
+        """The sizes of the first step of `tasks` and `longest_task`, by task id."""
+        tasks = [] if self.options.dry_run else [*self.tasks, *self.longest_task]
+        steps = try_tasks(self.config.env, tasks, self.chat) if tasks else []
+        return {task.task_id: step for task, step in zip(tasks, steps, strict=True)}
+
+    @cached_property
     def model(self) -> Path:
         """The model's folder, whose files have been checked."""
         folder = model_path(self.config.model)
@@ -146,4 +163,5 @@ class Draft:
             hosts=self.found[0],
             keys=self.services.keys,
             changed=self.changed,
+            first_steps=self.first_steps,
         )

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from envs.preflight import FirstStep
 from envs.registry import tasks_of_all
 from launch.checks.of_model import foreign_world
 from r3l.config import RunConfig
 from r3l.records import Task
+from r3l.settings.actor import ActorConfig
 
 MOST_TASKS = 100_000  # of each split that are compared
 
 
-def notes(config: RunConfig, *, slow: bool) -> Iterator[str]:
-    """Yields the warnings; `config` is a plan's. `slow`: also read all tasks."""
+def notes(
+    config: RunConfig, first_steps: Mapping[str, FirstStep] = {}, *, slow: bool
+) -> Iterator[str]:
+    """Yields the warnings; `config` and `first_steps` are a plan's. `slow`: also read all tasks."""
     if foreign := foreign_world(config):
         yield foreign
     yield from _context(config)
+    yield from _room(config.actor, first_steps)
     if slow:
         yield from _shared_tasks(config)
 
@@ -28,6 +33,17 @@ def _context(config: RunConfig) -> Iterator[str]:
     most, asked = settings.get("max_position_embeddings"), config.actor.max_model_len
     if isinstance(most, int) and most < asked:
         yield f"actor.max_model_len={asked}: the model has a context of {most} tokens"
+
+
+def _room(actor: ActorConfig, first_steps: Mapping[str, FirstStep]) -> Iterator[str]:
+    """Names the task whose first prompt leaves less than half of the budget of a response."""
+    for name, step in sorted(first_steps.items(), key=lambda item: -item[1].prompt)[:1]:
+        budget = actor.max_response_tokens or step.budget
+        if (room := actor.max_model_len - step.prompt) < budget / 2:
+            yield (
+                f"actor.max_model_len={actor.max_model_len}: the first prompt of task {name} "
+                f"leaves {max(room, 0)} of the {budget} tokens that a response may have; raise it"
+            )
 
 
 def _shared_tasks(config: RunConfig) -> Iterator[str]:

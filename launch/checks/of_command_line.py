@@ -70,9 +70,10 @@ def check_ranks(draft: Draft) -> None:
 
 def check_disk(draft: Draft) -> None:
     """Refuses a disk that has too little room for the run. A checkpoint holds the weights and two
-    moments of each; less with adapters. A resumed run has written most of its bytes."""
+    moments of each; less with adapters. An old one is removed after a new one is written, as is
+    the best model. A resumed run has written most of its bytes."""
     settings = draft.config.learner
-    copies = 3 * settings.keep_checkpoints + 1 + settings.keep_best
+    copies = 3 * (settings.keep_checkpoints + 1) + 1 + 2 * settings.keep_best
     if draft.options.resume or settings.lora.rank:
         copies = 4
     if draft.options.hardware is None:

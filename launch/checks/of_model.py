@@ -9,7 +9,7 @@ from pathlib import Path
 from actors.gateway.parsers import reader_of
 from envs.agents.agent_tasks import NAME
 from envs.builtin.policy import builtin_policy, model_path
-from envs.preflight import try_tasks
+from envs.preflight import FirstStep
 from launch.checks.draft import Draft
 from learner import checkpoint
 from learner.step.deepspeed_config import deepspeed_config
@@ -20,6 +20,8 @@ from r3l.errors import UserError
 from r3l.model_folder import check_checksums, check_model_folder, model_digest, read_tokenizer
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat, EarlierReasoning
+from r3l.rollout.reflection import SHORTEST
+from r3l.settings.actor import ActorConfig
 
 
 def check_model(draft: Draft) -> None:
@@ -72,10 +74,30 @@ def check_checkpoint(draft: Draft) -> None:
 
 
 def check_first_steps(draft: Draft) -> None:
-    """Refuses an environment whose first step fails, and a first prompt that is too long."""
-    if not draft.options.dry_run:
-        lengths = try_tasks(draft.config.env, draft.tasks, draft.chat)
+    """Refuses an environment whose first step fails, a first prompt that is too long, and
+    reflections that cannot fit."""
+    if steps := draft.first_steps:
+        lengths = [steps[task.task_id].prompt for task in draft.tasks]
         check_first_prompts(draft.model, draft.config.actor.max_model_len, draft.tasks, lengths)
+        algorithm = draft.config.algorithm.build()
+        if algorithm.plan().distilled and algorithm.exploration.guidance != "critique":
+            check_reflections(draft.config.actor, draft.chat, [*steps.values()])
+
+
+def check_reflections(actor: ActorConfig, chat: ChatFormat, steps: Sequence[FirstStep]) -> None:
+    """Refuses a budget or a context that is too small for the shortest reflection on one step."""
+    shortest = len(chat.tokenizer.encode(SHORTEST, add_special_tokens=False)) + 1
+    if actor.max_reflection_tokens < shortest:
+        raise UserError(
+            f"actor.max_reflection_tokens={actor.max_reflection_tokens}: the shortest reflection "
+            f"has {shortest} tokens; raise it, 500 are common"
+        )
+    asked = min(step.reflection_prompt for step in steps)
+    if asked + shortest > actor.max_model_len:
+        raise UserError(
+            f"actor.max_model_len={actor.max_model_len}: the prompt for a reflection on one step "
+            f"has {asked} tokens, which leaves no room for a reflection; raise it"
+        )
 
 
 def check_first_prompts(

@@ -7,10 +7,11 @@ share the ranks' GPUs. The functions here read nothing but their arguments.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from envs.preflight import FirstStep
 from launch.topology.hostfile import Hosts
 from launch.topology.machines import Machine, RequestedPlaces
 from launch.topology.memory_estimate import Estimate
@@ -72,7 +73,7 @@ class Plan:
 
     `buffer_bind`, `weights_bind`: addresses of the services. `keys`: folder of the services' and
     clients' keys, None if keys are not used. `changed`: one line for each setting that a resumed
-    run changes.
+    run changes. `first_steps`: the sizes of some tasks' first steps, by task id.
     """
 
     config: RunConfig
@@ -84,6 +85,7 @@ class Plan:
     hosts: Hosts | None = None
     keys: Path | None = None
     changed: tuple[str, ...] = ()
+    first_steps: Mapping[str, FirstStep] = field(default_factory=dict)
 
     @property
     def actors(self) -> int:

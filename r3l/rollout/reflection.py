@@ -134,6 +134,12 @@ def json_schema(num_steps: int, *, outcome_first: bool = False) -> dict[str, Any
     return {"oneOf": [success, other]}
 
 
+SHORTEST = json.dumps(
+    dict.fromkeys(FIELDS) | {"trajectory_summary": "", "trajectory_outcome": "success"}
+)
+"""A reflection of the fewest characters that `parse` accepts."""
+
+
 def _object_starts(text: str) -> Iterator[int]:
     """Finds where a JSON object may begin: a brace before a quote, a closing brace or the end."""
     return (match.start() for match in re.finditer(r'\{(?=\s*(?:["}]|\Z))', text))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envs.preflight import try_tasks
+from envs.preflight import FirstStep, try_tasks
 from envs.registry import tasks
 from r3l.errors import UserError
 from r3l.records import Task
@@ -40,7 +40,7 @@ def mine(folder: Path, *, reset: str = "pass", step: str = "pass", in_process: b
     return f"{file}:Mine"
 
 
-def tried(name: str, **limits: float) -> list[int]:
+def tried(name: str, **limits: float) -> list[FirstStep]:
     config = EnvConfig(name=name, **limits)  # type: ignore[arg-type]
     found: list[Task] = [*tasks(name, {}, "train", 1), *tasks(name, {}, "eval", 1)]
     return try_tasks(config, found, ChatFormat(CharTokenizer()))
@@ -49,7 +49,9 @@ def tried(name: str, **limits: float) -> list[int]:
 def test_the_tokens_of_each_first_prompt_are_told(tmp_path: Path) -> None:
     chat = ChatFormat(CharTokenizer())
     prompt = len(chat.open("Sum up.", "1 + 1 = ?")) + len(chat.prompt_ids)
-    assert tried(mine(tmp_path)) == [prompt, prompt]
+    first, second = tried(mine(tmp_path))
+    assert (first.prompt, first.budget) == (prompt, 512) and first == second
+    assert first.reflection_prompt > prompt + len("step 0 sees: 1 + 1 = ?")
 
 
 @pytest.mark.parametrize("in_process", [True, False])

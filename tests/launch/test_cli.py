@@ -9,7 +9,8 @@ from click.testing import CliRunner
 
 import r3l
 from envs.builtin.policy import model_path
-from launch.checks import draft, notes, of_model, presets
+from envs.preflight import FirstStep
+from launch.checks import draft, notes, presets
 from launch.cli import main
 from r3l.config import load
 from r3l.records import Task
@@ -104,7 +105,8 @@ def test_a_preset_makes_a_plan_and_starts_nothing(
         monkeypatch.setattr(
             module, "tasks_of_all", lambda env, *_: [Task(f"{env.name}/0", env.name, 0)]
         )
-    monkeypatch.setattr(of_model, "try_tasks", lambda env, tasks, chat: [10] * len(tasks))
+    step = FirstStep(10, 20, 30)
+    monkeypatch.setattr(draft, "try_tasks", lambda env, tasks, chat: [step] * len(tasks))
     model = str(model_path("builtin"))
     arguments = ["--run", str(run), "--preset", name, "--model", model]
     assert printed(*arguments, "--check").splitlines()[-1].startswith("all checks passed: ")

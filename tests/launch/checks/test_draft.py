@@ -1,5 +1,6 @@
 """What follows from settings and options."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,17 @@ def test_machines_are_described_or_those_of_the_backend(run: Path) -> None:
 def test_each_environment_brings_its_first_tasks(run: Path) -> None:
     both = draft(run, "env.others.keys={}", "model=builtin")
     assert {task.env for task in both.tasks} == {"workshop", "keys"} and len(both.tasks) == 4
+
+
+def test_the_task_with_the_longest_options_is_tried_too(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("math_verify")
+    rows = [{"prompt": "1 + 1?" + " please" * (n == 7), "answer": "2"} for n in range(9)]
+    file = tmp_path / "problems.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    data = f"env.options={{train: {file}, eval: {file}}}"
+    (longest,) = draft(run, "env=math", data).longest_task
+    assert "please" in longest.options["prompt"]
+    assert draft(run, "env.train_tasks=1").longest_task == []
 
 
 def test_a_property_is_found_once_and_only_when_it_is_asked_for(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from envs.builtin.policy import builtin_policy
+from envs.preflight import FirstStep
 from launch.checks.notes import notes
 from r3l.config import load
 
@@ -19,6 +20,20 @@ def test_a_context_that_the_model_lacks_is_told() -> None:
     assert lines(f"actor.max_model_len={most}") == []
     (line,) = lines(f"actor.max_model_len={most * 2}")
     assert f"the model has a context of {most} tokens" in line
+
+
+def test_the_longest_first_prompt_says_when_it_leaves_less_than_half_of_a_response() -> None:
+    steps = {"t/1": FirstStep(3000, 512, 10), "t/2": FirstStep(3900, 512, 10)}
+
+    def told(*overrides: str) -> list[str]:
+        config = load(None, [f"model={builtin_policy()}", *overrides])
+        return [line for line in notes(config, steps, slow=False) if "first prompt" in line]
+
+    (line,) = told()
+    assert "the first prompt of task t/2 leaves 196 of the 512" in line
+    assert told("actor.max_response_tokens=300") == []
+    (line,) = told("actor.max_model_len=1000")
+    assert "leaves 0 of" in line
 
 
 def test_evaluation_problems_that_are_trained_on_are_counted(tmp_path: Path) -> None:

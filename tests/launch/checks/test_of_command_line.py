@@ -49,6 +49,9 @@ def test_every_checkpoint_that_is_kept_needs_its_room(
     monkeypatch.setattr("r3l.process.free_space._free", lambda path: 1 << 20)
     one, three = (needed(f"learner.keep_checkpoints={n}") for n in (1, 3))
     assert three > one > needed("learner.lora={rank: 4}", "learner.keep_checkpoints=3")
+    without = needed("learner.keep_checkpoints=1", "learner.keep_best=false")
+    copy = (one - without) / 2  # best/, and the weights under evaluation
+    assert abs((three - one) - 2 * 3 * copy) <= 3
 
 
 def test_every_rank_needs_a_device_and_a_group(run: Path) -> None:

@@ -8,14 +8,16 @@ import pytest
 from click.testing import CliRunner
 
 from envs.builtin.policy import builtin_policy
-from launch.checks.of_model import check_first_prompts, resolve_model
+from envs.preflight import FirstStep
+from launch.checks.of_model import check_first_prompts, check_reflections, resolve_model
 from launch.cli import main
 from learner.checkpoint import SCHEMA
 from r3l.config import dump, load
 from r3l.errors import UserError
 from r3l.files.whole_file import write_json
-from r3l.model_folder import model_digest
+from r3l.model_folder import model_digest, read_tokenizer
 from r3l.records import Task
+from r3l.rollout.chat import ChatFormat
 from tests.launch.fakes import refused
 
 
@@ -67,6 +69,16 @@ def test_a_context_that_the_first_prompt_fills_is_refused(run: Path, tmp_path: P
     assert "tokens, which leaves no room for a response" in line and not run.exists()
     with pytest.raises(UserError, match="its context of 4096 tokens is shorter than the first"):
         check_first_prompts(builtin_policy(), 100_000, [Task("t/1", "t", 1)], [5000])
+
+
+def test_a_reflection_that_cannot_fit_its_budget_or_the_context_is_refused(run: Path) -> None:
+    line = refused("--run", run, "--env", "workshop", "actor.max_reflection_tokens=12")
+    assert "actor.max_reflection_tokens=12: the shortest reflection has " in line
+    tokenizer = read_tokenizer(builtin_policy(), "")
+    config = load(None, ["actor.max_model_len=200"]).actor
+    check_reflections(config, ChatFormat(tokenizer), [FirstStep(50, 8, 100)])
+    with pytest.raises(UserError, match="a reflection on one step has 190 tokens, which leaves no"):
+        check_reflections(config, ChatFormat(tokenizer), [FirstStep(50, 8, 190)])
 
 
 def checkpoint_of(run: Path, model: Path, **more: object) -> None:
