@@ -18,9 +18,8 @@ from buffer.tools.json_values import plain
 from r3l.process.command_line import echo
 from r3l.views import attempt_view
 
-_store = click.option(
-    "--store", "folder", type=store_path, required=True, help="run, or folder of a store"
-)
+_store = click.argument("folder", metavar="RUN", type=store_path)
+"""A run's name, its folder, or the folder of a store."""
 
 
 @click.command()

@@ -19,7 +19,7 @@ PORT = 8420
 
 
 @click.command()
-@click.argument("place", metavar="RUN_OR_STORE")
+@click.argument("place", metavar="RUN")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -35,8 +35,8 @@ PORT = 8420
 def view(place: str, port: int, model: Path | None) -> None:
     """Show the groups of a run or store in this machine's browser, until Ctrl-C.
 
-    RUN_OR_STORE: the name of a run under runs/, a run's folder, or a store's folder. The store is
-    only read, so the run may continue.
+    RUN: the name of a run under runs/, a run's folder, or a store's folder. The store is only read,
+    so the run may continue.
     """
     check_store(folder := store_path(place), "view")
     folder = folder.resolve()

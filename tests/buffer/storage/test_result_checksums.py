@@ -46,7 +46,7 @@ def test_a_flipped_bit_is_named_and_neither_replayed_nor_shown_nor_exported(fill
     with pytest.raises(RecordError, match="g0000000001: base slot 2"):
         store_reads.replay(filled.store, 1)
     filled.store.copy(tmp_path / "copy")
-    at = ["--store", str(tmp_path / "copy")]
+    at = [str(tmp_path / "copy")]
     for command in (["show", *at, "g0000000001"], ["export", *at]):
         result = CliRunner().invoke(cli.commands, command)
         assert isinstance(result.exception, RecordError) and "token" not in result.output

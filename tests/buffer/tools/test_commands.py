@@ -19,7 +19,7 @@ from tests.buffer.fakes import refused
 
 def test_the_commands_read_a_copy(trained, tmp_path):
     trained.store.copy(tmp_path / "snapshot")
-    at = ["--store", str(tmp_path / "snapshot")]
+    at = [str(tmp_path / "snapshot")]
 
     def run(*arguments):
         result = CliRunner().invoke(cli.commands, arguments, catch_exceptions=False)
@@ -59,7 +59,7 @@ def test_a_group_is_shown_with_what_a_retry_corrects_from_which_step_and_with_wh
     desk.put(group, [done("base", 0), done("base", 1), retry, other])
     desk.store.copy(desk.folder.parent / "copy")
     for name in (group, "1", "g1"):
-        arguments = ["show", "--store", str(desk.folder.parent / "copy"), name]
+        arguments = ["show", str(desk.folder.parent / "copy"), name]
         shown = CliRunner().invoke(cli.commands, arguments, catch_exceptions=False).output
         lines = [line.strip() for line in shown.splitlines()]
         titles = [line for line in lines if line.startswith("──")]
@@ -106,7 +106,7 @@ class Work:
 
 
 def _compact(folder, target):
-    command = [sys.executable, "-m", "buffer.cli", "compact", "--store", str(folder), str(target)]
+    command = [sys.executable, "-m", "buffer.cli", "compact", str(folder), str(target)]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
 
 
@@ -139,4 +139,4 @@ def test_a_store_of_another_schema_is_refused_in_one_line(tmp_path, capsys):
     with store.write() as txn:
         txn.put_schema(99)
     store.close()
-    refused(["ls", "--store", str(folder)], "has schema 99, but this r3l reads", capsys)
+    refused(["ls", str(folder)], "has schema 99, but this r3l reads", capsys)

@@ -13,7 +13,7 @@ from tests.buffer.fakes import finished
 
 
 def test_exported_groups_are_read_with_nothing_but_json(filled):
-    command = ["export", "--store", str(filled.folder)]
+    command = ["export", str(filled.folder)]
     filled.store.close()
     lines = CliRunner().invoke(cli.commands, command, catch_exceptions=False).output.splitlines()
     filled.open()
