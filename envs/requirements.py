@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from r3l.errors import UserError
+from r3l.errors import UserError, install
 
 
 def choice(option: str, value: object, known: Sequence[object]) -> None:
@@ -39,11 +39,9 @@ def package(env: str, module: str, extra: str) -> Any:
         name = module.partition(".")[0]
         if error.name is None or error.name.partition(".")[0] != name:
             raise UserError(
-                f"env {env}: {module} cannot be imported ({error}); pip install 'r3l[{extra}]'"
+                f"env {env}: {module} cannot be imported ({error}); {install(extra)}"
             ) from error
-        raise UserError(
-            f"env {env}: needs the package {name}; pip install 'r3l[{extra}]'"
-        ) from None
+        raise UserError(f"env {env}: needs the package {name}; {install(extra)}") from None
 
 
 def program(env: str, name: str, install: str) -> None:
@@ -69,4 +67,4 @@ def folder(env: str, option: str, value: str | None, holds: str, get: str) -> Pa
 def installed(env: str, module: str, extra: str) -> None:
     """Checks like `package`, but does not import the package."""
     if find_spec(module) is None:
-        raise UserError(f"env {env}: needs the package {module}; pip install 'r3l[{extra}]'")
+        raise UserError(f"env {env}: needs the package {module}; {install(extra)}")

@@ -6,6 +6,7 @@ the wire (`to_wire`, `from_wire`).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
@@ -154,6 +155,11 @@ class TrainingStopped(R3LError, RuntimeError):
 
 class RestartNeeded(R3LError, RuntimeError):
     """The learner must continue in new processes; `r3l-learner` exits with code 4."""
+
+
+def install(extra: str) -> str:
+    """Returns the command that installs an extra of this project. It works in any folder."""
+    return f"{sys.executable} -m pip install 'r3l[{extra}]'"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

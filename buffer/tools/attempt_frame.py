@@ -15,7 +15,7 @@ from typing import Any
 from buffer.storage import result_checksums
 from buffer.storage.rows import GroupRow
 from buffer.storage.store import Store
-from r3l.errors import UserError
+from r3l.errors import UserError, install
 from r3l.records import Group, GroupState, Purpose
 from r3l.views.attempt_view import view
 
@@ -46,7 +46,7 @@ def frame(
     try:
         import pandas
     except ImportError:
-        raise UserError("a frame needs pandas; pip install 'r3l[frame]'") from None
+        raise UserError(f"a frame needs pandas; {install('frame')}") from None
     with store.read() as txn:
         newest = list(islice(txn.listed(purpose, tag, state), limit))
         newest.sort(key=lambda row: row.group_id)
@@ -64,6 +64,7 @@ def _rows(group: Group, row: GroupRow) -> Iterator[dict[str, Any]]:
         shown = view(result)
         own = {name: getattr(shown, name) for name in COLUMNS if name in shown.__struct_fields__}
         own |= {"steps": len(shown.steps) or None, "tokens": shown.generated, "step": step}
+        own["pivot"] = shown.pivot if shown.pivot >= 0 else None
         if step is not None and shown.oldest_version is not None:
             own["staleness"] = step - 1 - shown.oldest_version
         yield shared | own

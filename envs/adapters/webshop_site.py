@@ -30,7 +30,7 @@ from typing import Any
 
 from envs import requirements
 from envs.adapters.webshop_search import Bm25Index, parts_of_speech
-from r3l.errors import UserError
+from r3l.errors import UserError, install
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ def _load(root: Path, *, own_search: bool, own_nouns: bool) -> tuple[Any, Any]:
         return code, sys.modules[f"{PACKAGE}.utils"]
     except ModuleNotFoundError as error:
         raise UserError(
-            f"env webshop: needs the package {error.name}; pip install 'r3l[webshop]'"
+            f"env webshop: needs the package {error.name}; {install('webshop')}"
         ) from None
     finally:
         sys.path.remove(str(root))

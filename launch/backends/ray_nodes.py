@@ -11,7 +11,7 @@ from typing import Any
 
 from launch.topology.hostfile import Hosts
 from launch.topology.machines import Machine, gpu_gib
-from r3l.errors import UserError
+from r3l.errors import UserError, install
 
 REACHED_S = 5.0  # timeout of a connection
 HEAD = "node:__internal_head__"
@@ -25,7 +25,7 @@ def connect() -> Any:
         import ray
     except ImportError:
         raise UserError(
-            "--cluster ray: Ray is not installed; on every node: pip install 'r3l[ray]'"
+            f"--cluster ray: Ray is not installed; on every node: {install('ray')}"
         ) from None
     if not ray.is_initialized():
         _check_reachable(os.environ.get("RAY_ADDRESS", ""))

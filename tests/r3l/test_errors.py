@@ -1,11 +1,12 @@
 """Errors survive pickling and the wire with their type, sentence and facts."""
 
 import pickle
+import sys
 
 import pytest
 
 from r3l import errors
-from r3l.errors import R3LError, did_you_mean, from_wire, to_wire
+from r3l.errors import R3LError, did_you_mean, from_wire, install, to_wire
 
 
 def every_error(root=R3LError):
@@ -40,3 +41,7 @@ def test_a_question_names_the_known_name_that_was_probably_meant() -> None:
     assert did_you_mean("sede", keys) == " (did you mean seed?)"
     assert did_you_mean("gpro", ["gspo", "grpo"]) == " (did you mean grpo?)"
     assert did_you_mean("colour", keys) == ""
+
+
+def test_an_extra_is_installed_by_the_interpreter_that_lacks_it() -> None:
+    assert install("math") == f"{sys.executable} -m pip install 'r3l[math]'"

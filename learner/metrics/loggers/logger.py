@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from r3l.config import RunConfig
-from r3l.errors import UserError
+from r3l.errors import UserError, install
 from r3l.settings.section import flat_settings
 
 
@@ -58,4 +58,4 @@ class Logger:
 def check_installed(name: str, package: str) -> None:
     """Raise UserError if the module that a logger needs is not installed."""
     if package and importlib.util.find_spec(package) is None:
-        raise UserError(f"log {name}: {package} is not installed; pip install 'r3l[{name}]'")
+        raise UserError(f"log {name}: {package} is not installed; {install(name)}")
