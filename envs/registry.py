@@ -63,9 +63,10 @@ def make(name: str, **options: Any) -> TextEnv:
     with user_class.errors_named(f"env {name}: cannot be made, it"):
         env = kind(**options)
     if not isinstance(env, Environment):
+        lacks = [each for each in ("spec", "reset", "step", "close") if not hasattr(env, each)]
         raise UserError(
-            f"env {name}: not a text environment; it needs spec, reset, step and close "
-            "(see envs.TextEnv; envs.testing.check_env checks it)"
+            f"env {name}: not a text environment, it lacks {' and '.join(lacks)}; it needs spec, "
+            "reset, step and close (see envs.TextEnv; envs.testing.check_env checks it)"
         )
     if not isinstance(env.spec, EnvSpec):
         raise UserError(f"env {name}: its spec is a {type(env.spec).__name__}, not an EnvSpec")
