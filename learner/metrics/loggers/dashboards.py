@@ -57,8 +57,9 @@ DASHBOARDS: dict[str, Charts] = {
 }
 
 COMPARED = (
-    "model", "seed", "env.name", "actor.temperature", "buffer.max_staleness", "buffer.sampler.name",
-    "learner.steps", "learner.groups_per_step", "learner.lr", "learner.schedule",
+    "algorithm.name", "learner.lr", "model", "env.name", "seed", "actor.temperature",
+    "buffer.max_staleness", "buffer.sampler.name", "learner.steps", "learner.groups_per_step",
+    "learner.schedule",
 )  # fmt: skip
 RESULT = "eval/success"
 """The metric that the "HParams" page shows for each run, with its last value."""
@@ -73,5 +74,6 @@ def layout() -> dict[str, dict[str, list[Any]]]:
 
 
 def hyperparameters(settings: Mapping[str, str | float | bool]) -> dict[str, str | float | bool]:
-    """Select the settings in COMPARED and all settings of the algorithm, keyed by full name."""
-    return {k: v for k, v in settings.items() if k in COMPARED or k.startswith("algorithm.")}
+    """Select the settings in COMPARED, then all of the algorithm, keyed by full name."""
+    names = (*COMPARED, *(name for name in settings if name.startswith("algorithm.")))
+    return {name: settings[name] for name in names if name in settings}

@@ -21,6 +21,8 @@ from r3l.process.notices import notice_again
 
 log = logging.getLogger(__name__)
 AGAIN_S = 60.0  # between two attempts to write
+OF_RETRIES = ("_retry", "_distilled")
+"""Ends of the tags that are written as the run `retry`: TensorBoard has one colour for each run."""
 
 
 class TensorBoard(Logger):
@@ -33,6 +35,7 @@ class TensorBoard(Logger):
         self.folder, self._start = context.run / "tensorboard", context.start
         self._settings = hyperparameters(context.settings)
         self._writer: SummaryWriter | None = None
+        self._retries: SummaryWriter
         self._again_at = 0.0
         self._write(lambda writer: None)
 
@@ -43,7 +46,8 @@ class TensorBoard(Logger):
 
         def write(writer: SummaryWriter) -> None:
             for tag, value in metrics.items():
-                writer.add_scalar(tag, value, version)
+                of_retries = tag.endswith(OF_RETRIES)
+                (self._retries if of_retries else writer).add_scalar(tag, value, version)
 
         self._write(write)
 
@@ -64,6 +68,7 @@ class TensorBoard(Logger):
         def write(writer: SummaryWriter) -> None:
             writer.file_writer.add_summary(self._hparams()[2])
             writer.flush()
+            self._retries.flush()
 
         self._write(write)
         self._drop()
@@ -89,6 +94,9 @@ class TensorBoard(Logger):
             purge = self._start + 1 if self._start else None
             self._writer = SummaryWriter(str(self.folder), purge_step=purge, flush_secs=5)
             self._writer.add_custom_scalars(layout())
+            self._retries = SummaryWriter(
+                str(self.folder / "retry"), purge_step=purge, flush_secs=5
+            )
             for summary in self._hparams()[:2]:
                 self._writer.file_writer.add_summary(summary)
         return self._writer
@@ -100,8 +108,9 @@ class TensorBoard(Logger):
 
     def _drop(self) -> None:
         if self._writer is not None:
-            with suppress(OSError):
-                self._writer.close()
+            for writer in (self._writer, self._retries):
+                with suppress(OSError):
+                    writer.close()
         self._writer = None
 
 

@@ -96,6 +96,7 @@ def test_a_run_holds_its_settings_and_is_compared_by_its_success(tmp_path: Path)
 def test_only_plain_settings_are_compared() -> None:
     values = hyperparameters(LoggerContext(Path(), load(None, ["algorithm=dapo"])).settings)
     assert values["algorithm.name"] == "dapo" and "actor.engine" not in values
+    assert [*values][:2] == ["algorithm.name", "learner.lr"]
     assert all(isinstance(value, str | int | float) for value in values.values())
 
 

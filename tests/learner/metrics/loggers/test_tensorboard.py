@@ -34,6 +34,15 @@ def test_a_removed_folder_is_begun_again_and_said(
     assert [r.getMessage().count("was removed") for r in caplog.records] == [1]
 
 
+def test_curves_of_retries_are_a_run_of_their_own_with_a_colour_of_its_own(tmp_path: Path) -> None:
+    board = TensorBoard(LoggerContext(tmp_path, load()))
+    board.scalars(1, {"group/success_base": 0.25, "group/success_retry": 0.5})
+    board.close()
+    for folder, tag in (("", "group/success_base"), ("retry", "group/success_retry")):
+        events = EventAccumulator(str(tmp_path / "tensorboard" / folder)).Reload()
+        assert events.Tags()["scalars"] == [tag]
+
+
 def test_a_disk_that_takes_nothing_is_said_once_and_tried_again_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
