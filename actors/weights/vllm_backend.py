@@ -35,6 +35,7 @@ from r3l.weights.sums import MODULUS
 BACKEND = "zmq"
 WORKER_EXTENSION = "actors.weights.vllm_backend.WeightReport"
 DIGEST_WORDS = 1 << 20  # 64-bit words summed at a time
+RELOADS = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise")
 
 
 @dataclass
@@ -63,6 +64,8 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
         """Restore the checkpoint-format parameters of every layer."""
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
+        if self._tied():  # a tied head has no weights of its own, which vLLM would report each time
+            RELOADS.addFilter(_is_not_of_head)
         self.model.r3l_load = Load(self.model, tied=self._tied())
         initialize_layerwise_reload(self.model)
 
@@ -97,6 +100,10 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
 
     def shutdown(self) -> None:
         """Do nothing: the worker holds no resources."""
+
+
+def _is_not_of_head(record: logging.LogRecord) -> bool:
+    return ParallelLMHead.__name__ not in record.getMessage()
 
 
 class Load:
