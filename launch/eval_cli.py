@@ -30,7 +30,7 @@ from launch.evaluation.printing import comparison_table, conversations, table
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
-from r3l.files.run_folder import RunFolder
+from r3l.files.run_folder import BEST, RunFolder
 from r3l.process.command_line import OneLine, echo
 from r3l.process.file_modes import set_file_modes
 from r3l.records import Task
@@ -137,10 +137,13 @@ def _evaluate(options: dict[str, Any]) -> None:
     config = _configured(options)
     attempts, ks = options["attempts"], _ks(options["pass_at"], options["attempts"], "--attempts")
     tasks = tasks_of_all(config.env, options["split"], options["count"])
+    step = _step_of(Path(config.model))
+    if step and not options["as_json"]:
+        echo(f"{config.model}: weights of {step}", err=True)
     settings = settings_of(
         config,
         model=config.model,
-        weights=_weights_stamp(Path(config.model)),
+        weights=" ".join(filter(None, (step, _weights_stamp(Path(config.model))))),
         split=options["split"],
         engine=options["engine"] or "",
     )
@@ -319,6 +322,17 @@ def _ks(text: str, most: int, limit: str) -> list[int]:
             f"--pass-at {text}: must be numbers from 1 to {limit} {most}, separated by commas"
         )
     return [int(part) for part in parts]
+
+
+def _step_of(model: Path) -> str:
+    """Returns `step N` for the folders `best` and `model` of a run, else ""."""
+    run = RunFolder(model.parent)
+    if not run.exists or model.name not in (BEST, "model"):
+        return ""
+    if model.name == BEST:
+        best = run.best_evaluation()
+        return f"step {best.step}" if best else ""
+    return f"step {run.history().reached}"
 
 
 def _weights_stamp(model: Path) -> str:
