@@ -1,6 +1,7 @@
 """Named facts of a group, and filters over them, such as `reward > 0.5 and env == 'workshop'`.
 
-A group without a trajectory has no reward: every comparison of it is false, except `!=`.
+A group without a trajectory has no reward, and one without a retry no gain: every comparison of
+it is false, except `!=`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from buffer.storage.transaction import Txn
 from r3l.errors import UserError
 
 NAMES = frozenset(
-    "group task env purpose tag state cause actor reward mean_reward min_reward contrast "
+    "group task env purpose tag state cause actor reward mean_reward min_reward contrast gain "
     "version slots resolved done step uses bytes".split()
 )
 _FILTER = (ast.BoolOp, ast.UnaryOp, ast.Compare, ast.Name, ast.Constant, ast.List, ast.Tuple,
@@ -28,6 +29,8 @@ EXAMPLE = "a filter is like reward > 0.5 and env == 'workshop'"
 def facts(txn: Txn, row: GroupRow) -> dict[str, Any]:
     """Returns the facts of a group, keyed by NAMES. Rewards are None if it has no trajectory."""
     rewards = row.rewards
+    base = {slot: reward for role, slot, reward in row.attempts if role == "base"}
+    gains = [r - base[slot] for role, slot, r in row.attempts if role != "base" and slot in base]
     return {
         "group": row.group_id,
         "task": row.task_id,
@@ -41,6 +44,7 @@ def facts(txn: Txn, row: GroupRow) -> dict[str, Any]:
         "mean_reward": sum(rewards) / len(rewards) if rewards else None,
         "min_reward": min(rewards, default=None),
         "contrast": row.contrast,
+        "gain": max(gains, default=None),
         "version": row.oldest_version,
         "slots": row.slots,
         "resolved": len(row.resolved),

@@ -63,7 +63,8 @@ class Catalogue:
 
 def tasks(groups: Iterable[Facts], order: str) -> list[Facts]:
     """Sums up each task of `groups` (newest first). `trend` has the mean rewards of the task's
-    newest groups, oldest first. `order`: newest, lowest (mean reward) or most (groups)."""
+    newest groups, oldest first. `order`: corrections (the largest gain of a retry), newest, lowest
+    (mean reward) or most (groups)."""
     by_task: dict[tuple[str, str], Facts] = {}
     for group in groups:
         line = by_task.setdefault(
@@ -74,11 +75,13 @@ def tasks(groups: Iterable[Facts], order: str) -> list[Facts]:
                 "newest": group["group"],
                 "at": max(group["times"].values(), default=0.0),  # last change of its state
                 "groups": 0,
+                "gain": 0.0,
                 "best": None,
                 "trend": [],
             },
         )
         line["groups"] += 1
+        line["gain"] = max(line["gain"], group["gain"] or 0.0)
         if group["reward"] is not None:
             line["best"] = max(line["best"] or group["reward"], group["reward"])
             if len(line["trend"]) < TREND:
@@ -87,7 +90,9 @@ def tasks(groups: Iterable[Facts], order: str) -> list[Facts]:
     for line in lines:
         line["mean"] = sum(line["trend"]) / len(line["trend"]) if line["trend"] else None
         line["trend"].reverse()
-    if order == "lowest":
+    if order == "corrections":
+        lines.sort(key=lambda line: -line["gain"])
+    elif order == "lowest":
         lines.sort(key=lambda line: (line["mean"] is None, line["mean"]))
     elif order == "most":
         lines.sort(key=lambda line: -line["groups"])

@@ -33,7 +33,7 @@ from buffer.viewer.catalogue import Catalogue, Facts, tasks
 from r3l.errors import NotFound, R3LError, UserError
 
 LIMIT = 500  # of lines in one reply
-ORDERS = ("newest", "lowest", "most")
+ORDERS = ("corrections", "newest", "lowest", "most")
 HOSTS = {"127.0.0.1", "localhost"}
 Query = dict[str, str]
 
@@ -149,9 +149,11 @@ class Viewer(ThreadingHTTPServer):
         return plain_group(self.viewed.store, query.get("id", ""), self.viewed.texts)
 
     def _accepted(self, query: Query) -> Sequence[Facts]:
-        """Returns the groups that pass the filter, newest first; only those of the task if the
-        request names a task."""
+        """Returns the groups that pass the filter, newest first; only those of the task or the
+        purpose that the request names."""
         groups = self.catalogue.read()
+        if purpose := query.get("purpose"):
+            groups = [group for group in groups if group["purpose"] == purpose]
         if task := query.get("task"):
             env = query.get("env", "")
             groups = [g for g in groups if g["task"] == task and env in ("", g["env"])]

@@ -61,9 +61,12 @@ def test_tasks_are_summed_up_and_put_in_order(store):
     assert [one["task"] for one in newest] == [f"door/{n:04}" for n in (3, 2, 1, 0)]
     assert newest[0] == {
         "task": "door/0003", "env": "doors", "newest": "g0000000040", "at": 1043.0, "groups": 10,
+        "gain": newest[0]["gain"],
         "best": 1.0, "trend": [2 / 3] * 10, "mean": pytest.approx(2 / 3),
     }  # fmt: skip
     assert [one["task"][-1] for one in tasks(groups, "lowest")[:2]] == ["2", "0"]
+    better = [group | {"gain": 0.25 if group["task"] == "door/0001" else None} for group in groups]
+    assert [one["task"][-1] for one in tasks(better, "corrections")] == ["1", "3", "2", "0"]
     assert tasks(groups[:5], "most")[0]["task"] == "door/0003"  # twice, the others once
 
 

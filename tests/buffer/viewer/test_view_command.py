@@ -34,7 +34,7 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(store, capsys):
     refused(["view", "nowhere"], "no store there", capsys)
     refused(["view", place, "--model", "/nowhere"], "holds no tokenizer.json", capsys)
     refused(["view", place, "--port", "70000"], "--port", capsys)
-    assert "RUN_OR_STORE" in CliRunner().invoke(view, ["--help"]).output
+    assert "RUN" in CliRunner().invoke(view, ["--help"]).output
 
 
 def test_a_port_in_use_ends_the_command_and_ctrl_c_ends_a_viewer(store):
@@ -107,6 +107,23 @@ def test_ten_thousand_groups_in_a_browser(browser, large, serve_store):
     browser.value("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'j', bubbles: true}))")
     browser.wait("document.querySelector('main .facts').innerText.startsWith('g0000009500')")
     assert browser.said == []
+
+
+def test_a_narrow_window_shows_the_list_above_the_group(browser, store, serve_store):
+    browser.ask(
+        "Emulation.setDeviceMetricsOverride",
+        width=420,
+        height=800,
+        deviceScaleFactor=1,
+        mobile=False,
+    )
+    browser.open(serve_store(store).viewer.url + "#group/g0000000040")
+    browser.wait("document.querySelectorAll('.pair').length === 2")
+    assert browser.value("document.documentElement.scrollWidth") <= 420
+    assert browser.value("document.querySelector('main').clientWidth") > 380
+    browser.value("document.getElementById('evaluations').click()")
+    browser.wait("document.getElementById('count').innerText.startsWith('0')")
+    browser.ask("Emulation.clearDeviceMetricsOverride")
 
 
 def test_a_filter_that_is_wrong_is_said_next_to_it(browser, store, serve_store):

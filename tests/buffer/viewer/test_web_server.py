@@ -58,6 +58,8 @@ def test_groups_of_a_task_and_filters_as_of_query(asked):
     _, found = asked.api("groups", filter=text, env="doors", task="door/0001")
     assert [one["group"][-2:] for one in found["groups"]] == ["18", "14", "10", "06", "02"]
     assert asked.api("groups", env="other", task="door/0001")[1]["total"] == 0
+    assert asked.api("groups", purpose="train")[1]["total"] == 40
+    assert asked.api("tasks", purpose="eval")[1]["total"] == 0
     _, tasks = asked.api("tasks", filter="version == 0", order="most", limit=1)
     assert tasks["total"] == 4 and tasks["tasks"][0]["groups"] == 3
 
