@@ -97,6 +97,7 @@ test-extras: $(VENV)/.installed
 # of two (as root, with Debian's slurm-wlm and munge); both on this machine.
 test-clusters: $(VENV)/.installed
 	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev,ray]"
+	rm -rf build/ray-run build/slurm-run
 	$(BIN)/python -m tests.system.ray_cluster build/ray-run
 	bash tests/system/slurm_cluster.sh build/slurm-run --actors 2 --steps 4 eval.tasks=0
 
@@ -139,6 +140,7 @@ bench-peers: $(VENV)/.installed
 
 # Needs files of problems: make bench-math MATH_FILES='gsm8k_test.jsonl math500.jsonl'
 bench-math: $(VENV)/.installed
+	@test -n "$(MATH_FILES)" || { echo "name files of problems: make bench-math MATH_FILES='gsm8k_test.jsonl'"; exit 2; }
 	$(BIN)/python -m benchmarks.math_answers verdicts $(MATH_FILES)
 	$(BIN)/python -m benchmarks.math_answers mutations $(MATH_FILES)
 

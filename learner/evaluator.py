@@ -1,7 +1,7 @@
 """Evaluates policies during a run: the run's own actors play held-out tasks.
 
 The learner adds the tasks to the buffer under a tag. Actors whose weights are new enough lease
-them before any training task. The learner reads the results when all have ended; meanwhile
+them in turns with training tasks. The learner reads the results when all have ended; meanwhile
 training continues. The evaluated weights with the most success are kept as the best model:
 
     run/candidates/step-000040 (evaluation under way) ─► run/best (with evaluation.json), or removed
