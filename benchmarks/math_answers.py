@@ -4,8 +4,9 @@
     python -m benchmarks.math_answers mutations math500.jsonl --count 10000
 
 `verdicts`: right variants that are judged wrong (false no), and wrong ones that are judged right
-(false yes), next to math-verify alone. `mutations`: random edits of reference answers; every one
-must get a verdict.
+(false yes), next to math-verify alone and to the graders of verl and lm-eval if they are installed:
+`pip install --no-deps verl lm-eval antlr4-python3-runtime==4.11` in an environment of its own.
+`mutations`: random edits of reference answers; every one must get a verdict.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,6 +29,7 @@ from envs.questions.datasets import load
 from envs.questions.math_answer import compare, number, plain, split
 from envs.questions.verifier import Verifier
 
+Judge = Callable[[str, str], str]
 WHOLE = re.compile(r"-?\d+")
 PIECES = [
     *"0123456789+-*/^_{}()[]$\\,.% =<>|!&~",
@@ -51,7 +56,7 @@ def main(
     if part == "verdicts":
         for file in files:
             golds = [problem.answer for problem in load("math", "FILE", file)][::every]
-            for name, judge in (("r3l", compare), ("math-verify alone", _math_verify)):
+            for name, judge in (("r3l", compare), ("math-verify alone", _math_verify), *_peers()):
                 _count(file, name, judge, golds)
         return
     verifier = Verifier(workers=workers)
@@ -64,7 +69,38 @@ def main(
     verifier.close()
 
 
-def _count(file: str, name: str, judge: Callable[[str, str], str], golds: list[str]) -> None:
+def _peers() -> Iterator[tuple[str, Judge]]:
+    """The graders of other projects that are installed."""
+    if verl := _module("verl", "utils/reward_score/math_reward.py"):
+        yield (
+            "verl math_reward",
+            lambda gold, answer: (
+                "correct" if verl.compute_score(rf"\boxed{{{answer}}}", gold) else "wrong"
+            ),
+        )
+    if minerva := _module("lm_eval", "tasks/minerva_math/utils.py"):
+        normal = minerva.normalize_final_answer
+        yield (
+            "lm-eval minerva_math",
+            lambda gold, answer: (
+                "correct" if minerva.is_equiv(normal(answer), normal(gold)) else "wrong"
+            ),
+        )
+
+
+def _module(package: str, file: str) -> Any:
+    """Imports one file of a package without the package itself; None if it is not installed."""
+    found = find_spec(package)
+    if found is None or found.origin is None:
+        return None
+    spec = spec_from_file_location(f"{package}_grader", Path(found.origin).parent / file)
+    assert spec is not None and spec.loader is not None  # a .py file has both
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _count(file: str, name: str, judge: Judge, golds: list[str]) -> None:
     right = [(g, v) for g in golds for v in (*notations(g), *other_forms(g))]
     wrong = [(g, v) for g in golds for v in wrong_answers(g)]
     no = [pair for pair in right if judge(*pair) != "correct"]
