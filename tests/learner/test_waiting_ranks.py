@@ -104,10 +104,11 @@ def test_two_ranks_survive_late_evaluations_and_late_groups(serve, tmp_path: Pat
         assert learner.wait() == 0, learner.log()
     lines = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
     assert [(line["kind"], line["step"]) for line in lines] == [
-        ("eval", 0),
         ("step", 1),
+        ("eval", 0),  # weights are published after it
         ("step", 2),
         ("eval", 2),
     ]
+    assert lines[1]["time"] - lines[0]["time"] > PATIENCE_S
     assert lines[2]["learner/wait_s"] > PATIENCE_S
     assert lines[3]["time"] - lines[2]["time"] > PATIENCE_S
