@@ -57,7 +57,8 @@ async def agents_served(
         yield make_env
         return
     settings, counts = config.actor.agent, metrics or ActorMetrics()
-    reader, replays = reader_of(policy.chat, settings), Replays(settings.max_divergences)
+    reader = reader_of(policy.chat, settings)
+    replays = Replays(settings.max_divergences, settings.ignore)
     sessions: dict[str, Session] = {}
     app = WebApp(sessions, os.environ.get(PARENT_KEY, ""))
     async with app.served(settings.host, settings.port) as url:

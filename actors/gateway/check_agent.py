@@ -36,6 +36,7 @@ from r3l.text import printable
 from r3l.views.tape import TapedCall, first_difference
 
 TASKS = 3
+EQUAL = "both attempts are equal"
 LONGEST = 200
 """Characters of a repeated text."""
 
@@ -112,7 +113,9 @@ async def check_agent(config: RunConfig, chat: ChatFormat) -> AsyncIterator[tupl
                 outcomes.append(f"reward {played.reward:g}" if played else f"failed: {failures[0]}")
             how = outcomes[0] if len({*outcomes}) == 1 else " and ".join(outcomes)
             passed = all(outcome.startswith("reward") for outcome in outcomes)
-            yield f"task {task.task_id}: {_calls(tapes[0])}; {how}; {_compared(*tapes)}", passed
+            difference = first_difference(tapes[0], tapes[1], config.actor.agent.ignore)
+            compared = f"the second attempt differs: {difference}" if difference else EQUAL
+            yield f"task {task.task_id}: {_calls(tapes[0])}; {how}; {compared}", passed
 
 
 def _calls(tape: Sequence[TapedCall]) -> str:
@@ -122,11 +125,6 @@ def _calls(tape: Sequence[TapedCall]) -> str:
     used = ", ".join(f"{name} {count}" for name, count in tools.items())
     roots = sum(call.parent < 0 for call in tape)
     return f"{len(tape)} calls in {roots} conversations, tools called: {used or 'none'}"
-
-
-def _compared(first: Sequence[TapedCall], second: Sequence[TapedCall]) -> str:
-    difference = first_difference(first, second)
-    return f"the second attempt differs: {difference}" if difference else "both attempts are equal"
 
 
 async def _print(config: RunConfig) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from r3l.process.notices import notice
 from r3l.records import Trajectory
 from r3l.rollout.agent_chat import AgentMessage
 from r3l.rollout.interfaces import Retry, Sample
-from r3l.views.tape import TapedCall, difference, messages_of, read_tape
+from r3l.views.tape import TapedCall, difference, messages_of, read_tape, without
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,10 @@ class TapePlayer:
     reply. `pivot_node`: that call, when it has come.
     """
 
-    def __init__(self, recorded: Sequence[Recorded], pivot: int) -> None:
-        self.recorded, self.pivot = recorded, pivot
+    def __init__(
+        self, recorded: Sequence[Recorded], pivot: int, ignore: Sequence[str] = ()
+    ) -> None:
+        self.recorded, self.pivot, self.ignore = recorded, pivot, ignore
         self.calls = [each.call for each in recorded]
         self.pivot_node: Node | None = None
         self._open = set(range(min(pivot + 1, len(recorded))))
@@ -83,7 +84,7 @@ class TapePlayer:
             return recorded if number < self.pivot and recorded.call.reply else None
         if self._open and all(each.taped for each in node.chain()[:-1]):
             number = min(self._open)
-            shown = difference(messages_of(self.calls, number), request.messages)
+            shown = difference(messages_of(self.calls, number), request.messages, self.ignore)
             raise _diverged(f"call {number} differs from the recorded one: {shown}", number)
         return None
 
@@ -149,26 +150,28 @@ def recorded_calls(attempt: Trajectory) -> list[Recorded]:
     return recorded
 
 
-def retry_of(base: Trajectory, step: int) -> TapePlayer:
+def retry_of(base: Trajectory, step: int, ignore: Sequence[str] = ()) -> TapePlayer:
     """Returns a player of an attempt up to a step of its main conversation. Raises
     ReplayDiverged."""
     recorded, read = recorded_calls(base), int(base.step_spans[step, 0])
     places = [(each.call.conversation, each.call.read) for each in recorded]
     if (0, read) not in places:
         raise _diverged(f"the tape lacks the call of step {step}", 0)
-    return TapePlayer(recorded, places.index((0, read)))
+    return TapePlayer(recorded, places.index((0, read)), ignore)
 
 
 class Replays:
     """Decides how the retries of an actor begin: from the tape or, after `limit` retries in a row
     whose replay diverged, at the start of the attempt."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit, self.in_a_row = limit, 0
+    def __init__(self, limit: int, ignore: Sequence[str] = ()) -> None:
+        self.limit, self.ignore, self.in_a_row = limit, ignore, 0
 
     def player(self, retry: Retry) -> TapePlayer | None:
         """Returns the player of a retry; None for a restart."""
-        return retry_of(retry.base, retry.pivot) if self.in_a_row < self.limit else None
+        if self.in_a_row >= self.limit:
+            return None
+        return retry_of(retry.base, retry.pivot, self.ignore)
 
     def diverged(self, error: ReplayDiverged) -> None:
         """Count a replay that diverged."""
@@ -191,23 +194,22 @@ class Replays:
 
 def digest_of(request: AgentRequest, ignore: Sequence[str] = ()) -> str:
     """Returns a digest that is equal for requests with the same meaning. The ids of tool calls and
-    the order of keys do not count, nor does text that a pattern of `ignore` matches."""
+    the order of keys do not count, nor does what a pattern of `ignore` matches in the text of a
+    message."""
     ids: dict[str, int] = {}
     whole = [
-        [_comparable(message, ids) for message in request.messages],
+        [_comparable(message, ids, ignore) for message in request.messages],
         canonical_tools(request.tools),
         [request.choice, request.max_tokens, request.stop, request.json_schema],
     ]
     text = json.dumps(whole, sort_keys=True, ensure_ascii=False)
-    for pattern in ignore:
-        text = re.sub(pattern, "", text)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _comparable(message: AgentMessage, ids: dict[str, int]) -> list[object]:
+def _comparable(message: AgentMessage, ids: dict[str, int], ignore: Sequence[str]) -> list[object]:
     """Returns what a message says, with the ids of tool calls as numbers in their order."""
     calls = message.get("tool_calls") or ()
-    content, answered = message.get("content") or "", message.get("tool_call_id")
+    content, answered = without(message.get("content") or "", ignore), message.get("tool_call_id")
     return [
         message["role"],
         content.strip() if message["role"] == "assistant" else content,

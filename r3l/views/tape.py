@@ -5,6 +5,7 @@ Two tapes are equal up to the first call whose digests differ; `first_difference
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -80,21 +81,26 @@ def messages_of(calls: Sequence[TapedCall], number: int) -> list[dict[str, Any]]
     return messages
 
 
-def first_difference(expected: Sequence[TapedCall], got: Sequence[TapedCall]) -> str:
-    """Names the first call in which two tapes differ, and what differs; "" if they are equal."""
+def first_difference(
+    expected: Sequence[TapedCall], got: Sequence[TapedCall], ignore: Sequence[str] = ()
+) -> str:
+    """Names the first call in which two tapes differ, and what differs; "" if they are equal.
+    `ignore`: patterns of text that may differ."""
     for number, (one, other) in enumerate(zip_longest(expected, got)):
         if one is None or other is None:
             return f"call {number}: made in one attempt alone"
         if one.digest != other.digest:
-            shown = difference(messages_of(expected, number), messages_of(got, number))
+            shown = difference(messages_of(expected, number), messages_of(got, number), ignore)
             return f"call {number}: {shown}"
     return ""
 
 
-def difference(expected: Sequence[dict[str, Any]], got: Sequence[dict[str, Any]]) -> str:
+def difference(
+    expected: Sequence[dict[str, Any]], got: Sequence[dict[str, Any]], ignore: Sequence[str] = ()
+) -> str:
     """Names the first message in which two requests differ, and shows where."""
     for number, (one, other) in enumerate(zip_longest(expected, got)):
-        before, after = _shown(one), _shown(other)
+        before, after = _shown(one, ignore), _shown(other, ignore)
         if before == after:
             continue
         pairs = zip(before, after, strict=False)
@@ -104,13 +110,22 @@ def difference(expected: Sequence[dict[str, Any]], got: Sequence[dict[str, Any]]
     return "the messages are equal, but not its tools or parameters"
 
 
-def _shown(message: dict[str, Any] | None) -> str:
+def without(text: str, ignore: Sequence[str]) -> str:
+    """Removes what the patterns match."""
+    for pattern in ignore:
+        text = re.sub(pattern, "", text)
+    return text
+
+
+def _shown(message: dict[str, Any] | None, ignore: Sequence[str]) -> str:
     """Writes what a message says, without the ids of tool calls."""
     if message is None:
         return "no message"
     calls = [call["function"] for call in message.get("tool_calls") or ()]
     made = [f"{call['name']}({call['arguments']})" for call in calls]
-    return " ".join([f"{message['role']}:", (message.get("content") or "").strip(), *made])
+    content = without(message.get("content") or "", ignore)
+    content = content.strip() if message["role"] == "assistant" else content
+    return " ".join([f"{message['role']}:", content, *made])
 
 
 def call_tree(calls: Sequence[TapedCall]) -> list[tuple[int, int]]:

@@ -278,6 +278,9 @@ def test_a_digest_ignores_ids_spaces_and_order_but_nothing_else() -> None:
     assert one != digest_of(request("add", '{"a": 1, "b": 2}', "x", "3 "))
     noted = digest_of(request("add", "{}", "x", "12:30"), [r"\d+:\d+"])
     assert noted == digest_of(request("add", "{}", "x", "12:31"), [r"\d+:\d+"])
+    dated = digest_of(request("add", "{}", "x", "Date: 1\n3"), ["Date: .*"])  # one line of it
+    assert dated == digest_of(request("add", "{}", "x", "Date: 2\n3"), ["Date: .*"])
+    assert dated != digest_of(request("add", "{}", "x", "Date: 2\n4"), ["Date: .*"])
 
 
 def test_a_retried_attempt_is_stored_shown_and_trained_from_its_pivot(tmp_path: Path) -> None:

@@ -7,7 +7,14 @@ from msgspec.structs import replace
 
 from r3l.errors import RecordError
 from r3l.views import tape
-from r3l.views.tape import TapedCall, call_tree, conversations, read_tape, write_tape
+from r3l.views.tape import (
+    TapedCall,
+    call_tree,
+    conversations,
+    first_difference,
+    read_tape,
+    write_tape,
+)
 
 CALL = TapedCall("chat", "abc", -1, ({"role": "user", "content": "hi"},), {"content": "yes"})
 
@@ -34,3 +41,21 @@ def test_calls_are_listed_depth_first_and_by_conversation() -> None:
     assert call_tree(calls) == [(0, 0), (1, 0), (3, 0), (2, 1), (5, 1), (6, 1), (4, 0)]
     assert conversations(calls) == [[0, 1, 3], [4], [0, 2, 5], [0, 6]]
     assert call_tree([]) == conversations([]) == []
+
+
+def test_the_first_difference_of_two_tapes_is_shown_without_what_may_differ() -> None:
+    def tape(*said: str) -> list[TapedCall]:
+        return [
+            TapedCall(
+                "chat", text, n - 1, ({"role": "user", "content": text},), {"role": "assistant"}
+            )
+            for n, text in enumerate(said)
+        ]
+
+    one = tape("at 1", "ls", "a.txt at 2")
+    assert first_difference(one, one) == ""
+    assert first_difference(one, one[:2]) == "call 2: made in one attempt alone"
+    other = tape("at 1", "ls", "b.txt at 3")
+    shown = "call 2: message 4 has 'user: b.txt at {}' instead of 'user: a.txt at {}'"
+    assert first_difference(one, other) == shown.format(3, 2)
+    assert first_difference(one, other, [r"\d"]) == shown.format("", "")
