@@ -248,8 +248,7 @@ class AgentEnvironment:
         finally:
             for wait in waits:
                 wait.cancel()
-        state = await self._step({"poll": None})
-        await self._step({"stop": None})
+        state = await self._step({"stop": None})
         return state, bool(ended)
 
     async def _step(self, command: dict[str, Any]) -> State:

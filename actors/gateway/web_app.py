@@ -82,7 +82,7 @@ class WebApp:
             listening.close()
 
     async def _call(self, request: Request) -> Response:
-        dialect, session = DIALECTS[request.url.path], self._session(request)
+        dialect, session = DIALECTS[request.scope["path"]], self._session(request)
         raw = await _read(request)
         body = _parsed(raw)
         asked = request_of(dialect, body)

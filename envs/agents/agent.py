@@ -4,7 +4,7 @@
     step({"start": {variables}})   starts the agent's process
     step({"grade": [calls]})       starts the grader's process
     step({"poll": null})           how the process is doing: exit code and last lines
-    step({"stop": null})           kills it with its process group
+    step({"stop": null})           the same, then kills it with its process group
 
 The gateway (actors.gateway) plays these steps. The process runs in the worker process's isolation:
 its memory is limited, and it ends with the worker or the actor, however they end.
@@ -102,9 +102,10 @@ class Agent:
                 assert self.folder is not None  # an attempt begins with a reset
                 work = str(self.folder / "work")
                 self._start(self.grader, (), [self.task, value, work], {})
-            case "stop":
-                self._stop()
-        return json.dumps(self._state()), 0.0, False, False, {}
+        state = self._state()
+        if name == "stop":
+            self._stop()
+        return json.dumps(state), 0.0, False, False, {}
 
     def close(self) -> None:
         """Kill the process and remove the folder."""

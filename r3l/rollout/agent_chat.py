@@ -23,6 +23,7 @@ AgentMessage = dict[str, Any]
 Tool = dict[str, Any]
 
 _ASKED = {"role": "user", "content": "u"}
+_REPLIED: AgentMessage = {"role": "assistant", "content": "r"}
 
 
 def tool_call(name: str, arguments: Any, call_id: str) -> dict[str, Any]:
@@ -99,14 +100,18 @@ class AgentChat:
         return self.chat.encode(self._following(calls, messages))
 
     def _following(self, calls: Sequence[tuple[str, str]], messages: Sequence[AgentMessage]) -> str:
-        reply: AgentMessage = {"role": "assistant", "content": "r"}
+        reply, ends = _REPLIED, self._ends
         if calls and self.takes_tools:
             made = [tool_call(name, {}, call_id) for call_id, name in calls]
             reply = {"role": "assistant", "content": "", "tool_calls": made}
-        end = self.chat.end
-        ends = self.chat.render([_ASKED, reply]).count(end)
+            ends = self.chat.render([_ASKED, reply]).count(self.chat.end)
         whole = self.chat.render([_ASKED, reply, *messages], prompt=True)
-        return whole.split(end, ends)[-1]
+        return whole.split(self.chat.end, ends)[-1]
+
+    @cached_property
+    def _ends(self) -> int:
+        """The number of turns' ends after a reply without tool calls."""
+        return self.chat.render([_ASKED, _REPLIED]).count(self.chat.end)
 
     def _fitting(self, messages: Sequence[AgentMessage]) -> list[AgentMessage]:
         """Puts a leading system message into the user's if the template has no system role."""
