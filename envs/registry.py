@@ -47,7 +47,9 @@ ENVIRONMENTS = {
 }
 FAMILIES = {
     "gym": "envs.adapters.gym:Gymnasium",
+    "openenv": "envs.adapters.openenv:OpenEnv",
     "reasoning": "envs.questions.reasoning_gym:Reasoning",
+    "verifiers": "envs.agents.verifiers_taskset:VerifiersTaskset",
 }
 """`family:member`; the member's name is the constructor's first argument."""
 

@@ -1,0 +1,156 @@
+"""Plays the environment of an OpenEnv server (openenv-core, BSD), such as
+`openenv:http://127.0.0.1:8000`. `pip install 'r3l[openenv]'`. Each instance is a session of its
+own, over the server's WebSocket:
+
+    {"type": "reset", "data": {"seed": 0}}  ─►  {"type": "observation", "data": {
+    {"type": "step", "data": ACTION}        ─►      "observation": {…}, "reward": 1, "done": false}}
+
+An action is a JSON object. If its schema requires one field alone, the reply is that field's value.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from importlib import import_module
+from typing import Any, Literal
+
+import httpx
+
+from envs import requirements
+from envs.adapters.action_tags import HOW_TO_ANSWER, NO_ACTION, action_in
+from r3l.errors import EnvironmentFailed, UserError
+from r3l.rollout.interfaces import EnvSpec
+
+ANSWER_S = 50.0
+LARGEST = 32 << 20  # bytes of a message
+BY_TOOLS = ("Action", "CallToolAction", "ListToolsAction")
+"""Schemas of servers whose actions are calls of the tools that they list."""
+
+
+class OpenEnv:
+    """A session of the server at `url`. `prompt`: the system prompt; `reset`: further arguments of
+    each reset; `max_steps`: step limit; `success_threshold`: total reward of a full success;
+    `sessions`: those that one of `env.workers` processes holds at the same time; `deterministic`:
+    as in EnvSpec."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prompt: str = "",
+        reset: dict[str, Any] | None = None,
+        max_steps: int = 50,
+        success_threshold: float = 1.0,
+        sessions: int = 64,
+        deterministic: Literal["exact", "canonical", "no"] = "exact",
+    ) -> None:
+        self.name, self.url, self.given = f"openenv:{url}", url.rstrip("/"), reset or {}
+        self.library = requirements.package(self.name, "websockets", "openenv")
+        self.socket: Any = None
+        self.session = ExitStack()
+        self.schema = self._schema()
+        self.tools: list[Any] = []
+        if self.schema.get("title") in BY_TOOLS:
+            self.tools = self._ask("step", {"type": "list_tools"})["observation"]["tools"]
+        required = self.schema.get("required", [])
+        self.field = required[0] if len(required) == 1 and not self.tools else ""
+        self.spec = EnvSpec(
+            self.name,
+            prompt or self._prompt(),
+            max_steps,
+            success_threshold=success_threshold,
+            sessions=sessions,
+            deterministic=deterministic,
+        )
+
+    def reset(
+        self, *, seed: int, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Begin an episode; opens another session if the server has closed the last one."""
+        asked = {"seed": seed} | self.given | (options or {})
+        try:
+            data = self._ask("reset", asked)
+        except self.library.ConnectionClosed:
+            self.close()
+            data = self._ask("reset", asked)
+        return _text(data["observation"]), {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Send an action. Replies with the server's sentence to one that it does not understand."""
+        chosen = self._action(action)
+        if chosen is None:
+            return NO_ACTION, 0.0, False, False, {}
+        data = self._ask("step", chosen)
+        if "observation" not in data:
+            return f"That is not understood: {_text(data)}", 0.0, False, False, {}
+        reward = float(data.get("reward") or 0.0)
+        return _text(data["observation"]), reward, bool(data.get("done")), False, {}
+
+    def close(self) -> None:
+        """End the session; a second call does nothing."""
+        self.socket = None
+        self.session.close()
+
+    def _ask(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
+        """Returns the server's answer, or its complaint about an action. Raises
+        EnvironmentFailed."""
+        if self.socket is None:
+            address = "ws" + self.url.removeprefix("http") + "/ws"
+            client = import_module("websockets.sync.client")
+            self.socket = self.session.enter_context(client.connect(address, max_size=LARGEST))
+        self.socket.send(json.dumps({"type": kind, "data": data}))
+        answer = json.loads(self.socket.recv(timeout=ANSWER_S))
+        if answer["type"] == "error" and answer["data"].get("code") != "VALIDATION_ERROR":
+            self.close()
+            raise EnvironmentFailed(
+                f"{self.name}: {kind}: {answer['data'].get('message')}", cause="openenv_error"
+            )
+        return dict(answer["data"])
+
+    def _schema(self) -> dict[str, Any]:
+        """Returns the JSON schema of an action. Raises UserError if there is no OpenEnv server."""
+        try:
+            answer = httpx.get(f"{self.url}/schema", timeout=10.0)
+            return dict(answer.raise_for_status().json()["action"])
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"env {self.name}: no OpenEnv server answers ({error}); start it, and name it with "
+                "http:// and its port"
+            ) from None
+
+    def _action(self, response: str) -> dict[str, Any] | None:
+        text = action_in(response)
+        if text is None:
+            return None
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        if self.field and not isinstance(value, dict):
+            of_text = self.schema["properties"][self.field].get("type") == "string"
+            return {self.field: text if of_text else value}
+        if not isinstance(value, dict):
+            return None
+        return {"type": "call_tool"} | value if self.tools else value
+
+    def _prompt(self) -> str:
+        if self.tools:
+            example = '{"tool_name": "…", "arguments": {…}}'
+            shown = f"Tools: {json.dumps(self.tools)}"
+        else:
+            example = "…" if self.field else "{…}"
+            fields = {
+                name: field
+                for name, field in self.schema.get("properties", {}).items()
+                if name != "metadata"
+            }
+            shown = f"An action is {self.field or 'a JSON object'}, of {json.dumps(fields)}"
+        return f"You act in an environment. {shown}. {HOW_TO_ANSWER.format(example=example)}"
+
+
+def _text(observation: dict[str, Any]) -> str:
+    """Shows an observation: its only text, or JSON without what is empty."""
+    shown = {name: value for name, value in observation.items() if value not in (None, "", {}, [])}
+    (only,) = shown.values() if len(shown) == 1 else (None,)
+    return only if isinstance(only, str) else json.dumps(shown, ensure_ascii=False)
