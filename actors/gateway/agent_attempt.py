@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from actors.gateway.attempt_record import Outcome, Train, trajectory
+from actors.gateway.other_models import OtherModels
 from actors.gateway.parsers import reader_of
 from actors.gateway.session import Session
 from actors.gateway.tape_player import Continuation, Replays
@@ -31,10 +32,10 @@ from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.env_calls import guarded, number_of, raised, read_step
 from r3l.rollout.interfaces import Environment, Offer, Policy, Retry
 from r3l.settings.actor import AgentConfig
+from r3l.settings.environment import by_agent
 
 log = logging.getLogger(__name__)
 
-NAME = "agent"
 PARENT_KEY = "R3L_AGENT_KEY"
 """The variable with the key for servers that play several attempts."""
 
@@ -48,24 +49,25 @@ State = dict[str, Any]
 async def agents_served(
     make_env: MakeEnv, config: RunConfig, policy: Policy, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[MakeEnv]:
-    """Yields a function that makes the environment of a task. If the run has the environment
-    `agent`, its attempts are played through an HTTP server, which ends with this context.
+    """Yields a function that makes the environment of a task. If the run has an environment
+    of agents, its attempts are played through an HTTP server, which ends with this context.
 
     Raises UserError if the chat template or a parser does not fit, or the port is taken.
     """
-    if NAME not in config.env.names:
+    if not config.env.has_agents:
         yield make_env
         return
     settings, counts = config.actor.agent, metrics or ActorMetrics()
     reader = reader_of(policy.chat, settings)
     replays = Replays(settings.max_divergences, settings.ignore)
     sessions: dict[str, Session] = {}
-    app = WebApp(sessions, os.environ.get(PARENT_KEY, ""))
+    others = OtherModels(settings.models)
+    app = WebApp(sessions, os.environ.get(PARENT_KEY, ""), others)
     async with app.served(settings.host, settings.port) as url:
 
         def make(task: Task) -> Environment:
             env = make_env(task)
-            if env.spec.name != NAME:
+            if not by_agent(env.spec.name):
                 return env
             session = Session(policy, reader, counts, settings.ignore)
             return AgentEnvironment(env, session, sessions, url, settings, replays)
@@ -169,7 +171,7 @@ class AgentEnvironment:
         session = self.session
         return trajectory(
             session.tree,
-            session.taped(),
+            [*session.taped(), *session.others],
             outcome,
             slot=slot,
             temperature=session.temperature,

@@ -103,8 +103,8 @@ def trajectory(
     """Returns an attempt as a record, and its main conversation as the policy saw it, with the
     guidance.
 
-    `calls`: the tape, in the order of the tree; `retry`: the pivot, if the attempt is a retry.
-    Raises EnvironmentFailed if there is no call to train.
+    `calls`: the tape, in the order of the tree, then those of other models; `retry`: the pivot, if
+    the attempt is a retry. Raises EnvironmentFailed if there is no call to train.
     """
     taped = {id(node) for node in tree.nodes if node.taped} if retry else set[int]()
     (chain, pivot), *others = kept = _trained_once(conversations(tree, train, retry), taped)
@@ -115,8 +115,9 @@ def trajectory(
             conversation=where.get(id(node), -1),
             trained=call.trained and id(node) not in taped,
         )
-        for call, node in zip(calls, tree.nodes, strict=True)
+        for call, node in zip(calls, tree.nodes, strict=False)
     ]
+    tape += calls[len(tree.nodes) :]
     order = {id(node): number for number, node in enumerate(tree.nodes)}
     decode = tree.chat.chat.text
     nodes = chain.steps

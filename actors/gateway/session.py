@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
+
 from actors.gateway.call_tree import CallTree, Node
 from actors.gateway.chat_completions import AgentRequest, Answer, Refused, bad, write
 from actors.gateway.parsers import Reply, ReplyReader
@@ -74,6 +76,7 @@ class Session:
         self.key, self.id = secrets.token_urlsafe(24), secrets.token_hex(16)
         self.tree = CallTree(reader.chat)
         self.calls: list[_Call] = []
+        self.others: list[TapedCall] = []
         self.result: dict[str, Any] | None = None
         self.problem: R3LError | None = None
         self.full = self.over = False
@@ -128,8 +131,19 @@ class Session:
         for call in self.calls:
             call.sampling.cancel()
 
+    def passing(self) -> None:
+        """Raises Refused unless another model may be asked."""
+        self._check_open()
+        if len(self.others) >= MOST_CALLS:
+            raise Refused(400, "too_many_calls", f"at most {MOST_CALLS} calls an attempt")
+
+    def passed(self, call: TapedCall) -> None:
+        """Record the call of another model, which has ended just now."""
+        began = time.monotonic() - self.began - call.seconds
+        self.others.append(structs.replace(call, began=began))
+
     def taped(self) -> list[TapedCall]:
-        """Returns all calls of the attempt."""
+        """Returns all calls of the policy."""
         return [self._taped(call) for call in self.calls]
 
     @property

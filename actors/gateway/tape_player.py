@@ -124,7 +124,7 @@ def recorded_calls(attempt: Trajectory) -> list[Recorded]:
     """Reads the calls of a recorded attempt with their exact tokens. Raises ReplayDiverged if its
     tape is damaged."""
     try:
-        calls = read_tape(attempt.extra.tape)
+        calls = [call for call in read_tape(attempt.extra.tape) if not call.model]
     except RecordError as error:
         raise _diverged(str(error), 0) from error
     conversations = attempt.conversations()

@@ -27,6 +27,7 @@ from starlette.routing import Route
 
 from actors.gateway.chat_completions import MODEL, Answer, Refused, bad
 from actors.gateway.dialects import CHAT, DIALECTS, Dialect, request_of
+from actors.gateway.other_models import OtherModels
 from actors.gateway.session import Session
 from r3l.errors import UserError
 
@@ -37,11 +38,17 @@ END_S = 2.0
 
 
 class WebApp:
-    """Serves the sessions in `sessions`, by key. `parent_key`: opens all of them; empty for
-    none."""
+    """Serves the sessions in `sessions`, by key. `parent_key`: opens all of them; empty for none.
+    `others`: the other models that agents may ask."""
 
-    def __init__(self, sessions: Mapping[str, Session], parent_key: str = "") -> None:
+    def __init__(
+        self,
+        sessions: Mapping[str, Session],
+        parent_key: str = "",
+        others: OtherModels | None = None,
+    ) -> None:
         self.sessions, self.parent_key = sessions, parent_key
+        self.others = others or OtherModels({})
         routes = [
             Route("/v1/models", self._models, methods=["GET"]),
             Route("/r3l/task", self._task, methods=["GET"]),
@@ -85,6 +92,11 @@ class WebApp:
         dialect, session = DIALECTS[request.scope["path"]], self._session(request)
         raw = await _read(request)
         body = _parsed(raw)
+        if server := self.others.server_of(body):
+            session.passing()
+            passed, call = await self.others.ask(server, request, raw, dialect)
+            session.passed(call)
+            return passed
         asked = request_of(dialect, body)
         digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
         again = request.headers.get("x-stainless-retry-count", "0") != "0"

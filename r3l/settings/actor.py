@@ -5,9 +5,28 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from r3l.settings.section import Section
+
+
+class ModelServer(Section):
+    """The server that answers an agent's requests for some other models than the policy."""
+
+    url: str = Field(description="its base URL, such as https://host/v1")
+    key: str = Field("", description="the environment variable that holds its API key")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_url(cls, value: Any) -> Any:
+        return {"url": value} if isinstance(value, str) else value
+
+    @field_validator("url")
+    @classmethod
+    def _is_url(cls, value: str) -> str:
+        if not value.startswith(("http://", "https://")):
+            raise ValueError(f"{value} is no URL; begin it with https:// or http://")
+        return value
 
 
 class AgentConfig(Section):
@@ -36,6 +55,11 @@ class AgentConfig(Section):
         ge=0,
         description="retries in a row whose replay diverges, after which retries restart their "
         "attempt; 0: all do",
+    )
+    models: dict[str, ModelServer] = Field(
+        default_factory=dict,
+        description="servers by pattern of a model's name, such as {'gpt-*': {url: …, key: …}}; "
+        "their answers are recorded, not trained",
     )
     host: str = Field(
         "127.0.0.1",

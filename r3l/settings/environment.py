@@ -9,6 +9,11 @@ from pydantic import Field, model_validator
 from r3l.settings.section import Section
 
 
+def by_agent(name: str) -> bool:
+    """Whether an agent plays the attempts of the environment with this name."""
+    return name == "agent" or name.startswith("verifiers:")
+
+
 class EnvConfig(Section):
     """The environment and its settings; a run may have several."""
 
@@ -50,6 +55,11 @@ class EnvConfig(Section):
     def names(self) -> tuple[str, ...]:
         """The names of all environments."""
         return (self.name, *self.others)
+
+    @property
+    def has_agents(self) -> bool:
+        """Whether an environment's attempts are played by agents, which call the policy."""
+        return any(by_agent(name) for name in self.names)
 
     @property
     def title(self) -> str:

@@ -30,7 +30,9 @@ class TapedCall(Record):
     sampling parameters, which r3l did not use. `began`: seconds after the attempt's start;
     `seconds`: duration. `tokens`: of the reply, after the `read` tokens that the policy was shown.
     Both are in the attempt's conversation of the number `conversation`; -1: the record does not
-    have them. `trained`: whether its reply is trained.
+    have them. `trained`: whether its reply is trained. `model`:
+    the other model that was asked, "" for the policy; then `messages` and `reply` have the bodies
+    of the request and of the answer, and the call is at the end of the tape.
     """
 
     dialect: str
@@ -47,6 +49,7 @@ class TapedCall(Record):
     read: int = 0
     conversation: int = -1
     trained: bool = True
+    model: str = ""
 
 
 def write_tape(calls: Sequence[TapedCall]) -> bytes:

@@ -1,0 +1,74 @@
+"""Passes requests for other models on to their servers. Their answers are recorded, not trained.
+
+The agent's headers are not passed on, because they hold the attempt's key: only those of FORWARDED.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import Response
+
+from actors.gateway.chat_completions import Refused
+from actors.gateway.dialects import MESSAGES, Dialect
+from r3l.errors import UserError
+from r3l.settings.actor import ModelServer
+from r3l.views.tape import TapedCall
+
+FORWARDED = ("accept", "content-type", "anthropic-version", "anthropic-beta")
+LIMIT_S = 600.0
+LONGEST_KEPT = 64 << 10  # characters of an answer on the tape
+
+
+class OtherModels:
+    """The servers of other models, by pattern of the model's name."""
+
+    def __init__(self, servers: Mapping[str, ModelServer]) -> None:
+        self.servers = servers
+        self.client = httpx.AsyncClient(timeout=LIMIT_S)
+        for pattern, server in servers.items():
+            if server.key and not os.environ.get(server.key):
+                raise UserError(
+                    f"actor.agent.models: {pattern}: the environment variable {server.key} is not "
+                    "set; it holds the server's API key"
+                )
+
+    def server_of(self, body: Mapping[str, Any]) -> ModelServer | None:
+        """Returns the server of the model that a request names, or None for the policy."""
+        name = str(body.get("model") or "")
+        return next((s for pattern, s in self.servers.items() if fnmatchcase(name, pattern)), None)
+
+    async def ask(
+        self, server: ModelServer, request: Request, raw: bytes, dialect: Dialect
+    ) -> tuple[Response, TapedCall]:
+        """Returns the server's answer, a stream in one piece, and its record. Raises Refused if
+        there is none."""
+        headers = {name: request.headers[name] for name in FORWARDED if name in request.headers}
+        if secret := os.environ.get(server.key, ""):
+            by_name = {"x-api-key": secret}
+            headers |= by_name if dialect is MESSAGES else {"authorization": f"Bearer {secret}"}
+        url, began = server.url.rstrip("/") + request.url.path.removeprefix("/v1"), time.monotonic()
+        try:
+            answer = await self.client.post(url, content=raw, headers=headers)
+        except httpx.HTTPError as error:
+            why = str(error) or type(error).__name__
+            raise Refused(502, "no_answer", f"{server.url} does not answer: {why}") from None
+        call = TapedCall(
+            dialect=dialect.name,
+            digest="",
+            parent=-1,
+            messages=({"role": "user", "content": raw.decode(errors="replace")},),
+            reply={"role": "assistant", "content": answer.text[:LONGEST_KEPT]},
+            seconds=time.monotonic() - began,
+            trained=False,
+            model=str(json.loads(raw)["model"]),
+        )
+        media = answer.headers.get("content-type")
+        return Response(answer.content, answer.status_code, media_type=media), call

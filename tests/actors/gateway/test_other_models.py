@@ -1,0 +1,119 @@
+"""Requests for other models: passed on without the attempt's key, recorded, never trained."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from actors.gateway.other_models import OtherModels
+from actors.gateway.web_app import WebApp
+from r3l.config import load
+from r3l.errors import UserError
+from r3l.settings.actor import ModelServer
+from tests.actors.gateway.test_session import session_of
+from tests.r3l.fakes import ScriptedPolicy
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+class Server:
+    """Remembers the requests to the other model's server."""
+
+    def __init__(self) -> None:
+        self.asked: list[httpx.Request] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request)
+        if b'"broken"' in request.content:
+            raise httpx.ConnectError("refused")
+        if json.loads(request.content).get("stream"):
+            return httpx.Response(200, text="data: [DONE]\n\n", headers=EVENTS)
+        return httpx.Response(429 if b"gpt-busy" in request.content else 200, json={"ok": True})
+
+
+EVENTS = {"content-type": "text/event-stream"}
+
+
+def asked(path: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[Any, Server, Any]:
+    """Sends a request through the gateway; returns the answer, the server and the session."""
+    server = Server()
+
+    async def run() -> tuple[Any, Server, Any]:
+        session = session_of(ScriptedPolicy(lambda text: "yes"))
+        others = OtherModels(
+            {
+                "gpt-*": ModelServer(url="https://gpt.example/v1/", key="GPT_KEY"),
+                "claude-*": ModelServer(url="https://claude.example/v1", key="GPT_KEY"),
+                "broken": ModelServer(url="https://none.example"),
+            }
+        )
+        others.client = httpx.AsyncClient(transport=httpx.MockTransport(server))
+        key = {"Authorization": f"Bearer {session.key}", "x-api-key": session.key}
+        app = WebApp({session.key: session}, "", others)
+        async with (
+            app.served("127.0.0.1", 0) as url,
+            httpx.AsyncClient(base_url=url, headers=key | headers, trust_env=False) as client,
+        ):
+            answer = await client.post(path, json={"messages": MESSAGES} | body)
+            again = await client.post(path, json={"messages": MESSAGES, "model": "policy"})
+            assert again.status_code in (200, 400)  # 400: no max_tokens for /v1/messages
+        return answer, server, session
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("path", "model", "url", "header"),
+    [
+        ("chat/completions", "gpt-5", "https://gpt.example/v1/chat/completions", "authorization"),
+        ("messages", "claude-x", "https://claude.example/v1/messages", "x-api-key"),
+    ],
+)
+def test_only_the_servers_own_key_is_sent(
+    path: str, model: str, url: str, header: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPT_KEY", "theirs")
+    given = {"cookie": "c", "anthropic-version": "2023-06-01", "x-stainless-lang": "python"}
+    answer, server, session = asked(f"/v1/{path}", {"model": model}, given)
+    assert answer.json() == {"ok": True}
+    (sent,) = server.asked
+    assert str(sent.url) == url and json.loads(sent.content)["messages"] == MESSAGES
+    everything = str(sent.headers.raw) + str(sent.content)
+    assert session.key not in everything and "stainless" not in everything
+    assert sent.headers[header].endswith("theirs")
+    assert sent.headers["anthropic-version"] == "2023-06-01" and "cookie" not in sent.headers
+
+
+def test_a_passed_call_is_recorded_and_not_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPT_KEY", "theirs")
+    answer, _, session = asked("/v1/chat/completions", {"model": "gpt-5", "stream": True}, {})
+    assert answer.text == "data: [DONE]\n\n" and answer.headers["content-type"].startswith(
+        "text/event-stream"
+    )
+    (call,) = session.others
+    assert (call.model, call.trained, call.parent) == ("gpt-5", False, -1)
+    assert call.reply["content"] == answer.text and '"gpt-5"' in call.messages[0]["content"]
+    assert len(session.tree.nodes) == len(session.taped()) == 1  # the policy's own
+
+
+def test_its_failures_are_the_agents_to_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPT_KEY", "theirs")
+    assert asked("/v1/chat/completions", {"model": "gpt-busy"}, {})[0].status_code == 429
+    answer, _, session = asked("/v1/chat/completions", {"model": "broken"}, {})
+    assert answer.status_code == 502 and "none.example" in answer.json()["error"]["message"]
+    assert not session.others
+
+
+def test_a_missing_key_and_a_pattern_without_url_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("GPT_KEY", raising=False)
+    with pytest.raises(UserError, match=r"actor.agent.models: gpt-\*: .* GPT_KEY is not set"):
+        OtherModels({"gpt-*": ModelServer(url="https://x", key="GPT_KEY")})
+    for value in ("{'gpt-*': }", "{'gpt-*': {key: A}}", "{'gpt-*': ftp://x}"):
+        with pytest.raises(UserError, match=r"actor\.agent\.models"):
+            load(None, [f"actor.agent.models={value}"])
+    config = load(None, ["actor.agent.models={'gpt-*': 'https://x/v1'}"])
+    assert config.actor.agent.models["gpt-*"].url == "https://x/v1"
