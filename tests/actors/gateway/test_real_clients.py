@@ -73,11 +73,15 @@ def run_client(command: str, tmp_path: Path) -> tuple[Trajectory, Calculator, Ac
     tasks = tmp_path / "tasks.jsonl"
     task = {"id": 1, "question": "What is 12 times 13?", "answer": 156, "seed": 3}
     tasks.write_text(json.dumps(task))
-    options = {"command": command, "tasks": str(tasks), "python": str(PYTHON)}
+    return played("agent", {"command": command, "tasks": str(tasks), "python": str(PYTHON)})
+
+
+def played(name: str, options: dict[str, Any]) -> tuple[Trajectory, Calculator, ActorMetrics]:
+    """Plays one attempt of an environment of agents with a policy that can calculate."""
     config = load(
         None,
         [
-            "env=agent",
+            f"env={name}",
             f"env.options={json.dumps(options)}",
             "env.memory_mib=4096",
             "algorithm=grpo",
@@ -124,21 +128,27 @@ def run_client(command: str, tmp_path: Path) -> tuple[Trajectory, Calculator, Ac
 def test_a_client_is_trained_on_exactly_what_the_engine_read(
     script: Path, conversations: int | None, rebased: int | None, tmp_path: Path
 ) -> None:
-    played, policy, metrics = run_client(f"python {script}", tmp_path)
-    assert played.reward == 1.0, read_tape(played.extra.tape)
+    made, policy, metrics = run_client(f"python {script}", tmp_path)
+    assert made.reward == 1.0, read_tape(made.extra.tape)
     trained = []
-    for sequence in played.conversations():
+    for sequence in made.conversations():
         ids = sequence.token_ids.tolist()
         for step, (start, end) in enumerate(sequence.step_spans.tolist()):
             assert policy.sampled[tuple(ids[start:end])] == ids[:start]
             trained += [tuple(ids[start:end])] if step >= sequence.extra.start else []
     assert len(trained) == len(set(trained)) > 0
     assert metrics.agent["calls"] == len(policy.sampled)  # nothing was sampled twice
-    assert conversations in (None, len(played.conversations()))
+    assert conversations in (None, len(made.conversations()))
     assert rebased in (None, metrics.agent["rebased"])
 
 
+def test_the_tools_of_an_mcp_server_are_called(tmp_path: Path) -> None:
+    made, policy, _ = run_client(f"{EXAMPLES}/mcp_agent.py:play", tmp_path)
+    assert made.reward == 1.0 and made.num_steps == len(policy.sampled) == 2
+    assert made.observations[1] == "156"
+
+
 def test_a_graph_plays_the_workshop_as_a_function(tmp_path: Path) -> None:
-    played, policy, _ = run_client(f"{EXAMPLES}/workshop_langgraph.py:play", tmp_path)
-    assert played.reward == 0.0 and played.num_steps == len(policy.sampled) >= 5
-    assert not played.extra.segments and "station 0 has" in played.observations[0]
+    made, policy, _ = run_client(f"{EXAMPLES}/workshop_langgraph.py:play", tmp_path)
+    assert made.reward == 0.0 and made.num_steps == len(policy.sampled) >= 5
+    assert not made.extra.segments and "station 0 has" in made.observations[0]
