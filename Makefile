@@ -82,11 +82,14 @@ test-envs: $(VENV)/.installed
 	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev,scienceworld,textworld,alfworld,webshop]"
 	R3L_FULL=1 $(BIN)/python -m pytest tests/envs tests/benchmarks/scienceworld -rs
 
-# Agents that other people wrote, in an interpreter of their own.
+# Agents that other people wrote, and verifiers, each in an interpreter of its own.
 test-agents: $(VENV)/.installed
 	test -x build/agents/bin/python || $(PYTHON) -m venv build/agents
 	build/agents/bin/pip install --quiet --requirement examples/agents/requirements.txt
-	$(BIN)/python -m pytest tests/actors/gateway tests/envs/agents -rs
+	test -x build/verifiers/bin/python || $(PYTHON) -m venv build/verifiers
+	build/verifiers/bin/pip install --quiet verifiers uv
+	echo $(CURDIR)/tests/envs/agents/tasksets > $$(build/verifiers/bin/python -c 'import site; print(site.getsitepackages()[0])')/r3l_tests.pth
+	$(BIN)/python -m pytest tests/actors/gateway tests/envs/agents tests/envs/adapters/test_openenv.py -rs
 
 # Loggers with their real packages, offline.
 test-extras: $(VENV)/.installed

@@ -61,7 +61,7 @@ class Agent:
             raise UserError(f"env agent: prompts: {error}") from None
         own = prompts or {}
         self.spec = EnvSpec(NAME, "", max_steps=256, max_response_tokens=1024, prompts=own)
-        self.starter, self.argv = starter_of(command, python)
+        self.starter, self.argv = self._starter(command, python)
         self.grader = starter_of_function("reward", reward, python) if reward else ()
         if workspace and not Path(workspace).expanduser().is_dir():
             raise UserError(f"env agent: workspace {workspace} is not a folder")
@@ -113,6 +113,9 @@ class Agent:
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder = None
+
+    def _starter(self, command: str, python: str) -> tuple[Argv, Argv]:
+        return starter_of(command, python)
 
     def _start(self, starter: Argv, argv: Argv, arguments: list[Any], more: dict[str, str]) -> None:
         self._stop()

@@ -98,14 +98,21 @@ def starter_of_function(option: str, target: str, python: str) -> Argv:
             f"env agent: {option} {target}: must be file.py:function, and the file must exist"
         )
     argv = (own, str(CALL_FUNCTION), f"{path}:{name}")
-    tried = _tried(f"{option} {target}", argv)
-    if tried.returncode:
-        lines = tried.stderr.strip().splitlines() or [f"exit code {tried.returncode}"]
-        raise UserError(f"env agent: {option} {target}: {lines[-1]} (with {own})")
+    ended = tried(f"{option} {target}", argv)
+    if ended.returncode:
+        raise UserError(f"env agent: {option} {target}: {last_error(ended)} (with {own})")
     return argv
 
 
-def _tried(what: str, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def last_error(ended: subprocess.CompletedProcess[str]) -> str:
+    """Returns the last line that a process wrote about its end."""
+    lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
+    return lines[-1]
+
+
+def tried(
+    what: str, argv: Sequence[str], limit_s: float = CHECK_S
+) -> subprocess.CompletedProcess[str]:
     """Runs a command without input. Raises UserError if it takes too long."""
     nothing, environment = subprocess.DEVNULL, child_environment({})
     try:
@@ -115,7 +122,7 @@ def _tried(what: str, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=CHECK_S,
+            timeout=limit_s,
             env=environment,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -135,7 +142,7 @@ def _check_imports(script: str, python: str) -> None:
     names += [n.module for n in tree.body if isinstance(n, ast.ImportFrom) and n.module]
     roots = sorted({name.partition(".")[0] for name in names})
     folder = os.path.dirname(os.path.abspath(script))
-    missing = _tried(script, [python, "-c", _MISSING, folder, *roots]).stdout.split()
+    missing = tried(script, [python, "-c", _MISSING, folder, *roots]).stdout.split()
     if missing:
         raise UserError(
             f"env agent: {script} imports {', '.join(missing)}, which {python} does not have; "

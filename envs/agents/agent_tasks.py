@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from envs.base import SPLITS, ListedTasks, Split, split_of
@@ -20,9 +21,8 @@ def read_tasks(file: str) -> ListedTasks:
         raise UserError("env agent: needs tasks, a file with one JSON object a line")
     path = Path(file).expanduser()
     remedy = "write one JSON object a line"
-    listed: dict[Split, list[Task]] = {split: [] for split in SPLITS}
+    listed: list[tuple[Split | None, Task]] = []
     seen: dict[str, int] = {}
-    split_given = False
     for number, line in numbered_lines(path, f"env agent: tasks {path}", remedy):
         where = f"env agent: tasks {path}, line {number}"
         task = _object(line, where)
@@ -32,20 +32,28 @@ def read_tasks(file: str) -> ListedTasks:
         if (name := str(name)) in seen:
             raise UserError(f"{where}: has the id {name!r} of line {seen[name]}; ids are unique")
         seen[name] = number
-        split = task.get("split", split_of(name))
-        if split not in SPLITS:
+        split = task.get("split")
+        if split not in (None, *SPLITS):
             raise UserError(f"{where}: split {split!r}: must be one of {', '.join(SPLITS)}")
-        split_given = split_given or "split" in task
         try:
-            listed[split].append(Task(name, NAME, number, {"task": task}))
+            listed.append((split, Task(name, NAME, number, {"task": task})))
         except RecordError as error:
             raise UserError(f"{where}: {error}") from None
-    if not split_given:
+    if not seen:
+        raise UserError(f"env agent: tasks {path} holds no task; {remedy}")
+    return split_tasks(listed)
+
+
+def split_tasks(tasks: Sequence[tuple[Split | None, Task]]) -> ListedTasks:
+    """Divides tasks by their split. If none has one, a tenth is for evaluation, as `read_tasks`
+    declares."""
+    listed: dict[Split, list[Task]] = {split: [] for split in SPLITS}
+    for split, task in tasks:
+        listed[split or split_of(task.task_id)].append(task)
+    if not any(split for split, _ in tasks):
         listed["train"] += listed.pop("warmup")
         every = listed["train"] + listed["eval"]
         listed = {"train": listed["train"] or every, "eval": listed["eval"] or every}
-    if not seen:
-        raise UserError(f"env agent: tasks {path} holds no task; {remedy}")
     return ListedTasks(listed)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from actors.gateway.parsers import reader_of
-from envs.agents.agent_tasks import NAME
 from envs.builtin.policy import builtin_policy, model_path
 from envs.preflight import FirstStep
 from launch.checks.draft import Draft
@@ -31,7 +30,7 @@ def check_model(draft: Draft) -> None:
 
 def check_agent(draft: Draft) -> None:
     """Refuses a chat template or a parser with which an agent's calls cannot be answered."""
-    if NAME in draft.config.env.names and not draft.options.dry_run:
+    if draft.config.env.has_agents and not draft.options.dry_run:
         reader_of(draft.chat, draft.config.actor.agent)
 
 
@@ -136,7 +135,7 @@ def foreign_world(config: RunConfig) -> str:
     if unknown is None:
         return ""
     small = f"r3l-learner warmup {' '.join(f'--env {n}' for n in config.env.names)} --out runs/warm"
-    remedy = f", or make a small one for it: {small}" if NAME not in config.env.names else ""
+    remedy = f", or make a small one for it: {small}" if not config.env.has_agents else ""
     return (
         f"env {unknown}: the shipped policy, which is trained if --model is left out, knows only "
         f"{', '.join(known)}; give a --model{remedy}"

@@ -22,7 +22,6 @@ from buffer.storage.store import Store
 from buffer.storage.store_path import store_path
 from buffer.tools import store_reads
 from buffer.tools.rewrite import put_group, rewritten
-from envs.agents.agent_tasks import NAME
 from envs.isolation.pool import environments_of_all
 from r3l import config as configuration
 from r3l.config import RunConfig
@@ -93,10 +92,10 @@ def regrade(
 ) -> Tally:
     """Writes a store to `out` with the rewards of `config.env`. Calls `say` with a line for every
     attempt left out. If it raises UserError, nothing has been written."""
-    if NAME in config.env.names:
+    if config.env.has_agents:
         raise UserError(
-            f"env {NAME}: cannot be regraded, because what an agent made in its folder is not "
-            "stored; play the tasks again"
+            f"env {config.env.title}: cannot be regraded, because what an agent made in its folder "
+            "is not stored; play the tasks again"
         )
     source = Store(folder, read_only=True)
     try:

@@ -1,0 +1,88 @@
+"""Plays tasks of a verifiers taskset, in an interpreter that has the package `verifiers`.
+
+    python verifiers_play.py CONFIG check    nothing but an error for what cannot be played
+    python verifiers_play.py CONFIG list     the tasks, as JSON, one a line
+
+`CONFIG` is verifiers' own environment config as JSON; its `taskset.id` names the taskset.
+envs.agents.call_function calls `play` for each attempt.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+from typing import Any, TextIO
+
+try:
+    import verifiers.v1 as vf
+except ImportError as error:
+    sys.exit(
+        f"{sys.executable} cannot import verifiers ({error}); pip install verifiers uv there, or "
+        "name another interpreter with the option python"
+    )
+
+
+def environment(config: dict[str, Any]) -> Any:
+    """Makes verifiers' environment. Seats that nothing else is set for are played by its harness
+    without tools of its own, `null`, in local processes."""
+    taskset = config["taskset"]["id"]
+    seats = vf.env_config_type(taskset, config.get("id", "")).model_fields.items()
+    own = vf.default_harness_id(taskset)
+    for name, field in seats:
+        if isinstance(field.default, vf.AgentConfig):
+            seat = {"runtime": {"type": "subprocess"}}
+            if field.default.harness is None:
+                seat["harness"] = {"id": "null" if own == "bash" else own}
+            config[name] = seat | config.get(name, {})
+    return vf.load_environment(vf.resolve_env_config(config))
+
+
+async def play(task: dict[str, Any]) -> dict[str, Any]:
+    """Plays one task against the gateway. Returns its reward."""
+    env, index = environment(task["config"]), task["index"]
+    (mine,) = itertools.islice(env.taskset, index, index + 1)
+    if mine.key != task["key"]:
+        sys.exit(f"task {index} is another one than when the tasks were listed")
+    client = vf.EvalClientConfig(
+        base_url=os.environ["OPENAI_BASE_URL"], api_key_var="OPENAI_API_KEY"
+    )
+    async with env.serving():
+        episode = await env.run_episode(mine, vf.ModelContext(model="policy", client=client))
+    errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+    if errors and not episode.ok:
+        sys.exit(f"{errors[0].type}: {' '.join(errors[0].message.split())}")
+    return result([trace for trace in episode.traces if trace.agent.trainable])
+
+
+def result(traces: list[Any]) -> dict[str, Any]:
+    """Returns the mean reward of the trained seats, and the first one's rewards and metrics."""
+    rewards = {name: each.value for name, each in traces[0].rewards.items() if each is not None}
+    reward = sum(trace.reward for trace in traces) / len(traces)
+    return {"reward": reward, "parts": traces[0].metrics | rewards}
+
+
+def listed(taskset: Any, lines: TextIO) -> None:
+    """Print the tasks."""
+    if not taskset.bounded:
+        sys.exit("this taskset has no end; bound it with an option of its own")
+    for index, task in enumerate(taskset):
+        print(json.dumps({"index": index, "key": task.key}), file=lines)
+    lines.flush()
+
+
+def main(config: str, action: str) -> None:
+    """Check or list. What a taskset prints goes to the standard error."""
+    lines = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    try:
+        env = environment(json.loads(config))
+        if action == "list":
+            listed(env.taskset, lines)
+    except Exception as error:
+        sys.exit(" ".join(str(error).split())[:300] or type(error).__name__)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,64 @@
+"""Tasksets of the package `verifiers`, which play themselves against the gateway."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from envs.agents.agent import Agent
+from envs.agents.agent_checks import CALL_FUNCTION, interpreter, last_error, tried
+from envs.agents.agent_process import Argv
+from envs.agents.agent_tasks import split_tasks
+from envs.base import Split, TaskSource
+from r3l.errors import UserError
+from r3l.records import Task
+
+PLAY = Path(__file__).with_name("verifiers_play.py")
+LIST_S = 600.0
+"""Limit for listing tasks; a taskset may download them."""
+
+
+class VerifiersTaskset(Agent):
+    """An installed taskset. `python`: the interpreter that has verifiers; `config`: further
+    settings of verifiers' environment, such as {taskset: {…}, agent: {harness: {id: bash}}}."""
+
+    def __init__(
+        self, member: str, *, python: str = "", config: dict[str, Any] | None = None
+    ) -> None:
+        _run(member, python, _config(member, config), "check")
+        super().__init__(command=member, python=python)
+        self.spec = replace(self.spec, name=f"verifiers:{member}")
+
+    @staticmethod
+    def task_source(member: str, **options: Any) -> TaskSource:  # type: ignore[override]
+        """Lists the taskset's tasks."""
+        python, config = options.get("python", ""), _config(member, options.get("config"))
+        tasks: list[tuple[Split | None, Task]] = []
+        for line in _run(member, python, config, "list").splitlines():
+            task = json.loads(line) | {"config": json.loads(config)}
+            name, seed = task["key"][:16], task["index"]
+            tasks.append((None, Task(name, f"verifiers:{member}", seed, {"task": task})))
+        if not tasks:
+            raise UserError(f"env verifiers:{member}: it has no tasks")
+        return split_tasks(tasks)
+
+    def _starter(self, command: str, python: str) -> tuple[Argv, Argv]:
+        return (interpreter(python), str(CALL_FUNCTION), f"{PLAY}:play"), ()
+
+
+def _config(member: str, config: dict[str, Any] | None) -> str:
+    given = config or {}
+    return json.dumps(given | {"taskset": given.get("taskset", {}) | {"id": member}})
+
+
+@cache
+def _run(member: str, python: str, config: str, action: str) -> str:
+    """Returns what verifiers prints. Raises UserError with the last line of its error."""
+    argv = [interpreter(python), str(PLAY), config, action]
+    ended = tried(f"verifiers:{member}", argv, LIST_S)
+    if ended.returncode:
+        raise UserError(f"env verifiers:{member}: {last_error(ended)}")
+    return ended.stdout
