@@ -27,6 +27,7 @@ from r3l.rollout.env_calls import read_reset, read_step
 from r3l.rollout.interfaces import EnvSpec
 from r3l.rollout.prompts import Prompts
 from r3l.settings import yaml_text
+from r3l.settings.environment import by_agent
 from r3l.text import printable
 
 NONSENSE = ("", "zzz", "<action>", "go go go " * 40, "ünï©ode 🔥\n\x00 {}[]()'\"\\")
@@ -260,8 +261,8 @@ def main(arguments: Sequence[str]) -> int:
             if not (option and equals):
                 raise UserError(f"{setting}: must be an option of the environment, NAME=VALUE")
             options[option] = yaml_text.parse(text, setting)
-        if name == "agent":
-            raise UserError("agent: use python -m actors.gateway.check_agent with its YAML file")
+        if by_agent(name):
+            raise UserError(f"{name}: use python -m actors.gateway.check_agent with its YAML file")
         check_env(name, options=options)
         demonstrates = hasattr(registry.make(name, **options), "demonstration")
     except (UserError, AssertionError) as error:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from actors.gateway.agent_attempt import NAME, AgentEnvironment, agents_served
+from actors.gateway.agent_attempt import AgentEnvironment, agents_served
 from actors.gateway.call_tree import Node
 from actors.gateway.parsers import ReplyReader, reader_of
 from actors.gateway.session import Session
@@ -143,7 +143,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     try:
         config = configuration.load(Path(arguments[0]), arguments[1:])
-        if config.env.names != (NAME,):
+        if len(config.env.names) > 1 or not config.env.has_agents:
             raise UserError(f"env {config.env.title}: is no agent; use python -m envs.testing")
         return asyncio.run(_print(config))
     except UserError as error:

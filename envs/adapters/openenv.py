@@ -113,10 +113,10 @@ class OpenEnv:
         try:
             answer = httpx.get(f"{self.url}/schema", timeout=10.0)
             return dict(answer.raise_for_status().json()["action"])
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
             raise UserError(
-                f"env {self.name}: no OpenEnv server answers ({error}); start it, and name it with "
-                "http:// and its port"
+                f"env {self.name}: no OpenEnv server answers at /schema; start it, and name it "
+                "with http:// and its port"
             ) from None
 
     def _action(self, response: str) -> dict[str, Any] | None:

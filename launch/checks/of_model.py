@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from actors.gateway.other_models import OtherModels
 from actors.gateway.parsers import reader_of
 from envs.builtin.policy import builtin_policy, model_path
 from envs.preflight import FirstStep
@@ -29,8 +30,10 @@ def check_model(draft: Draft) -> None:
 
 
 def check_agent(draft: Draft) -> None:
-    """Refuses a chat template or a parser with which an agent's calls cannot be answered."""
+    """Refuses a chat template or a parser with which an agent's calls cannot be answered, and
+    another model's server without its key."""
     if draft.config.env.has_agents and not draft.options.dry_run:
+        OtherModels(draft.config.actor.agent.models)
         reader_of(draft.chat, draft.config.actor.agent)
 
 
