@@ -1,4 +1,4 @@
-"""Tasksets of verifiers; tests/actors/gateway/test_verifiers.py plays real ones."""
+"""Tasksets of verifiers; test_verifiers_play.py plays real ones."""
 
 import json
 import sys
