@@ -46,7 +46,7 @@ SETTINGS = (
     "env.options.steps=1",
     "actor.max_response_tokens=8",
     "actor.max_model_len=512",
-    "learner.groups_per_step=2",
+    "learner.groups_per_step=8",
     "learner.tokens_per_micro_batch=64",
     "eval.tasks=0",
 )

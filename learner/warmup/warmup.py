@@ -34,7 +34,7 @@ from learner.warmup.lessons import Lesson
 from learner.warmup.own_conversations import message_lessons, shuffled
 from learner.warmup.recipe import RECORD, UNFINISHED, Recipe
 from r3l.errors import UserError
-from r3l.model_folder import check_model_folder, read_tokenizer
+from r3l.model_folder import CHECKSUMS, check_model_folder, read_tokenizer
 from r3l.process.command_line import echo
 from r3l.records import Bool, Int32, Task
 from r3l.rollout.chat import ChatFormat
@@ -113,6 +113,7 @@ def _begin(recipe: Recipe, out: Path) -> Path | None:
         raise UserError(f"--out {out}: holds another unfinished warm start; name a new folder")
     out.mkdir(parents=True, exist_ok=True)
     file.write_text(record, encoding="utf-8")
+    (out / CHECKSUMS).unlink(missing_ok=True)  # of a model that was in this folder
     return checkpoint.latest(out / CHECKPOINTS)
 
 
