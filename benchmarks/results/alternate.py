@@ -114,8 +114,7 @@ class Direct:
             self.source, self.explored, policy, self.config, teacher=self.teacher
         )
         self.explored += len(groups)
-        entropies = trainer.entropies_of(batch)
-        return rows_of(batch, self.config.algorithm.build(), entropies=entropies), groups
+        return rows_of(batch, self.config.algorithm.build()), groups
 
     def trained(self, version: int) -> None:
         """The batch was trained, which made `version`."""

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results.cells import BRIEF, CELLS, CUT_OFF, EASIEST, HINTED, LONG_ROW, Cell
+from benchmarks.results.cells import BRIEF, CELLS, EASIEST, HINTED, LONG_ROW, Cell
 from benchmarks.results.lines import digest
 from r3l import config as configuration
 from r3l.algorithms.algorithm import AlgorithmConfig
@@ -40,8 +40,6 @@ def _stored(label: str, *settings: str) -> Variant:
 
 STORED_TASKS = 128
 STORED = (f"env.train_tasks={STORED_TASKS}", "buffer.max_staleness=0", "buffer.lease_s=3600")
-_NO_RECALL = "algorithm.recall_count=0"
-_RANDOM = "benchmarks/results/random_ranking.py:RandomRanking"
 _REUSE = ("buffer.sampler.reuse=4", "buffer.sampler.replay_staleness=100")
 
 VARIANTS: dict[str, Variant] = {
@@ -89,9 +87,6 @@ VARIANTS: dict[str, Variant] = {
     "stored_grpo": _stored("GRPO", "algorithm=grpo"),
     "stored_r3l": _stored("R³L", "algorithm=r3l"),
     "r3l_recall": _stored("R³L with replay", "algorithm=r3l", "algorithm.recall_count=2"),
-    "ranked": Variant("truncated ranked by entropy", ("algorithm=r3", _NO_RECALL)),
-    "ranked_random": Variant("ranked at random", (f"algorithm={_RANDOM}", _NO_RECALL)),
-    "unranked": Variant("not ranked", ("algorithm=r3", _NO_RECALL, "algorithm.ranking=false")),
     "r3_no_context": _stored("R³ without reflection in context", "algorithm=r3"),
     "arpo": _stored("ARPO", "algorithm=arpo"),
     "replay_half": _stored(
@@ -264,7 +259,6 @@ EXPERIMENTS: dict[str, tuple[Part, ...]] = {
         Part(tuple(cell.name for cell in BRIEF), ("grpo", "r3l", "r3l_failures"), 3),
     ),
     "e3": (Part((_EASY, _HARD), _CONTROLS, 3),),
-    "e9": (Part(tuple(cell.name for cell in CUT_OFF), ("ranked", "ranked_random", "unranked"), 3),),
     "e10": (
         Part(tuple(cell.name for cell in HINTED), ("r3l", "grpo"), 3),
         Part((LONG_ROW.name,), ("r3l", "no_credit", "no_amplify", "sft_none", "grpo"), 6),

@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.idealised import WORLDS
-from benchmarks.results.cells import BASES, BRIEF, CELLS, CUT_OFF, EASIEST, TOLD, Cell
+from benchmarks.results.cells import BASES, BRIEF, CELLS, EASIEST, TOLD, Cell
 from benchmarks.results.experiments import ESTIMATORS, VARIANTS
 from benchmarks.results.statistics import UNITS, Ratio, Record, cost, ratio
 from r3l.algorithms.registry import REGISTRY
@@ -332,14 +332,6 @@ def numbers(
                 for unit in UNITS if runs and baseline else ():
                     known = ratio(runs, baseline, 0.5, unit)
                     found[f"{experiment} {cell} {variant} {unit}"] = shown(known)
-    for world in CUT_OFF:
-        if runs := [r for r in records if (r["experiment"], r["cell"]) == ("e9", world.name)]:
-            share = mean(run["curve"]["cut_off"][0] for run in runs)
-            found[f"e9 {world.name}"] = f"{share:.2f}"
-        plain = select(records, "e9", world.name, "unranked")
-        for variant in ("ranked", "ranked_random"):
-            if plain and (runs := select(records, "e9", world.name, variant)):
-                found[f"e9 {world.name} {variant}"] = shown(ratio(runs, plain, 0.5, "steps"))
     if {"r3l", "grpo"} <= scores.keys():
         gain = scores["r3l"] - scores["grpo"]
         found["e5 gain"] = f"a gain of {gain:.3f}" if gain > 0 else "no gain"

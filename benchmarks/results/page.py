@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import cells, tables, wall_clock
-from benchmarks.results.cells import BASES, CELLS, CUT_OFF, EASIEST, HINTED, TOLD
+from benchmarks.results.cells import BASES, CELLS, EASIEST, HINTED, TOLD
 from benchmarks.results.charts import grid, overview
 from benchmarks.results.experiments import (
     E0_TOKENS,
@@ -128,7 +128,6 @@ def _values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
         ),
         controls=tables.over_grpo(records, "e3", tables.variants_of("e3")),
         replayed=tables.final(tables.runs_of(records, "e6", REPLAYED)),
-        ranked=[tables.final(tables.runs_of(records, "e9", cell.name)) for cell in CUT_OFF],
         stopped=STEPS,
         offline_steps=OFFLINE_STEPS,
         offline=tables.offline(offline),

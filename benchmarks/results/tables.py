@@ -28,7 +28,7 @@ from benchmarks.results.findings import (
 from benchmarks.results.statistics import UNITS, Record, ceiling, cost, gained, ratio, smooth
 
 FINAL = ("success", "steps", "attempts")
-ALONE_AT_FIRST = ("grpo", "r3l", "unranked")
+ALONE_AT_FIRST = ("grpo", "r3l")
 """Variants whose first attempts see nothing that is stored."""
 LABELS = {name: variant.label for name, variant in VARIANTS.items()}
 

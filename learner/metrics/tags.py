@@ -137,7 +137,7 @@ LEARNER = (
     ("forward_s", "s", "of the step's forward passes and losses (on CPUs)"),
     ("backward_s", "s", "of the step's backward passes (on CPUs)"),
     ("update_s", "s", "of the optimizer (on CPUs)"),
-    ("pack_s", "s", "rows made of groups, with the entropies that rank them"),
+    ("pack_s", "s", "rows made of groups"),
     ("wait_s", "s", "waited for a batch"),
     ("idle_share", "share", "of the time of a wait and a step, waiting for a batch"),
     ("skipped_steps", "steps", "discarded because loss or gradient was not finite, so far"),

@@ -10,7 +10,7 @@ share, so the loss of a step does not depend on how it is cut.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from buffer.storage.rows import TrainedAttempt
 from learner.step import prefix_forest
 from learner.step.attention import Pack
 from r3l.algorithms import credit
-from r3l.algorithms.algorithm import Algorithm, Float64, ReplayContext
+from r3l.algorithms.algorithm import Algorithm, ReplayContext
 from r3l.algorithms.credit import Normalize
 from r3l.errors import UserError
 from r3l.records import AuxSample, Bool, Float32, Group, Int32, Recalled, Trajectory
@@ -114,7 +114,6 @@ def rows_of(
     algorithm: Algorithm,
     weights: Sequence[float] = (),
     recalled: Sequence[Recalled] = (),
-    entropies: Mapping[int, Mapping[int, Float64]] | None = None,
     replayed: Container[str] = (),
     version: int | None = None,
 ) -> list[Row]:
@@ -122,9 +121,8 @@ def rows_of(
     the mean.
 
     `weights`: importance weight w_g of each group (buffer.Draw.weights), by default 1. `recalled`:
-    stored attempts that join the groups. `entropies`: token entropies of the attempts in
-    `ranked_rows`, keyed by group and attempt. `replayed`: ids of the groups that were already
-    trained. `version`: version of the learner's weights. With the terms of r3l.algorithms.losses
+    stored attempts that join the groups. `replayed`: ids of the groups that were already trained.
+    `version`: version of the learner's weights. With the terms of r3l.algorithms.losses
     and c from r3l.algorithms.credit.token_weights the loss of the step is
 
         Σ_g w_g [ Σ_{i in g, kept} c_i Σ_t term_it + λ Σ_{j in g, auxiliary} c_j Σ_t −log π(y_jt) ]
@@ -139,9 +137,8 @@ def rows_of(
     for number, group in enumerate(groups):
         weight = weights[number] if weights else 1.0
         joined = [each for each in recalled if each.into == group.group_id]
-        ranked = (entropies or {}).get(number)
         replay = context if group.group_id in replayed else None
-        policy += _policy_rows(group, algorithm, weight, joined, ranked, replay, version)
+        policy += _policy_rows(group, algorithm, weight, joined, replay, version)
         if algorithm.sft_weight:
             samples = [sample for result in group.results for sample in result.aux]
             samples += algorithm.extra(group) if algorithm.extra else ()
@@ -179,30 +176,11 @@ def _baseline(groups: Sequence[Group], replayed: Container[str]) -> float:
     return float(np.median(means or [group.rewards.mean() for group in whole] or [0.0]))
 
 
-def ranked_rows(
-    groups: Sequence[Group], algorithm: Algorithm
-) -> tuple[list[Row], list[tuple[int, int]]]:
-    """Returns the attempts that the algorithm ranks by token entropy: their rows, with all response
-    tokens in the mask, and their positions (group, trajectory)."""
-    rows, places = list[Row](), list[tuple[int, int]]()
-    if algorithm.ranking is None:
-        return rows, places
-    for number, group in enumerate(groups):
-        trajectories = group.trajectories
-        if not trajectories:
-            continue
-        for i in np.flatnonzero(algorithm.ranking.needs(group.rewards, trajectories)):
-            rows.append(_attempt_row(trajectories[i], trajectories[i].response_mask))
-            places.append((number, int(i)))
-    return rows, places
-
-
 def _policy_rows(
     group: Group,
     algorithm: Algorithm,
     weight: float,
     recalled: Sequence[Recalled],
-    entropies: Mapping[int, Float64] | None,
     replay: ReplayContext | None,
     version: int | None,
 ) -> list[_Counted]:
@@ -216,9 +194,7 @@ def _policy_rows(
         return []
     rewards = [attempt.reward for attempt in trajectories]
     number = len(recalled)
-    advantages, keep = algorithm.advantages(
-        rewards, trajectories, recalled=number, entropies=entropies
-    )
+    advantages, keep = algorithm.advantages(rewards, trajectories, recalled=number)
     if replay is not None and algorithm.replay_rule is not None:
         advantages, keep = algorithm.replay_rule(np.array(rewards), advantages, replay)
     credits = algorithm.token_credit and algorithm.token_credit(advantages, trajectories)

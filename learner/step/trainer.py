@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,7 +41,6 @@ from learner.step.batch import (
     micro_batches,
     packing_shares,
     packing_sums,
-    ranked_rows,
     rows_of,
     trained_attempts,
 )
@@ -53,10 +51,9 @@ from learner.step.out_of_memory import is_out_of_memory, smaller_budget
 from learner.step.process_group import join_process_group
 from learner.step.tensor_file import Shape, Write, write_tensors
 from learner.watchdog import heartbeat
-from r3l.algorithms.algorithm import Algorithm, Float64
+from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.losses import TokenBatch, sft
 from r3l.errors import RestartNeeded, TrainingStopped
-from r3l.records import Group
 from r3l.settings.learner import LearnerConfig
 
 log = logging.getLogger(__name__)
@@ -179,7 +176,6 @@ class Trainer:
             self.algorithm,
             draw.weights,
             draw.recalled,
-            self.entropies_of(draw.groups),
             draw.replayed,
             draw.version,
         )
@@ -234,39 +230,6 @@ class Trainer:
         # Under ZeRO 3 a rank holds a share of each parameter.
         held = [getattr(p, "ds_tensor", p).detach() for p in self.module.parameters()]
         return sum(int((~(weights.abs() <= LARGEST)).sum()) for weights in held)
-
-    def entropies(self, rows: Sequence[Row]) -> list[Float64]:
-        """Computes the policy's entropy at every token in each row's mask, nats [tokens]. Each rank
-        computes a share and returns all. Rows must be distinct objects."""
-        if not rows:
-            return []
-        starts = np.cumsum([0, *(int(row.mask.sum()) for row in rows)])
-        place = {id(row): start for row, start in zip(rows, starts[:-1], strict=True)}
-        entropies = torch.zeros(int(starts[-1]), dtype=torch.float64, device=self.device)
-        shared = self.module.pack != "rows"
-        for part in micro_batches(rows, self.budget, self.world, shared=shared)[self.rank]:
-            self._begin_micro_batch("token entropies for the algorithm's ranking")
-            micro = collate(part, self.device)
-            with torch.no_grad():
-                inputs = (micro.nodes, micro.mask_BT, micro.temperatures_B)
-                _, entropy_BT = self.engine(*inputs)
-            for row, values_T, mask_T in zip(part, entropy_BT, micro.mask_BT, strict=False):
-                values = values_T[mask_T].double()
-                entropies[place[id(row)] : place[id(row)] + len(values)] = values
-        if self.world > 1:
-            torch.distributed.all_reduce(entropies)
-        return np.split(entropies.cpu().numpy(), starts[1:-1])
-
-    def entropies_of(self, groups: Sequence[Group]) -> dict[int, dict[int, Float64]]:
-        """Computes the token entropies of the attempts that the algorithm ranks by entropy, keyed
-        by the index of the group and of the attempt in it."""
-        if self.algorithm is None:
-            return {}
-        rows, places = ranked_rows(groups, self.algorithm)
-        by_group: dict[int, dict[int, Float64]] = {}
-        for (group, attempt), entropies in zip(places, self.entropies(rows), strict=True):
-            by_group.setdefault(group, {})[attempt] = entropies
-        return by_group
 
     def _accumulate(self, rows: Sequence[Row]) -> tuple[dict[str, float], int]:
         """Calls `_attempt` until memory suffices; returns its sums and the number of times the

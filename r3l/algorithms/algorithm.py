@@ -11,7 +11,7 @@ G: trajectories of one group. Importing this module does not import torch.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -101,16 +101,6 @@ ExtraSamples = Callable[[Group], Sequence[AuxSample]]
 """A whole group to supervised samples that are trained like its own auxiliary samples."""
 
 
-@dataclass(frozen=True)
-class EntropyRanking:
-    """Replaces rewards by a token-entropy ranking. `needs` selects the attempts whose entropies are
-    computed. `rewards` maps rewards [G] and those entropies to rewards [G]. Entropies are nats
-    [tokens], keyed by place in the group."""
-
-    needs: Selection
-    rewards: Callable[[Float64, Mapping[int, Float64]], Float64]
-
-
 def keep_all(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
     """Selection: keeps all trajectories."""
     return np.ones(len(rewards), dtype=np.bool_)
@@ -127,7 +117,7 @@ class Algorithm:
 
     Rewards of a group become advantages in this order:
       1. `selection` drops trajectories,
-      2. `ranking` and `shaping` change rewards,
+      2. `shaping` changes rewards,
       3. `estimator` turns them into advantages; in a group with recalled attempts
          (r3l.algorithms.recall) `mix_recalled` does 1 and 3, by default `estimator` on all,
       4. `replay_rule` changes the advantages of a replayed group,
@@ -148,7 +138,6 @@ class Algorithm:
     normalize: Normalize = "trajectory"
     selection: Selection = keep_all
     shaping: Shaping = unshaped
-    ranking: EntropyRanking | None = None
     mix_recalled: MixRecalled | None = None
     replay_rule: ReplayRule | None = None
     token_credit: TokenCredit | None = None
@@ -170,15 +159,10 @@ class Algorithm:
         return GroupPlan(self.exploration.base_slots, self.exploration.distilled_slots)
 
     def advantages(
-        self,
-        rewards: npt.ArrayLike,
-        trajectories: Sequence[Trajectory],
-        *,
-        recalled: int = 0,
-        entropies: Mapping[int, Float64] | None = None,
+        self, rewards: npt.ArrayLike, trajectories: Sequence[Trajectory], *, recalled: int = 0
     ) -> tuple[Float64, Bool]:
         """Returns (advantages float64 [G], keep bool [G]) of one whole group. Its last `recalled`
-        attempts were recalled. `entropies`: as in EntropyRanking.
+        attempts were recalled.
 
         A dropped trajectory (keep False) has advantage 0, is not trained on and does not count in
         any mean. A kept trajectory counts even if its advantage is 0. `rewards` [G] are usually the
@@ -188,8 +172,6 @@ class Algorithm:
         if len(values) != len(trajectories):
             raise ValueError(f"{len(values)} rewards for {len(trajectories)} trajectories")
         keep = self.selection(values, trajectories)
-        if self.ranking is not None and entropies:
-            values = self.ranking.rewards(values, entropies)
         shaped = self.shaping(values, trajectories)
         if recalled:
             return self._mixed(shaped, np.arange(len(values)) >= len(values) - recalled)

@@ -15,7 +15,6 @@ from learner.step.batch import (
     check_tokens,
     collate,
     micro_batches,
-    ranked_rows,
     rows_of,
     trained_attempts,
     weight_metrics,
@@ -228,23 +227,6 @@ def test_recalled_attempts_join_the_group_they_were_recalled_into() -> None:
     # mean 1/3, std √2/3, α = 2
     assert [r.advantage for r in rows] == pytest.approx([-0.35355, -0.35355, 0.70711], abs=1e-5)
     assert [r.weight * r.mask.sum() for r in rows] == pytest.approx([1 / 5] * 3)
-
-
-def test_the_ranking_asks_for_truncated_attempts_and_uses_their_entropies() -> None:
-    group = explore_group((0.0, 0.0, 0.0), ())
-    cut = [
-        replace(r, trajectory=replace(r.trajectory, finish="step_limit"))
-        for r in group.results[:2]
-        if r.trajectory
-    ]
-    group = replace(group, results=(*cut, group.results[2]))
-    algorithm = R3Config(kl_coef=0.0).build()
-    rows, places = ranked_rows([explore_group((1.0, 0.0), ()), group], algorithm)
-    assert places == [(1, 0), (1, 1)] and [r.mask.sum() for r in rows] == [16, 16]
-    assert ranked_rows([group], R3LConfig(group_size=4).build()) == ([], [])
-    entropies = {0: {0: np.array([1.0, 1.0]), 1: np.array([3.0, -2.0])}}
-    rows = rows_of([group], algorithm, entropies=entropies)  # rewards 0, 0.5, 0
-    assert [r.advantage for r in rows] == pytest.approx([-0.7071, 1.4142, -0.7071], abs=1e-3)
 
 
 def test_a_recalled_token_beyond_the_vocabulary_is_refused() -> None:

@@ -133,27 +133,6 @@ def test_a_group_of_weight_two_counts_twice_and_one_of_weight_zero_not_at_all(
         assert got[key] == pytest.approx(want[key], rel=1e-5), key
 
 
-def test_the_entropies_of_rows_are_those_of_the_model_at_their_trained_tokens(
-    model_folder: Path,
-) -> None:
-    from transformers import AutoModelForCausalLM
-
-    config = load(None, ["algorithm=raft", "learner.tokens_per_micro_batch=64"])
-    groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
-    rows = rows_of(groups, config.algorithm.build())
-    trainer = Trainer(model_folder, config.learner, config.algorithm.build())
-    got = trainer.entropies(rows)
-    model = AutoModelForCausalLM.from_pretrained(model_folder)
-    assert trainer.entropies([]) == [] and len(got) == len(rows) > 3
-    for row, values in zip(rows, got, strict=True):
-        ids = torch.as_tensor(row.token_ids, dtype=torch.int64)
-        with torch.no_grad():
-            logprobs = model(ids[None]).logits[0].log_softmax(-1)
-        entropy = -(logprobs.exp() * logprobs).sum(-1)
-        want = [float(entropy[t - 1]) for t in range(len(ids)) if row.mask[t]]
-        assert values == pytest.approx(want, abs=1e-5)
-
-
 def test_products_in_bfloat16_learn_alike_and_from_an_equal_reference(model_folder: Path) -> None:
     groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
     found = {}
