@@ -62,7 +62,7 @@ soak: $(VENV)/.installed
 
 # Ten minutes in which actors are killed.
 soak-actors: $(VENV)/.installed
-	R3L_SOAK_MINUTES=10 $(BIN)/python -m pytest -s tests/system/test_actor_soak.py
+	R3L_SOAK_MINUTES=10 $(BIN)/python -m pytest -s tests/system/test_actor_soak.py tests/system/test_continued.py
 
 # Every part of a run is killed and stopped, its disk filled, its link cut; needs root. CHAOS='--minutes 10 --seed 1'
 chaos: $(VENV)/.installed
