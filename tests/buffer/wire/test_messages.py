@@ -72,8 +72,8 @@ def test_a_request_has_one_record_of_its_operation_and_nothing_else():
     for frames in ([], [header], [header, record, record], [header, b"junk"]):
         with pytest.raises(RecordError):
             read(frames)
-    other = codec.encode(operations.LimitStaleness(1))
-    with pytest.raises(RecordError, match="LimitStaleness"):
+    other = codec.encode(operations.SetVersion(1))
+    with pytest.raises(RecordError, match="SetVersion"):
         read([header, other])
 
 
