@@ -82,8 +82,7 @@ class BufferRequests:
             raise EngineSick(str(error), cause=error.cause) from error
         except (BufferUnavailable, LimitExceeded, RecordError, StoreError, TimeoutError) as error:
             self.metrics.partial["refused"] += 1
-            log.warning("%s: the progress of %s %d was not put: %s", group_id, result.role,
-                        result.slot, error)  # fmt: skip
+            log.debug("%s: progress was not put: %r", group_id, error)  # counted; it comes often
 
     async def renew(self, group_ids: Sequence[str]) -> Sequence[str]:
         """Renew leases and report the metrics. Returns the groups whose leases were lost.

@@ -78,7 +78,6 @@ def job_of(folder: Path) -> Job:
         f"env.options={json.dumps(options)}",
         "algorithm={name: grpo, group_size: 2}",
         "actor.concurrent_requests=4",
-        "actor.progress_s=0",
         lease_s=4,
     )
 
