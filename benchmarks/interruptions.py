@@ -199,7 +199,7 @@ def table(turns: list[dict[str, Any]], step_s: list[float]) -> Iterator[str]:
 @click.command()
 @click.option("--turns", type=click.IntRange(min=1), default=20, show_default=True)
 @click.option("--sleep-s", default=15.0, show_default=True, help="of each micro-batch")
-@click.option("--span-s", default=90.0, show_default=True, help="a moment after the first step's")
+@click.option("--span-s", default=180.0, show_default=True, help="a moment after the first step's")
 @click.option("--seed", default=0, show_default=True)
 def main(turns: int, sleep_s: float, span_s: float, seed: int) -> None:
     """Stop a run so often, and print the table."""
