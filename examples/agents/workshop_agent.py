@@ -35,7 +35,7 @@ def play(task):
 def ask(messages):
     """Asks for the next reply."""
     url = urlsplit(os.environ["OPENAI_BASE_URL"])
-    server = http.client.HTTPConnection(url.hostname, url.port, timeout=120)
+    server = http.client.HTTPConnection(url.hostname, url.port, timeout=600)
     headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
     body = json.dumps({"model": "policy", "messages": messages})
     server.request("POST", url.path + "/chat/completions", body, headers)
