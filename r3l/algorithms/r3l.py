@@ -82,7 +82,9 @@ class R3LConfig(RatioCorrectedConfig):
         True, description="decode reflections under their JSON schema"
     )
     outcome_first: bool = Field(
-        False, description="reflections under their schema begin with the outcome"
+        False,
+        description="reflections under their schema begin with the outcome; a warm start teaches "
+        "the other order",
     )
     normalize: Normalize = Field("trajectory", description=NORMALIZE)
     clipped: bool = Field(
