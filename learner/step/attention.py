@@ -15,8 +15,10 @@ Axes: N nodes, B rows, T positions, H heads, E head size; nodes as in learner.st
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -56,22 +58,24 @@ def tree_attention(
     value_1HNE: Tensor,
     attention_mask: None,
     *,
-    paths_BT: Tensor,
-    homes_N: Tensor,
+    rectangles: Sequence[Tensor],
+    places_N: Tensor,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Computes causal attention of every node to its ancestors, [1, N, H, E]. transformers calls it
     once in every layer."""
 
-    def rows(nodes_1HNE: Tensor) -> Tensor:
+    def rows(nodes_1HNE: Tensor, paths_BT: Tensor) -> Tensor:
         nodes_NHE = nodes_1HNE.transpose(1, 2)[0]
         rows_BTHE = nodes_NHE.index_select(0, paths_BT.flatten()).unflatten(0, paths_BT.shape)
         return rows_BTHE.transpose(1, 2)
 
-    out_BTHE, _ = sdpa_attention_forward(
-        module, rows(query_1HNE), rows(key_1HNE), rows(value_1HNE), None, **options
-    )
-    return out_BTHE.flatten(0, 1).index_select(0, homes_N)[None], None
+    outs = []
+    for paths_BT in rectangles:
+        laid_out = (rows(each, paths_BT) for each in (query_1HNE, key_1HNE, value_1HNE))
+        out_BTHE, _ = sdpa_attention_forward(module, *laid_out, None, **options)
+        outs.append(out_BTHE.flatten(0, 1))
+    return torch.cat(outs).index_select(0, places_N)[None], None
 
 
 def _obstacle(lm: Any) -> str:

@@ -80,7 +80,8 @@ class Nodes:
     """The forest of a micro-batch (learner.step.prefix_forest) and the paths of its rows, int64.
 
     `paths_BT[b, t]` is the node of token t of row b (0 in the padding), `homes_N[n]` one index
-    b·T + t with `paths_BT[b, t] == n`.
+    b·T + t with `paths_BT[b, t] == n`. `rectangles` and `places_N` are the same for attention,
+    with less padding (learner.step.prefix_forest.lay_out).
     """
 
     token_ids_N: Tensor
@@ -88,6 +89,8 @@ class Nodes:
     parents_N: Tensor
     homes_N: Tensor
     paths_BT: Tensor
+    rectangles: tuple[Tensor, ...]
+    places_N: Tensor
 
 
 @dataclass(frozen=True)
@@ -399,6 +402,7 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
             fresh[i, :length] = row.fresh[:length]
         homes[path] = i * shape[1] + np.arange(length)
 
+    rectangles, places = prefix_forest.lay_out(forest.paths, len(forest.token_ids))
     advantages_BT = None
     if any(row.token_advantages is not None for row in rows):
         advantages_BT = np.zeros(shape, np.float32)
@@ -416,6 +420,8 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
             parents_N=tensor(forest.parents),
             homes_N=tensor(homes),
             paths_BT=tensor(paths),
+            rectangles=tuple(tensor(each) for each in rectangles),
+            places_N=tensor(places),
         ),
         mask_BT=tensor(mask),
         old_logprobs_BT=tensor(old),

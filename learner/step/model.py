@@ -82,8 +82,8 @@ class PolicyModule(nn.Module):
             input_ids=nodes.token_ids_N[None],
             position_ids=nodes.positions_N[None],
             use_cache=False,
-            paths_BT=nodes.paths_BT,
-            homes_N=nodes.homes_N,
+            rectangles=nodes.rectangles,
+            places_N=nodes.places_N,
         ).last_hidden_state
         return hidden_1ND[0, wanted_K]
 

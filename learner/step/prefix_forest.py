@@ -21,6 +21,8 @@ import numpy.typing as npt
 from r3l.records import Int32
 
 Int64 = npt.NDArray[np.int64]
+SIMILAR = 0.75
+"""Shortest row of a rectangle, as a share of its longest."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,25 @@ def plant(sequences: Sequence[Int32]) -> Forest:
         paths[row] = before = path
         count += len(fresh)
     return Forest(token_ids, positions, parents, tuple(paths))
+
+
+def lay_out(paths: Sequence[Int64], nodes: int) -> tuple[list[Int64], Int64]:
+    """Lays paths out as rectangles [rows, positions], padded with node 0. Returns them, and for
+    every node one of its places in the rectangles, counted one after the other. A rectangle has
+    rows of similar length, because attention on padding would cost as much as on tokens."""
+    rectangles: list[list[Int64]] = []
+    for path in sorted(paths, key=len, reverse=True):
+        if not rectangles or len(path) < SIMILAR * len(rectangles[-1][0]):
+            rectangles.append([])
+        rectangles[-1].append(path)
+    padded, places, begun = list[Int64](), np.zeros(nodes, np.int64), 0
+    for rows in rectangles:
+        padded.append(np.zeros((len(rows), len(rows[0])), np.int64))
+        for i, path in enumerate(rows):
+            padded[-1][i, : len(path)] = path
+            places[path] = begun + i * len(rows[0]) + np.arange(len(path))
+        begun += padded[-1].size
+    return padded, places
 
 
 def _overlap(first: Int32, second: Int32) -> int:

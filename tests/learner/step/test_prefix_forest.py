@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,3 +39,15 @@ def test_a_cut_keeps_the_budget_and_no_other_cut_has_fewer_nodes(rows, budget):
             other = [range(a, b) for a, b in itertools.pairwise(edges)]
             if all(size(span) <= budget or len(span) == 1 for span in other):
                 assert sum(map(size, spans)) <= sum(map(size, other))
+
+
+@given(families())
+def test_rectangles_hold_every_row_and_rows_of_similar_length(rows):
+    forest = prefix_forest.plant(rows)
+    rectangles, places = prefix_forest.lay_out(forest.paths, len(forest.token_ids))
+    laid_out = np.concatenate([each.ravel() for each in rectangles])
+    assert laid_out[places].tolist() == list(range(len(forest.token_ids)))
+    found = sorted(tuple(np.trim_zeros(row[1:], "b")) for each in rectangles for row in each)
+    assert found == sorted(tuple(np.trim_zeros(path[1:], "b")) for path in forest.paths)
+    for narrower, wider in itertools.pairwise(reversed(rectangles)):
+        assert narrower.shape[1] < prefix_forest.SIMILAR * wider.shape[1]
