@@ -1,8 +1,9 @@
 """Computes attention over a forest, in which every node sees only itself and its ancestors.
 
-Queries, keys and values are laid out as rows again, the model's own causal attention runs on them,
-and each node takes its result from one of its rows. It is registered through the public attention
-interface of transformers, needs no mask and runs on any device.
+Queries, keys and values are laid out as rows again, in rectangles of rows of similar length. The
+model's own causal attention runs on them, and each node takes its result from one of its rows. It
+is registered through the public attention interface of transformers, needs no mask and runs on any
+device.
 
 Laying out rows takes time, which pays from about 5 % shared tokens on. Compared with rows, a step
 as a tree takes 9 % longer without shared tokens, 10 % less time with 9 % of them and 30 % less with
