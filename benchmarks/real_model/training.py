@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
@@ -48,16 +49,15 @@ def train(model: Path, variant: str, seed: int, folder: Path) -> dict[str, Any]:
         command += ["--config", str(SETTINGS), f"model={model}", f"seed={seed}"]
         command += VARIANTS[variant]
     folder.parent.mkdir(parents=True, exist_ok=True)
-    spent = [(0, 0.0), *_spent(folder)]  # by an earlier start of the same run
     with folder.with_suffix(".log").open("ab") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+        known = 0
         while process.poll() is None:
             time.sleep(0.5)
-            parts = usage(process.pid)[0]
-            cpu, steps = sum(parts.values()), len(RunFolder(folder).history().steps)
-            if cpu and steps > (_spent(folder) or spent)[-1][0]:
-                total, apart = round(spent[-1][1] + cpu, 1), parts if len(spent) == 1 else {}
-                json_lines.append(folder / CPU, {"steps": steps, "cpu": total, "parts": apart})
+            parts, steps = usage(process.pid)[0], len(RunFolder(folder).history().steps)
+            if parts and steps > known:
+                json_lines.append(folder / CPU, {"steps": steps, "parts": parts})
+                known = steps
     if process.returncode:
         raise UserError(f"{folder}: r3l-launch ended with {process.returncode}; see its log")
     return line_of(folder) | {"rows": computed_tokens(folder)}
@@ -65,25 +65,37 @@ def train(model: Path, variant: str, seed: int, folder: Path) -> dict[str, Any]:
 
 def line_of(folder: Path) -> dict[str, Any]:
     """What a line keeps of a finished run: its curve by step, its evaluations, means of MEANS."""
-    history, cpu = RunFolder(folder).history(), dict(_spent(folder))
+    history, spent = RunFolder(folder).history(), cpu_seconds(folder)
     steps = [step.metrics for step in history.steps]
     trained = [step["learner/tokens_per_s"] * step["learner/step_s"] for step in steps]
     curve = {
         "tokens": list(accumulate(step["group/generated_tokens"] for step in steps)),
         "trained": [round(tokens) for tokens in accumulate(trained)],
-        "cpu": [cpu.get(number) for number in range(1, len(steps) + 1)],
+        "cpu": [_total(spent.get(number)) for number in range(1, len(steps) + 1)],
         "success_base": [step.get("group/success_base") for step in steps],
     }
-    parts = json_lines.read(folder / CPU, lambda line: line.get("parts", {})).values
     means = {tag: [step[tag] for step in steps if tag in step] for tag in MEANS}
     return {
         "evaluations": [[one.step, one.success] for one in history.evaluations],
         "curve": curve,
-        "parts": {part: round(seconds, 1) for part, seconds in parts[-1].items()} if parts else {},
+        "parts": {part: round(each, 1) for part, each in spent.get(len(steps), {}).items()},
         "means": {tag: round(fmean(values), 4) for tag, values in means.items() if values},
     }
 
 
-def _spent(folder: Path) -> list[tuple[int, float]]:
-    """Steps made and CPU seconds used by then."""
-    return json_lines.read(folder / CPU, lambda line: (line["steps"], line["cpu"])).values
+def cpu_seconds(folder: Path) -> dict[int, dict[str, float]]:
+    """CPU seconds of each part of a run, by how many steps had ended. A part whose process was
+    started again counts from there on in addition."""
+    lines = json_lines.read(folder / CPU, lambda line: (line["steps"], line["parts"])).values
+    total, before = defaultdict[str, float](float), dict[str, float]()
+    found = {}
+    for steps, parts in lines:
+        for part, seconds in parts.items():
+            last = before.get(part, 0.0)
+            total[part] += seconds - last if seconds >= last else seconds
+        before, found[steps] = parts, dict(total)
+    return found
+
+
+def _total(parts: dict[str, float] | None) -> float | None:
+    return None if parts is None else round(sum(parts.values()), 1)

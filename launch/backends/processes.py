@@ -20,7 +20,7 @@ from learner.exit_codes import STACKS
 from r3l.errors import UserError
 from r3l.files.run_folder import ProcessStatus, RunFolder
 from r3l.process.last_heartbeat import LastHeartbeat
-from r3l.process.memory import STEADY_MEMORY
+from r3l.process.memory import STEADY_MEMORY, oom_kills
 from r3l.process.run_keeper import Kept, end_in_order, tell_keeper
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,10 @@ OUTER_JOB = re.compile(
 """Environment variables of torchrun, DeepSpeed and MPI with a process's rank."""
 LONGEST_TMPDIR = 64  # bytes; a socket's path has at most 107, and vLLM adds 37
 STACKS_S = 2.0  # to write the stacks of many threads, or of a process that was swapped out
+OUT_OF_MEMORY = (
+    "killed, and this machine's memory ran out meanwhile; lower learner.tokens_per_micro_batch or "
+    "actor.engine.kv_cache_memory_bytes, or end other programs"
+)
 KILLED_S = 5.0  # timeout of a kill; a process that waits in the kernel takes longer
 
 
@@ -50,12 +54,14 @@ class Child(Kept):
     """One started command.
 
     `log_from`: offset of its output in its log file. `killed_for`: why the launcher killed it.
+    `oom_kills`: the kernel's count (r3l.process.memory) at its start.
     """
 
     log: Path
     process: subprocess.Popen[bytes]
     log_from: int = 0
     killed_for: str = ""
+    oom_kills: int = field(default_factory=oom_kills)
     _damage: str = ""
 
     @property
@@ -94,6 +100,8 @@ class Child(Kept):
         """Returns why it ended: `killed_for`, its own last message or its last exception, or ""."""
         if self.killed_for:
             return self.killed_for
+        if self.exit_code == -signal.SIGKILL and oom_kills() > self.oom_kills:
+            return OUT_OF_MEMORY
         lines = self._tail()
         for line in reversed(lines):
             if own := OWN.match(line):

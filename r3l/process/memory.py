@@ -54,6 +54,16 @@ def private_bytes() -> int:
     return (resident - shared) * mmap.PAGESIZE
 
 
+def oom_kills() -> int:
+    """Counts the processes that the kernel of this machine has killed for lack of memory; 0 if it
+    does not count them."""
+    with suppress(OSError):
+        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
 def free_memory(root: Path = CONTROL_GROUPS, membership: Path = Path("/proc/self/cgroup")) -> int:
     """Returns how many more bytes this process may allocate: on the machine, in its control group
     and in every group around that."""

@@ -80,11 +80,13 @@ def test_a_line_of_a_run_adds_up_its_steps(tmp_path: Path) -> None:
     lines = (EvalLine(0, before), StepLine(1, step), StepLine(2, step), EvalLine(2, after))
     for each in lines:
         json_lines.append(tmp_path / "progress.jsonl", to_json(each))
-    json_lines.append(tmp_path / training.CPU, {"steps": 2, "cpu": 9.5})
+    for steps, learner in ((1, 5.0), (2, 3.5)):  # the learner was started again
+        parts = {"learner": learner, "engine": float(steps)}
+        json_lines.append(tmp_path / training.CPU, {"steps": steps, "parts": parts})
     line = training.line_of(tmp_path)
     assert line["curve"]["tokens"] == [100, 200] and line["curve"]["trained"] == [100, 200]
-    assert line["curve"]["cpu"] == [None, 9.5] and line["evaluations"] == [[0, 0.1], [2, 0.3]]
-    assert page.after_start(line) == 0.3
+    assert line["curve"]["cpu"] == [6.0, 10.5] and line["evaluations"] == [[0, 0.1], [2, 0.3]]
+    assert page.after_start(line) == 0.3 and line["parts"] == {"learner": 8.5, "engine": 2.0}
 
 
 def test_the_page_is_that_of_the_lines() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from launch.backends import processes
 from launch.backends.processes import Children
 from r3l.process import run_keeper
 from tests.launch.fakes import said, until
@@ -192,6 +193,20 @@ def test_a_restarted_command_is_judged_by_its_own_output(tmp_path: Path) -> None
     until(lambda: second.exit_code is not None)
     assert first.last_lines(5)[0] == "ready once" and children.members == [second]
     assert second.last_lines(5) == ["again"] and said(second, "ready once") is None
+
+
+def test_a_child_killed_while_memory_ran_out_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children = Children(tmp_path)
+    child = children.start("c", [sys.executable, "-c", STUBBORN])
+    child.process.kill()
+    until(lambda: child.exit_code is not None)
+    monkeypatch.setattr(processes, "oom_kills", lambda: child.oom_kills)
+    assert child.reason() == ""
+    monkeypatch.setattr(processes, "oom_kills", lambda: child.oom_kills + 1)
+    assert "memory ran out" in child.reason()
+    children.stop()
 
 
 def test_the_place_of_an_outer_job_does_not_reach_a_child(

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from r3l.process.memory import STEADY_MEMORY, free_memory, private_bytes, return_freed_memory
+from r3l.process.memory import (
+    STEADY_MEMORY,
+    free_memory,
+    oom_kills,
+    private_bytes,
+    return_freed_memory,
+)
 
 LEAVE_HOLES = """
 import numpy as np
@@ -125,3 +131,8 @@ def test_free_memory_is_that_of_the_tightest_control_group(
     assert free_memory(tmp_path, membership) == 500_000
     (group / limit).write_text("max\n" if version == 2 else str((1 << 63) - 4096))
     assert free_memory(tmp_path, membership) > 1 << 20
+
+
+def test_the_kernel_counts_the_processes_that_it_killed() -> None:
+    counted = [x for x in Path("/proc/vmstat").read_text().splitlines() if "oom_kill " in x]
+    assert oom_kills() == (int(counted[0].split()[1]) if counted else 0)
