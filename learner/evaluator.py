@@ -75,14 +75,27 @@ class Evaluator:
                 self.client.add_tasks(message, purpose="eval", tag=tag, min_version=version)
             self.pending[tag] = version
 
-    def take_up(self, reported: Set[int], version: int) -> None:
+    def take_up(self, reported: Set[int], version: int, run: Path) -> None:
         """Resumes waiting for the evaluations, up to `version`, that an earlier learner requested
-        but did not report."""
-        for tag in self.client.stats().eval_progress if self.tasks else ():
+        but did not report.
+
+        Leaves out an unfinished evaluation of version 0 if `version` is newer: its other tasks
+        would be played with newer weights.
+        """
+        progress = self.client.stats().eval_progress if self.tasks else {}
+        for tag, (done, total) in progress.items():
             name, _, number = tag.partition("@")
             unreported = name == "eval" and number.isdigit() and int(number) not in reported
-            if unreported and int(number) <= version:
-                self.pending[tag] = int(number)
+            if not unreported or int(number) > version:
+                continue
+            if int(number) == 0 < version and done < total:
+                notice(
+                    f"evaluation at step 0: left out, the run was stopped at {done}/{total} of its "
+                    f"tasks and continues at step {version}"
+                )
+                shutil.rmtree(candidate_folder(run, 0), ignore_errors=True)
+                continue
+            self.pending[tag] = int(number)
 
     def collect(self) -> list[Evaluation]:
         """Returns the evaluations that have ended since the last call."""

@@ -40,6 +40,7 @@ from learner.metrics.group_metrics import (
 from learner.metrics.reporter import Reporter
 from learner.publisher import WeightPublisher
 from learner.ranks import WARN_AFTER_S, meet, share_draw, still_waiting
+from learner.step.tensor_file import drain
 from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import heartbeat
 from r3l.config import RunConfig
@@ -116,9 +117,9 @@ class Rank0:
         released = self.client.release_draws("learner")
         if rewound or released:
             log.info("at version %d: %d groups may be drawn again", version, rewound + released)
+        self.evaluator.take_up(self.reporter.evaluated, version, self.run)
         meet(self.trainer)
         self.publish(version)
-        self.evaluator.take_up(self.reporter.evaluated, version)
         if version == 0:
             self._start_evaluation(0)
         meet(self.trainer)
@@ -213,7 +214,8 @@ class Rank0:
         """Commits a trained batch, publishes the weights and reports.
 
         The first step is made while version 0 is evaluated. Its weights are published after the
-        evaluation, so that no task of it is played with them.
+        evaluation, so that no task of it is played with them. If the run is stopped before, they
+        are not published.
 
         Raises DrawExpired if the draw expired during the step. The ledger then lacks the step, and
         the learner must restart from its checkpoint.
@@ -250,7 +252,9 @@ class Rank0:
         if version == 1:
             self._wait_for_evaluations()
             meet(self.trainer)
-            if publishes:
+            if publishes and self.evaluator.pending:  # stopped; the other ranks gather
+                drain(self.trainer.published()[0])
+            elif publishes:
                 self.publish(version)
         meet(self.trainer)
 

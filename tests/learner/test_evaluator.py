@@ -106,6 +106,25 @@ def test_how_far_an_evaluation_is_is_said_while_the_learner_waits(
     assert capsys.readouterr().err == "r3l-notice: evaluation at step 3: 3/5\n"
 
 
+def test_an_unfinished_evaluation_of_version_0_is_not_taken_up_by_newer_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = {"eval@0": (3, 5), "eval@2": (0, 5), "eval@4": (0, 5)}
+    client: Any = SimpleNamespace(stats=lambda: SimpleNamespace(eval_progress=progress))
+
+    def taken_up(version: int) -> dict[str, int]:
+        evaluator = Evaluator(client, load(), tasks(5))
+        evaluator.take_up(set(), version, tmp_path)
+        return evaluator.pending
+
+    candidate_folder(tmp_path, 0).mkdir(parents=True)
+    assert taken_up(0) == {"eval@0": 0} and candidate_folder(tmp_path, 0).is_dir()
+    assert taken_up(2) == {"eval@2": 2} and not candidate_folder(tmp_path, 0).exists()
+    assert "evaluation at step 0: left out" in capsys.readouterr().err
+    progress["eval@0"] = (5, 5)  # all of it was played with version 0
+    assert taken_up(1) == {"eval@0": 0}
+
+
 NOTHING = BufferStats(
     train={"leased": 3, "expired": 12, "complete": 0},
     eval={"expired": 5},

@@ -187,6 +187,7 @@ def test_the_first_step_is_reported_at_once_and_published_after_the_evaluation_o
 ) -> None:
     def wait(stopped: object, waiting: object) -> list[Any]:
         calls.append(f"{len(reported(tmp_path))} reported, wait for {rank.evaluator.pending}")
+        rank.evaluator.pending = {}
         return []
 
     rank.evaluator.pending = {"eval@0": 0}
@@ -196,10 +197,25 @@ def test_the_first_step_is_reported_at_once_and_published_after_the_evaluation_o
     assert calls == ["commit 6 as 1", "1 reported, wait for {'eval@0': 0}", "publish 1"]
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_every_rank_meets_and_gathers_in_the_same_order(
-    rank: Rank0, monkeypatch: pytest.MonkeyPatch, version: int
+def test_the_first_step_is_not_published_if_the_run_stops_during_the_evaluation_of_version_0(
+    rank: Rank0, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(rank.evaluator, "collect", list)
+    rank.evaluator.pending = {"eval@0": 0}
+    rank.stop()
+    rank.finish_step(DRAW, 1, StepResult(True, dict(METRICS)))
+    assert calls == ["commit 6 as 1"]
+
+
+@pytest.mark.parametrize(("version", "stopped"), [(1, False), (1, True), (2, False)])
+def test_every_rank_meets_and_gathers_in_the_same_order(
+    rank: Rank0, monkeypatch: pytest.MonkeyPatch, version: int, stopped: bool
+) -> None:
+    monkeypatch.setattr(rank.evaluator, "collect", list)
+    monkeypatch.setattr(rank0, "drain", lambda _: done["rank 0"].append("gather"))
+    if stopped:
+        rank.evaluator.pending = {"eval@0": 0}
+        rank.stop()
     done: dict[str, list[str]] = {"rank 0": [], "follower": []}
     monkeypatch.setattr(rank0, "meet", lambda _: done["rank 0"].append("meet"))
     monkeypatch.setattr(rank, "publish", lambda _: done["rank 0"].append("gather") or {})
