@@ -12,9 +12,12 @@ NO_ACTION = "No action was found in the answer. Give one action between <action>
 def action_in(response: str) -> str | None:
     """Returns the last tagged action of a response, on one line. If there are no tags, a one-line
     response is the action itself. Otherwise None."""
+    text = text_in(response)
+    return None if text is None else " ".join(text.split())
+
+
+def text_in(response: str) -> str | None:
+    """Returns the same action with its own lines and spaces."""
     _, tagged, last = response.rpartition("<action>")
-    action = last.partition("</action>")[0] if tagged else response
-    lines = [line for line in action.splitlines() if line.strip()]
-    if len(lines) != 1 and not tagged:
-        return None
-    return " ".join(" ".join(lines).split()) or None
+    text = (last.partition("</action>")[0] if tagged else response).strip()
+    return (text or None) if tagged or len(text.splitlines()) == 1 else None

@@ -18,21 +18,26 @@ from typing import Any, Literal
 import httpx
 
 from envs import requirements
-from envs.adapters.action_tags import HOW_TO_ANSWER, NO_ACTION, action_in
+from envs.adapters.action_tags import HOW_TO_ANSWER, NO_ACTION, text_in
 from r3l.errors import EnvironmentFailed, UserError
 from r3l.rollout.interfaces import EnvSpec
 
-ANSWER_S = 50.0
 LARGEST = 32 << 20  # bytes of a message
 BY_TOOLS = ("Action", "CallToolAction", "ListToolsAction")
 """Schemas of servers whose actions are calls of the tools that they list."""
+FAULTS: dict[str, dict[str, str]] = {
+    "VALIDATION_ERROR": {},
+    "EXECUTION_ERROR": {"fault": "openenv_error"},
+}
+"""Codes of errors that answer an action, which the session survives, with the step's `info`."""
 
 
 class OpenEnv:
     """A session of the server at `url`. `prompt`: the system prompt; `reset`: further arguments of
     each reset; `max_steps`: step limit; `success_threshold`: total reward of a full success;
-    `sessions`: those that one of `env.workers` processes holds at the same time; `deterministic`:
-    as in EnvSpec."""
+    `sessions`: those that one of `env.workers` processes holds at the same time, which wait for
+    each other's calls; `timeout_s`: time limit of a call, less than env.step_s, so that a silent
+    server fails one attempt and not the worker; `deterministic`: as in EnvSpec."""
 
     def __init__(
         self,
@@ -42,10 +47,12 @@ class OpenEnv:
         reset: dict[str, Any] | None = None,
         max_steps: int = 50,
         success_threshold: float = 1.0,
-        sessions: int = 64,
+        sessions: int = 4,
+        timeout_s: float = 50.0,
         deterministic: Literal["exact", "canonical", "no"] = "exact",
     ) -> None:
         self.name, self.url, self.given = f"openenv:{url}", url.rstrip("/"), reset or {}
+        self.timeout_s = timeout_s
         self.library = requirements.package(self.name, "websockets", "openenv")
         self.socket: Any = None
         self.session = ExitStack()
@@ -77,13 +84,16 @@ class OpenEnv:
         return _text(data["observation"]), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Send an action. Replies with the server's sentence to one that it does not understand."""
+        """Send an action. Replies with the server's sentence to one that it does not understand,
+        or that its environment raised on."""
         chosen = self._action(action)
         if chosen is None:
             return NO_ACTION, 0.0, False, False, {}
-        data = self._ask("step", chosen)
+        data = self._ask("step", chosen, refusals=tuple(FAULTS))
         if "observation" not in data:
-            return f"That is not understood: {_text(data)}", 0.0, False, False, {}
+            info = FAULTS[data["code"]]
+            why = data["message"] if info else f"That is not understood: {_text(data)}"
+            return str(why), 0.0, False, False, dict(info)
         reward = float(data.get("reward") or 0.0)
         return _text(data["observation"]), reward, bool(data.get("done")), False, {}
 
@@ -92,21 +102,29 @@ class OpenEnv:
         self.socket = None
         self.session.close()
 
-    def _ask(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
-        """Returns the server's answer, or its complaint about an action. Raises
+    def _ask(
+        self, kind: str, data: dict[str, Any], refusals: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        """Returns the server's answer, or an error with a code of `refusals`. Raises
         EnvironmentFailed."""
         if self.socket is None:
             address = "ws" + self.url.removeprefix("http") + "/ws"
             client = import_module("websockets.sync.client")
             self.socket = self.session.enter_context(client.connect(address, max_size=LARGEST))
         self.socket.send(json.dumps({"type": kind, "data": data}))
-        answer = json.loads(self.socket.recv(timeout=ANSWER_S))
-        if answer["type"] == "error" and answer["data"].get("code") != "VALIDATION_ERROR":
+        try:
+            answer = json.loads(self.socket.recv(timeout=self.timeout_s))
+        except TimeoutError:
             self.close()
-            raise EnvironmentFailed(
-                f"{self.name}: {kind}: {answer['data'].get('message')}", cause="openenv_error"
-            )
+            why = f"no answer in {self.timeout_s:g} s (its option timeout_s)"
+            raise self._failed(kind, why) from None
+        if answer["type"] == "error" and answer["data"].get("code") not in refusals:
+            self.close()
+            raise self._failed(kind, answer["data"].get("message"))
         return dict(answer["data"])
+
+    def _failed(self, kind: str, why: str) -> EnvironmentFailed:
+        return EnvironmentFailed(f"{self.name}: {kind}: {why}", cause="openenv_error")
 
     def _schema(self) -> dict[str, Any]:
         """Returns the JSON schema of an action. Raises UserError if there is no OpenEnv server."""
@@ -120,7 +138,7 @@ class OpenEnv:
             ) from None
 
     def _action(self, response: str) -> dict[str, Any] | None:
-        text = action_in(response)
+        text = text_in(response)
         if text is None:
             return None
         try:

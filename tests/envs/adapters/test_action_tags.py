@@ -2,7 +2,7 @@
 
 import pytest
 
-from envs.adapters.action_tags import action_in
+from envs.adapters.action_tags import action_in, text_in
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,10 @@ from envs.adapters.action_tags import action_in
 )
 def test_the_last_tagged_action_counts_or_else_the_only_line(response, action):
     assert action_in(response) == action
+
+
+def test_the_text_of_an_action_keeps_its_lines():
+    code = "for n in range(2):\n    print(n)\n\nprint('a  b')"
+    assert text_in(f"I print.\n<action>\n{code}\n</action>") == code
+    assert text_in(" a  b\n") == "a  b"
+    assert text_in("a\nb") is text_in("<action> </action>") is text_in("") is None

@@ -50,8 +50,12 @@ class StandIn:
     def answer(self, kind: str, data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         if data.get("type") == "list_tools":
             return "observation", {"observation": {"tools": [TOOL]}, "reward": None}
+        if data.get("broken"):
+            return "error", {"message": "it is broken", "code": "EXECUTION_ERROR"}
         if kind == "reset":
             return "observation", {"observation": {"text": "Say red.", "left": []}, "done": False}
+        if data.get("word") == "silence":
+            time.sleep(2)
         said = data.get("word") or data.get("arguments", {}).get("word")
         if said == "crash":
             return "error", {"message": "it is broken", "code": "EXECUTION_ERROR"}
@@ -93,6 +97,15 @@ def test_an_action_with_one_field_is_its_text(serve: Any) -> None:
     assert made.asked[1] == {"type": "step", "data": {"word": "no"}}
 
 
+def test_an_action_of_several_lines_is_sent_as_it_is(serve: Any) -> None:
+    made, name = serve(WORD)
+    env = registry.make(name)
+    env.reset(seed=0)
+    env.step("I loop.\n<action>\nfor n in x:\n    print(n)\n</action>")
+    assert made.asked[-1]["data"] == {"word": "for n in x:\n    print(n)"}
+    env.close()
+
+
 REFUSED = '{"message": "Invalid message", "code": "VALIDATION_ERROR"}'
 
 
@@ -118,12 +131,29 @@ def test_a_number_is_sent_as_a_number(serve: Any) -> None:
     env.close()
 
 
-def test_a_broken_environment_fails_the_attempt_and_a_lost_session_is_replaced(serve: Any) -> None:
+def test_an_action_that_the_environment_raises_on_is_answered(serve: Any) -> None:
+    env = registry.make(serve(WORD)[1])
+    env.reset(seed=0)
+    broken = ("it is broken", 0.0, False, False, {"fault": "openenv_error"})
+    assert env.step("crash") == broken
+    assert env.step("red")[1:3] == (1.0, True)
+    env.close()
+
+
+def test_a_reset_that_fails_and_a_silent_server_fail_the_attempt(serve: Any) -> None:
+    env = registry.make(serve(WORD)[1], timeout_s=0.2)
+    with pytest.raises(EnvironmentFailed, match="reset: it is broken"):
+        env.reset(seed=0, options={"broken": True})
+    env.reset(seed=0)
+    with pytest.raises(EnvironmentFailed, match=r"step: no answer in .* timeout_s"):
+        env.step("silence")
+    assert env.reset(seed=0)[0] == "Say red."  # not the answer that came late
+    env.close()
+
+
+def test_a_lost_session_is_replaced(serve: Any) -> None:
     made, name = serve(WORD)
     env = registry.make(name)
-    env.reset(seed=0)
-    with pytest.raises(EnvironmentFailed, match="it is broken"):
-        env.step("crash")
     made.hang_up = True
     env.reset(seed=0)
     made.hang_up = False
@@ -153,8 +183,7 @@ def test_a_server_of_the_real_package_passes_the_checks_of_an_environment() -> N
             word = env.reset(seed=1)[0].removeprefix("Say ").removesuffix(".")
             assert word.isupper() and env.step("<action>x</action>")[0] == "no"
             assert env.step(f"<action>{word}</action>") == ("yes", 1.0, True, False, {})
-            with pytest.raises(EnvironmentFailed, match="it is broken"):
-                env.step("crash")
+            assert env.step("crash")[0] == "it is broken"
             env.close()
             check_env(f"openenv:{url}", options={"sessions": 1})
         finally:
