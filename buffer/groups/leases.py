@@ -21,6 +21,8 @@ from r3l.records import GroupPlan, Purpose, SlotResult
 
 RETRY_S = 0.25
 FULL_RETRY_S = 2.0
+SILENT_S = 10.0
+"""Seconds without a renewal after which an actor was perhaps killed; it renews every two."""
 
 
 def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | Wait:
@@ -28,7 +30,7 @@ def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | 
 
     While evaluation and training both have work, actors hold equally many groups of each: the
     evaluation ends soon, and generation for training continues. Before the first step the groups
-    of that step come first.
+    of that step come first, unless one of them was in vain.
     """
     check_name(args.actor, "actor")
     check_version(work, args.version)
@@ -39,7 +41,7 @@ def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | 
     if work.full:
         return Wait(f"the store is full: {work.full}; actors wait for space", FULL_RETRY_S)
     expire_overdue(work)
-    if work.index.progress.version and _count_held(work, "eval") <= _count_held(work, "train"):
+    if not _first_step(work) and _count_held(work, "eval") <= _count_held(work, "train"):
         row = _evaluation(work, args) or _training(work, args)
     else:
         row = _training(work, args)
@@ -130,8 +132,11 @@ def _lease(work: UnitOfWork, row: GroupRow) -> Lease:
 
 
 def _count_held(work: UnitOfWork, purpose: Purpose) -> int:
-    """Counts the unfinished groups of a purpose that are held by an actor."""
-    return len(work.index.unfinished(purpose)) - len(work.index.unheld(purpose))
+    """Counts the unfinished groups of a purpose whose actor renewed its lease in the last
+    SILENT_S."""
+    since = work.now + work.config.lease_s - SILENT_S
+    rows = work.index.unfinished(purpose)
+    return sum(row.has_holder and row.deadline >= since for row in rows)
 
 
 def _evaluation(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | None:
@@ -155,7 +160,7 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
     unheld = index.unheld("train")
     if not unheld and not index.tasks["train", ""]:
         return Wait(_why_no_task(work, args), RETRY_S)
-    if not index.progress.version and _count_held(work, "train") >= _first_groups(work):
+    if _first_step(work) and _count_held(work, "train") >= work.groups_per_step:
         return Wait("the first step: its groups are being generated", RETRY_S)
     ahead = _ahead(work) - len(unheld)  # those cannot be finished before they are taken over
     granted = admits(
@@ -170,10 +175,12 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
     return unheld[0] if unheld else next_in_cycle(work, args.plan)
 
 
-def _first_groups(work: UnitOfWork) -> int:
-    """Returns how many groups are generated at a time before the first step: as many as it takes,
-    and one more for each that was in vain. More would share the engines and delay the step."""
-    return work.groups_per_step + work.index.counts["group/train/expired"]
+def _first_step(work: UnitOfWork) -> bool:
+    """Whether only the groups of the first step are generated, as many at a time as it takes. More
+    would share the engines and delay the step. False after a group in vain: how many more the step
+    takes is then unknown, and the evaluation must not wait for all of them."""
+    index = work.index
+    return not index.progress.version and not index.counts["group/train/expired"]
 
 
 def _fresh_per_step(work: UnitOfWork) -> int:

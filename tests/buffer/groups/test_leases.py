@@ -77,10 +77,32 @@ def test_before_the_first_step_its_groups_come_first_and_alone(desk, tasks, done
     desk.add(tasks(9, "e"), "eval", "step-0")
     leases = [desk.lease() for _ in range(4)]  # two groups make a step
     assert [lease.purpose for lease in leases] == ["train", "train", "eval", "eval"]
-    desk.put(leases[0].group_id, SlotResult("base", 0, "failed", cause="env"))
-    assert [desk.lease().purpose for _ in range(3)] == ["train", "train", "eval"]  # one was in vain
     desk.put(leases[1].group_id, done())
     assert [desk.lease().purpose for _ in range(2)] == ["train", "eval"]
+
+
+def test_groups_in_vain_before_the_first_step_do_not_starve_the_evaluation(make_desk, tasks, done):
+    desk = make_desk(max_staleness=9)
+    desk.add(tasks(99))
+    desk.add(tasks(12, "e"), "eval", "step-0")
+    shares = []
+    for _ in range(4):  # an engine plays six groups at a time
+        leases = [desk.lease() for _ in range(6)]
+        shares.append([lease.purpose for lease in leases].count("eval"))
+        for lease in leases:
+            failed = SlotResult("base", 0, "failed", cause="env")
+            desk.put(lease.group_id, done() if lease.purpose == "eval" else failed)
+    assert shares == [4, 3, 3, 2]  # two groups make a step
+
+
+def test_before_the_first_step_the_groups_of_a_killed_actor_keep_no_other_waiting(make_desk, tasks):
+    desk = make_desk(lease_s=120.0)
+    desk.add(tasks(9))
+    assert [desk.lease("killed").purpose for _ in range(2)] == ["train"] * 2
+    assert isinstance(desk.lease("next"), Wait)
+    desk.now += 11
+    assert [desk.lease("next").purpose for _ in range(2)] == ["train"] * 2
+    assert desk.lease("next").reason.startswith("the first step")
 
 
 def test_evaluation_and_training_take_turns_and_neither_waits_for_the_other(desk, tasks, done):
