@@ -112,7 +112,9 @@ class AgentEnvironment:
         try:
             tape = self.replays.player(retry) if retry else _continuation(left, params)
             session.open(task, params, tape, retry.guidance if retry else "")
-            await guarded(lambda: self.env.reset(seed=task.seed, options=dict(task.options)))
+            secret = [server.key for server in self.settings.models.values()]
+            options = task.options | {"secret": secret}
+            await guarded(lambda: self.env.reset(seed=task.seed, options=options))
             outcome = await self._outcome()
             made, shown = await guarded(lambda: self._record(outcome, slot, retry))
             if retry and tape:

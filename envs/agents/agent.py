@@ -67,6 +67,7 @@ class Agent:
             raise UserError(f"env agent: workspace {workspace} is not a folder")
         self.workspace = workspace
         self.task: dict[str, Any] = {}
+        self.secret: list[str] = []
         self.folder: Path | None = None
         self.process: AgentProcess | None = None
 
@@ -78,9 +79,11 @@ class Agent:
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Ends the previous attempt's process and makes a new folder."""
+        """Ends the previous attempt's process and makes a new folder. `secret` of the options:
+        variables that no process of the attempt gets."""
         self.close()
-        self.task = dict((options or {}).get("task", {}))
+        given = options or {}
+        self.task, self.secret = dict(given.get("task", {})), given.get("secret", [])
         self.folder = Path(tempfile.mkdtemp(prefix="r3l-agent-"))
         work = self.folder / "work"
         if self.workspace:
@@ -127,7 +130,7 @@ class Agent:
         task = json.dumps(self.task, ensure_ascii=False)
         if len(task.encode()) <= LONGEST_VARIABLE:
             given["R3L_TASK"] = task
-        variables = child_environment(given | {"PATH": path} | more)
+        variables = child_environment(given | {"PATH": path} | more, self.secret)
         words = tuple(FIELD.sub(self._field, word) for word in argv)
         self.process = AgentProcess(starter, words, self.folder, variables)
 

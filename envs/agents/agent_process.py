@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from r3l.errors import EnvironmentFailed
@@ -25,9 +26,10 @@ _starters: dict[Argv, subprocess.Popen[str]] = {}
 """Processes that start others (envs.agents.call_function), by their command."""
 
 
-def child_environment(more: dict[str, str]) -> dict[str, str]:
-    """Returns the user's environment variables without UNSET, and with `more`."""
-    return {name: value for name, value in os.environ.items() if name not in UNSET} | more
+def child_environment(more: dict[str, str], secret: Sequence[str] = ()) -> dict[str, str]:
+    """Returns the user's environment variables without UNSET and `secret`, and with `more`."""
+    unset = {*UNSET, *secret}
+    return {name: value for name, value in os.environ.items() if name not in unset} | more
 
 
 class AgentProcess:
@@ -43,6 +45,7 @@ class AgentProcess:
         if server is None or server.poll() is not None:
             pipe = subprocess.PIPE
             own = child_environment({})  # a function's file is imported once, for all attempts
+            own = {name: value for name, value in own.items() if name in variables}
             server = subprocess.Popen(starter, stdin=pipe, stdout=pipe, env=own, text=True)
             _starters[starter] = server
         assert server.stdin is not None and server.stdout is not None  # both are pipes

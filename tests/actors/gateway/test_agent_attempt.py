@@ -154,6 +154,27 @@ def test_a_function_is_called_and_graded_by_a_function(tmp_path: Path) -> None:
     assert result.cause == "grader_failed"
 
 
+def test_the_key_of_another_models_server_is_no_variable_of_the_agent_and_the_grader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPT_KEY", "theirs")
+    file = tmp_path / "mine.py"
+    file.write_text(
+        f"import os, sys\nsys.path.insert(0, {str(AGENT.parent)!r})\n"
+        "from stdlib_agent import ask\n"
+        "def play(task):\n"
+        "    ask([{'role': 'user', 'content': 'q'}])\n"
+        "    open('made.txt', 'w').write(str('GPT_KEY' in os.environ))\n"
+        "def grade(task, calls, workspace):\n"
+        "    seen = open(workspace + '/made.txt').read() + str('GPT_KEY' in os.environ)\n"
+        "    return {'reward': 1.0, 'feedback': seen}\n"
+    )
+    models = "actor.agent.models={'gpt-*': {url: 'http://none.example', key: GPT_KEY}}"
+    options = {"command": f"{file}:play", "reward": f"{file}:grade"}
+    ((result,), _) = play(config_of(tmp_path, "", models, **options))
+    assert result.trajectory is not None and result.trajectory.feedback == "FalseFalse"
+
+
 def test_a_dead_engine_is_not_the_fault_of_the_attempt(tmp_path: Path) -> None:
     class Dead(ScriptedPolicy):
         async def sample(self, token_ids: Any, params: SampleParams) -> Sample:

@@ -45,6 +45,24 @@ def test_a_process_runs_in_a_folder_of_its_own_with_the_task_and_the_variables(
     assert not folder.exists()
 
 
+def test_no_process_of_an_attempt_gets_a_secret_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPT_KEY", "theirs")
+    file = tmp_path / "own.py"
+    file.write_text(
+        "import os\n"
+        "def seen(*given):\n"
+        "    return [name in os.environ or name in open('/proc/self/environ').read()\n"
+        "            for name in ('GPT_KEY', 'PATH')]\n"
+    )
+    env = Agent(command=f"{file}:seen", reward=f"{file}:seen", tasks=str(file))
+    env.reset(seed=0, options={"task": {}, "secret": ["GPT_KEY"]})
+    for step in ({"start": {}}, {"grade": []}):
+        assert ended(env, step)["stdout"] == "[false, true]"
+    env.close()
+
+
 def test_fields_of_the_task_fill_the_command(tmp_path: Path) -> None:
     env = made(tmp_path, "import json, sys\nprint(json.dumps(sys.argv[1:]))")
     env.argv += ("{question}", "--n={n}", "{other}", "{}")

@@ -96,3 +96,4 @@ def test_an_agent_gets_the_users_variables_without_those_that_mislead_it(
         assert name not in child_environment({})
     assert child_environment({"A": "b"}) == child_environment({}) | {"A": "b"}
     assert child_environment({})["PATH"] == os.environ["PATH"]
+    assert "PATH" not in child_environment({}, ["PATH", ""])
