@@ -88,7 +88,7 @@ class ActorMetrics:
             "actor/partial_<count>",
             "1",
             "of attempts that another actor left: continued, their tokens, dropped (the "
-            "environment did not replay them); refused: progress that the buffer did not take",
+            "environment did not replay them); refused: progress that was not put",
         ),
     )
     lease_lost: int = _total("actor/lease_lost", "groups", "left because the lease had expired")

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actors.gateway.parsers import Reply
+from r3l.errors import UserError
 from r3l.rollout.agent_chat import AgentChat, AgentMessage, Tool, plain_arguments, tool_call
 from r3l.rollout.interfaces import Sample
 
@@ -90,7 +91,8 @@ class CallTree:
     def guide(self, node: Node, tools: Sequence[Tool], guidance: str) -> None:
         """Show the policy guidance in a call of the first call's kind, unless an earlier call of
         its conversation shows it: in the system prompt of a new conversation, or as one more
-        message in one that has begun."""
+        message in one that has begun. If the template refuses that message, the guidance joins
+        the last one. Raises UserError if the template refuses this too."""
         if node.kind != self.nodes[0].kind or any(each.guided for each in node.chain()):
             return
         messages = list(node.messages)
@@ -100,7 +102,14 @@ class CallTree:
             messages[0] = messages[0] | {"content": f"{messages[0]['content']}\n{guidance}"}
         else:
             messages.insert(0, {"role": "system", "content": guidance})
-        node.guided = self._encoded(node.parent, messages, tools)
+        try:
+            node.guided = self._encoded(node.parent, messages, tools)
+        except UserError:  # its roles must alternate
+            if not node.messages:
+                raise
+            *before, last = node.messages
+            joined = last | {"content": f"{last.get('content') or ''}\n\n{guidance}"}
+            node.guided = self._encoded(node.parent, [*before, joined], tools)
 
     def _encoded(
         self, parent: Node | None, new: Sequence[AgentMessage], tools: Sequence[Tool]

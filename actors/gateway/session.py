@@ -172,9 +172,10 @@ class Session:
             recorded = self.tape and self.tape.take(canonical, request, node)
             if recorded is None and self.guidance:
                 self.tree.guide(node, request.tools, self.guidance)
-        except UserError as error:
-            raise Refused(400, "invalid_request_error", str(error)) from None
-        except ReplayDiverged as error:
+        except (UserError, ReplayDiverged) as error:
+            del self.tree.nodes[len(self.calls) :]  # what is refused is not a call
+            if isinstance(error, UserError):
+                raise Refused(400, "invalid_request_error", str(error)) from None
             self.fail(error)
             raise Refused(400, "replay_diverged", str(error)) from None
         self.metrics.agent["calls"] += 1

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from r3l.errors import ReplayDiverged
+from r3l.errors import RecordError, ReplayDiverged
 from r3l.records import AuxSample, Role, SlotResult, Task
 from r3l.rollout.attempt import Attempt, Tokens, branch
 from r3l.rollout.chat import ChatFormat
@@ -30,7 +30,8 @@ class Progress:
     """The progress in the slots of a group.
 
     `found`: what earlier actors left; `save` keeps a partial result for later ones, about every
-    `every_s` seconds of sampling; `counts`: attempts continued, their tokens, attempts dropped.
+    `every_s` seconds of sampling; `counts`: attempts continued, their tokens, attempts
+    dropped, and progress refused.
     """
 
     found: Sequence[SlotResult] = ()
@@ -85,10 +86,17 @@ class Progress:
         return after_step
 
     async def offer(self, result: Callable[[], SlotResult], seconds: float) -> bool:
-        """Saves a partial result if `seconds` of sampling are enough. Returns whether it did."""
+        """Saves a partial result if `seconds` of sampling are enough. Returns whether it did. A
+        result that is no valid record is counted as refused; the attempt continues."""
         if self.save is None or seconds < self.every_s:
             return False
-        await self.save(result())
+        try:
+            made = result()
+        except RecordError as error:
+            self.counts["refused"] += 1
+            log.debug("progress was not put: %s", error)  # counted; it comes often
+            return False
+        await self.save(made)
         return True
 
 

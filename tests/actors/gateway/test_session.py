@@ -14,7 +14,7 @@ from actors.gateway.chat_completions import AgentRequest, Refused
 from actors.gateway.parsers import ReplyReader
 from actors.gateway.session import Session
 from r3l.actor_metrics import ActorMetrics
-from r3l.errors import EngineDead, EngineFailed, RequestRefused
+from r3l.errors import EngineDead, EngineFailed, RequestRefused, UserError
 from r3l.records import Task
 from r3l.rollout.agent_chat import AgentChat
 from r3l.rollout.interfaces import Sample, SampleParams
@@ -162,5 +162,22 @@ def test_what_is_sampled_when_a_session_closes_is_refused() -> None:
         session.close()
         with pytest.raises(Refused, match="has ended"):
             await sampling
+
+    played(test)
+
+
+def test_a_refused_request_leaves_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(*_: Any) -> None:
+        raise UserError("the template refuses it")
+
+    async def test() -> None:
+        session = session_of(ScriptedPolicy(lambda text: "yes"))
+        session.guidance = "go right"
+        with monkeypatch.context() as patched:
+            patched.setattr(session.tree, "guide", refusing)
+            with pytest.raises(Refused, match="refuses it"):
+                await session.sampling(ASKED, "d", "chat", again=False)
+        await session.sampling(ASKED, "e", "chat", again=False)
+        assert session.tree.nodes == [call.node for call in session.calls]
 
     played(test)

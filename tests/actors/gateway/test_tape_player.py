@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -36,11 +37,12 @@ from r3l.config import RunConfig, load
 from r3l.errors import ReplayDiverged
 from r3l.records import Group, GroupPlan, SlotResult, Task, Trajectory
 from r3l.rollout.agent_chat import AgentChat, tool_call
+from r3l.rollout.chat import ChatFormat
 from r3l.rollout.group import explore_group
 from r3l.rollout.interfaces import Retry, Sample, SampleParams
 from r3l.views.attempt_view import text
 from r3l.views.tape import messages_of, read_tape, write_tape
-from tests.r3l.fakes import ScriptedPolicy
+from tests.r3l.fakes import CHATML, CharTokenizer, ScriptedPolicy
 
 AGENT = """
 import json, os, pathlib, random, sys, time
@@ -512,6 +514,26 @@ def as_message(turns: list[str]) -> dict[str, Any]:
     return {"system": "Walk.", "messages": as_chat(turns)["messages"][1:], "max_tokens": 99}
 
 
+async def walked_in(
+    policy: ScriptedPolicy,
+    dialect: Dialect,
+    body: Callable[[list[str]], dict[str, Any]],
+    tape: TapePlayer | None = None,
+    guidance: str = "",
+) -> Session:
+    """An agent that walks through three doors in one conversation."""
+    session = Session(policy, ReplyReader(AgentChat(policy.chat), "auto", "auto"), ActorMetrics())
+    session.open(Task("t", "agent", 0), lambda k: SampleParams(32), tape, guidance)
+    turns = ["door 0"]
+    for number in range(3):
+        asked = request_of(dialect, body(turns))
+        whole = await session.sampling(asked, str(number), dialect.name, again=False)
+        session.received(str(number))
+        assert ADVICE not in json.dumps(dialect.write(whole | {"model": "any"}, {}))
+        turns += [whole["choices"][0]["message"]["content"], f"door {number + 1}"]
+    return session
+
+
 @pytest.mark.parametrize(
     ("dialect", "body"), [(CHAT, as_chat), (RESPONSES, as_response), (MESSAGES, as_message)]
 )
@@ -519,19 +541,7 @@ def test_every_dialect_is_retried_and_restarted_with_guidance(
     dialect: Dialect, body: Callable[[list[str]], dict[str, Any]]
 ) -> None:
     policy = ScriptedPolicy(answers(1))
-    reader = ReplyReader(AgentChat(policy.chat), "auto", "auto")
-
-    async def walked(tape: TapePlayer | None = None, guidance: str = "") -> Session:
-        session = Session(policy, reader, ActorMetrics())
-        session.open(Task("t", "agent", 0), lambda k: SampleParams(32), tape, guidance)
-        turns = ["door 0"]
-        for number in range(3):
-            asked = request_of(dialect, body(turns))
-            whole = await session.sampling(asked, str(number), dialect.name, again=False)
-            session.received(str(number))
-            assert ADVICE not in json.dumps(dialect.write(whole | {"model": "any"}, {}))
-            turns += [whole["choices"][0]["message"]["content"], f"door {number + 1}"]
-        return session
+    walked = partial(walked_in, policy, dialect, body)
 
     async def test() -> None:
         base = record_of(await walked())
@@ -541,6 +551,27 @@ def test_every_dialect_is_retried_and_restarted_with_guidance(
         assert (restart.actions, restart.pivot) == (("right",) * 3, 0)
         assert f"Walk.\n{ADVICE}<|im_end|>" in policy.prompts[-3]
         assert restart.system == "Walk."
+
+    asyncio.run(test())
+
+
+def test_a_model_whose_roles_must_alternate_reads_the_guidance_in_the_last_message() -> None:
+    alternating = (
+        "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+        "{{ raise_exception('roles must alternate') }}{% endif %}"
+    )
+    policy = ScriptedPolicy(answers(1))
+    policy.chat = ChatFormat(CharTokenizer(CHATML.replace("{% for m in messages %}", alternating)))
+
+    async def test() -> None:
+        base = record_of(await walked_in(policy, CHAT, as_chat))
+        guided = await walked_in(policy, CHAT, as_chat, retry_of(base, 1), ADVICE)
+        retry = record_of(guided, retry=True)
+        assert (retry.actions, retry.pivot) == (("left", "right", "right"), 1)
+        assert policy.prompts[-1].count(ADVICE) == 1
+        assert f"door 1\n\n{ADVICE}<|im_end|>" in policy.prompts[-1]
+        restart = record_of(await walked_in(policy, CHAT, as_chat, None, ADVICE), retry=True)
+        assert (restart.actions, restart.pivot) == (("right",) * 3, 0)
 
     asyncio.run(test())
 

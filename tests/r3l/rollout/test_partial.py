@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from r3l import codec
 from r3l.config import load
+from r3l.errors import RecordError
 from r3l.records import GroupPlan, SlotResult
 from r3l.rollout.group import explore_group
 from r3l.rollout.partial import Progress
@@ -162,3 +163,13 @@ def test_progress_is_saved_when_enough_was_sampled_and_never_of_a_world_without_
 
     explore(saving(kept), {}, make=Chance, die_after=2)
     assert not kept
+
+
+def test_progress_that_is_no_valid_record_is_counted_and_the_attempt_continues() -> None:
+    def broken() -> SlotResult:
+        raise RecordError("a logprob above 0")
+
+    kept: Slots = {}
+    progress = saving(kept)
+    assert not asyncio.run(progress.offer(broken, 1.0))
+    assert progress.counts["refused"] == 1 and not kept
