@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ from r3l.files.whole_file import write_whole
 Agent = Callable[..., Any] | str
 """A function at the top level of a file, or what `command` and `reward` may be."""
 Tasks = Sequence[Mapping[str, Any]] | Path | str
+TASKS = "tasks.jsonl"
+"""The file of a list of tasks, in the run's folder."""
 
 
 def agent_settings(agent: Agent, tasks: Tasks, reward: Agent | None, run: Path) -> dict[str, Any]:
     """Returns the settings. A list of tasks is written to a file in the run's folder.
 
-    Raises UserError if an actor cannot import a function, or if it is called while its own file is
-    imported.
+    Raises UserError if an actor cannot import a function, if the file has other tasks, or if it is
+    called while its own file is imported.
     """
     if MODULE in sys.modules:
         raise UserError(
@@ -31,11 +34,37 @@ def agent_settings(agent: Agent, tasks: Tasks, reward: Agent | None, run: Path) 
     if reward is not None:
         options["reward"] = _named("reward", reward)
     if not isinstance(tasks, str | Path):
-        lines = [f"{json.dumps(task)}\n" for task in tasks]
-        tasks = (run / "tasks.jsonl").resolve()
-        tasks.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(tasks, "".join(lines))
+        text = "".join(f"{json.dumps(task)}\n" for task in tasks)
+        tasks = (run / TASKS).resolve()
+        _write_tasks(tasks, text)
     return {"env.name": "agent", "env.options": options | {"tasks": str(tasks)}}
+
+
+@contextmanager
+def removed_if_refused(file: Path) -> Iterator[None]:
+    """Removes a file that the block wrote, and the folders made for it, if the block raises."""
+    new = [place for place in (file, *file.parents) if not place.exists()]
+    try:
+        yield
+    except BaseException:
+        for place in new:
+            with suppress(OSError):  # a folder with other files stays
+                place.unlink() if place == file else place.rmdir()
+        raise
+
+
+def _write_tasks(file: Path, text: str) -> None:
+    try:
+        if file.exists():
+            if file.read_text(encoding="utf-8") != text:
+                raise UserError(
+                    f"tasks: {file} has other tasks; give the same, or choose another run"
+                )
+            return
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, text)
+    except OSError as error:
+        raise UserError(f"tasks: {file} cannot be written ({error.strerror})") from None
 
 
 def _named(what: str, function: Agent) -> str:

@@ -201,8 +201,9 @@ def train(
     `tasks`, a list or a file, and `reward` (docs/agents.md). Raises UserError before anything is
     started, and TrainingStopped if the run ended early. Call it in the main thread.
     """
-    from launch.agent_function import agent_settings
+    from launch.agent_function import TASKS, agent_settings, removed_if_refused
     from launch.checks.draft import PlanOptions
+    from launch.checks.of_command_line import check_exists_only_if
     from launch.checks.presets import settings_file
     from launch.checks.resume import nothing_to_do
     from launch.plan import make_plan, write_run_folder
@@ -214,19 +215,22 @@ def train(
     folder = run_folder(run)
     if agent is not None and isinstance(config, configuration.RunConfig):
         raise UserError("agent: needs the other settings as a mapping or a file, not a RunConfig")
-    if not isinstance(config, configuration.RunConfig):
-        values = dict(config) if isinstance(config, Mapping) else {}
-        if agent is not None:
-            values |= agent_settings(agent, tasks, reward, folder)
-        file = Path(config) if isinstance(config, str | Path) else None
-        overrides = [f"{key}={json.dumps(value)}" for key, value in flat_settings(values).items()]
-        file, demo = settings_file(file, None, folder, resume=resume)
-        config = configuration.load(file, overrides, demo=demo)
-    if resume and (done := nothing_to_do(folder, config)):
-        echo(done)
-        return folder
-    plan = make_plan(config, PlanOptions(folder, actors, learner, resume=resume))
-    with write_run_folder(plan), _handlers_put_back():
+    with removed_if_refused(folder / TASKS):
+        if not isinstance(config, configuration.RunConfig):
+            values = dict(config) if isinstance(config, Mapping) else {}
+            if agent is not None:
+                check_exists_only_if(folder, resume=resume)
+                values |= agent_settings(agent, tasks, reward, folder)
+            file = Path(config) if isinstance(config, str | Path) else None
+            overrides = [f"{key}={json.dumps(v)}" for key, v in flat_settings(values).items()]
+            file, demo = settings_file(file, None, folder, resume=resume)
+            config = configuration.load(file, overrides, demo=demo)
+        if resume and (done := nothing_to_do(folder, config)):
+            echo(done)
+            return folder
+        plan = make_plan(config, PlanOptions(folder, actors, learner, resume=resume))
+        lock = write_run_folder(plan)
+    with lock, _handlers_put_back():
         code = Run(plan, echo).execute()
     if code:
         raise TrainingStopped(f"run {folder}: ended with code {code}; see the lines above")

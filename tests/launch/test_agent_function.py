@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from envs.agents.call_function import MODULE
-from launch.agent_function import agent_settings
+from launch.agent_function import TASKS, agent_settings
+from launch.cli import train
+from r3l.config import load
 from r3l.errors import UserError
+from r3l.files.run_folder import RunFolder, run_folder
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,6 +32,24 @@ def test_functions_and_tasks_become_settings(tmp_path: Path) -> None:
     named = agent_settings("python mine.py", "tasks.jsonl", None, tmp_path / "other")
     assert named["env.options"] == {"command": "python mine.py", "tasks": "tasks.jsonl"}
     assert not (tmp_path / "other").exists()
+
+
+def test_a_refused_run_leaves_no_file_and_an_existing_run_keeps_its_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="lerner"):
+        train({"lerner.lr": 1}, agent=play, tasks=[{"id": 1}], reward=play, run="sums")
+    assert not list(tmp_path.iterdir())
+    run = run_folder("sums")
+    run.mkdir(parents=True)
+    RunFolder(run).write_settings(load())
+    (run / TASKS).write_text('{"id": 1}\n')
+    with pytest.raises(UserError, match="exists; add --resume"):
+        train({}, agent=play, tasks=[{"id": 2}], reward=play, run="sums")
+    with pytest.raises(UserError, match="has other tasks"):
+        train({}, agent=play, tasks=[{"id": 2}], reward=play, run="sums", resume=True)
+    assert (run / TASKS).read_text() == '{"id": 1}\n'
 
 
 @pytest.mark.parametrize("function", [lambda task: 1.0, "x".join, print])
