@@ -22,7 +22,7 @@ from actors.gateway.attempt_record import Outcome, Train, trajectory
 from actors.gateway.other_models import OtherModels
 from actors.gateway.parsers import reader_of
 from actors.gateway.session import Session
-from actors.gateway.tape_player import Continuation, Replays
+from actors.gateway.tape_player import Continuation, Replays, main_kind
 from actors.gateway.web_app import WebApp
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
@@ -111,7 +111,8 @@ class AgentEnvironment:
         keeping = asyncio.create_task(self._keep(slot, offer)) if offer else None
         try:
             tape = self.replays.player(retry) if retry else _continuation(left, params)
-            session.open(task, params, tape, retry.guidance if retry else "")
+            main = main_kind(retry.base, restarts=tape is None) if retry else None
+            session.open(task, params, tape, retry.guidance if retry else "", main)
             secret = [server.key for server in self.settings.models.values()]
             options = task.options | {"secret": secret}
             await guarded(lambda: self.env.reset(seed=task.seed, options=options))

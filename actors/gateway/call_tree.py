@@ -23,6 +23,8 @@ from r3l.rollout.agent_chat import AgentChat, AgentMessage, Tool, plain_argument
 from r3l.rollout.interfaces import Sample
 
 Block = tuple[AgentMessage, ...]
+Kind = tuple[str, tuple[str, ...]]
+"""The system prompt of a conversation and the names of its tools."""
 
 
 @dataclass(eq=False)
@@ -31,7 +33,8 @@ class Node:
     of the parent's reply to the invitation. `tools`: of the request, as canonical text.
     `constrained`: a grammar shaped the reply, so it is read but not trained. `seen`: whether the
     agent received the reply. `taped`: whether the reply is that of an earlier attempt. `guided`:
-    what the policy reads instead of `given`, if it is shown guidance here."""
+    what the policy reads instead of `given`, if it is shown guidance here. `finish`: how a taped
+    reply ended."""
 
     parent: Node | None
     messages: Block
@@ -44,6 +47,7 @@ class Node:
     seconds: float = 0.0
     taped: bool = False
     guided: tuple[int, ...] = ()
+    finish: str = ""
 
     def chain(self) -> list[Node]:
         """Returns the calls from the root to this one."""
@@ -67,9 +71,9 @@ class Node:
         return self.chain()[0]
 
     @property
-    def kind(self) -> tuple[str, str]:
-        """The system prompt and the tools of its conversation."""
-        return system_of(self.root.messages), self.root.tools
+    def kind(self) -> Kind:
+        tools = json.loads(self.root.tools or "[]")
+        return system_of(self.root.messages), tuple(tool["function"]["name"] for tool in tools)
 
 
 @dataclass
@@ -89,11 +93,11 @@ class CallTree:
         return node
 
     def guide(self, node: Node, tools: Sequence[Tool], guidance: str) -> None:
-        """Show the policy guidance in a call of the first call's kind, unless an earlier call of
-        its conversation shows it: in the system prompt of a new conversation, or as one more
-        message in one that has begun. If the template refuses that message, the guidance joins
+        """Show the policy guidance in a call, unless an earlier call of its conversation shows it:
+        in the system prompt of a new conversation, or as one more message in one that has begun.
+        If the template refuses that message, the guidance joins
         the last one. Raises UserError if the template refuses this too."""
-        if node.kind != self.nodes[0].kind or any(each.guided for each in node.chain()):
+        if any(each.guided for each in node.chain()):
             return
         messages = list(node.messages)
         if node.parent is not None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec import structs
 
-from actors.gateway.call_tree import CallTree, Node
+from actors.gateway.call_tree import CallTree, Kind, Node
 from actors.gateway.chat_completions import AgentRequest, Answer, Refused, bad, write
 from actors.gateway.parsers import Reply, ReplyReader
 from actors.gateway.tape_player import Recorded, TapePlayer, digest_of
@@ -36,7 +36,7 @@ from r3l.errors import (
 from r3l.records import Task
 from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.interfaces import Policy, SampleParams
-from r3l.views.tape import TapedCall
+from r3l.views.tape import TapedCall, without
 
 MOST_CALLS = 256
 MOST_BRANCHES = 64
@@ -63,6 +63,7 @@ class Session:
     params: ParamsOfStep
     tape: TapePlayer | None = None
     guidance = ""
+    main: Kind | None = None
 
     def __init__(
         self,
@@ -90,11 +91,13 @@ class Session:
         params: ParamsOfStep,
         tape: TapePlayer | None = None,
         guidance: str = "",
+        main: Kind | None = None,
     ) -> None:
         """Begin an attempt at a task. `params`: the sampling parameters of call k; `tape`: answers
-        calls instead of the policy; `guidance`: shown to the policy in what it samples."""
+        calls instead of the policy; `guidance`: shown to the policy in what it samples in
+        conversations of the kind `main`, or of the first call's kind."""
         self.task, self.params, self.began = task, params, time.monotonic()
-        self.tape, self.guidance = tape, guidance
+        self.tape, self.guidance, self.main = tape, guidance, main
 
     def sampling(
         self, request: AgentRequest, digest: str, dialect: str, *, again: bool
@@ -170,7 +173,7 @@ class Session:
             node.constrained = constrained
             canonical = digest_of(request, self.ignore)
             recorded = self.tape and self.tape.take(canonical, request, node)
-            if recorded is None and self.guidance:
+            if recorded is None and self.guidance and self._guides(node):
                 self.tree.guide(node, request.tools, self.guidance)
         except (UserError, ReplayDiverged) as error:
             del self.tree.nodes[len(self.calls) :]  # what is refused is not a call
@@ -191,6 +194,11 @@ class Session:
         self._newest[digest] = call
         self.called.set()
         return call
+
+    def _guides(self, node: Node) -> bool:
+        """Whether a call's conversation is of the guided kind, but for what may differ."""
+        (system, tools), (main, named) = node.kind, self.main or self.tree.nodes[0].kind
+        return tools == named and without(system, self.ignore) == without(main, self.ignore)
 
     def _sampling(self, request: AgentRequest) -> tuple[SampleParams, bool]:
         """Returns how a reply is sampled, and whether a grammar shapes it."""
@@ -258,7 +266,7 @@ class Session:
             parent=-1 if node.parent is None else numbers[id(node.parent)],
             messages=node.messages,
             reply=node.reply.message() if node.reply else {},
-            finish=node.sample.finish_reason if node.sample else "",
+            finish=node.sample.finish_reason if node.sample else node.finish,
             tools=call.tools,
             asked=call.asked,
             began=call.began - self.began,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from actors.gateway.call_tree import Node, canonical, canonical_tools
+from actors.gateway.call_tree import Kind, Node, canonical, canonical_tools, system_of
 from actors.gateway.chat_completions import AgentRequest
 from actors.gateway.parsers import Reply
 from r3l.errors import RecordError, ReplayDiverged
@@ -49,6 +49,7 @@ class Recorded:
             tuple(message.get("tool_calls") or ()),
         )
         node.taped, node.reply, node.seconds = True, reply, self.call.seconds
+        node.finish = self.call.finish
         if self.sample is not None:
             node.given, node.sample = self.given, self.sample
         return reply
@@ -98,7 +99,8 @@ class TapePlayer:
 class Continuation(TapePlayer):
     """Plays the calls of an attempt that lost its actor: a request that continues the same calls
     gets the recorded reply, with the tokens that the policy read for it. Any other is sampled,
-    since every reply may be trained in the context in which it was sampled."""
+    since every reply may be trained in the context in which it was sampled. A reply that a grammar
+    shaped is not trained: if its tokens were not kept, its text is repeated."""
 
     def __init__(self, left: Trajectory) -> None:
         super().__init__(recorded_calls(left), 0)
@@ -110,7 +112,8 @@ class Continuation(TapePlayer):
             recorded, call = self.recorded[number], self.calls[number]
             parent = self._nodes.get(call.parent)
             follows = node.parent is parent and (parent is None) == (call.parent < 0)
-            if follows and call.reply and recorded.sample is not None:
+            kept = follows if recorded.sample is not None else node.constrained
+            if kept and call.reply:
                 self._by_digest[digest].remove(number)
                 self._nodes[number] = node
                 return recorded
@@ -158,6 +161,19 @@ def retry_of(base: Trajectory, step: int, ignore: Sequence[str] = ()) -> TapePla
     if (0, read) not in places:
         raise _diverged(f"the tape lacks the call of step {step}", 0)
     return TapePlayer(recorded, places.index((0, read)), ignore)
+
+
+def main_kind(base: Trajectory, *, restarts: bool) -> Kind | None:
+    """Returns the kind of an attempt's main conversation. None if it is that of the first call and
+    the retry restarts: then the system prompt may differ. Raises ReplayDiverged."""
+    calls = [each.call for each in recorded_calls(base)]
+    main = next((call for call in calls if call.conversation == 0), None)
+    if main is None:
+        return None
+    kind = base.system, main.tools
+    if restarts and (main is calls[0] or kind == (system_of(calls[0].messages), calls[0].tools)):
+        return None
+    return kind
 
 
 class Replays:

@@ -24,6 +24,7 @@ from actors.gateway.tape_player import (
     Replays,
     TapePlayer,
     digest_of,
+    main_kind,
     recorded_calls,
     retry_of,
 )
@@ -572,6 +573,76 @@ def test_a_model_whose_roles_must_alternate_reads_the_guidance_in_the_last_messa
         assert f"door 1\n\n{ADVICE}<|im_end|>" in policy.prompts[-1]
         restart = record_of(await walked_in(policy, CHAT, as_chat, None, ADVICE), retry=True)
         assert (restart.actions, restart.pivot) == (("right",) * 3, 0)
+
+    asyncio.run(test())
+
+
+async def planned(session: Session, doors: int = 3) -> list[str]:
+    """An agent that asks a planner first, whose replies a grammar shapes, and before every second
+    door."""
+    messages, told = [{"role": "system", "content": "Walk."}], []
+    planning = [{"role": "system", "content": "Plan."}]
+
+    async def asked(talk: list[dict[str, Any]], text: str, **more: Any) -> None:
+        talk.append({"role": "user", "content": text})
+        asked, number = AgentRequest(tuple(talk), **more), str(len(session.calls))
+        answer = await session.sampling(asked, number, "chat", again=False)
+        session.received(number)
+        talk.append(answer["choices"][0]["message"])
+        told.append(f"{talk[-1]['content']} {answer['choices'][0]['finish_reason']}")
+
+    for door in range(doors):
+        if door % 2 == 0:
+            await asked(planning, f"plan {door}", json_schema={"type": "object"})
+        await asked(messages, f"door {door}, {planning[-1]['content']}")
+    return told
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_main_conversation_is_guided_whichever_the_agent_begins_first(restarts: bool) -> None:
+    policy = ScriptedPolicy(answers(1))
+    reader = ReplyReader(AgentChat(policy.chat), "auto", "auto")
+
+    async def test() -> None:
+        first, second = (Session(policy, reader, ActorMetrics()) for _ in range(2))
+        first.open(Task("t", "agent", 0), lambda k: SampleParams(32))
+        await planned(first)
+        base, before = record_of(first), len(policy.prompts)
+        assert base.system == "Walk." and base.actions == ("left",) * 3
+        tape, kind = None if restarts else retry_of(base, 1), main_kind(base, restarts=restarts)
+        second.open(Task("t", "agent", 0), lambda k: SampleParams(32), tape, ADVICE, kind)
+        await planned(second)
+        retry = record_of(second, retry=True)
+        assert retry.actions == (("right",) * 3 if restarts else ("left", "right", "right"))
+        assert all((ADVICE in text) == ("Walk." in text) for text in policy.prompts[before:])
+
+    asyncio.run(test())
+
+
+def test_a_restart_guides_the_first_call_if_the_base_did() -> None:
+    policy = ScriptedPolicy(answers(1))
+    base = record_of(asyncio.run(walked_in(policy, CHAT, as_chat)))
+    assert main_kind(base, restarts=False) == ("Walk.", ())
+    assert main_kind(base, restarts=True) is None
+
+
+def test_what_a_grammar_shaped_is_repeated_as_text_after_the_death_of_an_actor() -> None:
+    policy = ScriptedPolicy(lambda text: f"reply {len(policy.prompts)}")
+    reader = ReplyReader(AgentChat(policy.chat), "auto", "auto")
+
+    async def test() -> None:
+        left, told = None, list[str]()
+        for sampled in (5, 0, 0, 1):  # the actor dies three times; then another door comes
+            session = Session(policy, reader, ActorMetrics())
+            tape, before = left and Continuation(left), len(policy.prompts)
+            session.open(Task("t", "agent", 0), lambda k: SampleParams(32), tape)
+            again = await planned(session, 4 if sampled == 1 else 3)
+            told = told or again
+            assert again[:5] == told and len(policy.prompts) - before == sampled
+            assert [call.conversation for call in session.taped()][:1] == [-1]
+            left = record_of(session, train="all")
+            assert left.num_steps == len(again) - 2
+        assert left is not None and not left.extra.segments
 
     asyncio.run(test())
 
