@@ -158,7 +158,8 @@ class AgentEnvironment:
                 break
 
     def _progress(self, slot: int) -> Trajectory:
-        """Records the attempt so far, all of its conversations."""
+        """Records the attempt so far: all of its conversations, and no calls of other models,
+        which the next actor does not replay."""
         return self._record(Outcome(0.0, finish=""), slot, None, train="all")[0]
 
     def _count_continued(self) -> None:
@@ -174,7 +175,7 @@ class AgentEnvironment:
         session = self.session
         return trajectory(
             session.tree,
-            [*session.taped(), *session.others],
+            [*session.taped(), *(session.others if outcome.finish else ())],
             outcome,
             slot=slot,
             temperature=session.temperature,

@@ -24,7 +24,7 @@ from r3l.views.tape import TapedCall
 
 FORWARDED = ("accept", "content-type", "anthropic-version", "anthropic-beta")
 LIMIT_S = 600.0
-LONGEST_KEPT = 64 << 10  # characters of an answer on the tape
+LONGEST_KEPT = 64 << 10  # bytes of a request, or characters of an answer, on the tape
 
 
 class OtherModels:
@@ -42,7 +42,8 @@ class OtherModels:
 
     def server_of(self, body: Mapping[str, Any]) -> ModelServer | None:
         """Returns the server of the model that a request names, or None for the policy."""
-        name = str(body.get("model") or "")
+        if not (name := str(body.get("model") or "")):
+            return None
         return next((s for pattern, s in self.servers.items() if fnmatchcase(name, pattern)), None)
 
     async def ask(
@@ -64,7 +65,7 @@ class OtherModels:
             dialect=dialect.name,
             digest="",
             parent=-1,
-            messages=({"role": "user", "content": raw.decode(errors="replace")},),
+            messages=({"role": "user", "content": raw[:LONGEST_KEPT].decode(errors="replace")},),
             reply={"role": "assistant", "content": answer.text[:LONGEST_KEPT]},
             seconds=time.monotonic() - began,
             trained=False,

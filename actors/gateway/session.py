@@ -78,6 +78,7 @@ class Session:
         self.tree = CallTree(reader.chat)
         self.calls: list[_Call] = []
         self.others: list[TapedCall] = []
+        self.asked_others = 0
         self.result: dict[str, Any] | None = None
         self.problem: R3LError | None = None
         self.full = self.over = False
@@ -135,10 +136,11 @@ class Session:
             call.sampling.cancel()
 
     def passing(self) -> None:
-        """Raises Refused unless another model may be asked."""
+        """Count a call of another model. Raises Refused unless it may be made."""
         self._check_open()
-        if len(self.others) >= MOST_CALLS:
+        if self.asked_others >= MOST_CALLS:
             raise Refused(400, "too_many_calls", f"at most {MOST_CALLS} calls an attempt")
+        self.asked_others += 1
 
     def passed(self, call: TapedCall) -> None:
         """Record the call of another model, which has ended just now."""

@@ -32,7 +32,7 @@ class TapedCall(Record):
     Both are in the attempt's conversation of the number `conversation`; -1: the record does not
     have them. `trained`: whether its reply is trained. `model`:
     the other model that was asked, "" for the policy; then `messages` and `reply` have the bodies
-    of the request and of the answer, and the call is at the end of the tape.
+    of the request and of the answer, cut if they are long, and the call is at the end of the tape.
     """
 
     dialect: str
@@ -53,12 +53,18 @@ class TapedCall(Record):
 
 
 def write_tape(calls: Sequence[TapedCall]) -> bytes:
-    """Compresses a tape. A tape above LIMIT keeps its calls without the messages."""
-    tape = zlib.compress(msgspec.json.encode(list(calls)))
-    if len(tape) > LIMIT:
-        short = [msgspec.structs.replace(call, messages=()) for call in calls]
-        tape = zlib.compress(msgspec.json.encode(short))
-    return tape
+    """Compresses a tape. A tape above LIMIT keeps the calls of other models without messages and
+    replies. If it is still too long, it keeps all calls without the messages."""
+    without_others = [
+        msgspec.structs.replace(call, messages=(), reply={}) if call.model else call
+        for call in calls
+    ]
+    short = [msgspec.structs.replace(call, messages=()) for call in without_others]
+    for kept in (calls, without_others):
+        tape = zlib.compress(msgspec.json.encode(kept))
+        if len(tape) <= LIMIT:
+            return tape
+    return zlib.compress(msgspec.json.encode(short))
 
 
 def read_tape(tape: bytes) -> list[TapedCall]:

@@ -3,15 +3,22 @@
 import asyncio
 import json
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
 
-from actors.gateway.other_models import OtherModels
+from actors.gateway.agent_attempt import AgentEnvironment
+from actors.gateway.attempt_record import Outcome
+from actors.gateway.chat_completions import Refused
+from actors.gateway.other_models import LONGEST_KEPT, OtherModels
+from actors.gateway.session import MOST_CALLS
+from actors.gateway.tape_player import Replays
 from actors.gateway.web_app import WebApp
 from r3l.config import load
 from r3l.errors import UserError
-from r3l.settings.actor import ModelServer
+from r3l.settings.actor import AgentConfig, ModelServer
+from r3l.views.tape import read_tape
 from tests.actors.gateway.test_session import session_of
 from tests.r3l.fakes import ScriptedPolicy
 
@@ -96,6 +103,41 @@ def test_a_passed_call_is_recorded_and_not_trained(monkeypatch: pytest.MonkeyPat
     assert (call.model, call.trained, call.parent) == ("gpt-5", False, -1)
     assert call.reply["content"] == answer.text and '"gpt-5"' in call.messages[0]["content"]
     assert len(session.tree.nodes) == len(session.taped()) == 1  # the policy's own
+
+
+def test_the_progress_of_an_attempt_leaves_them_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPT_KEY", "theirs")
+    session = asked("/v1/chat/completions", {"model": "gpt-5"}, {})[2]
+    played = AgentEnvironment(Mock(), session, {}, "", AgentConfig(), Replays(1))
+    ended, _ = played._record(Outcome(1.0), 0, None)
+    models = [
+        [call.model for call in read_tape(attempt.extra.tape)]
+        for attempt in (ended, played._progress(0))
+    ]
+    assert models == [["", "gpt-5"], [""]]
+
+
+def test_a_long_request_is_passed_whole_and_recorded_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPT_KEY", "theirs")
+    long = {"model": "gpt-5", "messages": [{"role": "user", "content": "é" * LONGEST_KEPT}]}
+    _, server, session = asked("/v1/chat/completions", long, {})
+    assert json.loads(server.asked[0].content) == long
+    (call,) = session.others
+    assert len(call.messages[0]["content"]) <= LONGEST_KEPT
+
+
+def test_a_request_without_a_model_is_for_the_policy() -> None:
+    others = OtherModels({"*": ModelServer(url="https://x")})
+    assert others.server_of({}) is others.server_of({"model": ""}) is None
+    assert others.server_of({"model": "any"}) is others.servers["*"]
+
+
+def test_calls_are_counted_when_they_begin() -> None:
+    session = session_of(ScriptedPolicy(lambda text: "yes"))
+    for _ in range(MOST_CALLS):
+        session.passing()
+    with pytest.raises(Refused, match=f"at most {MOST_CALLS} calls"):
+        session.passing()
 
 
 def test_its_failures_are_the_agents_to_see(monkeypatch: pytest.MonkeyPatch) -> None:

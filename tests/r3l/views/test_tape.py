@@ -31,6 +31,16 @@ def test_a_tape_that_is_too_long_keeps_its_calls() -> None:
     assert [call.messages for call in read_tape(write_tape([long]))] == [()]
 
 
+def test_a_tape_that_is_too_long_keeps_the_policys_messages_before_those_of_other_models() -> None:
+    long = ({"content": os.urandom(tape.LIMIT).hex()},)
+    for other in (
+        replace(CALL, messages=long, model="gpt"),
+        replace(CALL, reply=long[0], model="gpt"),
+    ):
+        own, kept = read_tape(write_tape([CALL, other]))
+        assert own == CALL and kept == replace(other, messages=(), reply={})
+
+
 def test_a_damaged_tape_is_refused() -> None:
     with pytest.raises(RecordError, match="cannot be read"):
         read_tape(b"nonsense")
