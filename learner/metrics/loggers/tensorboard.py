@@ -35,19 +35,19 @@ class TensorBoard(Logger):
         self.folder, self._start = context.run / "tensorboard", context.start
         self._settings = hyperparameters(context.settings)
         self._writer: SummaryWriter | None = None
-        self._retries: SummaryWriter
+        self._retries: SummaryWriter | None = None
         self._again_at = 0.0
-        self._write(lambda writer: None)
+        self._write(lambda writer, retries: None)
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
         """Write metrics as curves: those of a step if it `shows`, those of an evaluation always."""
         if not shows(version):
             metrics = {tag: value for tag, value in metrics.items() if tag.startswith("eval/")}
 
-        def write(writer: SummaryWriter) -> None:
+        def write(writer: SummaryWriter, retries: SummaryWriter) -> None:
             for tag, value in metrics.items():
                 of_retries = tag.endswith(OF_RETRIES)
-                (self._retries if of_retries else writer).add_scalar(tag, value, version)
+                (retries if of_retries else writer).add_scalar(tag, value, version)
 
         self._write(write)
 
@@ -56,7 +56,7 @@ class TensorBoard(Logger):
         if not shows(version):
             return
 
-        def write(writer: SummaryWriter) -> None:
+        def write(writer: SummaryWriter, retries: SummaryWriter) -> None:
             for tag, values in histograms.items():
                 writer.add_histogram(tag, values, version)
 
@@ -65,32 +65,32 @@ class TensorBoard(Logger):
     def close(self) -> None:
         """Write all buffered data, and mark the run as ended."""
 
-        def write(writer: SummaryWriter) -> None:
+        def write(writer: SummaryWriter, retries: SummaryWriter) -> None:
             writer.file_writer.add_summary(self._hparams()[2])
             writer.flush()
-            self._retries.flush()
+            retries.flush()
 
         self._write(write)
         self._drop()
 
-    def _write(self, write: Callable[[SummaryWriter], None]) -> None:
+    def _write(self, write: Callable[[SummaryWriter, SummaryWriter], None]) -> None:
         if time.monotonic() < self._again_at:
             return
         try:
-            write(self._open())
+            write(*self._open())
         except OSError as error:  # perhaps an earlier failure of TensorBoard's thread
             log.warning("%s: not written, training continues (%s)", self.folder, error)
             notice_again("tensorboard", f"{self.folder} could not be written ({error})")
             self._drop()
             self._again_at = time.monotonic() + AGAIN_S
 
-    def _open(self) -> SummaryWriter:
-        """Return the writer, or a new writer if its files were removed."""
+    def _open(self) -> tuple[SummaryWriter, SummaryWriter]:
+        """Return the run's writer and that of retries; new ones if the files were removed."""
         if self._writer is not None and not any(self.folder.glob("events.*")):
             log.warning("%s: was removed; new files are begun, training continues", self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)  # for what the old writer has buffered
             self._drop()
-        if self._writer is None:
+        if self._writer is None or self._retries is None:
             purge = self._start + 1 if self._start else None
             self._writer = SummaryWriter(str(self.folder), purge_step=purge, flush_secs=5)
             self._writer.add_custom_scalars(layout())
@@ -99,7 +99,7 @@ class TensorBoard(Logger):
             )
             for summary in self._hparams()[:2]:
                 self._writer.file_writer.add_summary(summary)
-        return self._writer
+        return self._writer, self._retries
 
     def _hparams(self) -> tuple[Any, Any, Any]:
         """Return the "HParams" summaries: the experiment, the start of the run, its end."""
@@ -107,11 +107,11 @@ class TensorBoard(Logger):
         return summaries
 
     def _drop(self) -> None:
-        if self._writer is not None:
-            for writer in (self._writer, self._retries):
+        for writer in (self._writer, self._retries):
+            if writer is not None:
                 with suppress(OSError):
                     writer.close()
-        self._writer = None
+        self._writer = self._retries = None
 
 
 def shows(version: int) -> bool:

@@ -72,6 +72,14 @@ def test_a_folder_that_cannot_be_made_costs_only_what_would_be_in_it(tmp_path: P
     board.close()
 
 
+def test_a_folder_of_retries_that_cannot_be_made_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").mkdir()
+    (tmp_path / "tensorboard" / "retry").write_text("a file in its place")
+    board = TensorBoard(LoggerContext(tmp_path, load()))
+    board.scalars(1, {TAG: 1.0})
+    board.close()
+
+
 def test_the_files_of_a_long_run_grow_ever_more_slowly_and_keep_every_evaluation(
     tmp_path: Path,
 ) -> None:
