@@ -109,7 +109,9 @@ class Rank0:
         """Sets the buffer to the learner's version and publishes the first weights. At version 0,
         also starts their evaluation."""
         version, self.last_state = state.version, state
-        self.without_attempt = self.client.stats().drops.get("no_trajectories", 0)
+        stats = self.client.stats()
+        self.reported = time.monotonic(), actor_metrics(stats.actors, version)
+        self.without_attempt = stats.drops.get("no_trajectories", 0)
         for message in in_messages(self.train_tasks):
             self.client.add_tasks(message)
         self._check_ledger(state)

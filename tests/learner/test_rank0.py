@@ -14,6 +14,7 @@ import pytest
 from buffer import BufferStats, Draw
 from buffer.storage.rows import TrainedAttempt
 from learner import rank0, ranks
+from learner.checkpoint import RunState
 from learner.metrics.reporter import Reporter
 from learner.rank0 import Rank0
 from learner.step.trainer import StepResult
@@ -153,6 +154,17 @@ def test_a_learner_counts_the_hangs_of_the_learners_before_it(tmp_path: Path) ->
     RunFolder(tmp_path).add_hang("micro-batch 1 of 2", "itself")
     anything: Any = SimpleNamespace()
     assert Rank0(*[anything] * 4, load(None), ([], []), tmp_path).counts == {"hangs": 1}
+
+
+def test_the_first_rates_of_a_restarted_learner_leave_out_what_was_generated_before(
+    rank: Rank0, tmp_path: Path
+) -> None:
+    service: Any = rank.client
+    service.set_version = service.release_draws = lambda _: 0
+    rank.begin(RunState(3))
+    rank.finish_step(DRAW, 4, StepResult(True, dict(METRICS)))
+    [line] = reported(tmp_path)
+    assert line["actor/generated_tokens"] == 10.0 and line["actor/tokens_per_s"] == 0.0
 
 
 def test_a_batch_is_committed_before_its_weights_are_published_and_then_reported(
