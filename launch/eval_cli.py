@@ -30,7 +30,8 @@ from launch.evaluation.printing import comparison_table, conversations, table
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
-from r3l.files.run_folder import BEST, RunFolder
+from r3l.files.run_folder import RunFolder
+from r3l.model_folder import read_checksums
 from r3l.process.command_line import OneLine, echo
 from r3l.process.file_modes import set_file_modes
 from r3l.records import Task
@@ -325,14 +326,9 @@ def _ks(text: str, most: int, limit: str) -> list[int]:
 
 
 def _step_of(model: Path) -> str:
-    """Returns `step N` for the folders `best` and `model` of a run, else ""."""
-    run = RunFolder(model.parent)
-    if not run.exists or model.name not in (BEST, "model"):
-        return ""
-    if model.name == BEST:
-        best = run.best_evaluation()
-        return f"step {best.step}" if best else ""
-    return f"step {run.history().reached}"
+    """Returns `step N` for a model that a run saved, else ""."""
+    saved = read_checksums(model)
+    return f"step {saved.step}" if saved else ""
 
 
 def _weights_stamp(model: Path) -> str:

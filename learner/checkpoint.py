@@ -159,15 +159,15 @@ class Checkpoints:
             self._command.submit(final, state.version)
 
 
-def save_model(trainer: Trainer, folder: Path, tokenizer: Any) -> bool:
-    """Writes a Hugging Face folder. Collective. Returns False and leaves the folder unchanged if it
-    cannot be written."""
+def save_model(trainer: Trainer, folder: Path, tokenizer: Any, step: int) -> bool:
+    """Writes the weights of `step` as a Hugging Face folder. Collective. Returns False and leaves
+    the folder unchanged if it cannot be written."""
     heartbeat(f"to save {folder}")
     building = folder.with_name(f".building-{folder.name}")
 
     def finish() -> None:
         tokenizer.save_pretrained(building)
-        write_checksums(building)
+        write_checksums(building, step)
         if folder.exists():
             shutil.rmtree(folder)
         rename_whole(building, folder)

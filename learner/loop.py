@@ -154,7 +154,7 @@ class Training:
     def _end(self, version: int) -> None:
         """Saves the last checkpoint and the final model, then evaluates it."""
         self._save(version)
-        if not checkpoint.save_model(self.trainer, self.run / "model", self.tokenizer):
+        if not checkpoint.save_model(self.trainer, self.run / "model", self.tokenizer, version):
             raise UserError(
                 f"{self.run / 'model'}: the trained model could not be written; free disk space "
                 "and run again with --resume"
@@ -189,4 +189,4 @@ class Training:
         """Saves the weights under evaluation until their result is known."""
         if self.config.learner.keep_best and self.config.eval.tasks:
             folder = candidate_folder(self.run, version)
-            checkpoint.save_model(self.trainer, folder, self.tokenizer)
+            checkpoint.save_model(self.trainer, folder, self.tokenizer, version)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from r3l.files.whole_file import read_json, write_json
 
 CHECKSUMS = "r3l-checksums.json"
 """The file of a saved model's checksums."""
+REMEDY = f"copy it again, or delete {CHECKSUMS} if you changed the model yourself"
 ADAPTER = "adapter_config.json"
 """The file by which transformers finds an adapter in a model folder."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -74,17 +76,29 @@ def _check_weights(folder: Path, called: str) -> None:
             ) from None
 
 
-def write_checksums(folder: Path) -> None:
+@dataclass(frozen=True)
+class SavedModel:
+    """The content of CHECKSUMS: the sizes and checksums of a model's files, and its step."""
+
+    files: dict[str, tuple[int, str]]
+    step: int
+
+
+def write_checksums(folder: Path, step: int) -> None:
     """Writes the checksums of a saved model's files. Raises OSError."""
-    write_json(folder / CHECKSUMS, {"files": checksums.of_folder(folder)})
+    write_json(folder / CHECKSUMS, {"files": checksums.of_folder(folder), "step": step})
+
+
+def read_checksums(folder: Path) -> SavedModel | None:
+    """Reads what was saved with a model; None if it has no checksums. Raises UserError."""
+    return read_json(folder / CHECKSUMS, REMEDY, SavedModel)
 
 
 def check_checksums(folder: Path, called: str) -> None:
     """Compares a model's files with their checksums, if it has them. Raises UserError."""
-    remedy = f"copy it again, or delete {CHECKSUMS} if you changed the model yourself"
-    known = read_json(folder / CHECKSUMS, remedy, dict[str, dict[str, tuple[int, str]]])
-    if known and (damaged := checksums.damage(folder, known["files"])):
-        raise UserError(f"{called}: {damaged}; {remedy}")
+    known = read_checksums(folder)
+    if known and (damaged := checksums.damage(folder, known.files)):
+        raise UserError(f"{called}: {damaged}; {REMEDY}")
 
 
 def weight_bytes(folder: Path) -> int:

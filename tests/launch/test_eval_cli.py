@@ -16,8 +16,7 @@ from envs.evaluation.conversation import Conversation, Turn
 from launch.eval_cli import main, progress_line
 from r3l.config import dump, load
 from r3l.errors import EngineDead
-from r3l.files.progress_lines import MEASURED, EvalLine
-from r3l.files.run_folder import write_evaluation
+from r3l.model_folder import write_checksums
 from tests.r3l.rollout.test_chat import FORGETFUL, tokenizer_for
 
 
@@ -61,14 +60,11 @@ def test_a_run_is_evaluated_with_its_settings_and_its_best_or_last_model(
     (run / "config.yaml").write_text(dump(load(None, ["env=keys", "seed=7"])))
     refused = CliRunner().invoke(main, ["--run", "first"])
     assert refused.exit_code == 2 and "--run runs/first: has no model/ yet" in refused.output
-    shutil.copytree(builtin_policy(), run / "model")
-    for model in ("model", "best"):
-        if model == "best":
-            shutil.copytree(builtin_policy(), run / "best")
-            write_evaluation(run / "best", EvalLine(2, dict.fromkeys(MEASURED, 0.5)))
+    for model, step in (("model", 3), ("best", 2)):
+        shutil.copytree(builtin_policy(), run / model)
+        write_checksums(run / model, step)
         result = CliRunner().invoke(main, ["--run", "first", "--tasks", "3"])
         assert result.exit_code == 0, result.output
-        step = {"model": 0, "best": 2}[model]  # nothing was trained
         assert f"runs/first/{model}: weights of step {step}" in result.output
         assert played[-1] == run / model
         (folder,) = (tmp_path / "runs" / "eval").glob(f"first-{model}-keys-*")

@@ -113,9 +113,10 @@ def test_no_flipped_bit_of_any_file_of_a_saved_model_goes_unseen(
         def save_pretrained(self, folder: Path) -> None:
             shutil.copy(builtin_policy() / "tokenizer.json", folder)
 
-    assert checkpoint.save_model(trainer, tmp_path / "model", Vocabulary())
+    assert checkpoint.save_model(trainer, tmp_path / "model", Vocabulary(), 4)
     model, known = tmp_path / "model", read_json(tmp_path / "model" / CHECKSUMS, "", dict)
     check_checksums(model, "model mine")
+    assert known["step"] == 4
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= known["files"].keys()
     for path in sorted(model.iterdir()):
         whole = path.read_bytes()
@@ -320,8 +321,8 @@ def test_a_model_that_cannot_be_written_leaves_the_one_before(
         def save_pretrained(self, folder: Path) -> None:
             raise OSError(28, "No space left on device")
 
-    assert checkpoint.save_model(trainer, tmp_path / "model", Silent())
+    assert checkpoint.save_model(trainer, tmp_path / "model", Silent(), 4)
     before = (tmp_path / "model" / "model.safetensors").read_bytes()
-    assert not checkpoint.save_model(trainer, tmp_path / "model", Full())
+    assert not checkpoint.save_model(trainer, tmp_path / "model", Full(), 5)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == before

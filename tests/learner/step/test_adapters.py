@@ -61,7 +61,7 @@ def test_the_saved_model_the_adapter_in_peft_and_the_trainer_agree(
     model_folder: Path, tmp_path: Path
 ) -> None:
     trainer, _ = trained(model_folder, 2, LORA)
-    assert checkpoint.save_model(trainer, tmp_path / "saved", Silent())
+    assert checkpoint.save_model(trainer, tmp_path / "saved", Silent(), 2)
     base = AutoModelForCausalLM.from_pretrained(model_folder)
     ids = torch.arange(3, 40)[None]
     with torch.no_grad():
