@@ -148,17 +148,18 @@ def _check_world(model: Path) -> None:
 
 def _line(run: System, folder: Path) -> dict[str, Any]:
     """What the run's progress says: for each step the tokens and the seconds since the first
-    evaluation, when everything had started; `before` and `success`: its first and last
-    evaluation."""
+    evaluation ended or the first step began, whichever came first; `before` and `success`: its
+    first and last evaluation."""
     text = (folder / "progress.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
     evaluations = [line for line in lines if line["kind"] == "eval"]
     steps = [line for line in lines if line["kind"] == "step"]
+    began = min(evaluations[0]["time"], steps[0]["time"] - steps[0]["learner/step_s"])
     tokens, curve = 0.0, {name: list[float | None]() for name in ("tokens", "wall", "success_base")}
     for step in steps:
         tokens += step["group/generated_tokens"]
         curve["tokens"].append(tokens)
-        curve["wall"].append(round(step["time"] - evaluations[0]["time"], 1))
+        curve["wall"].append(round(step["time"] - began, 1))
         curve["success_base"].append(step.get("group/success_base"))
     named = {"experiment": "e5", "cell": run.cell, "variant": run.variant, "seed": run.seed}
     named |= {"setup": run.setup(), "machine": processor()}

@@ -32,7 +32,7 @@ def test_seconds_begin_with_the_first_evaluation_and_tokens_add_up(tmp_path: Pat
         {"kind": "eval", "step": 0, "time": 100.0, "success": 0.1, "reward": 0.2},
         *(
             {"kind": "step", "step": n, "time": 100.0 + 3 * n}
-            | {"group/generated_tokens": 50.0, "group/success_base": n / 10}
+            | {"learner/step_s": 1.0, "group/generated_tokens": 50.0, "group/success_base": n / 10}
             for n in range(1, 11)
         ),
         {"kind": "eval", "step": 10, "time": 140.0, "success": 0.9, "reward": 0.95},
@@ -45,6 +45,16 @@ def test_seconds_begin_with_the_first_evaluation_and_tokens_add_up(tmp_path: Pat
     # the mean of steps 3 to 7 is 0.5
     assert cost(line, 0.5, "wall") == Cost(21.0, True)
     assert cost(line, 0.5, "tokens") == Cost(350.0, True)
+
+
+def test_seconds_begin_with_the_first_step_if_the_evaluation_ends_after_it(tmp_path: Path) -> None:
+    lines = [
+        {"kind": "step", "step": 1, "time": 103.0, "learner/step_s": 2.0}
+        | {"group/generated_tokens": 50.0},
+        {"kind": "eval", "step": 0, "time": 110.0, "success": 0.1, "reward": 0.2},
+    ]
+    (tmp_path / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert _line(System(EASY, "r3l", 3), tmp_path)["curve"]["wall"] == [2.0]
 
 
 def test_scienceworld_needs_its_warm_policy(tmp_path: Path) -> None:
