@@ -27,8 +27,6 @@ CHECKED = 8
 """Number of groups of each store to check against the tokenizer."""
 NO_LIMIT = 1 << 31
 ENDS_S = 30.0
-IGNORED = {"dtype", "torch_dtype", "transformers_version", "_name_or_path", "use_cache"}
-"""Keys in which two configurations of one architecture may differ."""
 
 
 def without_actors(config: RunConfig) -> RunConfig:

@@ -13,8 +13,8 @@ class EvalConfig(Section):
     every: int = Field(
         20,
         ge=0,
-        description="optimizer steps between evaluations; 0: only before the first step and after "
-        "the last one",
+        description="optimizer steps between evaluations; 0: only of the first weights and after "
+        "the last step",
     )
     tasks: int = Field(
         200,
