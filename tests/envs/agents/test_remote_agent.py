@@ -35,6 +35,13 @@ class Answering(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text)
 
+    def do_GET(self) -> None:
+        """Answers as the gateway, with the task."""
+        known = self.headers["Authorization"] == "Bearer key" and self.path == "/r3l/task"
+        self.send_response(200 if known else 401)
+        self.end_headers()
+        self.wfile.write(b'{"id": 2}')
+
     def log_message(self, *given: Any) -> None:
         """Silence."""
 
@@ -74,3 +81,15 @@ def test_the_reply_is_printed_as_one_line(
         "api_key": "key",
         "session_id": "one",
     }
+
+
+def test_a_task_that_is_too_long_for_a_variable_is_asked_of_the_gateway(server: Any) -> None:
+    server.answer = (200, b"1.0")
+    gateway = f"http://127.0.0.1:{server.server_port}"
+    own = {name: value for name, value in GIVEN.items() if name != "R3L_TASK"}
+    subprocess.run(
+        [sys.executable, str(SCRIPT), f"{gateway}/play"],
+        env=os.environ | own | {"R3L_URL": gateway},
+        check=True,
+    )
+    assert server.asked["task"] == {"id": 2}
