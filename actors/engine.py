@@ -173,11 +173,9 @@ class VLLMPolicy:
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         prompt, request = self.prompt(token_ids), f"r{next(self._request_ids)}"
-        outputs = self.engine.generate(
-            prompt, self._params(params, budget), request, priority=params.priority
-        )
         try:
-            async for output in outputs:
+            asked, priority = self._params(params, budget), params.priority
+            async for output in self.engine.generate(prompt, asked, request, priority=priority):
                 final = output
         except VLLMClientError as error:
             raise RequestRefused(
