@@ -111,7 +111,9 @@ def test_a_client_queues_requests_beyond_its_limit(serve):
 
 
 @pytest.mark.system
-def test_coroutines_share_one_client(served, tasks, done):
+def test_coroutines_share_one_client(serve, tasks, done):
+    served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=8", "buffer.max_staleness=0")
+
     async def actors():
         async with AsyncBufferClient(served.endpoint) as client:
             await client.add_tasks(tasks(8))

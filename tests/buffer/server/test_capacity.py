@@ -16,7 +16,7 @@ from tests.buffer.fakes import until
 
 pytestmark = pytest.mark.system
 
-OPTIONS = ("learner.groups_per_step=2", "buffer.max_staleness=90", "buffer.lease_s=600")
+OPTIONS = ("learner.groups_per_step=60", "buffer.max_staleness=2", "buffer.lease_s=600")
 LARGE = 65_536  # tokens: about 600 kB a group
 
 
