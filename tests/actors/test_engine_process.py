@@ -32,8 +32,10 @@ time.sleep(600)
 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ran before in this process, it can be forked."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
 
 
 def test_an_engine_and_what_it_forks_are_killed_with_the_actor() -> None:
