@@ -45,6 +45,9 @@ class _Dumper(yaml.SafeDumper):
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
 for _yaml in (_Loader, _Dumper):
     _yaml.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, [*"-+0123456789"])
+# A library of vLLM's changes SafeLoader for the whole process, so that dates stay text.
+_DATE = "tag:yaml.org,2002:timestamp"
+_Loader.add_constructor(_DATE, yaml.SafeLoader.construct_yaml_timestamp)
 
 
 def parse(text: str, what: str) -> Any:

@@ -42,7 +42,6 @@ def refused(
     ("settings", "named"),
     [
         (["learner.deepspeed.gradient_clipping=0.5"], "(use learner settings grad_clip)"),
-        (["learner.deepspeed=/no/such.json"], "/no/such.json: cannot be read"),
         (["learner.offload=all", "learner.zero_stage=2"], "needs learner.zero_stage of 3"),
     ],
 )

@@ -66,7 +66,7 @@ def test_every_preset_can_be_planned(path: Path, tmp_path: Path) -> None:
         (["--dry-run", "--hardware", "2x8x80GB", "--hostfile", "h"], "combined with --hostfile"),
         (["--dry-run", "--hardware", "8x80GB", "--learner", "9gpu"], "has 8 GPUs"),
         (["--dry-run", "--model", "/no/such"], "no config.json"),
-        (["--dry-run", "learner.deepspeed=/no/such.json"], "cannot be read"),
+        (["--dry-run", "learner.deepspeed=/no/such.json"], "must be a mapping"),
         (["--dry-run", "--env", "nowhere"], "nowhere"),
     ],
 )

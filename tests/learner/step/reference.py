@@ -20,7 +20,7 @@ from r3l.records import AuxSample, Trajectory
 Float64 = npt.NDArray[np.float64]
 LogProbs = Callable[[Any, float], Float64]
 CLIP = {"dapo": (0.2, 0.28), "arpo": (0.2, 0.3), "gspo": (3e-4, 4e-4)}
-KL = {"grpo": 0.01, "gspo": 0.01, "reflect_grpo": 0.01, "r3": 0.01}
+KL = {"grpo": 0.01, "gspo": 0.01, "reflect_grpo": 0.01, "r3": 0.01, "rlvmr": 0.01}
 MEANS = {"dapo": "token", "rloo": "sum"}
 
 
@@ -95,7 +95,8 @@ def advantages(name: str, rewards: list[float], settings: dict[str, Any]) -> lis
     ways = {"population": len(centered), "sample": len(centered) - 1}
     if name == "opmd" or settings.get("std") == "none":
         return centered
-    std = math.sqrt(sum(s * s for s in centered) / ways[settings.get("std", "population")])
+    own = "sample" if name == "rlvmr" else "population"  # its steps have no tags here
+    std = math.sqrt(sum(s * s for s in centered) / ways[settings.get("std", own)])
     return [s / (std + 1e-6) for s in centered]
 
 

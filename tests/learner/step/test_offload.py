@@ -1,4 +1,4 @@
-"""RunState that waits in host memory, and a user's DeepSpeed file, on a real DeepSpeed engine."""
+"""RunState that waits in host memory, and a user's DeepSpeed settings, on a real DeepSpeed engine."""
 
 import json
 from pathlib import Path
@@ -15,11 +15,8 @@ from tests.learner.step.fakes import GROUPS
 from tests.learner.step.faulty import saved
 
 SAME = ("loss", "loss_policy", "loss_sft", "entropy", "behaviour_kl")
-USERS_FILE = {
-    "train_batch_size": "auto",
-    "gradient_clipping": "auto",
+USERS_SETTINGS = {
     "zero_optimization": {
-        "stage": 2,
         "offload_optimizer": {"device": "cpu"},
         "overlap_comm": False,
         "contiguous_gradients": True,
@@ -72,12 +69,11 @@ def test_offloaded_state_trains_alike_and_resumes_from_a_checkpoint(
     same(resumed.steps(2), plain[2:])
 
 
-def test_the_engine_runs_with_the_deepspeed_file_of_the_user(
-    model_folder: Path, tmp_path: Path, plain: list[dict[str, float]]
+def test_the_engine_runs_with_the_deepspeed_settings_of_the_user(
+    model_folder: Path, plain: list[dict[str, float]]
 ) -> None:
-    file = tmp_path / "zero2.json"
-    file.write_text(json.dumps(USERS_FILE))
-    learner = Learner(model_folder, f"learner.deepspeed={file}", "learner.zero_stage=2")
+    own = f"learner.deepspeed={json.dumps(USERS_SETTINGS)}"
+    learner = Learner(model_folder, own, "learner.zero_stage=2")
     assert learner.trainer.engine.zero_reduce_bucket_size() == 100_000
     assert learner.trainer.engine.zero_use_cpu_optimizer()
     same(learner.steps(2), plain[:2])

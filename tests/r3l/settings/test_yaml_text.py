@@ -1,8 +1,10 @@
 """YAML of settings: what it stands for, and what is refused."""
 
+from datetime import date
 from itertools import pairwise
 
 import pytest
+import yaml
 
 from r3l.config import load
 from r3l.errors import UserError
@@ -63,3 +65,9 @@ def test_an_alias_is_refused_by_name_and_none_is_written():
 def test_half_a_character_is_refused(text):
     with pytest.raises(UserError, match=r"config run.yaml: not valid YAML \(.*surrogates"):
         parse(text, "config run.yaml")
+
+
+def test_a_library_that_makes_dates_text_for_the_whole_process_changes_nothing(monkeypatch):
+    changed = {**yaml.SafeLoader.yaml_constructors, "tag:yaml.org,2002:timestamp": lambda *_: "x"}
+    monkeypatch.setattr(yaml.SafeLoader, "yaml_constructors", changed)
+    assert parse("day: 2024-02-29", "config") == {"day": date(2024, 2, 29)}
