@@ -1,4 +1,4 @@
-"""RunState that waits in host memory, and a user's DeepSpeed settings, on a real DeepSpeed engine."""
+"""RunState that waits in host memory, and a user's DeepSpeed settings, on a real engine."""
 
 import json
 from pathlib import Path
