@@ -47,7 +47,7 @@ for _yaml in (_Loader, _Dumper):
     _yaml.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, [*"-+0123456789"])
 # A library of vLLM's changes SafeLoader for the whole process, so that dates stay text.
 _DATE = "tag:yaml.org,2002:timestamp"
-_Loader.add_constructor(_DATE, yaml.SafeLoader.construct_yaml_timestamp)
+_Loader.add_constructor(_DATE, yaml.SafeLoader.construct_yaml_timestamp)  # type: ignore[type-var]
 
 
 def parse(text: str, what: str) -> Any:
