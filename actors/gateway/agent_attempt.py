@@ -141,8 +141,8 @@ class AgentEnvironment:
         return made, shown
 
     async def _keep(self, slot: int, offer: Offer) -> None:
-        """Offers the progress at every call: what the agent got before. Ends the attempt if nobody
-        wants it any more."""
+        """Offers the progress at every call: the replies that the agent has received. Ends the
+        attempt if its slot is lost."""
         session, kept = self.session, 0.0
         while await session.called.wait():
             session.called.clear()
