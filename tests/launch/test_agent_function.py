@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from envs.agents.call_function import MODULE
 from launch.agent_function import TASKS, agent_settings
 from launch.cli import train
 from r3l.config import load
@@ -73,4 +72,3 @@ def test_a_prompt_and_a_file_that_trains_itself_when_imported_get_one_line(tmp_p
     assert "agent play: is defined in a notebook or at a prompt" in last_line("-c", train)
     (tmp_path / "mine.py").write_text(train)
     assert "put r3l.train under `if __name__" in last_line("mine.py")
-    assert MODULE not in sys.modules

@@ -1,16 +1,20 @@
 """A function is found and called, also if it is asynchronous."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from envs.agents.call_function import call, find
+from envs.agents.call_function import MODULE, call, find
 
 
 def test_a_function_is_found_and_its_result_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # `find` leaves both behind, which is right only in a process of its own.
+    monkeypatch.setitem(sys.modules, MODULE, sys)
+    monkeypatch.setattr(sys, "path", list(sys.path))
     file = tmp_path / "f.py"
     file.write_text(
         "async def late(a, b):\n    print('noise', end='')\n    return {'sum': a + b}\n"
