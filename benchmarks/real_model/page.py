@@ -29,6 +29,7 @@ TITLES = {
     "capped": "R³L, auxiliary rows capped at 0.25",
     "outcome_first": "R³L, outcome first",
     "gated": "R³L, measured gate",
+    "grpo_long": "GRPO without reference, 80 steps",
 }
 assert TITLES.keys() == VARIANTS.keys()
 ROWS = ("base", "distilled", "reflect", "retry")

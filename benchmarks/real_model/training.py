@@ -26,6 +26,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "capped": ("algorithm=r3l", "algorithm.sft_share=0.25"),
     "outcome_first": ("algorithm=r3l", "algorithm.outcome_first=true"),
     "gated": ("algorithm=r3l", "algorithm.gate=measured"),
+    # About as many CPU seconds as R³L takes for its 20 steps.
+    "grpo_long": ("algorithm=grpo", "algorithm.kl_coef=0", "learner.steps=80"),
 }
 """Settings of each variant."""
 CPU = "cpu.jsonl"
