@@ -17,7 +17,10 @@ from r3l.files.whole_file import read_json, write_json
 
 CHECKSUMS = "r3l-checksums.json"
 """The file of a saved model's checksums."""
-REMEDY = f"copy it again, or delete {CHECKSUMS} if you changed the model yourself"
+REMEDY = (
+    f"copy it again, or delete {CHECKSUMS} if you changed the model yourself or an earlier version "
+    "of r3l saved it"
+)
 ADAPTER = "adapter_config.json"
 """The file by which transformers finds an adapter in a model folder."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")

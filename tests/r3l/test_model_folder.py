@@ -8,7 +8,10 @@ import pytest
 
 from envs.builtin.policy import builtin_policy
 from r3l.errors import UserError
+from r3l.files.whole_file import write_json
 from r3l.model_folder import (
+    CHECKSUMS,
+    check_checksums,
     check_model_folder,
     float32_bytes,
     model_digest,
@@ -50,6 +53,12 @@ def test_a_model_folder_without_config_or_tokenizer_is_refused(model: Path) -> N
     assert "no tokenizer" in refusal(model)
     (model / "config.json").unlink()
     assert "no config.json" in refusal(model)
+
+
+def test_checksums_of_an_earlier_version_are_refused_with_what_to_do(model: Path) -> None:
+    write_json(model / CHECKSUMS, {"files": {}})  # without a step
+    with pytest.raises(UserError, match=rf"{CHECKSUMS}.*delete {CHECKSUMS} if .* earlier version"):
+        check_checksums(model, "model mine")
 
 
 @pytest.mark.parametrize(("weights", "named"), [(None, "no weights"), ("half", "is damaged")])
