@@ -23,8 +23,8 @@ class Index:
     `live`: groups that are not closed, keyed by id. `lease_rids`, `draw_rids`: ids of the requests
     that got a lease or an open draw. `draws`: open draws. `returned`: for each consumer and
     version, the last draw that was released, expired or rewound since the service started.
-    `last_seen`: wall-clock second of the last request of each consumer that holds draws. `tasks`:
-    number of tasks, keyed by purpose and tag. `counts`: see buffer.storage.counts. `reuse`: number
+    `last_seen`: wall-clock second of the last request of each consumer that holds draws or asked
+    last. `tasks`: number of tasks, keyed by purpose and tag. `counts`: see buffer.storage.counts. `reuse`: number
     of steps that a group may be trained in.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from buffer.groups import draw_deadlines
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.rows import DrawRow
 from buffer.wire import operations
@@ -27,6 +28,7 @@ def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
     """
     if args.version < 0:
         raise RecordError(f"version {args.version}: must be at least 0", field="version")
+    draw_deadlines.extend(work, operations.LEARNER)
     rewound = 0
     for step in list(work.txn.steps_after(args.version)):
         drawn = work.txn.draw(step.draw_id)

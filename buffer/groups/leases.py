@@ -30,7 +30,8 @@ def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | 
 
     While evaluation and training both have work, actors hold equally many groups of each: the
     evaluation ends soon, and generation for training continues. Before the first step the groups
-    of that step come first, unless one of them was in vain.
+    of that step come first, unless one of them was in vain. Before an actor waits, it takes over
+    a group of a silent actor.
     """
     check_name(args.actor, "actor")
     check_version(work, args.version)
@@ -47,6 +48,8 @@ def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | 
         row = _training(work, args)
         if isinstance(row, Wait):
             row = _evaluation(work, args) or row
+    if isinstance(row, Wait) and _expire_silent(work):
+        row = _evaluation(work, args) or _training(work, args)
     if isinstance(row, Wait):
         return row
     work.count("leases")
@@ -86,16 +89,31 @@ def release(work: UnitOfWork, args: operations.Release) -> Ids:
 def expire_overdue(work: UnitOfWork) -> None:
     """Apply all deadlines of draws and leases that have passed. Unfinished groups without a holder
     expire if they are too old to be drawn."""
-    index, now = work.index, work.now
+    index = work.index
     draw_deadlines.expire_overdue(work)
-    for row in [*index.unfinished("eval"), *index.unfinished("train")]:
-        if row.deadline < now and row.has_holder:
-            work.count("leases_expired")
-            work.save(row.with_changes(lease_expired=True), "clock")
+    _expire_leases(work, work.now)
     learner, limit = index.progress.version, work.config.max_staleness
     for row in index.unheld("train"):
         if row.oldest_version >= 0 and is_stale(row.oldest_version, learner=learner, limit=limit):
             work.expire(row, "stale", "clock")
+
+
+def _expire_leases(work: UnitOfWork, before: float) -> bool:
+    """Expires the leases whose deadline is before a time; returns whether there are any."""
+    index = work.index
+    rows = [*index.unfinished("eval"), *index.unfinished("train")]
+    overdue = [row for row in rows if row.has_holder and row.deadline < before]
+    for row in overdue:
+        work.count("leases_expired")
+        work.save(row.with_changes(lease_expired=True), "clock")
+    return bool(overdue)
+
+
+def _expire_silent(work: UnitOfWork) -> bool:
+    """Expires the leases that were not renewed for SILENT_S and a quarter of their length, because
+    an actor has nothing else to do; returns whether there are any."""
+    lease_s = work.config.lease_s
+    return _expire_leases(work, work.now + lease_s - max(SILENT_S, lease_s / 4))
 
 
 def check_name(name: str, what: str) -> None:
@@ -177,10 +195,10 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
 
 def _first_step(work: UnitOfWork) -> bool:
     """Whether only the groups of the first step are generated, as many at a time as it takes. More
-    would share the engines and delay the step. False after a group in vain: how many more the step
-    takes is then unknown, and the evaluation must not wait for all of them."""
-    index = work.index
-    return not index.progress.version and not index.counts["group/train/expired"]
+    would share the engines and delay the step. False without a learner, and after a group in vain:
+    how many more the step takes is then unknown, and the evaluation must not wait for them all."""
+    index, learns = work.index, operations.LEARNER in work.index.last_seen
+    return learns and not index.progress.version and not index.counts["group/train/expired"]
 
 
 def _fresh_per_step(work: UnitOfWork) -> int:

@@ -56,7 +56,11 @@ class BufferConfig(Section):
         "is closed",
     )
     lease_s: float = Field(
-        120.0, ge=0.001, le=LONGEST_S, description="lease length without a heartbeat, seconds"
+        120.0,
+        ge=0.001,
+        le=LONGEST_S,
+        description="lease length without a heartbeat, seconds; an actor that has nothing else to do "
+        "takes a group over after a quarter of it, but at least 10",
     )
     draw_s: float = Field(
         3600.0,

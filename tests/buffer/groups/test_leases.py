@@ -73,6 +73,7 @@ def test_an_expired_lease_that_is_renewed_stays_with_its_actor(desk, tasks):
 
 
 def test_before_the_first_step_its_groups_come_first_and_alone(desk, tasks, done):
+    desk.set_version(0)
     desk.add(tasks(9))
     desk.add(tasks(9, "e"), "eval", "step-0")
     leases = [desk.lease() for _ in range(4)]  # two groups make a step
@@ -83,6 +84,7 @@ def test_before_the_first_step_its_groups_come_first_and_alone(desk, tasks, done
 
 def test_groups_in_vain_before_the_first_step_do_not_starve_the_evaluation(make_desk, tasks, done):
     desk = make_desk(max_staleness=9)
+    desk.set_version(0)
     desk.add(tasks(99))
     desk.add(tasks(12, "e"), "eval", "step-0")
     shares = []
@@ -97,12 +99,38 @@ def test_groups_in_vain_before_the_first_step_do_not_starve_the_evaluation(make_
 
 def test_before_the_first_step_the_groups_of_a_killed_actor_keep_no_other_waiting(make_desk, tasks):
     desk = make_desk(lease_s=120.0)
+    desk.set_version(0)
     desk.add(tasks(9))
     assert [desk.lease("killed").purpose for _ in range(2)] == ["train"] * 2
     assert isinstance(desk.lease("next"), Wait)
     desk.now += 11
     assert [desk.lease("next").purpose for _ in range(2)] == ["train"] * 2
     assert desk.lease("next").reason.startswith("the first step")
+
+
+def test_without_a_learner_collection_goes_as_far_as_admission(make_desk, tasks):
+    desk = make_desk(max_staleness=3)
+    desk.add(tasks(9))
+    assert [desk.lease().purpose for _ in range(8)] == ["train"] * 8  # two groups make a step
+    assert desk.lease().reason.startswith("staleness")
+
+
+@pytest.mark.parametrize("purpose", ["train", "eval"])
+@pytest.mark.parametrize("actor", ["next", "killed"])
+def test_an_actor_with_nothing_else_to_do_takes_a_silent_actors_group_over_after_a_quarter_lease(
+    make_desk, tasks, purpose, actor
+):
+    desk = make_desk(lease_s=120.0, max_staleness=0)
+    desk.set_version(0)
+    desk.add(tasks(9 if purpose == "train" else 2), purpose, "" if purpose == "train" else "x")
+    silent, alive = desk.lease("killed").group_id, desk.lease("alive").group_id
+    desk.now += 29
+    assert isinstance(desk.lease(actor), Wait)
+    assert desk.renew([alive], "alive") == ()
+    desk.now += 2
+    assert desk.lease(actor).group_id == silent
+    assert isinstance(desk.lease(actor), Wait)
+    assert desk.index.counts["leases_expired"] == 1
 
 
 def test_evaluation_and_training_take_turns_and_neither_waits_for_the_other(desk, tasks, done):
@@ -136,6 +164,7 @@ def test_an_expired_evaluation_lease_is_granted_again(desk, tasks):
 
 
 def test_a_waiting_actor_is_told_what_it_waits_for(desk, tasks):
+    desk.set_version(0)
     assert "tasks" in desk.lease().reason
     desk.add(tasks(1, "e"), "eval", "x", min_version=3)
     assert "needs version 3" in desk.lease().reason
