@@ -1,8 +1,7 @@
 """Runs the user's command on each checkpoint and on the final models: `learner.on_checkpoint`.
 
-    checkpoints/step-000050 ─► waits, the newest one ─► command, one at a time ─► may be removed
-
-It runs next to training. A failed or slow command causes a notice, but never ends the run.
+One runs at a time, next to training; of the checkpoints that wait only the newest does not give up
+its place. A failed or slow command causes a notice, but never ends the run.
 """
 
 from __future__ import annotations
@@ -56,16 +55,14 @@ class CheckpointCommand:
 
     def __init__(self, command: str, limit_s: float) -> None:
         self.failed = 0
-        self._command, self._limit_s = command, limit_s
+        self._command, self._limit_s, self._ends = command, limit_s, float("inf")
         self._thread = ThreadPoolExecutor(1, "on-checkpoint")
         self._jobs: dict[Path, Future[None]] = {}
-        self._closed = False
 
     def submit(self, folder: Path, step: int) -> None:
-        """Queues the command for a folder. It replaces the waiting command of an earlier step, if
-        any."""
+        """Queues the command for a folder. A checkpoint replaces an earlier one that waits."""
         for earlier in self.busy():
-            if _kind(earlier) == _kind(folder):
+            if earlier.name.startswith("step-") and folder.name.startswith("step-"):
                 self._jobs[earlier].cancel()  # unless it is running
         self._jobs[folder] = self._thread.submit(self._execute, folder.absolute(), step)
 
@@ -74,35 +71,34 @@ class CheckpointCommand:
         return [folder for folder, job in list(self._jobs.items()) if not job.done()]
 
     def finish(self, stopped: Callable[[], bool]) -> None:
-        """Waits at most `limit_s` in total for the remaining commands, then kills them.
-
-        `stopped` is called every ROUND_S. Once it returns true, the commands have STOPPED_S left.
-        """
-        ends = time.monotonic() + self._limit_s
+        """Waits at most `limit_s` in total for the remaining commands, then kills them. Once
+        `stopped`, which is called every ROUND_S, returns true, they have STOPPED_S left."""
+        self._ends = time.monotonic() + self._limit_s
         if left := self.busy():
-            notice(f"on_checkpoint: the run waits up to {self._limit_s:g} s for {_names(left)}")
-        while (left := self.busy()) and time.monotonic() < ends:
+            names = ", ".join(folder.name for folder in left)
+            notice(f"on_checkpoint: the run waits up to {self._limit_s:g} s for {names}")
+        while (left := self.busy()) and time.monotonic() < self._ends:
             if stopped():
-                ends = min(ends, time.monotonic() + STOPPED_S)
+                self._ends = min(self._ends, time.monotonic() + STOPPED_S)
             wait([self._jobs[folder] for folder in left], ROUND_S)
         if left:
-            notice(f"on_checkpoint: the run ends before the command on {_names(left)} has ended")
-        self._closed = True
+            names = ", ".join(folder.name for folder in left)
+            notice(f"on_checkpoint: the run ends before the command on {names} has ended")
         self._thread.shutdown(cancel_futures=True)
 
     def _execute(self, folder: Path, step: int) -> None:
         try:
-            why = self._failure(arguments(self._command, folder, step))
+            why = self._failure(psutil.Popen(arguments(self._command, folder, step), stdin=DEVNULL))
         except OSError as error:
             why = str(error)
         if why:
             self.failed += 1
             notice(f"on_checkpoint: failed on {folder.name}: {why}; see logs/learner.log")
 
-    def _failure(self, line: list[str]) -> str:
-        """Runs a command; returns why it failed, or ""."""
-        process, ends = psutil.Popen(line, stdin=DEVNULL), time.monotonic() + self._limit_s
-        while process.poll() is None and time.monotonic() < ends and not self._closed:
+    def _failure(self, process: psutil.Popen) -> str:
+        """Waits for a command, and kills it at its deadline; returns why it failed, or ""."""
+        ends = time.monotonic() + self._limit_s
+        while process.poll() is None and time.monotonic() < min(ends, self._ends):
             time.sleep(ROUND_S)
         if process.poll() is not None:
             return f"exit code {process.returncode}" if process.returncode else ""
@@ -110,13 +106,4 @@ class CheckpointCommand:
             with suppress(psutil.NoSuchProcess):
                 running.kill()
         process.wait()
-        return "killed" if self._closed else f"killed after {self._limit_s:g} s"
-
-
-def _kind(folder: Path) -> str:
-    """Returns the kind of a folder: step, model or best."""
-    return folder.name.partition("-")[0]
-
-
-def _names(folders: list[Path]) -> str:
-    return ", ".join(folder.name for folder in folders)
+        return f"killed after {self._limit_s:g} s" if time.monotonic() > ends else "killed"

@@ -34,7 +34,7 @@ from r3l.process.pinned_versions import warn_of_other_versions
 from r3l.process.torch_exit import end_process
 from r3l.records import Task
 from r3l.settings.learner import LearnerConfig
-from r3l.weights.journal import GIB, Journal
+from r3l.weights.journal import Journal
 
 
 class _Commands(OneLineGroup):
@@ -233,10 +233,8 @@ class _Rank:
     def _publisher(self) -> Any:
         from learner.publisher import WeightPublisher
 
-        kept, journal = self.config.learner.journal, None
-        if kept.on:
-            folder, limit = self.run / JOURNAL, int(kept.gib * GIB)
-            journal = Journal(folder, versions=kept.versions, limit=limit)
+        kept = self.config.learner.journal_versions
+        journal = Journal(self.run / JOURNAL, versions=kept) if kept else None
         publisher = WeightPublisher(
             self.weights_bind,
             anchor_every=self.config.learner.anchor_every,

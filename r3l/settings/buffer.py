@@ -59,8 +59,8 @@ class BufferConfig(Section):
         120.0,
         ge=0.001,
         le=LONGEST_S,
-        description="lease length without a heartbeat, seconds; an actor that has nothing else to do "
-        "takes a group over after a quarter of it, but at least 10",
+        description="lease length without a heartbeat, seconds; an actor that has nothing else to "
+        "do takes a group over after a quarter of it, but at least 10",
     )
     draw_s: float = Field(
         3600.0,

@@ -1,4 +1,4 @@
-"""Settings of the learner: its optimizer, adapters and journal of weights."""
+"""Settings of the learner: its optimizer and adapters."""
 
 from __future__ import annotations
 
@@ -28,23 +28,6 @@ class LoraConfig(Section):
             raise ValueError("targets is set but rank is not, so all weights would be trained; "
                              "set rank, such as 16")  # fmt: skip
         return self
-
-
-class JournalConfig(Section):
-    """The journal of published weights in journal/ of the run, each a patch to the previous
-    version. It is off unless one of the two is set."""
-
-    versions: int = Field(
-        0, ge=0, description="newest published versions that can be rebuilt; 0: no such limit"
-    )
-    gib: float = Field(
-        0.0, ge=0, description="GiB that it may take, at least two models; 0: no such limit"
-    )
-
-    @property
-    def on(self) -> bool:
-        """Whether the journal is on."""
-        return self.versions > 0 or self.gib > 0
 
 
 class LearnerConfig(Section):
@@ -99,7 +82,12 @@ class LearnerConfig(Section):
         ge=1,
         description="optimizer steps between versions that actors fetch as a whole, not as patches",
     )
-    journal: JournalConfig = Field(default_factory=lambda: JournalConfig())
+    journal_versions: int = Field(
+        0,
+        ge=0,
+        description="newest published versions that journal/ of the run keeps, each as a patch to "
+        "the one before, so that they can be rebuilt; 0: no journal",
+    )
     checkpoint_every: int = Field(
         50,
         ge=1,

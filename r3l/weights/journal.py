@@ -31,7 +31,6 @@ from r3l.weights.patch import Patch, apply
 END = ".weights"
 HEAD_LIMIT = 2 * MANIFEST_LIMIT
 NONE, DAMAGED = -1, -2
-GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -49,12 +48,12 @@ class Entry:
 class Journal:
     """Reads and writes the journal in `folder`; only one process may write it.
 
-    `versions`, `limit`: how many of the newest versions are kept, and how many bytes they may take;
-    0 means no limit. The versions that a kept one builds on are kept too.
+    `versions`: how many of the newest versions are kept; 0 means all. The versions that a kept one
+    builds on are kept too.
     """
 
-    def __init__(self, folder: Path, *, versions: int = 0, limit: int = 0) -> None:
-        self.folder, self.versions, self.limit = folder, versions, limit
+    def __init__(self, folder: Path, *, versions: int = 0) -> None:
+        self.folder, self.versions = folder, versions
         self._bases: dict[int, int] = {}
 
     def held(self) -> list[int]:
@@ -80,7 +79,7 @@ class Journal:
                     self._remove(old)
         base = max((c.patches[-1].base for c in chunks if c.patches), default=NONE)
         last = max(self._bases, default=NONE)
-        if last != base or self._bases.get(last) == DAMAGED or self._is_full(chunks):
+        if last != base or self._bases.get(last) == DAMAGED:
             base = NONE
         size = self._write(manifest, chunks, base)
         self._bases[version] = base
@@ -110,10 +109,6 @@ class Journal:
     def path(self, version: int) -> Path:
         """Returns the file of a version."""
         return self.folder / f"{version:06d}{END}"
-
-    def nbytes(self) -> int:
-        """Counts the bytes on disk."""
-        return sum(self.path(version).stat().st_size for version in self.held())
 
     def _apply(self, entry: Entry, path: Path, data: Bytes, before: int) -> None:
         """Turns `data` from version `before` into the version of an entry."""
@@ -161,7 +156,7 @@ class Journal:
         if not held:
             return (
                 f"journal {self.folder}: holds no version; a run keeps them with "
-                "learner.journal.versions=N or learner.journal.gib=G"
+                "learner.journal_versions=N"
             )
         near = sorted(sorted(held, key=lambda v: abs(v - version))[:2])
         return (
@@ -177,21 +172,6 @@ class Journal:
             return False
         return (old.layout, old.checksums) == (manifest.layout, manifest.checksums)
 
-    def _is_full(self, chunks: Sequence[Chunk]) -> bool:
-        """Whether the next version must be an anchor, so that earlier ones can be removed."""
-        anchors = self._anchors()
-        if not self.limit or not anchors:
-            return False
-        more = sum(len(frame) for _, frame in _frames(chunks, whole=False))
-        return self._total(anchors[-1]) + more > self.limit / 2
-
-    def _anchors(self) -> list[int]:
-        return sorted(version for version, base in self._bases.items() if base == NONE)
-
-    def _total(self, first: int) -> int:
-        """Returns the bytes of the versions from `first` on."""
-        return sum(self.path(version).stat().st_size for version in self._bases if version >= first)
-
     def _base_of(self, version: int) -> int:
         try:
             return self._entry(version).base
@@ -204,13 +184,6 @@ class Journal:
 
     def _write(self, manifest: Manifest, chunks: Sequence[Chunk], base: int) -> int:
         frames = list(_frames(chunks, whole=base == NONE))
-        size = sum(len(frame) for _, frame in frames)
-        if self.limit and 2 * manifest.layout.total_bytes > self.limit:
-            raise UserError(
-                f"learner.journal.gib {self.limit / GIB:.3g}: one version takes "
-                f"{manifest.layout.total_bytes / GIB:.3g} GiB and two must fit; raise it, or set "
-                "learner.journal.versions instead"
-            )
         lengths = [[full, len(frame)] for full, frame in frames]
         head = pack({"manifest": manifest.to_wire(), "base": base, "frames": lengths}, HEAD_LIMIT)
         final = self.path(manifest.version)
@@ -219,18 +192,15 @@ class Journal:
             left.unlink()
         begins = len(head).to_bytes(8, "big") + xxh3_64_digest(head) + head
         write_whole(final, itertools.chain([begins], (frame for _, frame in frames)))
-        return len(begins) + size
+        return len(begins) + sum(size for _, size in lengths)
 
     def _forget(self) -> None:
-        """Removes versions beyond the limits, oldest first, unless a kept version builds on
-        them."""
-        held, anchors = sorted(self._bases), self._anchors()
+        """Removes versions beyond the limit, unless a kept version builds on them."""
+        held = sorted(self._bases)
         keep = held[-self.versions] if 0 < self.versions < len(held) else held[0]
-        starts = [max((v for v in anchors if v <= keep), default=held[0])]
-        starts += [v for v in anchors if v > starts[0]]
-        while self.limit and len(starts) > 1 and self._total(starts[0]) > self.limit:
-            starts.pop(0)
-        for old in (v for v in held if v < starts[0]):
+        anchors = (v for v in held if v <= keep and self._bases[v] == NONE)
+        first = max(anchors, default=held[0])
+        for old in (v for v in held if v < first):
             self._remove(old)
 
 

@@ -22,7 +22,7 @@ from tests.learner.fakes import (
 )
 
 Played = Callable[[str, int], Iterator[SlotResult]]
-KEPT = ("learner.journal.versions=99", "learner.keep_checkpoints=9", "learner.anchor_every=4")
+KEPT = ("learner.journal_versions=99", "learner.keep_checkpoints=9", "learner.anchor_every=4")
 
 
 def alike(group_id: str, version: int) -> Iterator[SlotResult]:

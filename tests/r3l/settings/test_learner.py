@@ -1,9 +1,8 @@
-"""Settings of the learner: when it saves and publishes, its adapters and journal."""
+"""Settings of the learner: when it saves and publishes, its adapters."""
 
 import pytest
-from pydantic import ValidationError
 
-from r3l.settings.learner import JournalConfig, LearnerConfig, LoraConfig
+from r3l.settings.learner import LearnerConfig, LoraConfig
 
 
 @pytest.mark.parametrize(
@@ -20,13 +19,6 @@ def test_the_first_checkpoints_are_made_early(every: int, saved: list[int]) -> N
 def test_weights_are_published_at_every_sync_and_after_the_last_step() -> None:
     learner = LearnerConfig(sync_every=4, steps=10)
     assert [version for version in range(11) if learner.publishes(version)] == [0, 4, 8, 10]
-
-
-def test_a_journal_is_kept_if_it_has_a_limit_in_versions_or_in_bytes() -> None:
-    assert not JournalConfig().on
-    assert JournalConfig(versions=3).on and JournalConfig(gib=0.5).on
-    with pytest.raises(ValidationError, match="gib"):
-        JournalConfig(gib=-1)
 
 
 def test_targets_without_a_rank_are_refused_since_all_weights_would_be_trained() -> None:

@@ -85,23 +85,6 @@ def test_the_newest_versions_stay_with_what_they_build_on(
     assert np.array_equal(journal.rebuild(8)[1], sets.data[8])
 
 
-def test_a_limit_in_bytes_holds_and_every_version_in_it_can_be_rebuilt(
-    sets: Sets, tmp_path: Path
-) -> None:
-    journal, largest = Journal(tmp_path, limit=3 * SIZE), 0
-    journal.append(sets.manifest, sets.chunks)
-    for version in range(1, 60):
-        sets.make(version, version - 1)
-        journal.append(sets.manifest, sets.chunks)
-        largest = max(largest, journal.nbytes())
-        assert np.array_equal(journal.rebuild(journal.held()[0])[1], sets.data[journal.held()[0]])
-    assert 1.5 * SIZE < largest <= 3 * SIZE + 4096
-    assert len(journal.held()) > 10 and np.array_equal(journal.rebuild(59)[1], sets.data[59])
-    with pytest.raises(UserError, match=r"gib .*: one version takes .* two must fit"):
-        Journal(tmp_path / "small", limit=SIZE).append(sets.manifest, sets.chunks)
-    assert not (tmp_path / "small").exists()
-
-
 def test_a_gap_is_one_line_that_names_what_is_missing(sets: Sets, tmp_path: Path) -> None:
     journal = Journal(tmp_path, versions=99)
     with pytest.raises(UserError, match=r"no version; a run keeps them with learner\.journal"):
