@@ -154,10 +154,7 @@ class Rank0:
     def state(self, version: int) -> RunState:
         """Returns the run state to save in a checkpoint at `version`."""
         return RunState(
-            version,
-            self.last_state.draw_id,
-            self.last_state.groups,
-            self.last_state.model_digest,
+            version, self.last_state.draw_id, self.last_state.groups, self.last_state.model_digest
         )
 
     # ── batches ─────────────────────────────────────────────────────────────────────────

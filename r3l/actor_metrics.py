@@ -127,8 +127,7 @@ class ActorMetrics:
     weights_fetch_s: float = _gauge("weights/fetch_s", "s", "fetch of the latest version")
     weights_pause_s: float = _gauge("weights/pause_s", "s", "engine's pause for the latest version")
     weights_failed: Counter[str] = field(
-        default_factory=Counter,
-        metadata=_summed("weights/failed_<cause>", "updates", "failed"),
+        default_factory=Counter, metadata=_summed("weights/failed_<cause>", "updates", "failed")
     )
 
     def numbers(self) -> dict[str, float]:

@@ -21,16 +21,7 @@ from buffer.wire.operations import BufferStats, DrawHead, Groups, Lease, PutAck,
 from buffer.wire.sockets import Frame
 from r3l import codec
 from r3l.errors import RecordError
-from r3l.records import (
-    Group,
-    GroupPlan,
-    GroupState,
-    Purpose,
-    Recalled,
-    Record,
-    SlotResult,
-    Task,
-)
+from r3l.records import Group, GroupPlan, GroupState, Purpose, Recalled, Record, SlotResult, Task
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -285,11 +285,7 @@ def _recalled(
         earlier = task_history.attempts(
             work.txn, row.task_id, excluded=row.group_id, waiting=work.index.progress.closed
         )
-        context = GroupContext(
-            row.rewards,
-            earlier,
-            args.version,
-        )
+        context = GroupContext(row.rewards, earlier, args.version)
         source = samplers.random_source(work.seed, args.version, int(row.group_id[1:]))
         recalled += [
             RecalledRow(row.group_id, attempt.group_id, attempt.role, attempt.slot)

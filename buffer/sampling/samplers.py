@@ -78,11 +78,7 @@ class Prioritised(Sampler):
         return _random(candidates, weights, count, source, self.config.beta)
 
 
-SAMPLERS: dict[str, type[Sampler]] = {
-    "fifo": Fifo,
-    "uniform": Uniform,
-    "prioritised": Prioritised,
-}
+SAMPLERS: dict[str, type[Sampler]] = {"fifo": Fifo, "uniform": Uniform, "prioritised": Prioritised}
 
 
 def make(config: SamplerConfig) -> Sampler:

@@ -84,10 +84,7 @@ class Curriculum(TaskSampler):
         return successes, failures
 
 
-TASK_SAMPLERS: dict[str, type[TaskSampler]] = {
-    "shuffled": Shuffled,
-    "curriculum": Curriculum,
-}
+TASK_SAMPLERS: dict[str, type[TaskSampler]] = {"shuffled": Shuffled, "curriculum": Curriculum}
 
 
 def make(config: TaskSamplerConfig) -> TaskSampler:

@@ -52,12 +52,7 @@ class Access:
     """
 
     def __init__(
-        self,
-        context: Any,
-        router: Any,
-        keys: ServiceKeys | None,
-        connections: int,
-        limits: Limits,
+        self, context: Any, router: Any, keys: ServiceKeys | None, connections: int, limits: Limits
     ) -> None:
         self._roles = _roles(keys) if keys else None
         self._limit = connections

@@ -16,15 +16,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from buffer.storage.rows import Status, TrainedAttempt
-from r3l.records import (
-    GroupPlan,
-    GroupState,
-    Integer,
-    Purpose,
-    Record,
-    SlotResult,
-    Task,
-)
+from r3l.records import GroupPlan, GroupState, Integer, Purpose, Record, SlotResult, Task
 
 GROUPS_LIMIT = 4096  # groups in one reply
 SLOTS_LIMIT = 1024  # slots of a group

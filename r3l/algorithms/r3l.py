@@ -15,14 +15,7 @@ from pydantic import Field, model_validator
 
 from r3l.algorithms import advantages, losses, recall
 from r3l.algorithms.advantages import STD, Std, check_spread
-from r3l.algorithms.algorithm import (
-    Algorithm,
-    Estimator,
-    Exploration,
-    Float64,
-    ReflectOn,
-    SftPool,
-)
+from r3l.algorithms.algorithm import Algorithm, Estimator, Exploration, Float64, ReflectOn, SftPool
 from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.losses import TokenLoss
 from r3l.algorithms.ratio_correction import RatioCorrectedConfig
@@ -43,8 +36,7 @@ class R3LConfig(RatioCorrectedConfig):
         "success", description="α is for full successes, or for the group's best (Eq. 11 of v1)"
     )
     max_advantage: float | None = Field(
-        None,
-        description="advantage of a full success instead of α (released code: 1.0)",
+        None, description="advantage of a full success instead of α (released code: 1.0)"
     )
     credit: bool = Field(
         True, description="mask the tokens before the pivot; false is the paper's w/o credit"
@@ -188,10 +180,7 @@ class R3LConfig(RatioCorrectedConfig):
         if not self.recall_count:
             return None
         return partial(
-            recall.opposing,
-            count=self.recall_count,
-            successes_only=True,
-            max_age=self.recall_age,
+            recall.opposing, count=self.recall_count, successes_only=True, max_age=self.recall_age
         )
 
     def _token_loss(self) -> TokenLoss:

@@ -17,9 +17,6 @@ class EvalConfig(Section):
         "the last step",
     )
     tasks: int = Field(
-        200,
-        ge=0,
-        le=4096,
-        description="held-out tasks per evaluation; 0: no evaluations",
+        200, ge=0, le=4096, description="held-out tasks per evaluation; 0: no evaluations"
     )
     temperature: float = Field(0.4, ge=0, description="sampling temperature")

@@ -50,8 +50,7 @@ class LearnerConfig(Section):
         0, description="DeepSpeed ZeRO stage; bfloat16 uses at least 1"
     )
     offload: Literal["none", "optimizer", "all"] = Field(
-        "none",
-        description="kept in host memory: optimizer state (ZeRO 1-3), or parameters too (3)",
+        "none", description="kept in host memory: optimizer state (ZeRO 1-3), or parameters too (3)"
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="parameter format; auto: float32 on CPU, bfloat16 on GPU"

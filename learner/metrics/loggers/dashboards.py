@@ -13,10 +13,7 @@ DASHBOARDS: dict[str, Charts] = {
         "success of training attempts": ("group/success_base", "group/success_retry"),
         "reward": ("group/reward_mean", "group/reward_max"),
         "loss": ("learner/loss_policy", "learner/loss_sft"),
-        "entropy, nats a token": (
-            "learner/entropy_base",
-            "learner/entropy_distilled",
-        ),
+        "entropy, nats a token": ("learner/entropy_base", "learner/entropy_distilled"),
         "gradient norm": ("learner/grad_norm",),
     },
     "Groups and retries": {

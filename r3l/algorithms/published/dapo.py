@@ -13,13 +13,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from r3l.algorithms import advantages
-from r3l.algorithms.algorithm import (
-    Algorithm,
-    Float64,
-    Shaping,
-    keep_all,
-    unshaped,
-)
+from r3l.algorithms.algorithm import Algorithm, Float64, Shaping, keep_all, unshaped
 from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.published.grpo import RatioConfig, kl_weight
 from r3l.records import Bool, Trajectory
@@ -64,9 +58,7 @@ class DAPOConfig(RatioConfig):
             limit, buffer = self.overlong_limit, self.overlong_buffer
             shaping = partial(less_overlong, limit=limit, buffer=buffer)
         return replace(
-            super().build(),
-            selection=with_contrast if self.filter else keep_all,
-            shaping=shaping,
+            super().build(), selection=with_contrast if self.filter else keep_all, shaping=shaping
         )
 
 

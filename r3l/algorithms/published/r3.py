@@ -39,9 +39,7 @@ class R3Config(RatioConfig):
         None, ge=0, description="age of a recalled attempt, versions; unset: any"
     )
     alpha: float = Field(
-        2.0,
-        gt=0,
-        description="α, factor on the deviation of a group with recalled attempts",
+        2.0, gt=0, description="α, factor on the deviation of a group with recalled attempts"
     )
 
     @property

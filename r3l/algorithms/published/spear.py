@@ -37,10 +37,7 @@ class SPEARConfig(RatioConfig):
     def build(self) -> Algorithm:
         """Builds SPEAR: N base attempts with the clipped ratio loss; good replayed attempts are
         imitated."""
-        return replace(
-            super().build(),
-            replay_rule=partial(imitated, steps=self.imitation_steps),
-        )
+        return replace(super().build(), replay_rule=partial(imitated, steps=self.imitation_steps))
 
 
 def imitated(
