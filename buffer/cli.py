@@ -12,11 +12,9 @@ import lmdb
 
 from buffer.sampling import samplers, task_samplers
 from buffer.server.service import Service
-from buffer.storage import folder_lock
 from buffer.storage.store import Store
 from buffer.tools import commands as tools
 from buffer.viewer.view_command import view
-from buffer.wire.access import CONNECTIONS, allow_files, check_connections
 from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l import config as configuration
 from r3l.errors import NotAllowed, NotFound, R3LError, SchemaVersionError, UserError
@@ -26,7 +24,6 @@ from r3l.process.endpoints import check_bind
 from r3l.process.file_modes import set_file_modes
 
 PATH = click.Path(path_type=Path)
-SILENT_FILES = 20_000  # for connections whose handshake is not finished, if the system allows
 
 
 @click.group("r3l-buffer", cls=OneLineGroup)
@@ -39,21 +36,9 @@ def commands() -> None:
 @click.option("--store", "folder", type=PATH, required=True, help="folder of the store")
 @click.option("--bind", required=True, help="tcp://127.0.0.1:PORT; port 0: any free port")
 @click.option("--keys", type=PATH, help="service.json of r3l-buffer keygen")
-@click.option(
-    "--connections",
-    type=click.IntRange(1, 1 << 20),
-    default=CONNECTIONS,
-    show_default=True,
-    help="most clients at the same time",
-)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def serve(
-    config_path: Path | None,
-    folder: Path,
-    bind: str,
-    keys: Path | None,
-    connections: int,
-    overrides: tuple[str, ...],
+    config_path: Path | None, folder: Path, bind: str, keys: Path | None, overrides: tuple[str, ...]
 ) -> None:
     """Serve the store in a folder until SIGTERM or SIGINT.
 
@@ -65,12 +50,9 @@ def serve(
     task_samplers.make(config.buffer.tasks)
     service_keys = load(ServiceKeys, keys) if keys else None
     check_bind(bind, "bind", encrypted=service_keys is not None)
-    allow_files(check_connections(connections) + SILENT_FILES)
-    if bind.startswith("ipc://"):
-        folder_lock.own_socket(Path(bind.removeprefix("ipc://")))  # until this process ends
     store = Store(folder, map_gib=config.buffer.map_gib)
     try:
-        service = Service(store, config, bind, service_keys, connections)
+        service = Service(store, config, bind, service_keys)
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, lambda *_: service.stop())
         echo(f"r3l-buffer ready {service.endpoint}")

@@ -24,8 +24,8 @@ class Index:
     that got a lease or an open draw. `draws`: open draws. `returned`: for each consumer and
     version, the last draw that was released, expired or rewound since the service started.
     `last_seen`: wall-clock second of the last request of each consumer that holds draws or asked
-    last. `tasks`: number of tasks, keyed by purpose and tag. `counts`: see buffer.storage.counts. `reuse`: number
-    of steps that a group may be trained in.
+    last. `tasks`: number of tasks, keyed by purpose and tag. `counts`: see buffer.storage.counts.
+    `reuse`: number of steps that a group may be trained in.
     """
 
     def __init__(self, reuse: int = 1) -> None:

@@ -28,7 +28,7 @@ from buffer.server.replies import Replies
 from buffer.server.writer import Results, Writer
 from buffer.storage.store import Store
 from buffer.wire import messages
-from buffer.wire.access import CONNECTIONS, Access
+from buffer.wire.access import Access, allow_files
 from buffer.wire.curve_keys import ServiceKeys
 from buffer.wire.messages import DAMAGED, REQUESTS_IN_FLIGHT, Request
 from buffer.wire.sockets import LARGE, Frame, bind, has_message, new_socket, receive_from_peer
@@ -37,6 +37,8 @@ from r3l.config import RunConfig
 from r3l.errors import BufferError_, LimitExceeded, R3LError, RecordError, UserError
 from r3l.records import Record
 
+CONNECTIONS = 1024  # clients, half as many as files may be open at most
+FILES = 20_000  # open ones, also of connections whose handshake is not finished
 POLL_MS = int(CHECK_S * 1000)
 RECEIVE_AT_ONCE = 64
 QUEUE_BYTES = 128 << 20  # of requests that wait for the writer
@@ -57,7 +59,6 @@ class Service:
         config: RunConfig,
         address: str,
         keys: ServiceKeys | None = None,
-        connections: int = CONNECTIONS,
     ) -> None:
         self.store = store
         self._context = zmq.Context()
@@ -74,6 +75,7 @@ class Service:
             HEARTBEAT_TIMEOUT=20000,
         )
         limits = Limits(connection=CONNECTION_BYTES, total=TOTAL_BYTES)
+        connections = min(CONNECTIONS, allow_files(FILES) // 2)
         self._access = Access(self._context, self._router, keys, connections, limits)
         self._refused = self._access.refused
         self._waiting: Counter[bytes] = Counter()  # requests without a reply, by client

@@ -1,4 +1,4 @@
-"""Locks folders and sockets: LMDB needs a single owner and a local disk."""
+"""Locks folders: LMDB needs a single owner and a local disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import psutil
 
 from r3l.errors import R3LError, UserError
 from r3l.files.whole_file import whole_folder
-from r3l.process.endpoints import SOCKET_PATH_LIMIT
 
 _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "ceph", "glusterfs", "9p", "beegfs"}
 _REMOTE_PREFIX = "fuse."
@@ -24,51 +23,22 @@ def own(folder: Path) -> int:
     The lock ends with the process. Raises UserError if the folder cannot be used, is on a network
     file system or already has an owner.
     """
-    unusable = f"store {folder}: cannot be used"
+    file, lock = folder / "owner.lock", -1
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{unusable} ({error.strerror})") from None
-    refuse_remote(folder)
-    file = folder / "owner.lock"
-    try:
-        lock = _lock(file, unusable)
-    except BlockingIOError:
-        owner = file.read_bytes()[:32].decode("ascii", "replace").strip() or "unknown"
-        raise UserError(f"store {folder}: is already served by process {owner}") from None
-    try:  # overwrite the last owner, since a full disk has no room for a new file
+        refuse_remote(folder)
+        lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Overwrite the last owner, since a full disk has no room for a new file.
         os.ftruncate(lock, os.pwrite(lock, f"{os.getpid()}\n".encode(), 0))
     except OSError as error:
-        os.close(lock)
-        raise UserError(f"{unusable} ({error.strerror})") from None
-    return lock
-
-
-def own_socket(path: Path) -> int:
-    """Become the only process that binds the Unix socket at `path`; returns the lock's file
-    descriptor. Without the lock a second bind would silently take over the first one's clients.
-    """
-    if len(str(path).encode()) > SOCKET_PATH_LIMIT:
-        raise UserError(
-            f"bind ipc://{path}: is longer than {SOCKET_PATH_LIMIT} bytes; choose a shorter path"
-        )
-    try:
-        return _lock(Path(f"{path}.lock"), f"bind ipc://{path}: cannot be used")
-    except BlockingIOError:
-        raise UserError(f"bind ipc://{path}: another service listens there already") from None
-
-
-def _lock(file: Path, unusable: str) -> int:
-    """Locks a file; returns its descriptor. Raises BlockingIOError if another process has it."""
-    try:
-        lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise UserError(f"{unusable} ({error.strerror})") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise
+        why = f"cannot be used ({error.strerror})"
+        if isinstance(error, BlockingIOError):
+            owner = file.read_bytes()[:32].decode("ascii", "replace").strip() or "unknown"
+            why = f"is already served by process {owner}"
+        if lock >= 0:
+            os.close(lock)
+        raise UserError(f"store {folder}: {why}") from None
     return lock
 
 

@@ -28,14 +28,11 @@ from zmq.utils import z85
 from buffer.wire.curve_keys import ServiceKeys
 from buffer.wire.sockets import new_socket
 from buffer.wire.traffic import CHECK_S, Limits, Traffic
-from r3l.errors import UserError
 from r3l.process.memory import return_freed_memory
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"r3l-buffer"
 CLIENT, LEARNER = "client", "learner"  # roles of a connection, by its key
-CONNECTIONS = 1024  # clients of the buffer by default
-SPARE_FILES = 1000  # open files that are not connections, and spare ones for refused connections
 HANDSHAKE_S = 10.0  # for a new connection to finish its handshake
 FREES_S = 1.0  # for libzmq to free the memory of a connection
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
@@ -142,19 +139,6 @@ class Access:
         since = now - HANDSHAKE_S
         older = itertools.takewhile(lambda opened: opened < since, self._open.values())
         return sum(1 for _ in older) + len(self._accepted)
-
-
-def check_connections(connections: int) -> int:
-    """Return how many open files a service needs for `connections` clients: one for each client,
-    and some spare. Raises UserError if this system allows fewer."""
-    needed = connections + SPARE_FILES
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most != resource.RLIM_INFINITY and most < needed:
-        raise UserError(
-            f"--connections {connections}: need {needed} open files, this system allows {most} "
-            "(ulimit -Hn); lower --connections"
-        )
-    return needed
 
 
 def allow_files(count: int) -> int:

@@ -7,8 +7,7 @@ without a key sends before it refuses the peer. The kernel counts the bytes of e
 connection is shut down, libzmq frees its unfinished message. An honest peer connects again.
 
 A check costs about 4 µs for each connection and runs every CHECK_S; the bytes that a link brings in
-that time can exceed a limit. Local sockets (ipc://) have no such count; only their own user may
-open them.
+that time can exceed a limit.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ class Traffic:
             with _Borrowed(number) as borrowed:
                 info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO)
             received, sent = (_COUNT.unpack_from(info, at)[0] for at in (_RECEIVED, _SENT))
-        except (OSError, struct.error):  # closed by now, or a local socket
+        except (OSError, struct.error):  # closed by now
             connection.handshake_done = True
             return
         new = received - connection.received

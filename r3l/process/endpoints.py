@@ -6,7 +6,6 @@ import re
 
 from r3l.errors import UserError
 
-SOCKET_PATH_LIMIT = 107  # bytes; the kernel's limit
 PORTS = range(1, 1 << 16)
 _BIND = re.compile(r"tcp://(?:\[[0-9a-f:.]+\]|[\w.-]+|\*):(\d{1,5}|\*)", re.I | re.A)
 _TCP = re.compile(r"tcp://(?:\[[0-9a-f:.]+\]|[a-z0-9](?:[\w.-]*[a-z0-9])?):(\d{1,5})", re.I | re.A)
@@ -17,14 +16,10 @@ def check_endpoint(endpoint: str, what: str) -> str:
 
     It does not connect, since a service may start after its clients.
     """
-    path = endpoint.removeprefix("ipc://")
-    if path != endpoint and 0 < len(path.encode()) <= SOCKET_PATH_LIMIT:
-        return endpoint
     tcp = _TCP.fullmatch(endpoint)
     if tcp is None or int(tcp[1]) not in PORTS:
         raise UserError(
-            f"{what} {endpoint!r:.200}: must look like tcp://HOST:PORT, the port from 1 to 65535, "
-            f"or ipc://PATH, the path up to {SOCKET_PATH_LIMIT} bytes"
+            f"{what} {endpoint!r:.200}: must look like tcp://HOST:PORT, the port from 1 to 65535"
         )
     return endpoint
 
@@ -37,10 +32,10 @@ def check_bind(bind: str, what: str, *, encrypted: bool) -> str:
     """
     tcp = _BIND.fullmatch(bind)
     port = tcp[1].replace("*", "0") if tcp else "65536"
-    if not bind.startswith("ipc://") and not int(port) < 1 << 16:  # ZeroMQ takes 65536 for 0
+    if not int(port) < 1 << 16:  # ZeroMQ takes 65536 for 0
         raise UserError(
             f"{what} {bind!r:.200}: must look like tcp://127.0.0.1:PORT, PORT from 0 (any free "
-            "one) to 65535, or ipc://PATH"
+            "one) to 65535"
         )
     if not encrypted and not is_local(bind):
         raise UserError(
@@ -51,8 +46,8 @@ def check_bind(bind: str, what: str, *, encrypted: bool) -> str:
 
 
 def is_local(bind: str) -> bool:
-    """Whether only this machine can connect to `bind` (tcp:// or ipc://)."""
-    return bind.startswith(("tcp://127.", "tcp://localhost:", "tcp://[::1]:", "ipc://"))
+    """Whether only this machine can connect to `bind`."""
+    return bind.startswith(("tcp://127.", "tcp://localhost:", "tcp://[::1]:"))
 
 
 def reached(bind: str, machine: str = "127.0.0.1") -> str:

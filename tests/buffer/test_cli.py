@@ -1,10 +1,8 @@
 """What is asked of `r3l-buffer` and cannot be: a line that says why, exit code 2, nothing made."""
 
-import pytest
 from click.testing import CliRunner
 
 from buffer import cli
-from buffer.wire.access import check_connections
 from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l.config import RunConfig
 from r3l.errors import UserError
@@ -22,12 +20,7 @@ def test_file_and_overrides_reach_the_service(tmp_path, monkeypatch):
     config = tmp_path / "config.yaml"
     config.write_text("buffer: {map_gib: 0.25, lease_s: 1.5}")
     options = ["--config", config, "--store", tmp_path / "store", "--bind", "tcp://0.0.0.0:0"]
-    options += ["--keys", keys, "--connections", 12, "buffer.lease_s=2.5", "seed=11"]
+    options += ["--keys", keys, "buffer.lease_s=2.5", "seed=11"]
     CliRunner().invoke(cli.commands, ["serve", *map(str, options)])
     wanted = RunConfig(seed=11, buffer={"map_gib": 0.25, "lease_s": 2.5})
-    assert given == [(1 << 28, wanted, "tcp://0.0.0.0:0", load(ServiceKeys, keys), 12)]
-
-
-def test_more_connections_than_the_system_allows_are_refused_at_once():
-    with pytest.raises(UserError, match="open files"):
-        check_connections(1 << 40)
+    assert given == [(1 << 28, wanted, "tcp://0.0.0.0:0", load(ServiceKeys, keys))]

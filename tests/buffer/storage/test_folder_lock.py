@@ -41,21 +41,6 @@ def test_an_owner_writes_its_process_over_the_last_one_or_is_refused(tmp_path, m
             Store(tmp_path, map_gib=0.01)
 
 
-def test_a_second_service_on_a_socket_is_refused(tmp_path):
-    lock = folder_lock.own_socket(tmp_path / "buffer.sock")
-    with pytest.raises(UserError, match="another service listens there"):
-        folder_lock.own_socket(tmp_path / "buffer.sock")
-    os.close(lock)
-    os.close(folder_lock.own_socket(tmp_path / "buffer.sock"))
-
-
-def test_a_socket_that_cannot_be_made_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"longer than \d+ bytes"):
-        folder_lock.own_socket(tmp_path / ("x" * 200))
-    with pytest.raises(UserError, match="cannot be used"):
-        folder_lock.own_socket(tmp_path / "missing" / "buffer.sock")
-
-
 def test_a_new_folder_is_written_beside_its_name_and_half_of_an_earlier_one_removed(tmp_path):
     half = tmp_path / ".building-copy"
     half.mkdir()

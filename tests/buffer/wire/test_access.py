@@ -16,10 +16,11 @@ pytestmark = pytest.mark.system
 
 
 GREETING = b"\xff" + b"\0" * 7 + b"\1\x7f\3\0NULL" + b"\0" * 48  # of ZMTP 3.0
+MOST = "import buffer.server.service as service\nservice.CONNECTIONS = {}\n"
 
 
 def test_a_client_beyond_the_limit_is_refused_until_a_place_is_free(serve):
-    served = serve("tcp://127.0.0.1:0", "--connections", 4)
+    served = serve(change=MOST.format(4))
     clients = [BufferClient(served.endpoint) for _ in range(4)]
     for client in clients:
         client.stats()
@@ -35,7 +36,7 @@ def test_a_client_beyond_the_limit_is_refused_until_a_place_is_free(serve):
 
 
 def test_silent_connections_take_no_places_and_are_closed(serve):
-    served = serve("tcp://127.0.0.1:0", "--connections", 4)
+    served = serve(change=MOST.format(4))
     process = psutil.Process(served.process.pid)
     host, port = served.endpoint.removeprefix("tcp://").split(":")
     files = process.num_fds()
@@ -64,7 +65,7 @@ zmq.Socket.set = lambda self, option, value: plain(self, option, wait.get(option
 
 
 def test_a_client_whose_machine_is_gone_loses_its_place(serve):
-    served = serve("tcp://127.0.0.1:0", "--connections", 1, change=TWENTY_TIMES_AS_SOON)
+    served = serve(change=MOST.format(1) + TWENTY_TIMES_AS_SOON)
     host, port = served.endpoint.removeprefix("tcp://").split(":")
     ready = b"\x05READY\x0bSocket-Type" + (6).to_bytes(4, "big") + b"DEALER"
     with socket.create_connection((host, int(port)), timeout=30) as gone:

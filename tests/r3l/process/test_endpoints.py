@@ -13,7 +13,6 @@ from r3l.process.endpoints import check_bind, check_endpoint
         "tcp://localhost:1",
         "tcp://node-3.cluster_b.local:65535",
         "tcp://[fe80::1]:5555",
-        "ipc:///run/r3l/buffer.sock",
     ],
 )
 def test_valid_addresses_are_returned_unchanged(endpoint: str) -> None:
@@ -37,8 +36,7 @@ def test_valid_addresses_are_returned_unchanged(endpoint: str) -> None:
         "tcp://*:5555",
         "tcp://:5555",
         "tcp://..:5555",
-        "ipc://",
-        "ipc://" + "x" * 108,
+        "ipc:///run/r3l/buffer.sock",
     ],
 )
 def test_an_invalid_address_is_refused_with_the_valid_form(endpoint: str) -> None:
@@ -50,7 +48,7 @@ def test_an_invalid_address_is_refused_with_the_valid_form(endpoint: str) -> Non
 
 @pytest.mark.parametrize(
     "bind",
-    ["tcp://127.0.0.1:0", "tcp://localhost:*", "tcp://[::1]:65535", "ipc:///run/r3l/weights.sock"],
+    ["tcp://127.0.0.1:0", "tcp://localhost:*", "tcp://[::1]:65535"],
 )
 def test_a_service_may_listen_on_loopback_without_keys(bind: str) -> None:
     assert check_bind(bind, "weights", encrypted=False) == bind
