@@ -180,7 +180,8 @@ def fed_as(way: str, trainer: Trainer) -> Iterator[None]:
     module = trainer.module
     module.pack = "tree" if way == "tree" else "rows"
     module.lm.set_attn_implementation("sdpa")
-    attention.install(module.lm, module.pack)
+    if way == "tree":
+        module.lm.set_attn_implementation(attention.TREE)
     if way == "baseline":
         setattr(module, "forward", partial(full_logits, module))  # noqa: B010 - over the class's
     try:

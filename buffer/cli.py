@@ -46,7 +46,7 @@ def serve(
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s buffer %(levelname)s %(message)s")
     config = configuration.load(config_path, overrides)
-    samplers.check(config.buffer.sampler)
+    samplers.make(config.buffer.sampler)
     task_samplers.make(config.buffer.tasks)
     service_keys = load(ServiceKeys, keys) if keys else None
     check_bind(bind, "bind", encrypted=service_keys is not None)

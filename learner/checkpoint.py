@@ -16,12 +16,10 @@ stage. A checkpoint is built under another name, flushed to disk and renamed. So
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -315,14 +313,8 @@ def _read(checkpoint: Path) -> dict[str, Any]:
 
 
 def _state_of(checkpoint: Path) -> dict[str, Any]:
-    """Reads a state file, even of a schema that had no checksums. Raises UserError if it is
-    damaged."""
-    path = checkpoint / STATE
-    with suppress(OSError, ValueError, LookupError, TypeError):
-        values = json.loads(path.read_bytes())
-        if checksums.CHECKSUM not in values and values["schema"] != SCHEMA:
-            return dict(values)
-    return read_json(path, "remove the checkpoint", dict[str, Any]) or {}
+    """Reads a state file. Raises UserError if it is damaged."""
+    return read_json(checkpoint / STATE, "remove the checkpoint", dict[str, Any]) or {}
 
 
 def _damage(checkpoint: Path, thorough: bool) -> str:

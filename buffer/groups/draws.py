@@ -246,7 +246,7 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
         return []
     picks = samplers.make(sampler).pick(fresh, args.count - again, source)
     trained = [row for row in ready if row.steps]
-    return picks + samplers.make_replay(sampler).pick(trained, again, source)
+    return picks + samplers.Uniform(sampler).pick(trained, again, source)
 
 
 def _repeat(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:

@@ -87,17 +87,6 @@ def make(config: SamplerConfig) -> Sampler:
     return user_class.find("buffer.sampler", config.name, SAMPLERS, Sampler)(config)
 
 
-def make_replay(config: SamplerConfig) -> Sampler:
-    """Make the sampler for groups that were already trained on. Raises UserError like `make`."""
-    name = config.replay_name
-    return user_class.find("buffer.sampler.replay_name", name, SAMPLERS, Sampler)(config)
-
-
-def check(config: SamplerConfig) -> None:
-    """Raise UserError if these settings name an unknown sampler."""
-    make(config), make_replay(config)
-
-
 def random_source(seed: int, *place: int) -> RandomSource:
     """Return the source of random numbers for a place in a run, such as a draw number. The numbers
     are the same after a restart and in a replay."""

@@ -29,5 +29,5 @@ def check_checkpoint_command(draft: Draft) -> None:
 
 def check_samplers(draft: Draft) -> None:
     """Refuses an unknown sampler or task sampler."""
-    samplers.check(draft.config.buffer.sampler)
+    samplers.make(draft.config.buffer.sampler)
     task_samplers.make(draft.config.buffer.tasks)

@@ -46,12 +46,6 @@ def resolve(pack: str, lm: Any) -> Pack:
     raise UserError(f"learner.pack={pack}: the model {obstacle}; set learner.pack=rows")
 
 
-def install(lm: Any, pack: Pack) -> None:
-    """Makes the model attend as `pack` requires."""
-    if pack == "tree":
-        lm.set_attn_implementation(TREE)
-
-
 def tree_attention(
     module: Any,
     query_1HNE: Tensor,

@@ -254,10 +254,14 @@ def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
 
 
 def _aux_row(sample: AuxSample, weight: float, group: str) -> _Counted:
-    """Makes the row of an auxiliary sample. Its temperature is 1: plain likelihood."""
-    zeros = np.zeros(len(sample.token_ids), dtype=np.float32)
-    row = _row(sample.token_ids, sample.response_mask, zeros, aux=True, weight=weight)
+    row = supervised_row(sample.token_ids, sample.response_mask, weight)
     return [row], int(row.mask.sum()), group
+
+
+def supervised_row(token_ids: Int32, mask: Bool, weight: float) -> Row:
+    """Makes a row of supervised tokens. Its temperature is 1: plain likelihood."""
+    unused = np.zeros(len(token_ids), dtype=np.float32)
+    return _row(token_ids, mask, unused, aux=True, weight=weight)
 
 
 def _at_most(counted: Sequence[_Counted], tokens: float) -> list[_Counted]:

@@ -40,7 +40,8 @@ class PolicyModule(nn.Module):
     def __init__(self, lm: Any, pack: Pack = "rows", compute: torch.dtype | None = None) -> None:
         super().__init__()
         self.lm, self.pack, self.compute = lm, pack, compute
-        attention.install(lm, pack)
+        if pack == "tree":
+            lm.set_attn_implementation(attention.TREE)
         self.head = lm.get_output_embeddings()
         # The head is called once per forward pass, for any number of chunks: ZeRO 3 gathers a
         # module's weights when it is called, and all ranks must call the same modules.

@@ -121,7 +121,7 @@ class Recipe:
 
     def record(self, out: Path) -> dict[str, Any]:
         """Describe how the folder `out` was made, as JSON: the command, the worlds with all their
-        options, the settings, and the record of the folder that training continued from."""
+        options, the demonstrator, and the record of the folder that training continued from."""
         worlds = [
             {"env": name, "options": registry.all_options(name, self.options)} for name in self.envs
         ]
@@ -129,13 +129,7 @@ class Recipe:
             "command": self.command(out),
             "worlds": worlds,
             "from": _origin(self.start),
-            "data": None if self.data is None else str(self.data),
             "steps": self.steps,
-            "tokens_per_batch": self.tokens_per_batch,
-            "lr": self.lr,
-            "lora": self.lora,
-            "compute": self.compute,
-            "seed": self.seed,
             "skill": asdict(self.skill),
         }
 

@@ -19,7 +19,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
@@ -28,7 +27,7 @@ from envs.builtin.policy import BUILTIN_WORLDS
 from envs.demonstrations import demonstrating, warmup_tasks
 from learner import checkpoint
 from learner.checkpoint import CHECKPOINTS, Checkpoints, RunState, load_run
-from learner.step.batch import Row
+from learner.step.batch import Row, supervised_row
 from learner.warmup import lessons, tiny_policy
 from learner.warmup.lessons import Lesson
 from learner.warmup.own_conversations import message_lessons, shuffled
@@ -230,9 +229,7 @@ def rows_of_lessons(batch: Sequence[Lesson], *, others: float = 0.0) -> list[Row
 def _row(token_ids: Int32, mask: Bool, weight: float) -> Row:
     mask = mask.copy()
     mask[0] = False  # it has no context to be predicted from
-    end = int(np.flatnonzero(mask)[-1]) + 1
-    unused = np.zeros(end, dtype=np.float32)
-    return Row(token_ids[:end], mask[:end], unused, aux=True, weight=weight)
+    return supervised_row(token_ids, mask, weight)
 
 
 def _tiny_model(recipe: Recipe, folder: Path) -> Path:

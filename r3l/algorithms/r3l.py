@@ -13,11 +13,11 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from r3l.algorithms import advantages, losses, recall
+from r3l.algorithms import advantages, recall
 from r3l.algorithms.advantages import STD, Std, check_spread
 from r3l.algorithms.algorithm import Algorithm, Estimator, Exploration, Float64, ReflectOn, SftPool
 from r3l.algorithms.credit import NORMALIZE, Normalize
-from r3l.algorithms.losses import TokenLoss
+from r3l.algorithms.losses import k2_kl, policy_gradient
 from r3l.algorithms.ratio_correction import RatioCorrectedConfig
 from r3l.algorithms.recall import Recall
 from r3l.records import Bool
@@ -84,8 +84,6 @@ class R3LConfig(RatioCorrectedConfig):
         description="PPO's clipped ratio to the sampling policy instead of log π; the ratio of "
         "distilled attempts is 1",
     )
-    clip_low: float = Field(0.2, ge=0, lt=1, description="ratios are clipped at 1 minus this")
-    clip_high: float = Field(0.2, ge=0, description="ratios are clipped at 1 plus this")
     kl_coef: float = Field(
         0.0,
         ge=0,
@@ -142,16 +140,17 @@ class R3LConfig(RatioCorrectedConfig):
         )
         plain = partial(advantages.normalized, std=self.std)
         estimator = amplified if self.amplify else plain
+        loss = self.ppo_clipped() if self.clipped else self.ratio_corrected(policy_gradient)
         return Algorithm(
             name=self.name,
             exploration=self._exploration(),
             estimator=estimator,
             mix_recalled=partial(softer_recalled, estimator=estimator, alpha=self.recall_alpha),
-            token_loss=self._token_loss(),
+            token_loss=loss,
             normalize=self.normalize,
             mask_prefix=self.credit,
             kl_coef=self.kl_coef,
-            kl=losses.k2_kl,
+            kl=k2_kl,
             sft_weight=self.sft_weight if self.reflect else 0.0,
             sft_share=self.sft_share,
             sft_pool=self.sft_pool,
@@ -182,12 +181,6 @@ class R3LConfig(RatioCorrectedConfig):
         return partial(
             recall.opposing, count=self.recall_count, successes_only=True, max_age=self.recall_age
         )
-
-    def _token_loss(self) -> TokenLoss:
-        if not self.clipped:
-            return self.ratio_corrected(losses.policy_gradient)
-        clip = partial(losses.ppo_clip, clip_low=self.clip_low, clip_high=self.clip_high)
-        return self.ratio_corrected(clip)
 
     def _exploration(self) -> Exploration:
         if not self.reflect:

@@ -19,7 +19,7 @@ from functools import partial
 from pydantic import Field
 
 from r3l.algorithms.algorithm import AlgorithmConfig
-from r3l.algorithms.losses import RatioCorrection, TokenLoss, ratio_corrected
+from r3l.algorithms.losses import RatioCorrection, TokenLoss, ppo_clip, ratio_corrected
 
 
 class RatioCorrectedConfig(AlgorithmConfig):
@@ -39,6 +39,14 @@ class RatioCorrectedConfig(AlgorithmConfig):
         description="ratio beyond which a token or sequence is truncated or masked; unset: 5 for "
         "token_mask, else 2",
     )
+
+    clip_low: float = Field(0.2, ge=0, lt=1, description="ratios are clipped at 1 minus this")
+    clip_high: float = Field(0.2, ge=0, description="ratios are clipped at 1 plus this")
+
+    def ppo_clipped(self) -> TokenLoss:
+        """Returns PPO's clipped loss on token ratios, with the configured ratio correction."""
+        clip = partial(ppo_clip, clip_low=self.clip_low, clip_high=self.clip_high)
+        return self.ratio_corrected(clip)
 
     def ratio_corrected(self, loss: TokenLoss) -> TokenLoss:
         """Returns `loss` with the ratio correction of these settings."""

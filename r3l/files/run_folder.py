@@ -48,16 +48,10 @@ PROGRESS_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A learner's heartbeat: `doing` since `time`, by the file system's clock; `stamp`: `time` in
-    ns."""
+    """A learner's heartbeat: `doing` since the second `time`, by the file system's clock."""
 
     doing: str
-    stamp: int
-
-    @property
-    def time(self) -> float:
-        """The time in seconds."""
-        return self.stamp / 1e9
+    time: float
 
 
 @dataclass(frozen=True)
@@ -238,11 +232,10 @@ class RunFolder:
     def heartbeat(self) -> Heartbeat | None:
         """Reads the learner's last heartbeat; None if it has not written one."""
         try:
-            stamp = self.heartbeat_file.stat().st_mtime_ns
             doing = self.heartbeat_file.read_text(encoding="utf-8", errors="replace")
+            return Heartbeat(doing, self.heartbeat_file.stat().st_mtime)
         except FileNotFoundError:
             return None
-        return Heartbeat(doing, stamp)
 
     def add_hang(self, doing: str, ended_by: str) -> None:
         """Records that the learner hung."""

@@ -30,9 +30,6 @@ class SamplerConfig(Section):
         description="fill the places of groups that were replaced for their equal rewards (dapo) "
         "with groups that were trained before, if there are any",
     )
-    replay_name: str = Field(
-        "uniform", description="sampler of the groups of replay_share and replay_no_contrast"
-    )
     replay_staleness: int | None = Field(
         None,
         ge=0,

@@ -31,7 +31,7 @@ class CritiqueGRPOConfig(RatioConfig):
     def build(self) -> Algorithm:
         """Builds Critique-GRPO: N base attempts; failures get a critique and are refined from step
         0."""
-        attempts = self.clipped() if self.clip else self.ratio_corrected(losses.importance)
+        attempts = self.ppo_clipped() if self.clip else self.ratio_corrected(losses.importance)
         return replace(
             super().build(),
             exploration=Exploration(

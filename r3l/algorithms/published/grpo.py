@@ -7,11 +7,10 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from r3l.algorithms import advantages, losses
+from r3l.algorithms import advantages
 from r3l.algorithms.advantages import STD, Std, check_spread
 from r3l.algorithms.algorithm import Algorithm, Estimator, Exploration
 from r3l.algorithms.credit import NORMALIZE, Normalize
-from r3l.algorithms.losses import TokenLoss
 from r3l.algorithms.ratio_correction import RatioCorrectedConfig
 
 
@@ -25,8 +24,6 @@ class RatioConfig(RatioCorrectedConfig):
     """Settings of GRPO and its relatives: a clipped ratio, and a KL to the reference model."""
 
     std: Std = Field("population", description=STD)
-    clip_low: float = Field(0.2, ge=0, lt=1, description="ratios are clipped at 1 minus this")
-    clip_high: float = Field(0.2, ge=0, description="ratios are clipped at 1 plus this")
     kl_coef: float = kl_weight(0.01)
 
     normalize: Normalize = Field("trajectory", description=NORMALIZE)
@@ -40,11 +37,6 @@ class RatioConfig(RatioCorrectedConfig):
         """Estimator: (R − mean)/(std + 1e-6)."""
         return partial(advantages.normalized, std=self.std)
 
-    def clipped(self) -> TokenLoss:
-        """Returns PPO's clipped loss on token ratios, with the configured ratio correction."""
-        clip = partial(losses.ppo_clip, clip_low=self.clip_low, clip_high=self.clip_high)
-        return self.ratio_corrected(clip)
-
     def build(self) -> Algorithm:
         """Builds GRPO: N base attempts with the clipped ratio loss. Its relatives replace some
         parts."""
@@ -52,7 +44,7 @@ class RatioConfig(RatioCorrectedConfig):
             name=self.name,
             exploration=Exploration(self.group_size),
             estimator=self.standardised(),
-            token_loss=self.clipped(),
+            token_loss=self.ppo_clipped(),
             normalize=self.normalize,
             kl_coef=self.kl_coef,
         )

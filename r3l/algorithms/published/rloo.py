@@ -25,5 +25,5 @@ class RLOOConfig(RatioConfig):
 
     def build(self) -> Algorithm:
         """Builds RLOO: N base attempts; Â is R minus the mean of the others."""
-        loss = self.clipped() if self.clip else self.ratio_corrected(losses.policy_gradient)
+        loss = self.ppo_clipped() if self.clip else self.ratio_corrected(losses.policy_gradient)
         return replace(super().build(), estimator=advantages.leave_one_out, token_loss=loss)
