@@ -56,12 +56,9 @@ REQUIRED = {"version", "model_digest"}
 
 @dataclass(frozen=True)
 class RunState:
-    """The state of a run that is saved in its checkpoints.
-
-    `version`: optimizer steps done; also the position in the learning-rate schedule. `draw_id` and
-    `groups`: the last trained draw; 0 and empty before the first. `model_digest`: digest of the
-    model that the run began with.
-    """
+    """The state of a run that is saved in its checkpoints. `version`: optimizer steps done.
+    `draw_id`, `groups`: the last trained draw, if any. `model_digest`: of the model that the run
+    began with."""
 
     version: int
     draw_id: int = 0
@@ -70,11 +67,8 @@ class RunState:
 
 
 class Checkpoints:
-    """Writes the checkpoints of a run while it trains; keeps the newest `keep`.
-
-    `saved`: version of the newest checkpoint; -1 if there is none. `command`: on rank 0, the
-    command to run on each checkpoint. A checkpoint is not removed while the command is reading it.
-    """
+    """Writes the checkpoints of a run while it trains; keeps the newest `keep`, and those that the
+    user's `command` is reading. `saved`: version of the newest one; -1 if there is none."""
 
     def __init__(
         self,
@@ -92,12 +86,9 @@ class Checkpoints:
         self._flushed: Future[bool] | None = None  # rank 0's
 
     def save(self, state: RunState) -> None:
-        """Starts writing the checkpoint `step-<version>`; `finish` waits until it is on disk.
-        Collective.
-
-        Only rank 0's `state` is written. If a rank cannot write its part, the unfinished checkpoint
-        is removed and the earlier ones stay.
-        """
+        """Starts writing the checkpoint `step-<version>` of rank 0's `state`; `finish` waits until
+        it is on disk. Collective. If a rank cannot write its part, the unfinished checkpoint is
+        removed."""
         from learner.step import optimizer_state
         from learner.step.tensor_file import Copies
 
@@ -231,7 +222,7 @@ def read_state(checkpoint: Path) -> RunState:
 
 def check(checkpoint: Path, config: LearnerConfig, *, dtype: object, model_digest: str) -> None:
     """Refuses a checkpoint that this run cannot continue from. `dtype`: torch's dtype or its name;
-    `model_digest`: digest of the model that the run began with."""
+    `model_digest`: of the model that the run began with."""
     values = _read(checkpoint)
     if values["model_digest"] and values["model_digest"] != model_digest:
         raise UserError(

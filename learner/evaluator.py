@@ -1,8 +1,7 @@
-"""Evaluates policies during a run: the run's own actors play held-out tasks.
+"""Evaluates policies during a run: its own actors play held-out tasks, in turns with training
+tasks.
 
-The learner adds the tasks to the buffer under a tag. Actors whose weights are new enough lease
-them in turns with training tasks. The learner reads the results when all have ended; meanwhile
-training continues. The evaluated weights with the most success are kept as the best model:
+The evaluated weights with the most success are kept as the best model:
 
     run/candidates/step-000040 (evaluation under way) ─► run/best (with evaluation.json), or removed
 """
@@ -77,11 +76,8 @@ class Evaluator:
 
     def take_up(self, reported: Set[int], version: int, run: Path) -> None:
         """Resumes waiting for the evaluations, up to `version`, that an earlier learner requested
-        but did not report.
-
-        Leaves out an unfinished evaluation of version 0 if `version` is newer: its other tasks
-        would be played with newer weights.
-        """
+        but did not report. Leaves out an unfinished one of version 0 if `version` is newer: its
+        other tasks would be played with newer weights."""
         progress = self.client.stats().eval_progress if self.tasks else {}
         for tag, (done, total) in progress.items():
             name, _, number = tag.partition("@")
@@ -106,9 +102,8 @@ class Evaluator:
         return [self._read(tag, self.pending.pop(tag)) for tag in ended]
 
     def wait(self, stopped: Callable[[], bool], waiting: Callable[[], None]) -> list[Evaluation]:
-        """Waits for actors to play the tasks, until nothing is pending or `stopped()` is true.
-        Calls `waiting` at every poll. Reports progress every SAY_S; warns after every QUIET_S
-        without progress."""
+        """Waits until nothing is pending or `stopped()` is true, and calls `waiting` at every poll.
+        Reports progress every SAY_S; warns after every QUIET_S without progress."""
         ended, before = list[Evaluation](), -1
         moved = noticed = time.monotonic()
         while self.pending and not stopped():
@@ -161,9 +156,8 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
 
 
 def nothing_played(stats: BufferStats, before: int) -> str:
-    """Explains why a run's first FIRST_GROUPS groups contain no completed attempt, with the number
-    of failures by cause. Returns "" if they contain one or are fewer. `before`: the number of such
-    groups from an earlier launch."""
+    """Explains why the first FIRST_GROUPS groups of a run contain no completed attempt, by cause;
+    "" if one does or they are fewer. `before`: the number of such groups from an earlier launch."""
     ended = {state for part in (stats.train, stats.eval) for state, n in part.items() if n}
     others = ended & {"complete", "drawn", "trained"} or stats.drops.keys() - {"no_trajectories"}
     groups = stats.drops.get("no_trajectories", 0) - before
@@ -207,10 +201,8 @@ def candidate_folder(run: Path, version: int) -> Path:
 
 
 def keep_if_best(run: Path, evaluation: Evaluation) -> None:
-    """Moves the evaluated weights to `best/` if no earlier evaluation had as much success.
-
-    If the process is killed at any moment, a second call completes the move.
-    """
+    """Moves the evaluated weights to `best/` if no earlier evaluation had as much success. After a
+    kill a second call completes the move."""
     try:
         _keep_if_best(run, evaluation)
     except (OSError, UserError) as error:

@@ -5,12 +5,8 @@
          │                                  └─► skip: discard the groups    ▼
          └──────────────────────────────────────┴──────── evaluation, checkpoint (if due)
 
-When rank 0 is stopped, it ends its step between two micro-batches and saves a checkpoint of the
-last finished step.
-
-`rank` draws, finishes, skips and evaluates. On rank 0 it is a learner.rank0.Rank0, which talks to
-the buffer, the actors and TensorBoard. On every other rank it is a learner.ranks.Follower, which
-receives the same batch and takes part in the collectives.
+`rank` draws, finishes, skips and evaluates: learner.rank0.Rank0 talks to the buffer and the actors,
+learner.ranks.Follower receives the same batch and takes part in the collectives.
 """
 
 from __future__ import annotations
@@ -61,12 +57,9 @@ class Training:
         )
 
     def execute(self) -> int:
-        """Trains to `config.learner.steps`; returns the version reached.
-
-        Ends early if rank 0 is stopped, but still writes a checkpoint and the model. Raises
-        TrainingStopped after too many skipped steps in a row.
-        Waits for the last on_checkpoint commands.
-        """
+        """Trains to `config.learner.steps`; returns the version reached. If rank 0 is stopped, it
+        leaves its step, but still writes a checkpoint of the last one and the model. Raises
+        TrainingStopped after too many skipped steps in a row."""
         try:
             version = self._train()
         except TrainingStopped:

@@ -3,13 +3,12 @@
     learner loop ── publish(version, tensors) ──► chunks ◄── ROUTER ── latest / chunk ── actors
 
 It holds one copy of the weights, cut into chunks, and for each chunk the patches that led to it
-(r3l.weights.chunks). A subscriber requests ranges of one chunk after the other. So a slow or
-stopped subscriber does not delay others, and only a few ranges in transit take memory.
+(r3l.weights.chunks). A subscriber requests ranges of one chunk after the other, so a slow one does
+not delay others, and only a few ranges in transit take memory.
 
-Publishing replaces one chunk after the other. The reply to a request for a replaced chunk is
-`gone`; the subscriber keeps what it has and asks for the new version. If new versions appear faster
-than a subscriber can fetch them, it asks to `keep` the version it is fetching. One older set is
-kept for all such subscribers, until no subscriber asks for it.
+Publishing replaces one chunk after the other; a request for a replaced one is answered with `gone`,
+and the subscriber asks for the new version. If versions appear faster than it can fetch them, it
+asks to `keep` the one it is fetching. One older set is kept for all such subscribers.
 """
 
 from __future__ import annotations
@@ -73,13 +72,10 @@ class Kept(NamedTuple):
 
 
 class WeightPublisher:
-    """Serves weights over ZeroMQ from its own thread.
-
-    `endpoint`: the publisher's address; port 0 or * in `address` picks a free port. `anchor_every`:
-    number of versions after which all subscribers fetch whole chunks. `keys`: a service's key file;
-    if there is none, only loopback is served. `journal`: keeps every version on disk. Raises
-    UserError if the port is in use or the address is not local.
-    """
+    """Serves weights over ZeroMQ from its own thread, at `endpoint`. `anchor_every`: number of
+    versions after which all subscribers fetch whole chunks. `keys`: a service's key file; without
+    one only loopback is served. `journal` keeps every version on disk. Raises UserError if it
+    cannot listen there."""
 
     def __init__(
         self,
@@ -126,14 +122,10 @@ class WeightPublisher:
         shapes: Sequence[tuple[str, torch.dtype, tuple[int, ...]]] | None = None,
         adapters: Adapters | None = None,
     ) -> dict[str, float]:
-        """Serves tensors (checkpoint names) as the newest version, converted to `dtype` if given.
-
-        Takes and converts one tensor at a time. `shapes`: name, dtype and shape of each tensor,
-        needed if they come from an iterator. `adapters`: describes the tensors if they are
-        adapters. Returns metrics for `weights/`: bytes of the whole set and of the patches to it,
-        the share of elements sent, refused requests, seconds. Raises WeightsError if the serving
-        thread has ended, because actors would wait in vain.
-        """
+        """Serves tensors (checkpoint names) as the newest version, converted to `dtype` if given,
+        one at a time. `shapes`: name, dtype and shape of each, needed if they come from an
+        iterator. `adapters` describes the tensors if they are adapters. Returns metrics for
+        `weights/`. Raises WeightsError if the serving thread has ended."""
         if not self._thread.is_alive():
             raise WeightsError(
                 f"weights {self.endpoint}: the serving thread has ended; its error is above in "

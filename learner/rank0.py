@@ -59,11 +59,8 @@ SAY_S, SAY_LATER_S = 5.0, 60.0
 
 
 class Rank0:
-    """Draws groups from the buffer; commits batches, publishes weights, starts evaluations,
-    reports.
-
-    `actors`: whether actors fill the buffer. If not, the run ends when a draw would have to wait.
-    """
+    """Draws groups from the buffer, commits batches, publishes weights, evaluates and reports.
+    Without `actors` to fill the buffer, the run ends when a draw would have to wait."""
 
     def __init__(
         self,
@@ -212,12 +209,9 @@ class Rank0:
     def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
         """Commits a trained batch, publishes the weights and reports.
 
-        The first step is made while version 0 is evaluated. Its weights are published after the
-        evaluation, so that no task of it is played with them. If the run is stopped before, they
-        are not published.
-
-        Raises DrawExpired if the draw expired during the step. The ledger then lacks the step, and
-        the learner must restart from its checkpoint.
+        The weights of the first step are published after the evaluation of version 0, so that no
+        task of it is played with them. Raises DrawExpired if the draw expired during the step; the
+        learner must then restart from its checkpoint.
         """
         heartbeat(f"commit and broadcast of version {version}")
         self.client.commit(draw.draw_id, version, version, result.attempts)

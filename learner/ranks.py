@@ -4,9 +4,8 @@
                          │ WAIT            │ WAIT           GO_ON │
     followers   meet ────┴─────────────────┴──────────────────────┘
 
-While rank 0 waits for actors or for the buffer, it sends WAIT every few seconds, so that each
-rank's watchdog can distinguish a wait from a hang. The other ranks are in `meet` whenever rank 0
-has a request to the buffer. torch's own broadcast of objects would pickle them.
+The other ranks are in `meet` whenever rank 0 has a request to the buffer. WAIT every few seconds
+lets their watchdogs distinguish a wait from a hang. torch's own broadcast of objects would pickle.
 """
 
 from __future__ import annotations
@@ -90,11 +89,8 @@ def still_waiting(trainer: Trainer, doing: str = "waiting for actors") -> None:
 
 
 def meet(trainer: Trainer) -> None:
-    """Waits until every rank has called it. Meanwhile the other ranks receive rank 0's
-    `still_waiting`.
-
-    Raises RankLost if a rank sends nothing before torch's collectives time out.
-    """
+    """Waits until every rank has called it; meanwhile the others receive rank 0's `still_waiting`.
+    Raises RankLost if a rank sends nothing before torch's collectives time out."""
     if trainer.world == 1:
         return
     if trainer.rank == 0:

@@ -3,10 +3,9 @@
     heartbeat("micro-batch 3 of 8") ─► watchdog thread ─┬─► run/.last-heartbeat ─► r3l-launch
                                                         └─► none for `limit_s`: LearnerHung
 
-Every piece of work sends a heartbeat when it begins, and every wait sends one regularly. So the
-limit applies to one piece of work, not to a whole step or a whole wait for actors. The thread ends
-a process whose work does not return. The thread itself cannot run if the process is stopped, waits
-in the kernel or holds the interpreter's lock: then the launcher misses the heartbeat and ends it.
+Every piece of work sends a heartbeat when it begins, and every wait regularly, so the limit applies
+to one piece of work. The thread cannot run if the process is stopped, waits in the kernel or holds
+the interpreter's lock: then the launcher misses the heartbeat and ends the process.
 """
 
 from __future__ import annotations
@@ -28,11 +27,9 @@ LONGEST_TICK_S = 1.0
 
 
 class Watchdog:
-    """Watches this process inside a `with` block.
-
-    `limit_s`: seconds without a heartbeat after which the process ends with LearnerHung, all stacks
-    in its log. `folder`: the run folder, where the launcher reads the last heartbeat.
-    """
+    """Watches this process inside a `with` block: after `limit_s` seconds without a heartbeat it
+    ends with LearnerHung, all stacks in its log. `folder`: where the launcher reads the last
+    heartbeat."""
 
     def __init__(self, limit_s: float, folder: Path | None = None) -> None:
         self.limit_s = limit_s

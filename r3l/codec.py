@@ -2,13 +2,10 @@
 
     [schema, kind, {field: value, ...}]        an array: [dtype, shape, elements]
 
-msgspec converts every field to its annotated type and makes the record, which then checks itself. A
-value of another type, an unknown or missing field, or fields that disagree raise a RecordError that
-names the field. A field with a default may be missing. If a field is written twice, the last one
-counts. Records of another schema are refused.
-
-Elements of arrays are little-endian and keep every bit; arrays come back read-only. Types are
-checked when a record is read, not when it is written. Nothing is ever unpickled.
+msgspec converts every field to its annotated type and makes the record, which then checks itself.
+Any fault raises a RecordError that names the field. A field with a default may be missing. If a
+field is written twice, the last one counts. Elements of arrays are little-endian and keep every
+bit; arrays come back read-only. Nothing is ever unpickled.
 
 Messages without a type, such as headers, go through `pack` and `unpack`: plain values of limited
 size, with no key twice.

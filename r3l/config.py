@@ -83,11 +83,8 @@ class RunConfig(Section):
 def load(
     path: Path | None = None, overrides: Iterable[str] = (), *, demo: Path | None = None
 ) -> RunConfig:
-    """Builds the configuration from a YAML file and `section.key=value` overrides.
-
-    `demo`: settings that are applied first if the model is the shipped policy. Raises a one-line
-    UserError for an unreadable file, an unknown key or a bad value.
-    """
+    """Builds the configuration from a YAML file and `section.key=value` overrides. `demo`: settings
+    that are applied first if the model is the shipped policy. Raises a one-line UserError."""
     overrides, below = list(overrides), {}
     above: dict[str, Any] = {} if path is None else _read_yaml(path)
     if demo is not None:
@@ -148,9 +145,9 @@ def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 def _keep_for_new_name(section: dict[str, Any], key: str, name: Any) -> dict[str, Any]:
     """Renames a section and returns the settings that remain valid.
 
-    A sampler keeps all of them. An environment loses `options` and `others`; if the new name is one
-    of the others, it keeps its options from there. An algorithm keeps the settings that the new
-    algorithm has too and that differ from the old defaults, since a run's file also holds defaults.
+    A sampler keeps all. An environment loses `options` and `others`; if it was one of the others,
+    it keeps its options from there. An algorithm keeps the settings that it has too and that differ
+    from the old defaults, since a run's file also holds defaults.
     """
     was = section.get("name")
     if was in (None, name) or key == "sampler":

@@ -39,9 +39,8 @@ def user_path(name: str) -> Path:
 
 
 def check_model_folder(folder: Path, called: str, *, weights: bool = True) -> None:
-    """Checks that `folder` holds a Hugging Face model, its tokenizer and `weights`, or raises
-    UserError.
-    `called`: the option and value that name the folder."""
+    """Checks that `folder`, which the user `called` so, holds a Hugging Face model, its tokenizer
+    and `weights`, or raises UserError."""
     if not (folder / "config.json").is_file():
         named = HUB_ID.fullmatch(called.removeprefix("--").removeprefix("model").strip())
         hub = f"; a model of the hub: hf download {named[0]} --local-dir FOLDER" if named else ""
@@ -118,11 +117,8 @@ def float32_bytes(folder: Path) -> int:
 
 
 def read_tokenizer(folder: Path, called: str) -> Any:
-    """Reads a model folder's tokenizer, and checks that its configuration is readable. Raises
-    UserError.
-
-    It downloads nothing: a folder is refused if a file that it refers to is missing.
-    """
+    """Reads a model folder's tokenizer, without downloads, and checks that its configuration is
+    readable. Raises UserError."""
     from transformers import AutoConfig, AutoTokenizer
 
     # Without the last argument transformers asks on the terminal whether to run the code.
@@ -150,10 +146,8 @@ BLOCKS, BLOCK_BYTES = 64, 1 << 16
 
 
 def model_digest(folder: Path) -> str:
-    """Computes a hash of a model's weights (size and samples) and vocabulary.
-
-    The folder's location does not matter. Models of the same shape with different weights differ.
-    """
+    """Computes a hash of a model's weights (size and samples) and vocabulary, wherever its folder
+    is."""
     digest = hashlib.sha256()
     weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
     for path in [*weights, folder / "tokenizer.json"]:

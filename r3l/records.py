@@ -96,13 +96,11 @@ class Extra(Record):
     """Details of an attempt with K steps that only some algorithms and metrics read.
 
     `reward_parts`: numbers that the environment reported as parts of the reward, each summed over
-    the steps played for this attempt. They are not trained on.
-    `step_rewards` float32 [K], in units of the reward, which they sum to, and `step_cut` bool [K],
-    True for responses that their token budget cut off; both empty if not recorded.
-    `start`: the steps before it are also in an earlier conversation, which trains them.
-    `segments`: further conversations of an attempt that an agent played. They are trained with the
-    attempt's advantage. `tape`: all calls of that agent, as r3l.views.tape writes them; empty for
-    other attempts.
+    the steps played for this attempt. `step_rewards` float32 [K], in units of the reward, and
+    `step_cut` bool [K], True for responses that their token budget cut off; both empty if not
+    recorded. `start`: the steps before it are also in an earlier conversation, which trains them.
+    `segments`: further conversations of an attempt that an agent played, trained with its
+    advantage. `tape`: all calls of that agent, as r3l.views.tape writes them.
     """
 
     reward_parts: dict[str, float] = msgspec.field(default_factory=dict)
@@ -242,12 +240,8 @@ class Trajectory(Record):
 
 
 class ReflectionRecord(Record):
-    """The policy's reflection on a base trajectory.
-
-    `cause` is "" if the text could be parsed. Otherwise it says why not
-    (r3l.rollout.reflection.CAUSES), `outcome` is "" and `pivot` is -1. `pivot` is also -1 if the
-    reflection names no pivot.
-    """
+    """The policy's reflection on a base trajectory. `cause`: why the text could not be parsed
+    (r3l.rollout.reflection.CAUSES), "" if it could. `pivot` is -1 if there is none."""
 
     text: str
     cause: str = ""
@@ -273,12 +267,9 @@ class AuxSample(Record):
 
 
 class SlotResult(Record):
-    """The result of one group slot: its status, attempt, reflection and auxiliary samples.
-
-    `status`: done (has a trajectory) | not_triggered (no retry was asked for) | failed (`cause`
-    says why; never a zero reward). A distilled slot carries the reflection that decided about the
-    retry, if there was one, and the auxiliary samples of a verified correction.
-    """
+    """The result of one group slot. `status`: done (has a trajectory) | not_triggered (no retry was
+    asked for) | failed (`cause` says why; never a zero reward). A distilled slot carries the
+    reflection that decided about the retry and the auxiliary samples of a verified correction."""
 
     role: Role
     slot: Integer
@@ -305,10 +296,7 @@ class SlotResult(Record):
 
 
 class Recalled(Record):
-    """A stored attempt at the same task that joins a drawn group.
-
-    `into`: the drawn group; `group_id`: the group in which the attempt is stored.
-    """
+    """A stored attempt, of `group_id`, that joins the drawn group `into`."""
 
     into: str
     group_id: str

@@ -1,7 +1,6 @@
 """Methods of both clients, one for each operation, in the order of a group's life.
 
-Each method is written once: it builds a Call, which holds the request and how to read the reply,
-and the decorator `operation` sends it. BufferClient returns the result, AsyncBufferClient a
+Each builds a Call, which `operation` sends: BufferClient returns the result, AsyncBufferClient a
 coroutine.
 """
 
@@ -30,15 +29,12 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True)
 class Draw:
-    """A batch of complete groups that the learner drew at `version`.
+    """A batch of complete groups that the learner drew at `version`; each of the `groups` is
+    decoded when it is first read.
 
-    Each of the `groups` is decoded and checked when it is first read. `records` are the encoded
-    groups as they were stored, then the encoded `recalled`. `probabilities`, `weights`: one for
-    each group, see buffer.sampling.samplers.Pick; 1 if the sampler is not random. `replaced`: ids
-    of the groups that expired without contrast since the previous draw; of many only the newest.
-    `recalled`: stored attempts that the algorithm recalls into these groups; `recall_lost`: how
-    many more were chosen, but their groups have been evicted since. `replayed`: ids of the groups
-    that had already been trained on.
+    `records` are the encoded groups as they were stored, then the encoded `recalled`.
+    `recall_lost`: how many more were chosen, but have been evicted since. The others: see
+    buffer.storage.rows.DrawRow.
     """
 
     draw_id: int
@@ -85,9 +81,7 @@ def _reply(reply: Any, groups: Sequence[Frame]) -> Any:
 @dataclass(frozen=True)
 class Call(Generic[T]):
     """A request and how to read its reply. `parse` gets the reply's record and the groups after it.
-
-    `hold_s`: how many seconds the service may hold back the reply.
-    """
+    `hold_s`: how many seconds the service may hold back the reply."""
 
     operation: str
     arguments: Record
@@ -137,12 +131,9 @@ class Calls:
         tag: str = "",
         min_version: int = 0,
     ) -> Call[int]:
-        """Register tasks; returns how many were new. Tasks with a known id are ignored.
-
-        train: the tasks join the endless cycle, shuffled every epoch by the service's seed. eval:
-        each task is played once under `tag`, before any training, by actors at `min_version` or
-        newer.
-        """
+        """Register tasks; returns how many were new. Training tasks join the endless cycle,
+        shuffled every epoch by the service's seed; evaluation tasks are played once under `tag`,
+        before any training, by actors at `min_version` or newer."""
         arguments = operations.AddTasks(tuple(tasks), purpose, tag, min_version)
         return Call("add_tasks", arguments, _count)
 
@@ -167,8 +158,8 @@ class Calls:
         """Resolve one or more slots of a leased group. All results are on disk when it returns,
         none if it raises an error. Sending them again changes nothing.
 
-        `fingerprint`: policy version and hash of the weights that sampled them. Raises LeaseLost if
-        another actor now holds the group, Conflict if a slot already has another result.
+        `fingerprint`: policy version and hash of the weights that sampled them. Raises LeaseLost,
+        Conflict.
         """
         several = (results,) if isinstance(results, SlotResult) else results
         encoded = tuple(msgspec.Raw(codec.encode(result)) for result in several)
@@ -206,9 +197,8 @@ class Calls:
     ) -> Call[Draw | None]:
         """Draw exactly `count` complete groups no older than η at learner version `version`.
 
-        Returns None if there are too few after `wait_s` seconds. `explain` is then called with the
-        reason: what is missing, and which actors the draw waits for. Raises Conflict if `version`
-        is more than one step beyond the version that was committed or set by `set_version`.
+        Returns None if there are too few after `wait_s` seconds, and calls `explain` with the
+        reason. Raises Conflict if `version` is more than one step beyond the learner's.
         """
 
         def parse(head: DrawHead, encoded: Sequence[Frame]) -> Draw | None:

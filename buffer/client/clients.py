@@ -5,13 +5,11 @@
             print(group.task.task_id, group.rewards)
 
 Every request has an id and a deadline. When a reply is late, the request is sent again with the
-same id on a new socket, until the deadline. The service carries out each id once, so nothing
-happens twice. A client logs a silent service after WARN_AFTER_S, and again each time the wait has
-doubled. After the deadline it raises BufferUnavailable.
+same id on a new socket. The service carries out each id once. After the deadline the client raises
+BufferUnavailable.
 
-When a client is closed, its waiting requests end with ClientClosed. A client that was not closed is
-closed when it is garbage-collected, with a ResourceWarning. A client that is never collected does
-not keep its process from ending.
+When a client is closed, its waiting requests end with ClientClosed. One that was not closed is
+closed when it is garbage-collected, with a ResourceWarning.
 """
 
 from __future__ import annotations
@@ -52,12 +50,9 @@ T = TypeVar("T")
 
 
 class _Client:
-    """The shared part of both clients.
-
-    `silent` is called while a reply is overdue: every REPORT_S by BufferClient, with every try by
-    AsyncBufferClient. Its argument is a line with the client's name and the operation. An exception
-    that it raises ends the request.
-    """
+    """The shared part of both clients. `silent` is called with a line while a reply is overdue:
+    every REPORT_S by BufferClient, with every try by AsyncBufferClient. If it raises an exception,
+    the request ends."""
 
     def __init__(
         self,
@@ -67,11 +62,8 @@ class _Client:
         timeout_s: float = 10.0,
         keys: Path | str | None = None,
     ) -> None:
-        """`timeout_s`: seconds until a request without a reply raises BufferUnavailable.
-        `keys`: the client's key file, if the service has keys (buffer.wire.curve_keys).
-
-        Raises UserError if the endpoint is invalid or the key file cannot be read.
-        """
+        """`timeout_s`: seconds until a request without a reply raises BufferUnavailable. `keys`:
+        the client's key file, if the service has keys. Raises UserError if one is invalid."""
         self.endpoint = check_endpoint(endpoint, "buffer")
         self.name, self.timeout_s = name, timeout_s
         self._keys = load(ClientKeys, keys) if keys else None

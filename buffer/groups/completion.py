@@ -27,11 +27,8 @@ def lacks_contrast(work: UnitOfWork, row: GroupRow) -> bool:
 def expire_without_contrast(
     work: UnitOfWork, row: GroupRow, by: Trigger, last: Parts | None = None
 ) -> GroupRow:
-    """Expire a group. Admission then grants a new group in its place, and the next draw names the
-    expired group.
-
-    `last`: see UnitOfWork.expire.
-    """
+    """Expire a group (`last`: see UnitOfWork.expire). Admission then grants a new group in its
+    place, and the next draw names the expired one."""
     replaced = (*work.index.progress.replaced, row.group_id)
     work.update_progress(replaced=replaced[-REPLACED_BATCHES * work.groups_per_step :])
     return work.expire(row, NO_CONTRAST, by, last)

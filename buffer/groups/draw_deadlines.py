@@ -1,8 +1,7 @@
 """Draw deadlines: make the groups of a dead consumer drawable again.
 
-A draw is open until it is committed, discarded or released. It expires `draw_s` seconds after its
-consumer last drew, committed or discarded. Deadlines are not stored. When the service starts,
-every consumer gets the whole time again, because it could not reach the stopped service.
+An open draw expires `draw_s` seconds after its consumer's last request about draws. Deadlines are
+not stored: when the service starts, every consumer gets the whole time again.
 """
 
 from __future__ import annotations

@@ -32,13 +32,10 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
     """Mark `count` complete groups as drawn; returns None if there are too few. New groups are at
     most η versions old, replayed ones at most `replay_staleness`.
 
-    A group expires if it is too old or damaged, or if it has no contrast and the algorithm replaces
-    such groups. The draw names the groups replaced since the previous draw. Trained groups remain
-    candidates until `reuse` steps have used them. If this consumer returned a draw at this version,
-    that draw is repeated as long as its groups are still drawable: a learner that resumes from a
-    checkpoint repeats its steps.
-    Raises Conflict if the version is more than one step ahead of the learner's, since it would
-    expire every group. Raises LimitExceeded if the consumer would hold more than B(η + 1) groups.
+    If this consumer returned a draw at this version, that draw is repeated as long as its groups
+    are still drawable: a learner that resumes from a checkpoint repeats its steps. Raises Conflict
+    if the version is more than one step ahead of the learner's, since it would expire every group.
+    Raises LimitExceeded if the consumer would hold more than B(η + 1) groups.
     """
     _check_draw(work, args)
     draw_deadlines.extend(work, args.consumer)

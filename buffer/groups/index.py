@@ -1,8 +1,5 @@
-"""The service's memory: open groups, open draws, counts and progress.
-
-Rebuilt from the store at start. Only the writer thread changes it, inside a transaction; after a
-failed transaction it is rebuilt, so memory is never ahead of the disk.
-"""
+"""The service's memory of its store. Only the writer thread changes it, inside a transaction; after
+a failed transaction it is rebuilt, so memory is never ahead of the disk."""
 
 from __future__ import annotations
 

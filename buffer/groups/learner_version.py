@@ -20,12 +20,9 @@ def check_version(work: UnitOfWork, version: int) -> None:
 
 
 def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
-    """Set the version that a learner starts from, and undo the steps that made later versions.
-
-    A learner that resumes from a checkpoint has lost the steps after the checkpoint. These steps
-    leave the ledger and their groups become drawable again, so that no group is in the ledger more
-    than `buffer.sampler.reuse` times. Returns the number of these groups.
-    """
+    """Set the version that a learner starts from. The steps that made later versions leave the
+    ledger and their groups become drawable again, so that no group is in it more than
+    `buffer.sampler.reuse` times. Returns the number of these groups."""
     if args.version < 0:
         raise RecordError(f"version {args.version}: must be at least 0", field="version")
     draw_deadlines.extend(work, operations.LEARNER)

@@ -1,7 +1,6 @@
 """Leases: an actor leases a group to fill, renews the lease, or releases it.
 
-Every operation takes a unit of work and its arguments. It checks everything before it changes the
-store, so a refused operation leaves no trace.
+An operation checks everything before it changes the store, so a refused one leaves no trace.
 """
 
 from __future__ import annotations

@@ -24,11 +24,8 @@ _SMALL = 256  # bytes of a result that is accepted beyond the limit, to leave ro
 
 
 def put(work: UnitOfWork, args: operations.Put) -> PutAck:
-    """Resolve slots of a group; the last slot finishes the group.
-
-    Either all results are accepted or none. A slot that is already resolved keeps its result;
-    raises Conflict if the new result differs.
-    """
+    """Resolve slots of a group; the last slot finishes it. Either all results are accepted or none.
+    Raises Conflict if a resolved slot has another result."""
     row = _row(work, args.group_id)
     sent = [decode_outcome(memoryview(result)) for result in args.results]
     if len({outcome.key for outcome in sent}) < len(sent):

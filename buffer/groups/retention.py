@@ -1,9 +1,5 @@
-"""Retention: evicts groups so that the store stays within its limits.
-
-Only closed groups are evicted: trained groups, expired groups and finished evaluations. They stay
-for at least `grace_s` seconds, because a learner may still read an evaluation or resume from its
-last checkpoint. The oldest groups go first, until every limit holds.
-"""
+"""Retention: evicts closed groups, oldest first, until every limit holds. They stay for at least
+`grace_s` seconds, because a learner may still read them or resume from a checkpoint."""
 
 from __future__ import annotations
 

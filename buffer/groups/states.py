@@ -7,18 +7,12 @@
                                                 ├────────────────┘           │
                                                 └────────────────────────────┘ set_version
 
-A trigger is an operation of the buffer, or `clock`: a deadline passes, so that a lease or a draw
-expires, or an unfinished group becomes too old. A move from a state to
+A trigger is an operation of the buffer, or `clock`: a deadline passes. A move from a state to
 itself changes only the group's holder, slots or steps. When an expired draw is committed or
-discarded, its groups skip `drawn`. A resolved group expires if it has no trajectory, or if the
-algorithm needs contrast and it has none. A finished evaluation stays `complete`; no other complete
-group is evicted.
+discarded, its groups skip `drawn`. docs/architecture.md says when a group expires and is evicted.
 
-MOVES lists every legal move of a group. A slot is open until a put resolves it, and then never
-changes.
-
-UnitOfWork checks every move before it writes the row. An illegal one is a fault of this program:
-IllegalMove aborts the transaction.
+A slot is open until a put resolves it, and then never changes. UnitOfWork checks every move before
+it writes the row; IllegalMove, a fault of this program, aborts the transaction.
 """
 
 from __future__ import annotations

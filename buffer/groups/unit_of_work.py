@@ -17,13 +17,8 @@ from r3l.records import GroupState
 
 
 class UnitOfWork:
-    """The changes of one transaction. Operations check everything before they change anything.
-
-    `config`, `groups_per_step`, `seed`: the run's settings; `needs_contrast`: whether its algorithm
-    replaces groups whose rewards are all equal; `recall`: its recall rule, if it has one;
-    `gates_retries`: whether some groups are leased without retries;
-    `now`: wall-clock seconds; `full`: why new results are refused, "" if they are not.
-    """
+    """The changes of one transaction. `now`: wall-clock seconds; `full`: why new results are
+    refused, "" if they are not. The other attributes are the run's settings."""
 
     def __init__(
         self, txn: Txn, index: Index, config: RunConfig, now: float, full: str = ""

@@ -1,10 +1,5 @@
-"""Samplers: choose the groups of the next batch.
-
-A sampler gets the groups that may be drawn now (buffer.groups.draws), in the order they were
-leased, and picks exactly `count` different ones. The same seed, draw number and candidates give the
-same batch. To add a sampler, write a class and put it into SAMPLERS; a new setting is a field of
-SamplerConfig (r3l.settings.sampling).
-"""
+"""Samplers: choose the groups of the next batch, exactly `count` of those that may be drawn now, in
+the order they were leased. The same seed, version and candidates give the same batch."""
 
 from __future__ import annotations
 

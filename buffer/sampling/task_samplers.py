@@ -1,11 +1,6 @@
-"""Task samplers: choose the training task of the next lease.
-
-A task sampler gets the number of leases so far in this epoch and returns the index of a task in the
-list. An epoch has as many leases as there are tasks. The same seed, epoch and position give the
-same task; samplers that read results also need the same stored groups. To add a task sampler, write
-a class and put it into TASK_SAMPLERS; a new setting is a field of TaskSamplerConfig
-(r3l.settings.sampling).
-"""
+"""Task samplers: choose the training task of the next lease, by its index in the list. An epoch has
+as many leases as there are tasks. The same seed, epoch, position and stored groups give the same
+task."""
 
 from __future__ import annotations
 

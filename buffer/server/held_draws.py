@@ -30,11 +30,8 @@ class Held:
 
 
 class HeldDraws:
-    """The held draws, and the last draws that ended without groups.
-
-    A client may send a draw several times. After the reply that there are too few groups it no
-    longer waits, so a late copy of the request may not take any groups.
-    """
+    """The held draws, and the last draws that ended without groups: after the reply that there are
+    too few, a late copy of the request may not take any."""
 
     def __init__(self) -> None:
         self._held: dict[str, Held] = {}  # by request id

@@ -1,9 +1,7 @@
 """Carries out a request once, even if it is sent again because its reply was lost.
 
-Most operations find in the store that they were carried out: a lease and a draw keep the id of
-their request, a result its slot, a commit its step. Some operations are not safe to repeat: a
-second `set_version` would rewind again. Their replies (`keeps_reply` in buffer.wire.operations) are
-stored under the request's id and sent again.
+Most operations find in the store that they were carried out. The replies of the others
+(`keeps_reply` in buffer.wire.operations) are stored under the request's id and sent again.
 """
 
 from __future__ import annotations

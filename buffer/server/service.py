@@ -4,12 +4,10 @@
                ▲          │  └──────────queue────────────────┘ (operations of the reader)
                └──────────┴◄── replies of writer and reader
 
-The front reads messages, checks them and passes requests on. It replies itself to messages that are
-malformed, too large or unknown. It waits for a message or a reply, at most 50 ms. When it is
-stopped, it ends after the threads behind it have replied to their requests.
-
-It always reads its socket, because libzmq would keep unread messages in memory. When too many bytes
-wait for the writer, it drops requests, the large ones first; their clients send them again.
+The front checks messages and passes requests on; it replies itself to those that are malformed, too
+large or unknown. It always reads its socket, because libzmq would keep unread messages in memory.
+When too many bytes wait for the writer, it drops requests, the large ones first; their clients send
+them again.
 """
 
 from __future__ import annotations

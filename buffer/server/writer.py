@@ -5,10 +5,8 @@
                                           ▼
               rebuild the index, try one by one, reply with the error to the one that fails
 
-Takes requests from the front until it takes None. It waits for a request, at most a second, and
-expires leases every second. A reply is sent only after the commit that made it true. The reader
-reads and sends drawn groups. Clients whose draws are held get the reply "ask again" between two
-transactions, so that their draws do not delay other requests.
+A reply is sent only after the commit that made it true. Leases expire every second. Clients whose
+draws are held get the reply "ask again" between two transactions.
 """
 
 from __future__ import annotations
@@ -61,11 +59,8 @@ class Writer:
         self._retain_at = 0.0  # when to check next whether to evict groups
 
     def run(self, send: Callable[[Results], None]) -> None:
-        """Work until the queue yields None, then reply to the remaining requests.
-
-        `send` is called with the results of each transaction. Raises UserError if the store is no
-        longer in its folder.
-        """
+        """Work until the queue yields None; calls `send` with the results of each transaction.
+        Raises UserError if the store is no longer in its folder."""
         running = True
         while running:
             requests, running = self._take()
@@ -145,11 +140,9 @@ class Writer:
             self.store.clear_readers()
 
     def _retain(self, work: UnitOfWork, now: float) -> None:
-        """Evict a chunk of groups. If there is more to evict, the next transaction continues.
-
-        Otherwise the next check comes after a pause, so that checks take at most 1 % of the time:
-        each check also examines the groups that may not be evicted yet.
-        """
+        """Evict a chunk of groups. If there is more to evict, the next transaction continues;
+        otherwise the next check comes after a pause, so that checks take at most 1 % of the
+        time."""
         evicted = retention.evict(work, work.config.retention)
         pause = max(TICK_S, 100 * (time.monotonic() - now))
         self._retain_at = now if len(evicted) == retention.CHUNK else now + pause

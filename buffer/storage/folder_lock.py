@@ -18,11 +18,9 @@ _REMOTE_PREFIX = "fuse."
 
 
 def own(folder: Path) -> int:
-    """Become the only owner of the store in `folder`; returns the lock's file descriptor.
-
-    The lock ends with the process. Raises UserError if the folder cannot be used, is on a network
-    file system or already has an owner.
-    """
+    """Become the only owner of the store in `folder`; returns the lock's file descriptor, which
+    ends with the process. Raises UserError if the folder cannot be used, is on a network file
+    system or already has an owner."""
     file, lock = folder / "owner.lock", -1
     try:
         folder.mkdir(parents=True, exist_ok=True)

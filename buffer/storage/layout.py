@@ -16,8 +16,7 @@
     ledger    step -> LedgerRow                every batch that was trained
 
 Every value except the schema carries a checksum (buffer.storage.value_checksums). Group ids and
-integers sort in creation order. A new table needs its name here and its accessors in
-buffer.storage.transaction.
+integers sort in creation order.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""Checksums of stored results: a CRC-32 of every slot result, kept in its group's row.
-
-A checksum is computed when a result is accepted. It is compared when a result is sent again, by
-`verify`, and by the tools that read a store without its service (replay, show, export). A damaged
-file is found even earlier, by the checksum of every value (buffer.storage.value_checksums).
-"""
+"""Checksums of stored results: a CRC-32 of every slot result, kept in its group's row. It is
+compared when a result is sent again, by `verify`, and by the tools that read a store without its
+service."""
 
 from __future__ import annotations
 

@@ -29,15 +29,13 @@ class GroupRow(Record):
 
     `task_index`: place of the task in its list. `actor`: lease holder, "" after a release.
     `deadline`: wall-clock second after which another actor may take the group over;
-    `lease_expired`: the deadline passed and was counted. `rid`: id of the request that got
-    the lease; a request that is sent again gets the same lease.
-    `resolved`: slots in the order of their results; `checksums`: of these results, in this order.
-    `played`: slots with a trajectory, in the order they came; `rewards`: their rewards.
-    `failures`: "role/cause" of every failed slot. `oldest_version`: oldest policy version in any
-    trajectory, -1 if there is none. `nbytes`: size of the results. `fingerprints`: weight hashes,
-    keyed by policy version. `cause`: why the group expired. `times`: second at which each
-    state was entered. `draw_id`: latest draw, 0 after its return. `steps`: steps that trained on
-    the group.
+    `lease_expired`: it passed and was counted. `rid`: id of the request that got the lease.
+    `resolved`: slots in the order of their results, with their `checksums`; `played`: those with a
+    trajectory, with their `rewards`. `failures`: "role/cause" of every failed slot.
+    `oldest_version`: in any trajectory, -1 if there is none. `nbytes`: size of the results.
+    `fingerprints`: weight hashes, keyed by policy version. `cause`: why the group expired. `times`:
+    second at which each state was entered. `draw_id`: latest draw, 0 after its return. `steps`:
+    steps that trained on the group.
     """
 
     group_id: str

@@ -104,10 +104,8 @@ class Store:
             )
 
     def _refuse_cut_off(self, size: int) -> None:
-        """Raise UserError if the file is cut off. Only free pages may be missing at its end.
-
-        The system kills a process that reads a page beyond the end of the file.
-        """
+        """Raise UserError if more than free pages are missing at the file's end. The system kills a
+        process that reads a page beyond it."""
         with self._env.begin():  # keeps the pages that are checked from being reused
             whole = self._used_bytes
             if size < whole and lmdb_verify.verify(str(self.folder)):
@@ -128,9 +126,7 @@ class Store:
     @contextmanager
     def write(self) -> Iterator[Txn]:
         """Open a durable write transaction: when the block ends, all of it is on disk or nothing.
-
-        Raises StoreError if the disk or the map is full; the store is then unchanged.
-        """
+        Raises StoreError if the disk or the map is full."""
         self._refuse_fork()
         try:
             with self._env.begin(write=True) as raw:
@@ -174,10 +170,8 @@ class Store:
         return disk.f_bavail * disk.f_frsize
 
     def clear_readers(self) -> int:
-        """Free the read transactions of dead processes, which keep freed pages from being reused.
-
-        Returns how many there were.
-        """
+        """Free the read transactions of dead processes, which keep freed pages from being reused;
+        returns how many there were."""
         return int(self._env.reader_check())
 
     @property
@@ -203,11 +197,9 @@ class Store:
         return (int(self._env.info()["last_pgno"]) + 1) * PAGE
 
     def copy(self, folder: Path) -> None:
-        """Write a compacted, consistent copy into `folder`, even while the store is being served.
-
-        The folder has the whole copy or does not exist. Raises UserError if the folder is in use,
-        StoreError if the disk is full.
-        """
+        """Write a compacted, consistent copy into `folder`, even while the store is being served,
+        whole or not at all. Raises UserError if the folder is in use, StoreError if the disk is
+        full."""
         folder_lock.check_new(folder, "copy to")
         try:
             with whole_folder(folder) as building:

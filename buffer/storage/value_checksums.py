@@ -2,9 +2,8 @@
 
     stored = value ◦ XXH3-64(value), seeded with XXH3-64(table ◦ NUL ◦ key)
 
-Only the schema has no checksum, so that the schema of any store can be read. The checksum is
-compared at every read: a flipped bit or a value under the wrong key is reported as damage. LMDB
-itself does not check its pages.
+Only the schema has none, so that it can be read in any store. The checksum is compared at every
+read, because LMDB does not check its pages.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""The attempts of a store as a pandas DataFrame, with one row for each resolved slot.
-
-Group columns: ids, `state`, `expired` (why, or ""), and the wall-clock second when it entered each
-state. Slot columns: fields of r3l.views.attempt_view.AttemptView; `steps` counts the K turns of the
-policy, `tokens` the tokens sampled for the attempt. `uses`: how many optimizer steps trained on the
-group; `step`: the last of them; `staleness`: versions from the oldest token to `step`.
-"""
+"""The attempts of a store as a pandas DataFrame, with one row for each resolved slot: the group's
+ids, `state`, `expired` (why) and the second when it entered each state, and fields of
+r3l.views.attempt_view.AttemptView. `steps` counts turns, `tokens` the sampled ones. `uses`: how
+many optimizer steps trained on the group; `step`: the last of them; `staleness`: versions from the
+oldest token to it."""
 
 from __future__ import annotations
 

@@ -40,11 +40,9 @@ def finished_groups(store: Store, *, contrast: bool) -> Iterator[tuple[GroupRow,
 def copy_finished(
     folders: Sequence[Path], to: Path, *, contrast: bool, on_group: Callable[[Group], object]
 ) -> None:
-    """Copy the finished groups of stores to a new store. The new store is whole or does not exist.
-
-    Each store's group ids follow the previous store's. `on_group` is called for every group.
-    Raises UserError if a store has no such groups or the folder is in use; then nothing is made.
-    """
+    """Copy the finished groups of stores to a new store, which is whole or does not exist, and call
+    `on_group` for each. Group ids follow the previous store's. Raises UserError if a store has no
+    such groups or the folder is in use."""
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("--offline names a store twice; name each once")
     with ExitStack() as opened:

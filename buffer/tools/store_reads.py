@@ -22,10 +22,7 @@ def rows(store: Store) -> Iterator[dict[str, Any]]:
 
 
 def group(store: Store, group_id: str) -> Group:
-    """Returns a group in its current state. An unfinished group has the results accepted so far.
-
-    Raises RecordError if the group is damaged.
-    """
+    """Returns a group with the results accepted so far. Raises RecordError if it is damaged."""
     with store.read() as txn:
         return result_checksums.read(txn, txn.existing_row(group_id))
 
@@ -44,11 +41,8 @@ def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
 
 
 def trained_draw(store: Store, step: int) -> Draw:
-    """Returns the draw of an optimizer step exactly like the learner got it.
-
-    Raises NotFound if the step is not in the ledger, or if a group or a recalled attempt has been
-    evicted since. Raises RecordError if a group or a recalled attempt is damaged.
-    """
+    """Returns the draw of an optimizer step exactly like the learner got it. Raises NotFound if the
+    step is not in the ledger or something of it was evicted, RecordError if it is damaged."""
     groups, gone = replay(store, step)
     if gone:
         raise NotFound(

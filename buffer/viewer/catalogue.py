@@ -21,11 +21,8 @@ Facts = dict[str, Any]
 
 
 class Catalogue:
-    """The groups of a store, newest first. Each has the facts of buffer.tools.group_facts.NAMES and
-    `rewards`, `failures`, `times`. Threads may share a catalogue.
-
-    `change`: grows with every change that was read. `total`: number of groups in the store.
-    """
+    """The groups of a store, newest first: their facts (buffer.tools.group_facts), `rewards`,
+    `failures`, `times`. Threads may share it. `change` grows with every change that was read."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

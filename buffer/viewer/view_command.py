@@ -33,11 +33,8 @@ PORT = 8420
     help="model folder whose tokenizer shows tokens as text; default: the run's",
 )
 def view(place: str, port: int, model: Path | None) -> None:
-    """Show the groups of a run or store in this machine's browser, until Ctrl-C.
-
-    RUN: the name of a run under runs/, a run's folder, or a store's folder. The store is only read,
-    so the run may continue.
-    """
+    """Show the groups of a run or store in this machine's browser, until Ctrl-C. RUN is a run's
+    name or folder, or a store's folder. The store is only read, so the run may continue."""
     check_store(folder := store_path(place), "view")
     folder = folder.resolve()
     with (

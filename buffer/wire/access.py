@@ -40,13 +40,9 @@ _EVENT = struct.Struct("=Hi")  # of libzmq's monitor: kind, file descriptor
 
 
 class Access:
-    """Guards a ROUTER. Create it before the ROUTER is bound.
-
-    Poll `sockets` together with the ROUTER, at most CHECK_S at a time, and call `update` when it
-    `is_due`.
-
-    `refused`: number of connections that were refused or shut down, by cause.
-    """
+    """Guards a ROUTER. Create it before the ROUTER is bound, poll `sockets` with it, at most
+    CHECK_S at a time, and call `update` when it `is_due`. `refused`: connections that were refused
+    or shut down, by cause."""
 
     def __init__(
         self, context: Any, router: Any, keys: ServiceKeys | None, connections: int, limits: Limits
@@ -108,11 +104,8 @@ class Access:
         self._requests.close(linger=0)
 
     def _trim(self, now: float, *, shut_down: bool) -> None:
-        """Return freed memory to the system after connections were shut down.
-
-        Does so at most every FREES_S, until FREES_S after the last shutdown. Otherwise many small
-        frames would stay in the heap.
-        """
+        """Return freed memory to the system, at most every FREES_S, until FREES_S after the last
+        shutdown. Otherwise many small frames would stay in the heap."""
         if self._trim_at and now >= self._trim_at:
             return_freed_memory()
             self._trim_at = now + FREES_S if now < self._shut_down_at + FREES_S else 0.0

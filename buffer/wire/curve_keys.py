@@ -1,10 +1,8 @@
 """Keys of an encrypted buffer: CURVE encrypts the wire, and lists name who may connect.
 
-`generate` writes three files that only their owner may read: `service.json` for the service,
-`learner.json` for the learner, and `client.json` for all other clients. A client explores and
-reads; operations that decide about training (`learner` in buffer.wire.operations) need a learner's
-key. To add clients or learners, add their public keys to `clients` or `learners` of `service.json`.
-A peer without a key, or with an unknown key, is refused before its first message.
+A client explores and reads; operations that decide about training (`learner` in
+buffer.wire.operations) need a learner's key. To add clients or learners, add their public keys to
+`clients` or `learners` of `service.json`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """The buffer's operations: their table, requests and replies.
 
-A new operation needs a request and a row here, a handler in buffer.server.handlers, a method in
-buffer.client.calls, and a line in CALLS of tests/buffer/wire/test_operations.py. Requests and
-replies are records, checked when they are read. The records of groups follow their reply, one frame
-each (buffer.wire.messages). An operation that is not safe to repeat keeps its reply
-(buffer.server.idempotency). Raise `PROTOCOL` of buffer.wire.messages when a request or reply
+CONTRIBUTING.md lists what a new operation needs. The records of groups follow their reply, one
+frame each (buffer.wire.messages). Raise `PROTOCOL` of buffer.wire.messages when a request or reply
 changes, not for a new operation.
 """
 
@@ -275,15 +272,9 @@ Thread = Literal["writer", "reader"]
 
 @dataclass(frozen=True)
 class Operation:
-    """A row in the table of operations.
-
-    `replies`: the kinds of a successful reply. `thread`: the service's thread that carries out the
-    operation. The writer changes the store and has state outside it; the reader reads one snapshot
-    of the store. `keeps_reply`: the reply is stored under the request's id, and is sent again if
-    the request is. Other operations find in the store what they already did for the request.
-    `learner`: the operation decides about training and needs a learner's key if the service has
-    keys.
-    """
+    """A row in the table of operations: `replies`, the kinds of a successful reply; `thread` of the
+    service (the writer changes the store, the reader reads a snapshot); `keeps_reply`, see
+    buffer.server.idempotency; `learner`, needs a learner's key if the service has keys."""
 
     name: str
     request: type[Record]

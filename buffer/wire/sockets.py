@@ -25,12 +25,9 @@ _READABLE = int(zmq.POLLIN)
 
 
 def new_socket(context: Any, kind: int, **options: int) -> Any:
-    """Make a socket whose calls raise zmq.Again after CALL_MS. `options`:
-    values of ZeroMQ's options, by name.
-
-    The caller then closes the socket and makes another one. libzmq does not connect again after
-    some damaged bytes (libzmq#4196).
-    """
+    """Make a socket with ZeroMQ's `options` whose calls raise zmq.Again after CALL_MS. The caller
+    then makes another one, because libzmq does not connect again after some damaged bytes
+    (libzmq#4196)."""
     socket = context.socket(kind)
     for name, value in ({"LINGER": 0, "SNDTIMEO": CALL_MS, "RCVTIMEO": CALL_MS} | options).items():
         socket.set(getattr(zmq, name), value)
@@ -38,12 +35,8 @@ def new_socket(context: Any, kind: int, **options: int) -> Any:
 
 
 def bind(socket: Any, address: str, what: str) -> str:
-    """Bind a ZeroMQ socket; returns the address with its port.
-
-    Retries a port that is in use for BIND_S: a restarted service needs the port that its clients
-    know, and the system may meanwhile have given the port to another connection. Raises a UserError
-    that names `what` if the address cannot be bound.
-    """
+    """Bind a ZeroMQ socket; returns the address with its port. Retries a port in use for BIND_S: a
+    restarted service needs the port that its clients know. Raises a UserError that names `what`."""
     end = time.monotonic() + BIND_S
     while True:
         try:

@@ -31,11 +31,8 @@ _COUNT = struct.Struct("=Q")
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of unread bytes and of unfinished handshakes.
-
-    `connection`: unread bytes of one connection. `total`: unread bytes of all connections together.
-    `silent`: connections whose handshake is not finished; beyond it the oldest are shut down.
-    """
+    """Limits of unread bytes, of one `connection` and in `total`, and of `silent` connections,
+    whose handshake is not finished; beyond it the oldest are shut down."""
 
     connection: int
     total: int
@@ -44,11 +41,8 @@ class Limits:
 
 @dataclass
 class Connection:
-    """An open connection.
-
-    `peer`: the peer's address. `client`: its routing id, known once a message was read. `received`:
-    bytes received so far. `unread`: bytes that are in memory.
-    """
+    """An open connection. `client`: the peer's routing id, known once a message was read.
+    `received`: bytes so far. `unread`: bytes that are in memory."""
 
     peer: object
     client: bytes = b""
@@ -92,11 +86,8 @@ class Traffic:
         return int(sum(c.unread for c in self.connections.values()))
 
     def check(self, now: float) -> Counter[str]:
-        """Count the bytes again and shut down connections that exceed a limit.
-
-        At most every CHECK_S, or sooner if many connections opened. Returns how many connections
-        were shut down for each cause.
-        """
+        """Count the bytes again, at most every CHECK_S, or sooner if many connections opened. Shuts
+        down connections that exceed a limit; returns how many for each cause."""
         causes: Counter[str] = Counter()
         passed = now - self._checked_at
         if passed < CHECK_S and self._opened <= self.limits.silent // 2:

@@ -2,13 +2,9 @@
 
     token sums of each micro-batch ─► metrics of the step, per role
 
-The R³L loss does not correct for this gap, so launch.inspection.learning watches it.
-Log-probabilities and entropies are those of the loss's own forward pass.
-
 The metrics of `distilled` and `all` rows include a second gap: a retry was sampled with guidance
-that its row leaves out. Even in a healthy step, one token that only the guidance made unlikely can
-raise k3 to several nats a token and reduce the effective sample to a few tokens. The role `base`
-measures only the policy's movement.
+that its row leaves out. One token that only the guidance made unlikely can raise k3 to several nats
+a token. The role `base` measures only the policy's movement.
 """
 
 from __future__ import annotations
@@ -40,12 +36,8 @@ def drift_sums(
 
 
 def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
-    """Compute the drift metrics of each role from its sums.
-
-    They are KL(behaviour ‖ policy) by the k3 estimate and mean entropy, in nats a token, and the
-    effective sample size (Σw)² / Σw², as a share of the tokens. Role `all` has no suffix. A role
-    without tokens is left out.
-    """
+    """Compute each role's KL(behaviour ‖ policy) by the k3 estimate, mean entropy, in nats a token,
+    and effective sample size (Σw)² / Σw², as a share of the tokens. Role `all` has no suffix."""
     metrics: dict[str, float] = {}
     for role in ROLES:
         tokens = sums.get(f"sum_tokens_{role}", 0.0)
@@ -72,8 +64,7 @@ def engine_sums(logprobs_BT: Tensor, old_logprobs_BT: Tensor, fresh_BT: Tensor) 
 
 def engine_metrics(sums: dict[str, float]) -> dict[str, float]:
     """Compare engine and learner at equal weights: KL(engine ‖ learner) by the k3 estimate, and the
-    mean distance of log-probabilities, both in nats a token. If no tokens were sampled at equal
-    weights, only their number is returned."""
+    mean distance of log-probabilities, both in nats a token, if any tokens were sampled so."""
     tokens = sums.get("sum_tokens_fresh", 0.0)
     metrics = {"engine_tokens": tokens}
     if tokens:

@@ -28,11 +28,8 @@ EXAMPLE = 160  # characters of a reflection in a notice
 def group_metrics(
     groups: Sequence[Group], *, requires_success: bool = True, several: bool = False
 ) -> Metrics:
-    """Compute `group/`: rewards, success by role, reflection results, pivots, contrast, tokens.
-
-    `requires_success`: how a correction is verified (r3l.rollout.group.verified); `several`: the
-    run has several environments.
-    """
+    """Compute `group/`. `requires_success`: how a correction is verified
+    (r3l.rollout.group.verified); `several`: the run has several environments."""
     bases = [t for g in groups for t in g.trajectories if t.role == "base"]
     distilled = [t for g in groups for t in g.trajectories if t.role == "distilled"]
     reflected = [r for g in groups for r in g.results if r.reflection is not None]

@@ -20,9 +20,8 @@ log = logging.getLogger(__name__)
 class Reporter:
     """Writes `run/progress.jsonl`, and passes metrics to `loggers`, which it closes at the end.
 
-    `start` is the version at which training starts or resumes. If an earlier learner reported later
-    steps, they are void, and a line of the progress file says so. `evaluated` holds the versions
-    whose evaluation was already reported.
+    `start`: the version at which training starts; a line says that an earlier learner's later steps
+    are void. `evaluated`: the versions whose evaluation was already reported.
     """
 
     def __init__(self, run: Path, start: int = 0, loggers: Sequence[Logger] = ()) -> None:

@@ -1,9 +1,5 @@
-"""Lists every metric's tag, unit and meaning; `python -m learner.metrics.tags` prints them.
-
-docs/architecture.md has a table of the modules that compute them. The metrics that actors report
-are listed in r3l.actor_metrics. A tag that ends in `<…>` is a family of tags, such as one for each
-cause of failure.
-"""
+"""Lists every metric's tag, unit and meaning; `python -m learner.metrics.tags` prints them. Those
+that actors report are in r3l.actor_metrics. A tag that ends in `<…>` is a family of tags."""
 
 from __future__ import annotations
 

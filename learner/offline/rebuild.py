@@ -27,11 +27,9 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.index.json")
 
 
 def write_version(run: Path, config: RunConfig, version: int, out: Path) -> str:
-    """Writes a version as a Hugging Face folder; returns a line about what was checked.
-
-    Raises UserError if the version cannot be rebuilt, if attempts in the store were sampled with
-    different weights of that version, or if `out` is not empty. Nothing is left half-written.
-    """
+    """Writes a version as a Hugging Face folder, whole or not at all; returns a line about what was
+    checked. Raises UserError if it cannot be rebuilt or attempts were sampled with different
+    weights of that version."""
     model = model_path(config.model)
     check_model_folder(model, f"model {config.model}", weights=False)
     manifest, data = Journal(run / JOURNAL).rebuild(version)

@@ -51,10 +51,8 @@ class Replayed:
 
 
 class ReplayedRun:
-    """Holds the trainer of a run, loaded from the newest checkpoint before `step`.
-
-    Raises UserError if the step is not in the ledger, or if the store or model is missing.
-    """
+    """Holds the trainer of a run, loaded from the newest checkpoint before `step`. Raises UserError
+    if the step is not in the ledger, or if the store or model is missing."""
 
     def __init__(self, run: Path, step: int) -> None:
         self.run, self.step = run, step

@@ -51,8 +51,8 @@ def served_copy(
     *,
     resume: bool,
 ) -> Iterator[str]:
-    """Copies the stores' groups to `folder` and serves them; yields the endpoint. If a resumed run
-    already has a copy, serves that copy. Refuses stores that a different model filled."""
+    """Copies the stores' groups to `folder`, or takes a resumed run's copy, and serves them; yields
+    the endpoint. Refuses stores that a different model filled."""
     if folder.exists() and not resume:
         raise UserError(
             f"--run {folder.parent}: already has a store; add --resume or name a new folder"

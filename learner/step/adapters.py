@@ -78,9 +78,8 @@ def merged(layer: Any) -> Tensor:
 
 
 def published_apart(lm: nn.Module, model: Path) -> Adapters | None:
-    """Describes the adapters if they can be published without the base. Returns None if whole
-    models must be published: there are no adapters, or the folder `model` stores their weights in a
-    different form."""
+    """Describes the adapters if they can be published without the base; None if there are none, or
+    the folder `model` stores their weights in a different form."""
     layers = adapted_layers(lm)
     names = {base_name(f"{n}.base_layer.weight") for n, m in lm.named_modules() if m in layers}
     scalings = {layer.scaling[NAME] for layer in layers}

@@ -1,14 +1,8 @@
 """Computes attention over a forest, in which every node sees only itself and its ancestors.
 
 Queries, keys and values are laid out as rows again, in rectangles of rows of similar length. The
-model's own causal attention runs on them, and each node takes its result from one of its rows. It
-is registered through the public attention interface of transformers, needs no mask and runs on any
-device.
-
-Laying out rows takes time, which pays from about 5 % shared tokens on. Compared with rows, a step
-as a tree takes 9 % longer without shared tokens, 10 % less time with 9 % of them and 30 % less with
-44 % (`python -m benchmarks.learner --crossover`, one CPU core, 8 million parameters, 8 rows of 256
-tokens). Attempts at one task share at least their prompt, so `auto` is tree if the model allows it.
+model's own causal attention runs on them, and each node takes its result from one of its rows. This
+pays from about 5 % shared tokens on (`python -m benchmarks.learner --crossover`).
 
 Axes: N nodes, B rows, T positions, H heads, E head size; nodes as in learner.step.batch.Nodes.
 """

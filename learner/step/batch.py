@@ -41,13 +41,11 @@ class Source(NamedTuple):
 class Row:
     """One training sequence: arrays of shape [L], truncated after the last trained token.
 
-    `mask` marks trained tokens; `aux` rows are supervised, the others carry an advantage.
-    `token_advantages`: one for each token, instead of `advantage`. `replayed`: whether its attempt
-    was recalled or its group was already trained. `temperature`: the row's log-probabilities are
-    those of the policy ∝ exp(logits / temperature). `fresh` marks tokens that an engine sampled in
-    the row's own context with the learner's current weights. `weight`: weight of each trained token
-    in the loss (r3l.algorithms.losses). `source`: the attempt that the row was made from. The
-    store's rows (buffer.storage.rows) are unrelated.
+    `mask` marks trained tokens; `aux` rows are supervised, the others carry an advantage, or one
+    for each token in `token_advantages`. `replayed`: whether its attempt was recalled or its group
+    was already trained. `temperature`: of the policy ∝ exp(logits / temperature). `fresh` marks
+    tokens that an engine sampled in the row's own context with the learner's current weights.
+    `weight`: of each trained token in the loss. `source`: the attempt that the row was made from.
     """
 
     token_ids: Int32
@@ -334,12 +332,10 @@ def check_tokens(
 def micro_batches(
     rows: Sequence[Row], token_budget: int, ranks: int, *, shared: bool
 ) -> list[list[list[Row]]]:
-    """Cuts rows into micro-batches of at most `token_budget` computed tokens and distributes them
-    over ranks. result[rank][i] has the same length on every rank, largest first.
-
-    A row above the budget is a micro-batch of its own; some micro-batches may be empty. Computed
-    tokens are the nodes of a forest if prefixes are `shared`, padded positions otherwise.
-    """
+    """Cuts rows into micro-batches of at most `token_budget` computed tokens, or one longer row,
+    and distributes them over ranks. result[rank][i] has the same length on every rank, largest
+    first; some are empty. Computed tokens are nodes of a forest if prefixes are `shared`, padded
+    positions otherwise."""
     cut = _runs if shared else _rectangles
     bins, sizes = cut(rows, token_budget)
     best = _spread(bins, sizes, ranks)

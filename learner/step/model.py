@@ -30,12 +30,9 @@ CHUNK = 1024
 
 
 class PolicyModule(nn.Module):
-    """Wraps a Hugging Face causal language model and replaces its head with a chunked one.
-
-    `pack`: whether the layers run on padded rows, or on a forest whose rows share their prefixes.
-    Results and gradients are the same. The model must allow it (learner.step.attention.resolve).
-    `compute`: format of matrix products if it is not that of the weights.
-    """
+    """Wraps a Hugging Face causal language model and replaces its head with a chunked one. `pack`:
+    padded rows, or a forest with the same results (learner.step.attention.resolve). `compute`:
+    format of matrix products if it is not that of the weights."""
 
     def __init__(self, lm: Any, pack: Pack = "rows", compute: torch.dtype | None = None) -> None:
         super().__init__()
@@ -132,14 +129,10 @@ def load_model(
     lora: LoraConfig | None = None,
     adapter: Path | None = None,
 ) -> PolicyModule:
-    """Loads a causal language model folder for training; `pack` as in `learner.pack`.
-
-    `implementation`: the attention implementation, as in `learner.attention`; all except auto run
-    on padded rows only. `compute`: as in PolicyModule. `gradient_checkpointing`: keep only each
-    layer's inputs for the backward pass. `lora`: settings of the trained adapters, if any;
-    `adapter`: their folder. Raises UserError if the model cannot be loaded or does not support
-    these settings.
-    """
+    """Loads a causal language model folder for training, with settings as in LearnerConfig; every
+    `implementation` of attention but auto runs on padded rows. `adapter`: the folder of the
+    adapters to continue. Raises UserError if the model cannot be loaded or does not support these
+    settings."""
     from transformers import AutoModelForCausalLM
 
     chosen = {} if implementation == "auto" else {"attn_implementation": implementation}

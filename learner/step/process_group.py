@@ -38,11 +38,8 @@ def join_process_group(timeout_s: float) -> None:
 
 
 def _meet_on_this_machine(backend: str, timeout: timedelta) -> None:
-    """Joins ranks that are all on this machine, over sockets that other machines cannot reach.
-
-    By default torch's store listens on every address, and gloo and NCCL on the machine's public
-    one, without a password.
-    """
+    """Joins ranks that are all on this machine, over sockets that other machines cannot reach. By
+    default torch, gloo and NCCL listen on public addresses, without a password."""
     for library in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -64,12 +64,9 @@ LATER_S = 60.0  # collectives fail after the watchdogs, which log what each rank
 
 @dataclass(frozen=True)
 class StepResult:
-    """The result of one optimizer step over all rows of all ranks.
-
-    `applied`: False if the loss or gradient was not finite; then nothing has changed. `metrics`:
-    values keyed by tag. `out_of_memory`: how often the token budget was halved. `attempts`: how the
-    step trained on each attempt.
-    """
+    """The result of one optimizer step over all rows of all ranks. `applied`: False if the loss or
+    gradient was not finite; then nothing has changed. `metrics`: by tag. `out_of_memory`: how often
+    the token budget was halved. `attempts`: how the step trained on each attempt."""
 
     applied: bool
     metrics: dict[str, float]
@@ -84,11 +81,11 @@ class StepLeft(Exception):
 class Trainer:
     """Trains one model folder with a DeepSpeed engine; each rank has one trainer.
 
-    If `algorithm` is None, it trains on supervised rows only (warm start). `reference`: folder of
-    the reference model, by default `model`; loaded only if the algorithm needs it. With
-    `learner.lora` only adapters are trained, starting from those in the folder `adapter`, and the
-    model without them is the reference. `adapters` describes adapters that are published without
-    the base. `budget`: tokens per micro-batch, lowered when memory runs out.
+    Without an `algorithm` it trains on supervised rows only (warm start). `reference`: folder of
+    the reference model, by default `model`. With `learner.lora` only adapters are trained, from
+    those in the folder `adapter` on, and the model without them is the reference; `adapters`
+    describes those that are published without the base. `budget`: tokens per micro-batch, lowered
+    when memory runs out.
     """
 
     def __init__(
@@ -176,13 +173,11 @@ class Trainer:
         )
 
     def step(self, rows: Sequence[Row]) -> StepResult:
-        """Makes one optimizer step over all rows of all ranks.
-
-        Its loss does not depend on how rows are cut into micro-batches. When memory runs out, the
-        budget is halved and the step repeated. Raises StepLeft between two micro-batches if a rank
-        `leaves`, TrainingStopped if the budget cannot be
-        halved, RestartNeeded if ZeRO 2 or 3 cannot continue in these processes.
-        """
+        """Makes one optimizer step over all rows of all ranks; its loss does not depend on how they
+        are cut into micro-batches. When memory runs out, the budget is halved and the step
+        repeated. Raises StepLeft between two micro-batches if a rank `leaves`, TrainingStopped if
+        the budget cannot be halved, RestartNeeded if ZeRO 2 or 3 cannot continue in these
+        processes."""
         began = time.monotonic()
         self.spent.clear()
         sums, halvings = self._accumulate(rows)
@@ -239,11 +234,8 @@ class Trainer:
 
     def _attempt(self, rows: Sequence[Row]) -> dict[str, float]:
         """Accumulates the gradients of all micro-batches over ranks; returns the sums of losses and
-        token counts.
-
-        A rank that runs out of memory continues with empty, poisoned micro-batches, so that every
-        collective has all ranks and all ranks discard the step together.
-        """
+        token counts. A rank that runs out of memory continues with empty, poisoned micro-batches,
+        so that every collective has all ranks and all ranks discard the step together."""
         shared = self.module.pack != "rows"
         mine = micro_batches(rows, self.budget, self.world, shared=shared)[self.rank]
         sums: dict[str, float] = {}
@@ -308,10 +300,8 @@ class Trainer:
 
     def _apply(self) -> tuple[bool, float]:
         """Applies the step; returns (whether it was applied, global gradient norm before clipping).
-
-        DeepSpeed's own optimizers discard a step whose gradient norm is not finite. Stage 0 has
-        plain gradients, already summed over ranks, and a plain optimizer that would apply them.
-        """
+        DeepSpeed's optimizers discard a step whose norm is not finite; at stage 0 a plain one would
+        apply it."""
         if self.stage == 0:
             norm = self._plain_grad_norm()
             if not math.isfinite(norm):

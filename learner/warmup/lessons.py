@@ -57,11 +57,9 @@ class Demonstrator:
 
 
 class Teacher:
-    """Makes the lessons of one environment.
-
-    `skill` is what the demonstrator knows. In half of the attempts for reflections it also makes
-    `blunders` mistakes per step, so that lessons show every rule being broken.
-    """
+    """Makes the lessons of one environment. `skill` is what the demonstrator knows. In half of the
+    attempts for reflections it also makes `blunders` mistakes per step, so that every rule is
+    broken."""
 
     def __init__(
         self, env: Demonstrating, chat: ChatFormat, skill: Skill, *, blunders: float = 0.15

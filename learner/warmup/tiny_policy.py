@@ -1,9 +1,7 @@
 """Builds the tiny policy: a Qwen2 model with about a million parameters, and its tokenizer.
 
-The tokenizer is Qwen2's with the 256 bytes as its vocabulary, and one added token for each word of
-its worlds (with and without a space before it). So it can encode any text, and a word is one token.
-Words are *added* tokens because transformers gives every qwen2 model a new pre-tokenizer, which
-would split them.
+The tokenizer is Qwen2's with the 256 bytes as its vocabulary, and one *added* token for each word
+of its worlds, because transformers gives every qwen2 model a pre-tokenizer that would split words.
 """
 
 from __future__ import annotations

@@ -182,12 +182,11 @@ def fit(
     done: int = 0,
     saving: Checkpoints | None = None,
 ) -> list[float]:
-    """Train up to optimizer step `steps`, one batch each, after the first `done` ones. Returns the
-    loss of each step. A checkpoint is saved every SAVE_S.
+    """Train up to optimizer step `steps`, one batch each, after the first `done` ones; returns the
+    losses. A checkpoint is saved every SAVE_S.
 
-    During the first `reading` share of the steps, tokens outside replies have a small weight too.
-    Predicting a world's lines teaches a model to copy names. Acting needs this skill first, and the
-    few tokens of replies teach it slowly.
+    During the first `reading` share of the steps, tokens outside replies have a small weight too:
+    predicting a world's lines teaches a model to copy names, which acting needs first.
     """
     losses, tokens = list[float](), 0
     began = reported = saved = time.monotonic()
@@ -212,11 +211,9 @@ def fit(
 
 def rows_of_lessons(batch: Sequence[Lesson], *, others: float = 0.0) -> list[Row]:
     """Convert lessons to supervised rows. The loss is the weighted mean of −log π(token | before).
-
-    Tokens that the response mask selects have weight 1. The other tokens of a lesson have the
-    weight `others`, or 0 in lessons that teach copying. They form a second row, which shares its
-    prefix, and so its computation, with the first row.
-    """
+    Learned tokens have weight 1; the others have the weight `others`, or 0 in lessons that teach
+    copying. They form a second row, which shares its prefix, and so its computation, with the first
+    row."""
     rows = []
     for lesson in batch:
         rows.append(_row(lesson.token_ids, lesson.response_mask, 1.0))

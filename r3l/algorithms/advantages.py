@@ -53,9 +53,9 @@ def amplified(
                α·s(τ)    if R(τ) < 1 and s(τ) ≥ 0
                s(τ)      if s(τ) < 0
 
-    `max_rule="group_max"` is Eq. 11 of version 1: α for R(τ) = max of the group, and 0 for a group
-    whose rewards are all equal. `max_advantage` replaces the α of the first line (released code:
-    1.0). `std`: what s is divided by (Algorithm 1 of one revision of the paper).
+    `max_rule="group_max"` is Eq. 11 of version 1: α for R(τ) = max of the group, and 0 if all
+    rewards are equal. `max_advantage` replaces the α of the first line (released code: 1.0). `std`:
+    what s is divided by.
     """
     values = checked_rewards(rewards)
     s = normalized(values, std=std)

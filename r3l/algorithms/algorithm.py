@@ -41,11 +41,8 @@ class Exploration:
 
     `base_slots`: attempts without help; `distilled_slots`: retries (retry i retries base i).
     `reflect_on`: which base attempts get a reflection: "all", or the "failures" (R < 1).
-    A retry follows if the reflection asks for it
-    (r3l.rollout.reflection.Reflection.triggers_retry), or if it is a critique.
     `guidance`: what the retry is shown: the "reflection", a free-text "critique" or "none".
-    `from_start`: retry from step 0 instead of the pivot; `pivot_shift`: steps added to the pivot,
-    within the attempt.
+    `from_start`: retry from step 0 instead of the pivot; `pivot_shift`: steps added to the pivot.
     `aux`: verified corrections become auxiliary samples; `verified_requires_success`: only if the
     retry fully succeeds; `praise`: recognised successes do, too. `constrained`: reflections are
     decoded under their JSON schema, with `outcome_first` in an order that begins with the outcome.
@@ -81,9 +78,9 @@ MixRecalled = Callable[[Float64, Bool], tuple[Float64, Bool]]
 
 @dataclass(frozen=True)
 class ReplayContext:
-    """The batch in which a group is replayed. `version`: the number of optimizer steps already
-    made. `baseline`: the median over the mean rewards of the batch's new groups, or of all groups
-    if there are no new ones."""
+    """The batch in which a group is replayed. `version`: the optimizer steps already made.
+    `baseline`: the median over the mean rewards of the batch's new groups, or else of all
+    groups."""
 
     version: int
     baseline: float
@@ -161,12 +158,12 @@ class Algorithm:
     def advantages(
         self, rewards: npt.ArrayLike, trajectories: Sequence[Trajectory], *, recalled: int = 0
     ) -> tuple[Float64, Bool]:
-        """Returns (advantages float64 [G], keep bool [G]) of one whole group. Its last `recalled`
+        """Returns (advantages float64 [G], keep bool [G]) of one whole group, whose last `recalled`
         attempts were recalled.
 
         A dropped trajectory (keep False) has advantage 0, is not trained on and does not count in
-        any mean. A kept trajectory counts even if its advantage is 0. `rewards` [G] are usually the
-        trajectories' own. Raises ValueError if a reward is bad or lengths differ.
+        any mean. A kept one counts even if its advantage is 0. Raises ValueError if a reward is bad
+        or lengths differ.
         """
         values = checked_rewards(rewards)
         if len(values) != len(trajectories):
@@ -195,9 +192,8 @@ class Algorithm:
         return masks
 
     def loss(self, batch: TokenBatch) -> tuple[Tensor, dict[str, float]]:
-        """Returns the scalar loss of the kept trajectories, and measurements.
-
-        Summed over micro-batches, both give the values of the batch. It measures:
+        """Returns the scalar loss of the kept trajectories, and measurements. Summed over
+        micro-batches, both give the values of the batch. It measures:
 
             loss_policy                the loss without the KL term
             kl_reference               nats, before its coefficient; if `needs_reference`
@@ -205,8 +201,8 @@ class Algorithm:
             ratio_correction_weight    mean weight on ratios, under ratio correction
             ratio_correction_dropped   share of tokens of weight 0, under ratio correction
 
-        The loss on auxiliary samples is r3l.algorithms.losses.sft times `sft_weight`, added by the
-        caller. Raises ValueError if the reference is needed but missing.
+        The caller adds the loss on auxiliary samples. Raises ValueError if the reference is
+        missing.
         """
         batch = batch.masked().with_unit_ratio_for_distilled()
         terms_BT, by_token = self.token_loss(batch)

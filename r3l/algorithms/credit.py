@@ -24,13 +24,9 @@ NORMALIZE = (
 
 
 def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) -> list[Bool]:
-    """Returns the credit mask, bool [L], of every trajectory of one group, in their order.
-
-    A distilled trajectory and its base are both masked before the pivot, since they share the
-    prefix. A base with no retry keeps all its response tokens. All trajectories do if `mask_prefix`
-    is False. If a base has several retries, the earliest pivot counts. Steps taken from a stored
-    attempt (before `start`) are never trained.
-    """
+    """Returns the credit mask, bool [L], of every trajectory of one group, in their order. With
+    `mask_prefix` a distilled trajectory and its base are both masked before the pivot, the earliest
+    if there are several. Steps taken from a stored attempt (before `start`) are never trained."""
     pivots: dict[int, int] = {}
     for child in trajectories:
         if child.role == "distilled":

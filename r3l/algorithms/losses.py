@@ -28,13 +28,9 @@ MAX_LOG_RATIO = 20.0
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """The rows of a micro-batch.
-
-    `logprobs_BT`: log π of every token, `old_logprobs_BT`: log π_old, `ref_logprobs_BT`: log π_ref,
-    None if the algorithm has no reference model. `mask_BT`: bool, True on the trained tokens.
-    `weights_B`: w_i, the weight of each trained token of a row in the loss. `advantages_BT`: an
-    advantage for every token instead of Â_i, if the algorithm computes those.
-    """
+    """The rows of a micro-batch: log π of every token, log π_old and, if there is a reference
+    model, log π_ref. `mask_BT`: True on the trained tokens. `weights_B`: w_i, the weight of each
+    trained token of a row. `advantages_BT`: an advantage for every token instead of Â_i."""
 
     logprobs_BT: Tensor
     old_logprobs_BT: Tensor
@@ -63,12 +59,9 @@ class TokenBatch:
         )
 
     def with_unit_ratio_for_distilled(self) -> TokenBatch:
-        """Sets π_old = π for distilled rows.
-
-        A retry was sampled under guidance that its row leaves out, so the log-probabilities
-        stored with it belong to another context. The learner's own policy takes their place: the
-        ratio of a distilled row is 1, and its gradient is the policy gradient's.
-        """
+        """Sets π_old = π for distilled rows, so that their gradient is the policy gradient's. A
+        retry was sampled under guidance that its row leaves out: its log-probabilities belong to
+        another context."""
         own_BT = self.logprobs_BT.detach()
         old_BT = own_BT.where(self.distilled_B[:, None], self.old_logprobs_BT)
         return replace(self, old_logprobs_BT=old_BT)
@@ -140,10 +133,8 @@ def critique_grpo(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Te
 def ratio_corrected(
     batch: TokenBatch, *, loss: TokenLoss, rule: RatioCorrection, low: float, high: float
 ) -> Terms:
-    """Multiplies the terms of `loss` by w_t (r3l.algorithms.ratio_correction).
-
-    Measures `ratio_correction_dropped`, the tokens of weight 0, and `ratio_correction_weight`, w_t.
-    """
+    """Multiplies the terms of `loss` by w_t (r3l.algorithms.ratio_correction). Measures
+    `ratio_correction_dropped`, the tokens of weight 0, and `ratio_correction_weight`, w_t."""
     own_BT = batch.logprobs_BT.detach()
     weights_BT = _correction_weights(own_BT - batch.old_logprobs_BT, rule, low, high)
     terms_BT, measured = loss(replace(batch, old_logprobs_BT=own_BT))

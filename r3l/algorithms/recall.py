@@ -2,10 +2,8 @@
 
     history of the task ─► rule ─► the draw's entry in the ledger ─► rows behind the group's own
 
-The buffer service asks the rule once, when it draws the group, and writes the answer into the draw,
-so that a resumed or replayed step recalls the same attempts. To add a rule, write a function from a
-GroupContext and a RandomSource to the attempts it chooses and return it from
-`AlgorithmConfig.recall`.
+The buffer service asks the rule (`AlgorithmConfig.recall`) once, when it draws the group, and
+writes the answer into the draw, so that a resumed or replayed step recalls the same attempts.
 """
 
 from __future__ import annotations
@@ -37,12 +35,9 @@ class StoredAttempt:
 
 @dataclass(frozen=True)
 class GroupContext:
-    """What a recall rule knows about a drawn group.
-
-    `rewards`: the rewards of its own attempts. `history`: attempts of the task's earlier groups
-    that were trained or replaced, newest group first; each is read on demand. `version`: the
-    learner's version.
-    """
+    """What a recall rule knows about a drawn group: the `rewards` of its own attempts, the attempts
+    of the task's earlier groups (`history`, newest group first, each read on demand) and the
+    learner's `version`."""
 
     rewards: Sequence[float]
     history: Iterable[StoredAttempt]
@@ -64,12 +59,8 @@ def opposing(
     max_age: int | None = None,
 ) -> list[StoredAttempt]:
     """Draws up to `count` stored attempts with the outcome that a group lacks: successes if all its
-    attempts failed, failures if all succeeded. Draws nothing for a group with both. All stored
-    attempts are equally likely (cross-context replay of R³, arXiv 2601.19620).
-
-    `successes_only`: draw only for groups that have no success. `max_age`: the oldest allowed
-    attempt, in versions.
-    """
+    attempts failed, failures if all succeeded (not with `successes_only`). All stored attempts of
+    at most `max_age` versions are equally likely (cross-context replay of R³, arXiv 2601.19620)."""
     outcomes = {reward >= SUCCESS for reward in context.rewards}
     if len(outcomes) != 1 or (successes_only and True in outcomes):
         return []

@@ -1,9 +1,5 @@
-"""The algorithms: R³L and published ones by name, and the user's own by path.
-
-To add an algorithm, write a file with its settings class (`name`, the fields with the published
-defaults, and `build`), and add that class to `AnyAlgorithm`. Importing this module does not
-import torch.
-"""
+"""The algorithms: R³L and published ones by name, and the user's own by path. A new one's settings
+class is added to `AnyAlgorithm`. Importing this module does not import torch."""
 
 from __future__ import annotations
 

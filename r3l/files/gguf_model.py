@@ -43,10 +43,8 @@ def smollm2_folder() -> Path:
 
 
 def converted(file: Path, called: str) -> Path:
-    """Returns the model folder of a GGUF file, from the cache or converted now.
-
-    Raises UserError if transformers cannot read the file; nothing is then kept.
-    """
+    """Returns the model folder of a GGUF file, from the cache or converted now. Raises UserError if
+    transformers cannot read the file; nothing is then kept."""
     try:
         folder = _cache() / f"{file.stem[:80]}-{_sha256(file)[:16]}"
         folder.parent.mkdir(parents=True, exist_ok=True)

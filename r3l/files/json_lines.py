@@ -1,8 +1,6 @@
-"""Append-only files with one JSON object and its checksum on each line.
-
-A process that is killed while writing may leave half a line at the end. Readers ignore it, and the
-next appended line replaces it. Unreadable lines are skipped and counted.
-"""
+"""Append-only files with one JSON object and its checksum on each line. Half a line at the end, of
+a killed process, is ignored and replaced by the next one. Unreadable lines are skipped and
+counted."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ def append(path: Path, value: Mapping[str, Any]) -> None:
 
 def thin(path: Path, most: int, sort: bytes) -> None:
     """Removes every second line that begins with `sort` from the older half of the lines, if the
-    file is larger than `most` bytes. The newer half stays whole. Raises OSError."""
+    file is larger than `most` bytes. Raises OSError."""
     if path.stat().st_size <= most:
         return
     lines = path.read_bytes().splitlines(keepends=True)
@@ -62,9 +60,8 @@ def encoded(value: Mapping[str, Any]) -> bytes:
 
 
 def read(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
-    """Reads all whole lines of a file; the file may be missing. `parse` may raise LookupError,
-    TypeError or ValueError if it cannot read an object. Raises UserError if the file cannot be
-    opened."""
+    """Reads all whole lines of a file, if it exists. `parse` may raise LookupError, TypeError or
+    ValueError. Raises UserError if the file cannot be opened."""
     try:
         whole, _, half = path.read_bytes().rpartition(b"\n")
     except FileNotFoundError:
@@ -90,10 +87,8 @@ def parsed(lines: Sequence[bytes], parse: Callable[[dict[str, Any]], T]) -> Line
 
 
 class GrowingFile:
-    """Reads the complete lines of a growing file, from its current end or from the offset `at`.
-
-    The file may be written again without some of its older lines (`thin`).
-    """
+    """Reads the complete lines of a growing file, from its current end or from the offset `at`,
+    also after `thin` has written it again."""
 
     def __init__(self, path: Path, at: int | None = None) -> None:
         self.path, self._at = path, at or 0

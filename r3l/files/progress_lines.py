@@ -25,8 +25,7 @@ class StepLine:
 @dataclass(frozen=True)
 class EvalLine:
     """An evaluation of version `step`: its metrics, keyed by the end of their tag. Raises
-    ValueError if one of MEASURED is missing.
-    """
+    ValueError if one of MEASURED is missing."""
 
     step: int
     metrics: Mapping[str, float]

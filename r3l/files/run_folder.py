@@ -198,8 +198,8 @@ class RunFolder:
     # ── its processes ───────────────────────────────────────────────────────────────────
 
     def report(self, process: str, status: ProcessStatus) -> None:
-        """Writes what a process reports. It does nothing in a folder that holds no run, such as
-        that of a copied configuration, and warns if the disk is full."""
+        """Writes what a process reports, except in a folder that holds no run; warns if the disk is
+        full."""
         if not self.logs.is_dir():
             return
         try:
@@ -250,12 +250,11 @@ class RunFolder:
         json_lines.append(self.skipped_file, asdict(step))
 
     def keep_token_budget(self, budget: int) -> None:
-        """Records a lowered token budget; several ranks may do so at the same time. Deleting the
-        file restores the configured budget."""
+        """Records a lowered token budget; several ranks may do so at the same time."""
         write_json(self.path / "limits.json", asdict(Limits(budget)))
 
     def token_budget(self, configured: int) -> int:
-        """Returns the token budget to start with: the configured budget, or a lower one from an
+        """Returns the token budget to start with: the configured one, or a lower one from an
         earlier start."""
         remedy = f"delete the file to begin with the configured {configured}"
         path = self.path / "limits.json"
@@ -326,8 +325,8 @@ def _step_of(path: Path) -> int:
 
 
 def run_folder(name: str | None) -> Path:
-    """Returns the folder of a run. A bare name is under runs/, and a name with a separator is a
-    path. If the name is None, the current time is used. Raises UserError."""
+    """Returns the folder of a run: a bare name is under runs/, a name with a separator is a path,
+    and None is the current time. Raises UserError."""
     if name is not None and not name.strip():
         raise UserError("--run: the name is empty; give one, or leave --run out")
     name = name or time.strftime("%Y%m%d-%H%M%S")

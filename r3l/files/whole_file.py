@@ -27,11 +27,8 @@ BUILDING = ".building-"
 
 
 def write_whole(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> None:
-    """Writes a file. Its old content stays until all of the new content is on disk.
-
-    Several processes may write the same file: the last one counts. Raises OSError; the old content
-    then stays.
-    """
+    """Writes a file. Its old content stays until all of the new content is on disk. Several
+    processes may write the same file: the last one counts. Raises OSError."""
     if isinstance(content, str):
         content = content.encode()
     parts = [content] if isinstance(content, bytes) else content
@@ -53,10 +50,8 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path, remedy: str, kind: type[T]) -> T | None:
-    """Reads a value of type `kind` from a JSON file. Returns None if the file is missing or empty;
-    some file systems leave it empty after a power loss. Raises UserError, with the `remedy`, if the
-    file is damaged or its checksum is wrong.
-    """
+    """Reads a value of type `kind` from a JSON file; None if the file is missing or empty, as after
+    a power loss. Raises UserError, with the `remedy`, if it is damaged."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -12,10 +12,8 @@ _TCP = re.compile(r"tcp://(?:\[[0-9a-f:.]+\]|[a-z0-9](?:[\w.-]*[a-z0-9])?):(\d{1
 
 
 def check_endpoint(endpoint: str, what: str) -> str:
-    """Returns `endpoint`. Raises UserError if it is not well-formed.
-
-    It does not connect, since a service may start after its clients.
-    """
+    """Returns `endpoint`. Raises UserError if it is not well-formed. It does not connect, since a
+    service may start after its clients."""
     tcp = _TCP.fullmatch(endpoint)
     if tcp is None or int(tcp[1]) not in PORTS:
         raise UserError(
@@ -25,11 +23,8 @@ def check_endpoint(endpoint: str, what: str) -> str:
 
 
 def check_bind(bind: str, what: str, *, encrypted: bool) -> str:
-    """Returns `bind`. Raises UserError if a service must not listen there.
-
-    Without keys, only this machine may connect, so that no other machine writes training data or
-    reads weights.
-    """
+    """Returns `bind`. Raises UserError if a service must not listen there: without keys, only this
+    machine may connect, so that no other one writes training data or reads weights."""
     tcp = _BIND.fullmatch(bind)
     port = tcp[1].replace("*", "0") if tcp else "65536"
     if not int(port) < 1 << 16:  # ZeroMQ takes 65536 for 0

@@ -15,8 +15,7 @@ SHARED_MEMORY, SHARED_FLOOR = Path("/dev/shm"), 16 * MIB
 
 def check_free_space(run: Path, model_bytes: int, copies: int) -> None:
     """Checks that the disk has room for a run's store, checkpoints and models, or raises UserError.
-    `run` need not exist; `model_bytes`: size of the model's weights; `copies`: how often the run
-    keeps as many bytes."""
+    `copies`: how often the run keeps `model_bytes`."""
     needed, free = 2 * DISK_FLOOR + copies * model_bytes, _free(run)
     if free < needed:
         raise UserError(

@@ -13,10 +13,8 @@ GRACE_S = 60.0  # beyond the learner's own deadline at most, for ranks that end 
 
 @dataclass
 class LastHeartbeat:
-    """Measures the age of the heartbeat file in the run's folder, `run`.
-
-    The file system may use another machine's clock. `limit_s`: `learner.hang_s`.
-    """
+    """Measures the age of the heartbeat file in the folder `run`, even if its file system uses
+    another machine's clock. `limit_s`: `learner.hang_s`."""
 
     run: Path
     limit_s: float

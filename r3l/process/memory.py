@@ -2,13 +2,11 @@
 
 glibc returns a freed block at once only if it is larger than a threshold, which it raises up to 32
 MiB as large blocks are freed. Tensors of changing sizes then leave holes in the heap, and the
-process grows as long as it runs. An explicitly set threshold stays fixed. Blocks above it get fresh
-pages each time, which is cheap with huge pages. Blocks below it reuse pages, because fresh small
-pages are expensive (a third of a small policy's step time). The heap keeps free pages at its end up
-to a limit.
+process grows. An explicitly set threshold stays fixed; blocks below it reuse pages, because fresh
+small pages cost a third of a small policy's step time.
 
-A full garbage collection visits every object of the process. With torch and vLLM imported it takes
-a quarter of a second, during which an actor sends no request and a learner makes no step.
+A full garbage collection visits every object. With torch and vLLM imported it takes a quarter of a
+second, during which an actor sends no request and a learner makes no step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""Notices to the user: a run's process writes them to its log, and r3l-launch shows them at once.
-
-A log helps to understand a run. A notice tells the user what they must know while it runs: an
-environment raises, a step was skipped, the disk is full.
-"""
+"""Notices to the user: a run's process writes them to its log, and r3l-launch shows them at once,
+such as that an environment raises, a step was skipped or the disk is full."""
 
 from __future__ import annotations
 

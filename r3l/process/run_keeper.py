@@ -43,12 +43,10 @@ LOOKS_S = 0.05
 
 @dataclass
 class Kept:
-    """A command that leads a process group.
-
-    `pid`: None if another launcher started it. `worker`: arguments that identify the processes
-    of a command that is itself a launcher, on this machine (ssh may run in between). They are asked
-    to end, because it would kill them. `at_once`: kill it as soon as r3l-launch is gone.
-    """
+    """A command that leads a process group. `pid`: None if another launcher started it. `worker`:
+    arguments that identify the processes of a command that is itself a launcher, on this machine
+    (ssh may run in between): they are asked to end, because it would kill them. `at_once`: kill it
+    as soon as r3l-launch is gone."""
 
     name: str
     pid: int | None
@@ -102,10 +100,8 @@ def end_in_order(
     hurry: Callable[[], bool] = lambda: False,
 ) -> list[str]:
     """Ends processes in the order of the table above; kills those that are late, or all when
-    `hurry` returns True. Returns the names of the killed ones.
-
-    `heartbeat`: of a learner that may take longer than DEADLINE_S.
-    """
+    `hurry` returns True, and returns their names. `heartbeat`: of a learner that may take
+    longer."""
     end, killed = time.monotonic() + DEADLINE_S, list[str]()
     for last in (False, True):
         part = [member for member in reversed(members) if (member.name == LAST) == last]

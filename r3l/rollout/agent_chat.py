@@ -2,9 +2,8 @@
 
     open(messages, tools) · <reply> · following(reply, messages) · <reply> · …
 
-The first call of a conversation is rendered whole. The new messages of a later call are rendered
-after a short made-up conversation with the same tools, whose text is then cut off. At the start a
-test conversation is encoded in both ways, as in `r3l.rollout.chat`.
+The new messages of a later call are rendered after a short made-up conversation with the same
+tools, whose text is then cut off. At the start a test conversation is encoded in both ways.
 """
 
 from __future__ import annotations

@@ -172,14 +172,12 @@ async def branch(
     guidance: str = "",
     played: Attempt | None = None,
 ) -> Attempt:
-    """Puts `env` back to the state before `step` of `base` and opens a retry from there.
+    """Puts `env` back to the state before `step` of `base` and opens a retry from there; `step` may
+    be the number of steps. `played`: the attempt that became `base`, whose snapshots are used.
 
-    `played`: the attempt that became `base`, if it was played here; its snapshots are used. If step
-    = 0, the guidance joins the system prompt. If step > 0, it is a separate message (a system
+    If step = 0, the guidance joins the system prompt. Later it is a separate message (a system
     message, if the template allows) after the unchanged prefix, which therefore stays in the
-    engine's prefix cache.
-    `step` may be the number of steps, if `base` was left before its end.
-    Raises ReplayDiverged, EnvironmentFailed.
+    engine's prefix cache. Raises ReplayDiverged, EnvironmentFailed.
     """
     rewards = await restore(env, task, base, step, played)
     prefix_end = len(base.token_ids)
@@ -224,11 +222,8 @@ async def play(
     params: ParamsOfStep,
     after_step: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Plays `attempt` to its end: terminated, truncated, step_limit or context_overflow.
-    `after_step` is awaited after every step but the last.
-
-    Raises EnvironmentFailed, or EngineFailed, also if the context has no room for one step.
-    """
+    """Plays `attempt` to its end: terminated, truncated, step_limit or context_overflow. Awaits
+    `after_step` after every step but the last. Raises EnvironmentFailed, EngineFailed."""
     chat, take_snapshot = policy.chat, getattr(env, "snapshot", None)
     first = len(attempt.actions)
     while not attempt.finish:
@@ -276,9 +271,7 @@ async def restore(
     env: Environment, task: Task, base: Trajectory, step: int, played: Attempt | None = None
 ) -> list[float]:
     """Puts `env` back to the state before `step` of `base`: from a snapshot, else by replaying and
-    checking the steps. Returns the rewards of the earlier steps. Raises ReplayDiverged if a
-    replayed observation differs from the recorded one.
-    """
+    checking the steps. Returns the rewards of the earlier steps. Raises ReplayDiverged."""
     first = await _reset(env, task)
     put_back = getattr(env, "restore", None)
     if put_back is not None and played is not None and len(played.snapshots) > step:
@@ -296,11 +289,8 @@ async def restore(
 
 async def regraded(env: Environment, task: Task, attempt: Trajectory) -> Trajectory:
     """Replays the recorded actions. Returns the attempt with the new reward, reward parts, last
-    reaction, finish and feedback.
-
-    Raises ReplayDiverged (fact `step`) unless the environment shows the same observations and ends
-    the attempt with its last action. Raises EnvironmentFailed.
-    """
+    reaction, finish and feedback. Raises ReplayDiverged (fact `step`) unless the environment shows
+    the same observations and ends the attempt with its last action."""
     spec, last = env.spec, attempt.num_steps - 1
     if spec.system_prompt != attempt.system:
         raise _diverged(env, "its system prompt has changed", 0)

@@ -1,16 +1,12 @@
 """Token-in/token-out chat: each turn is encoded once and appended; nothing is re-tokenised.
 
-A conversation is one growing token sequence:
-
     open(system, user) · prompt · <response> · turn(user) · prompt · <response> · ...
 
-`prompt` is what the template puts before a reply (ChatML: "<|im_start|>assistant\\n").
-A response is kept exactly as sampled. What a template adds after a reply ("\\n" after
-ChatML's <|im_end|>) belongs to the next turn.
+`prompt` is what the template puts before a reply (ChatML: "<|im_start|>assistant\\n"). What it adds
+after a reply ("\\n" after ChatML's <|im_end|>) belongs to the next turn.
 
 A new ChatFormat encodes a test conversation in both ways, incrementally and with the template at
-once. It refuses the template if the results differ, or if other messages look like the policy's
-replies.
+once. It refuses the template if the results differ, or if other messages look like replies.
 """
 
 from __future__ import annotations
@@ -37,11 +33,10 @@ _REASONED = tuple(f"<think>\nbecause {n}\n</think>\n\nstep {n}" for n in range(3
 class ChatFormat:
     """A tokenizer's chat template, cut into the pieces of a growing conversation.
 
-    `tokenizer` is a Hugging Face tokenizer with a chat template and an end-of-turn token.
     `earlier_reasoning`: what to do if a template removes reasoning (<think>…</think>, or the
-    <think> of an invitation) from earlier replies, which a growing sequence cannot do. "refuse"
-    refuses the template; "keep" keeps the reasoning in the context that the policy reads and is
-    trained with. Raises UserError if the template cannot be cut into increments.
+    <think> of an invitation) from earlier replies: "refuse" the template, or "keep" the reasoning
+    in the context that the policy reads and is trained with. Raises UserError if the template
+    cannot be cut.
     """
 
     def __init__(self, tokenizer: Any, *, earlier_reasoning: EarlierReasoning = "refuse") -> None:

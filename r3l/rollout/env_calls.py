@@ -58,9 +58,8 @@ def fault_in(info: dict[str, Any]) -> str:
 
 
 def parts_in(info: dict[str, Any]) -> dict[str, float]:
-    """Reads the named parts of a step's reward from `rewards` in its info. Returns the first
-    MOST_PARTS numbers whose names have only letters, digits and _. The parts are shown, not trained
-    on."""
+    """Reads the named parts of a step's reward from `rewards` in its info: the first MOST_PARTS
+    numbers whose names have only letters, digits and _. They are shown, not trained on."""
     given = info.get("rewards")
     items = given.items() if isinstance(given, dict) else ()
     parts = {
@@ -74,11 +73,8 @@ def parts_in(info: dict[str, Any]) -> dict[str, float]:
 
 
 async def guarded(call: Callable[[], Awaitable[T] | T]) -> T:
-    """Calls user code, and awaits the result if it is awaitable.
-
-    Everything that it raises, even SystemExit, becomes an EnvironmentFailed: a named failure of one
-    slot, not of the actor.
-    """
+    """Calls user code, and awaits the result if it is awaitable. Everything that it raises, even
+    SystemExit, becomes an EnvironmentFailed: a named failure of one slot, not of the actor."""
     waits = False
     try:
         answer = call()

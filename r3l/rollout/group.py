@@ -67,11 +67,10 @@ async def explore_group(
     """Explores a group and returns one result per slot of its plan.
 
     `emit` is awaited with every result as soon as it exists, and returns the stored result: a
-    refused one is returned as failed, and is not retried. `accepted`: results of an actor that lost
-    the group; their slots are not played again. `progress`: of its other slots; they are continued.
-    `plan` defaults to the algorithm's plan; `seed` makes sampling repeatable; requests of a lower
-    `priority` are served first. If an attempt fails, its slot fails and `on_failure` is called. The
-    first error of another kind ends the group.
+    refused one is failed, and is not retried. `accepted`, `progress`: what an actor that lost the
+    group left. `seed` makes sampling repeatable; requests of a lower `priority` are served first.
+    If an attempt fails, its slot fails and `on_failure` is called. The first error of another kind
+    ends the group.
     """
     algorithm = config.algorithm.build()
     explorer = _Explorer(

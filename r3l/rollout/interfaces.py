@@ -17,13 +17,10 @@ FinishReason = Literal["stop", "length", "overflow"]
 
 @dataclass(frozen=True)
 class SampleParams:
-    """How one response is sampled.
-
-    `max_tokens`: budget in tokens. `temperature` 0 is greedy. `seed` None uses the engine's own
-    random stream. `json_schema` constrains decoding to that schema, `structural_tag` to tool calls
-    in the form that xgrammar describes. A response also ends after any text of `stop`, which stays
-    part of it. An engine that cannot sample everything at once serves the lowest `priority` first.
-    """
+    """How one response is sampled. `max_tokens`: budget in tokens. `temperature` 0 is greedy.
+    `seed` None uses the engine's own random stream. `json_schema` constrains decoding to that
+    schema, `structural_tag` to tool calls in the form that xgrammar describes. A response also ends
+    after any text of `stop`, which stays part of it. The lowest `priority` is served first."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -36,14 +33,12 @@ class SampleParams:
 
 @dataclass(frozen=True)
 class Sample:
-    """One sampled response.
+    """One sampled response; one that ended by itself includes its stop token.
 
-    `token_ids` and `logprobs` have equal length; a response that ended by itself includes its stop
-    token. `logprobs`: natural log of each token's probability in the distribution it was drawn
-    from, ∝ exp(logits / temperature); for a greedy token, in the distribution at temperature 1.
-    `version` and `newest_version` are the oldest and the newest policy version that sampled any of
-    its tokens.
-    `finish_reason`: stop | length (budget reached) | overflow (context full; may be empty).
+    `logprobs`: natural log of each token's probability in the distribution it was drawn from, ∝
+    exp(logits / temperature); for a greedy token, at temperature 1. `version`, `newest_version`:
+    the oldest and the newest policy version that sampled any of its tokens. `finish_reason`: stop |
+    length (budget reached) | overflow (context full; may be empty).
     """
 
     token_ids: tuple[int, ...]

@@ -27,12 +27,9 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Progress:
-    """The progress in the slots of a group.
-
-    `found`: what earlier actors left; `save` keeps a partial result for later ones, about every
-    `every_s` seconds of sampling; `counts`: attempts continued, their tokens, attempts
-    dropped, and progress refused.
-    """
+    """The progress in the slots of a group: what earlier actors left (`found`), and `save`, which
+    keeps a partial result for later ones, about every `every_s` seconds of sampling. `counts`:
+    attempts continued, their tokens, attempts dropped, and progress refused."""
 
     found: Sequence[SlotResult] = ()
     save: Callable[[SlotResult], Awaitable[None]] | None = None

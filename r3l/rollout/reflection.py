@@ -74,12 +74,9 @@ class Reflection:
 
 def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
     """Finds the first usable reflection in `text`, with any prose or code fences around it.
-
-    `truncated`: sampling stopped at its token budget. Fields other than the five are ignored, and
-    empty text counts as null. An object that gives one key two values is not accepted as JSON. Text
-    is read at most about RE_READ times, however deep its braces nest. Raises ReflectionError with a
-    cause from CAUSES.
-    """
+    `truncated`: sampling stopped at its token budget. Other fields are ignored, empty text counts
+    as null, and an object that gives one key two values is no JSON. Text is read at most about
+    RE_READ times. Raises ReflectionError with a cause from CAUSES."""
     first_error: ReflectionError | None = None
     cut, closed = False, 0  # braces before `closed` are part of something that ends
     left = RE_READ * len(text) + 10_000
@@ -104,12 +101,8 @@ def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
 
 def json_schema(num_steps: int, *, outcome_first: bool = False) -> dict[str, Any]:
     """Returns the JSON schema of a reflection on an attempt with `num_steps` steps, for constrained
-    decoding. It has one branch for a success and one for the other outcomes. Fields are decoded in
-    the order of FIELDS, so the first token of the root cause decides the outcome, or with the
-    outcome first (`outcome_first`).
-
-    `parse` accepts every text that the schema allows, if the token budget is large enough.
-    """
+    decoding; `parse` accepts every text that it allows. Fields are decoded in the order of FIELDS,
+    so the first token of the root cause decides the outcome, or with the outcome first."""
     order = sorted(FIELDS, key=lambda name: outcome_first and name != "trajectory_outcome")
     null, text = {"type": "null"}, {"type": "string", "maxLength": MAX_CHARS}
 

@@ -11,8 +11,8 @@ LONGEST_S = 1e9  # of any time that can be set
 
 
 class Section(BaseModel):
-    """A group of settings. A section with a `name` may be written as that name alone; an empty one
-    may be left empty. Numbers are finite."""
+    """A group of settings. One with a `name` may be written as that name alone; one may be left
+    empty."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

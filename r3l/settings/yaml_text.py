@@ -14,9 +14,8 @@ from r3l.errors import UserError
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that refuses repeated keys and aliases. If a key is repeated in a section, its
-    first value would be lost. A few lines with aliases can expand to more values than fit into
-    memory."""
+    """A YAML loader that refuses repeated keys, of which the first value would be lost, and
+    aliases, with which a few lines can expand to more values than fit into memory."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):

@@ -48,13 +48,10 @@ class ReflectionView(Record):
 
 
 class AttemptView(Record):
-    """A slot and its attempt. If there is no attempt, `steps` is empty, and `reward` and the fields
-    derived from it are None.
-
-    `base`: the base slot that a retry corrects, or the slot itself; `length`: tokens of the
-    sequence; `generated`, `seconds`: tokens and seconds of the steps sampled for this attempt.
-    `calls`: all calls of an agent.
-    """
+    """A slot and its attempt. Without one, `steps` is empty, and `reward` and the fields derived
+    from it are None. `base`: the base slot that a retry corrects, or the slot itself; `length`:
+    tokens of the sequence; `generated`, `seconds`: of the steps sampled for this attempt. `calls`:
+    of an agent."""
 
     role: Role
     slot: int
@@ -154,9 +151,9 @@ class Correction:
 
 
 def best_corrections(groups: Iterable[Group], count: int) -> list[Correction]:
-    """Finds the most instructive corrections in groups, best first, at most one for each task. The
-    largest gain comes first. Ties are broken by the latest pivot as a share of the base's steps,
-    since that reflection located the error best."""
+    """Finds the most instructive corrections in groups, at most one for each task: the largest gain
+    first, then the latest pivot as a share of the steps, since that reflection located the error
+    best."""
     corrections = [
         Correction(group.group_id, group.task.task_id, pair.base, pair.retry, pair.gain)
         for group in groups

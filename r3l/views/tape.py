@@ -25,14 +25,13 @@ class TapedCall(Record):
     """One call of an agent.
 
     `digest`: of the request, equal for requests with the same meaning. `parent`: the earlier call
-    whose conversation it continues, -1 for a new conversation. `messages`: the new ones since
-    `parent`. `reply`: the message that the agent got; {} if it got none. `asked`: the agent's
-    sampling parameters, which r3l did not use. `began`: seconds after the attempt's start;
-    `seconds`: duration. `tokens`: of the reply, after the `read` tokens that the policy was shown.
-    Both are in the attempt's conversation of the number `conversation`; -1: the record does not
-    have them. `trained`: whether its reply is trained. `model`:
-    the other model that was asked, "" for the policy; then `messages` and `reply` have the bodies
-    of the request and of the answer, cut if they are long, and the call is at the end of the tape.
+    whose conversation it continues, -1 for a new one. `messages`: the new ones since `parent`.
+    `reply`: {} if it got none. `asked`: the agent's sampling parameters, which r3l did not use.
+    `began`: seconds after the attempt's start. `tokens`: of the reply, after the `read` tokens that
+    the policy was shown, both in the attempt's conversation of the number `conversation` (-1: not
+    recorded). `trained`: whether its reply is trained. `model`: the other model that was asked, ""
+    for the policy; then `messages` and `reply` have the bodies of the request and of the answer,
+    and the call is at the end of the tape.
     """
 
     dialect: str
@@ -53,8 +52,8 @@ class TapedCall(Record):
 
 
 def write_tape(calls: Sequence[TapedCall]) -> bytes:
-    """Compresses a tape. A tape above LIMIT keeps the calls of other models without messages and
-    replies. If it is still too long, it keeps all calls without the messages."""
+    """Compresses a tape. One above LIMIT keeps the calls of other models without messages and
+    replies; if it is still too long, all calls without the messages."""
     without_others = [
         msgspec.structs.replace(call, messages=(), reply={}) if call.model else call
         for call in calls

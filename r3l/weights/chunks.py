@@ -1,8 +1,5 @@
-"""The chunks of a weight set (r3l.weights.manifest), in the form the publisher keeps.
-
-A chunk is sent whole or as patches. It keeps the patches that led to it, so a subscriber that
-already holds an earlier version needs only the patches since then (r3l.weights.patch).
-"""
+"""The chunks of a weight set (r3l.weights.manifest), in the form the publisher keeps: with the
+patches that led to them, so a subscriber with an earlier version needs only those since then."""
 
 from __future__ import annotations
 
@@ -42,10 +39,8 @@ class Chunk:
         return self.patches[starts[0] :] if starts else None
 
     def updated(self, data: Bytes, version: int, width: int) -> Chunk:
-        """Makes the next version of this chunk, and a patch to it if the patch is smaller.
-
-        It drops the oldest patches while all together exceed HISTORY of the chunk's size.
-        """
+        """Makes the next version of this chunk, and a patch to it if the patch is smaller. Drops
+        the oldest patches while all together exceed HISTORY of the chunk's size."""
         patch = encode(self.data, data, base=self.version, version=version, width=width)
         if patch is None:
             return Chunk.whole(data, version)

@@ -64,9 +64,9 @@ class Journal:
     def append(self, manifest: Manifest, chunks: Sequence[Chunk]) -> int:
         """Writes the newest version; returns how many bytes it takes on disk.
 
-        A version that is already in the journal stays unchanged. If its bytes differ, a learner has
-        gone back and made other weights: the old version and all later ones are removed. Raises
-        OSError if the version cannot be written; earlier versions stay.
+        A version that the journal holds stays unchanged. If its bytes differ, a learner has gone
+        back and made other weights: it and all later ones are replaced. Raises OSError; earlier
+        versions stay.
         """
         version = manifest.version
         if not self._bases:
@@ -87,11 +87,8 @@ class Journal:
         return size
 
     def rebuild(self, version: int) -> tuple[Manifest, Bytes]:
-        """Rebuilds the manifest and all bytes (uint8 [total]) of a version.
-
-        Raises a one-line UserError if the version was never published, or if a file is missing or
-        damaged.
-        """
+        """Rebuilds the manifest and all bytes (uint8 [total]) of a version. Raises a one-line
+        UserError if a file is missing or damaged."""
         chain = [self._entry(version)]
         while chain[-1].base != NONE:
             chain.append(self._entry(chain[-1].base, needed_by=version))

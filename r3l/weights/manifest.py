@@ -76,12 +76,8 @@ class Layout:
         return slice(index * CHUNK_BYTES, min((index + 1) * CHUNK_BYTES, self.total_bytes))
 
     def cut(self, data: Iterable[Bytes]) -> Iterator[list[Piece]]:
-        """Cuts tensors at chunk boundaries. Yields each chunk's pieces and their positions in the
-        chunk.
-
-        `data`: the tensors' bytes (uint8 arrays), in the layout's order; they are read one at a
-        time.
-        """
+        """Cuts tensors at chunk boundaries; yields each chunk's pieces. `data`: the tensors' bytes
+        (uint8 arrays), in the layout's order, read one at a time."""
         pieces: list[Piece] = []
         index = 0
         for entry, source in zip(self.tensors, data, strict=True):
@@ -111,12 +107,10 @@ class Adapters:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A published set: its publisher, policy version, layout and chunk checksums.
-
-    `origin` is unique to one start of a publisher: two sets of the same version from different
-    origins may differ. `sums`: sums over all elements (r3l.weights.sums), None if there are several
-    dtypes. `adapters`: None if the set is a whole model.
-    """
+    """A published set: its publisher, policy version, layout and chunk checksums. `origin` is
+    unique to one start of a publisher: sets of the same version from different origins may differ.
+    `sums`: r3l.weights.sums, None if there are several dtypes. `adapters`: None if the set is a
+    whole model."""
 
     origin: str
     version: Size
@@ -155,10 +149,7 @@ class Manifest:
 def fingerprint(engine: str, manifest: Manifest) -> str:
     """Returns the fingerprint of the weights that sampled an attempt:
 
-        <hash of what the engine held> / <digest of the published set that it loaded>
-
-    The hash depends on the engine's layout. The weights with which an engine started have no
-    digest.
+    <hash of what the engine held, in its layout> / <digest of the published set that it loaded>
     """
     return f"{engine}/{manifest.digest}"
 

@@ -34,11 +34,8 @@ _ELEMENT: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
 @dataclass(frozen=True)
 class Patch:
-    """A patch that turns the bytes of version `base` into those of `version`.
-
-    `changed`: how many elements of `width` bytes differ; `checksum`: that of the whole result;
-    `body`: the compressed lists.
-    """
+    """A patch that turns the bytes of version `base` into those of `version`: `changed` elements of
+    `width` bytes. `checksum`: of the whole result; `body`: the compressed lists."""
 
     base: int
     version: int
@@ -67,10 +64,8 @@ def checksum(data: Bytes) -> int:
 
 def encode(old: Bytes, new: Bytes, *, base: int, version: int, width: int) -> Patch | None:
     """Makes the patch from `old` (bytes of `base`) to `new` (bytes of `version`), both uint8 [n].
-
-    None if more than MOST_CHANGED_SHARE of the elements of `width` bytes changed, or if the patch
-    would not be smaller than `new`.
-    """
+    None if more than MOST_CHANGED_SHARE of the elements changed, or if it would not be smaller than
+    `new`."""
     before, after = old.view(_ELEMENT[width]), new.view(_ELEMENT[width])
     differ = before != after
     if np.count_nonzero(differ) > MOST_CHANGED_SHARE * len(after):
@@ -85,11 +80,8 @@ def encode(old: Bytes, new: Bytes, *, base: int, version: int, width: int) -> Pa
 
 
 def apply(patch: Patch, held: Bytes, *, version: int) -> None:
-    """Turns `held` (uint8 [n], bytes of `version`) into the patch's result, in place.
-
-    Raises WeightsError if the patch is for another version or damaged. If it is damaged, `held` may
-    be spoiled and must be fetched whole.
-    """
+    """Turns `held` (uint8 [n], bytes of `version`) into the patch's result, in place. Raises
+    WeightsError if the patch is for another version or damaged; `held` may then be spoiled."""
     if patch.base != version:
         raise WeightsError(
             f"weights: the patch applies to version {patch.base}, not to version {version}",

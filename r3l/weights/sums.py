@@ -1,7 +1,7 @@
 """Sums over a weight set's elements; equal elements have equal sums, in any order.
 
-An engine keeps weights in its own layout: fused, transposed, padded with zeros, or in float32
-although they arrived as bfloat16. With x the bits of an element as a float32, the sums
+An engine keeps weights in its own layout: fused, transposed, padded, or in float32 although they
+arrived as bfloat16. With x the bits of an element as a float32, the sums
 
     Σ x  and  Σ x²,  modulo 2^64
 

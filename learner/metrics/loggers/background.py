@@ -19,11 +19,8 @@ Call = Callable[[Logger], None]
 
 
 class Background(Logger):
-    """Creates a logger in its own thread, and passes calls to it there, in order.
-
-    A call is lost, with a notice, if it fails or if WAITING calls are already queued. If the logger
-    cannot be created, all calls are lost.
-    """
+    """Creates a logger in its own thread, and passes calls to it there, in order. A call is lost,
+    with a notice, if it fails or if WAITING calls are already queued."""
 
     def __init__(self, name: str, make: Callable[[], Logger]) -> None:
         self.name = name

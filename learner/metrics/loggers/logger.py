@@ -15,8 +15,8 @@ from r3l.settings.section import flat_settings
 
 @dataclass(frozen=True)
 class LoggerContext:
-    """Describes the run to a logger. `start` is the version at which training starts or resumes;
-    `target` is the text after `NAME:` in the setting `log`."""
+    """Describes the run to a logger. `start`: the version at which training starts; `target`: the
+    text after `NAME:` in the setting `log`."""
 
     run: Path
     config: RunConfig

@@ -1,8 +1,6 @@
-"""MLflow: `log=[mlflow]` or `log=[mlflow:TRACKING_URI]`.
-
-If no URI is set, it uses MLFLOW_TRACKING_URI. If that is unset too, it uses the SQLite file
-`mlflow.db` of the run: `mlflow ui --backend-store-uri sqlite:///runs/NAME/mlflow.db` shows it.
-"""
+"""MLflow: `log=[mlflow]` or `log=[mlflow:TRACKING_URI]`; without a URI MLFLOW_TRACKING_URI, and
+without that the SQLite file `mlflow.db` of the run (`mlflow ui --backend-store-uri
+sqlite:///…`)."""
 
 from __future__ import annotations
 

@@ -21,10 +21,7 @@ UNSENT = ("offline", "disabled", "dryrun")
 
 
 class WandbLogger(Logger):
-    """Writes one W&B run, named after the run's folder. A resumed run continues it.
-
-    W&B's own files are in the folder `wandb` of the run.
-    """
+    """Writes one W&B run, named after the run's folder, which a resumed run continues."""
 
     package = "wandb"
 
