@@ -93,33 +93,21 @@ def train(
     config = configuration.load(config_path)
     if stores and (buffer_endpoint or weights_bind):
         raise UserError("--offline trains without actors; leave --buffer and --weights out")
-    with Watchdog(config.learner.hang_s, run if _leading() else None):
+    with Watchdog(config.learner.hang_s, run if _leading() else None), ExitStack() as closing:
         if stores:
-            run_offline(config, stores, run, resume=resume)
+            _train_offline(config, stores, run, closing, resume=resume)
         elif buffer_endpoint and weights_bind:
-            run_training(config, buffer_endpoint, weights_bind, run, resume=resume, keys=keys)
+            check_endpoint(buffer_endpoint, "buffer")
+            check_bind(weights_bind, "weights", encrypted=keys is not None)
+            start = _start(config, run, resume)
+            _Rank(config, run, start, closing, buffer_endpoint, weights_bind, keys).train()
         else:
             raise UserError("train needs --buffer and --weights, or --offline STORE")
 
 
-def run_training(
-    config: RunConfig,
-    buffer_endpoint: str,
-    weights_bind: str,
-    run: Path,
-    *,
-    resume: bool,
-    keys: Path | None = None,
+def _train_offline(
+    config: RunConfig, stores: Sequence[Path], run: Path, closing: ExitStack, *, resume: bool
 ) -> None:
-    """Runs one rank from its start to the final model."""
-    check_endpoint(buffer_endpoint, "buffer")
-    check_bind(weights_bind, "weights", encrypted=keys is not None)
-    start = _start(config, run, resume)
-    with ExitStack() as closing:
-        _Rank(config, run, start, closing, buffer_endpoint, weights_bind, keys).train()
-
-
-def run_offline(config: RunConfig, stores: Sequence[Path], run: Path, *, resume: bool) -> None:
     """Runs one rank of a run that trains only on the stores of finished runs."""
     from learner.metrics.loggers import registry as loggers
     from learner.offline.served_copy import served_copy, without_actors
@@ -129,14 +117,11 @@ def run_offline(config: RunConfig, stores: Sequence[Path], run: Path, *, resume:
         check_store(store)
     start, endpoint = _start(config, run, resume), ""
     given, config = config, without_actors(config)
-    with ExitStack() as closing:
-        if _leading():
-            served = served_copy(
-                stores, run / "buffer", config, start.model, start.tokenizer, resume=resume
-            )
-            endpoint = closing.enter_context(served)
-            RunFolder(run).write_settings(given)
-        _Rank(config, run, start, closing, endpoint, "tcp://127.0.0.1:0", actors=False).train()
+    if _leading():
+        served = served_copy(stores, run / "buffer", config, start.tokenizer, resume=resume)
+        endpoint = closing.enter_context(served)
+        RunFolder(run).write_settings(given)
+    _Rank(config, run, start, closing, endpoint, "tcp://127.0.0.1:0", actors=False).train()
 
 
 def _leading() -> bool:

@@ -59,7 +59,8 @@ class Index:
                 index.tasks["eval" if purpose == b"eval" else "train", tag.decode()] += 1
             index.counts, index.progress = txn.counts(), txn.progress()
             index.next_group = int(txn.last_group()[1:] or 0) + 1
-            index.next_draw = txn.last_draw() + 1
+            newest = next(txn.keys("draw", backwards=True), b"")
+            index.next_draw = int.from_bytes(newest, "big") + 1
             if index.reuse > 1:
                 limit = config.sampler.replay_staleness
                 index._load_replayable(txn, config.max_staleness if limit is None else limit)

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from buffer.groups import draw_deadlines
 from buffer.groups.unit_of_work import UnitOfWork
+from buffer.storage.layout import u64
 from buffer.storage.rows import DrawRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
@@ -32,7 +33,7 @@ def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
         if drawn is not None:
             rewound += _rewind(work, drawn)
             work.save_draw(replace(drawn, outcome="rewound"))
-        work.txn.delete_step(step.step)
+        work.txn.delete("ledger", u64(step.step))
     if rewound:
         work.count("rewound", rewound)
     newest = max(work.index.progress.newest_version, args.version)

@@ -11,6 +11,7 @@ from buffer.groups.slot_outcome import SlotOutcome, decode_outcome
 from buffer.groups.staleness import is_stale
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage import result_checksums
+from buffer.storage.layout import part_key
 from buffer.storage.rows import GroupRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount, PutAck
@@ -48,7 +49,7 @@ def put_partial(work: UnitOfWork, args: operations.PutPartial) -> Amount:
     if outcome.key in row.resolved:
         return Amount(0)
     _check_put(work, row, args.actor, [outcome])
-    work.txn.put_partial(row.group_id, outcome.role, outcome.slot, outcome.encoded)
+    work.txn.put("partial", part_key(row.group_id, *outcome.key), outcome.encoded)
     return Amount(1)
 
 

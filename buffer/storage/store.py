@@ -21,6 +21,7 @@ from buffer.storage import folder_lock
 from buffer.storage.layout import SCHEMA, TABLES
 from buffer.storage.store_path import check_store
 from buffer.storage.transaction import Txn
+from r3l import codec
 from r3l.errors import SchemaVersionError, StoreError, UserError
 from r3l.files.whole_file import flush, rename_whole, whole_folder
 
@@ -237,7 +238,7 @@ def _create(folder: Path) -> None:
     with lmdb.open(str(partial), max_dbs=16, lib_version=0) as env:
         tables = {name: env.open_db(name.encode()) for name in TABLES}
         with env.begin(write=True) as raw:
-            Txn(raw, tables).put_schema()
+            Txn(raw, tables).put("sys", b"schema", codec.pack({"schema": SCHEMA}))
     rename_whole(partial / "data.mdb", folder / "data.mdb")
     shutil.rmtree(partial)
     flush(folder.absolute().parent)

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from buffer.storage import value_checksums
 from buffer.storage.layout import (
-    SCHEMA,
     history_key,
     part_key,
     tag_prefix,
@@ -93,10 +92,6 @@ class Txn:
         data = self.get("sys", b"schema")
         schema = codec.unpack(data).get("schema") if data is not None else 0
         return schema if type(schema) is int else 0
-
-    def put_schema(self, schema: int = SCHEMA) -> None:
-        """Write the schema version of the tables."""
-        self.put("sys", b"schema", codec.pack({"schema": schema}))
 
     def progress(self) -> Progress:
         """The learner's version and the position in the task lists."""
@@ -219,10 +214,6 @@ class Txn:
             parts["base" if role == b"base" else "distilled", int(slot)] = data
         return parts
 
-    def put_partial(self, group_id: str, role: Role, slot: int, data: bytes | memoryview) -> None:
-        """Write the progress of an open slot."""
-        self.put("partial", part_key(group_id, role, slot), data)
-
     def partial_keys(self, group_id: str) -> list[bytes]:
         """Returns the key of every open slot of a group that has progress, base slots first."""
         return list(self.keys("partial", group_id.encode() + b"\0"))
@@ -314,10 +305,6 @@ class Txn:
         for _, data in self.scan("draw"):
             yield codec.decode(DrawRow, data)
 
-    def last_draw(self) -> int:
-        """Returns the number of the newest draw; 0 if there is none."""
-        return int.from_bytes(next(self.keys("draw", backwards=True), b""), "big")
-
     def put_step(self, step: LedgerRow) -> None:
         """Write the ledger row of a trained step."""
         self.put("ledger", u64(step.step), codec.encode(step))
@@ -334,10 +321,6 @@ class Txn:
     def steps_after(self, version: int) -> Iterator[LedgerRow]:
         """Yields the steps that made a version later than `version`, newest first."""
         return takewhile(lambda step: step.version > version, self.steps(backwards=True))
-
-    def delete_step(self, number: int) -> None:
-        """Remove a step from the ledger."""
-        self.delete("ledger", u64(number))
 
 
 def read_group(data: bytes | memoryview, now: GroupRow | Status) -> Group:

@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import click
@@ -78,44 +78,30 @@ def regrade_command(
     """
     named = [f"env={env}"] if env else []
     config = configuration.load(path, [*named, *overrides])
-    tally = regrade(store, out, config, drop_diverged=drop_diverged, say=_say)
-    echo(json.dumps(asdict(tally)))
+    echo(json.dumps(asdict(regrade(store, out, config, drop_diverged=drop_diverged))))
 
 
-def regrade(
-    folder: Path,
-    out: Path,
-    config: RunConfig,
-    *,
-    drop_diverged: bool = False,
-    say: Callable[[str], None] = lambda line: None,
-) -> Tally:
-    """Writes a store to `out` with the rewards of `config.env`. Calls `say` with a line for every
-    attempt left out. If it raises UserError, nothing has been written."""
+def regrade(folder: Path, out: Path, config: RunConfig, *, drop_diverged: bool = False) -> Tally:
+    """Writes a store to `out` with the rewards of `config.env`, and a line to the terminal for
+    every attempt left out. If it raises UserError, nothing has been written."""
     if config.env.has_agents:
         raise UserError(
             f"env {config.env.title}: cannot be regraded, because what an agent made in its folder "
             "is not stored; play the tasks again"
         )
-    source = Store(folder, read_only=True)
-    try:
-        regrader = Regrader(config, drop_diverged=drop_diverged, say=say)
+    regrader = Regrader(config, drop_diverged)
+    with Store(folder, read_only=True) as source:
         asyncio.run(regrader.run(source, out))
-    finally:
-        source.close()
     return regrader.tally
 
 
+@dataclass
 class Regrader:
     """Regrades one store."""
 
-    def __init__(
-        self, config: RunConfig, *, drop_diverged: bool, say: Callable[[str], None]
-    ) -> None:
-        self.config, self.drop_diverged, self.say = config, drop_diverged, say
-        exploration = config.algorithm.build().exploration
-        self.requires_success = exploration.verified_requires_success
-        self.tally = Tally()
+    config: RunConfig
+    drop_diverged: bool
+    tally: Tally = field(default_factory=Tally)
 
     async def run(self, source: Store, out: Path) -> None:
         """Writes the new store."""
@@ -177,7 +163,7 @@ class Regrader:
                 f"{name}: {error}; nothing was written"
                 f"{hint if isinstance(error, ReplayDiverged) else ''}"
             ) from error
-        self.say(f"left out: {name}: {error}")
+        echo(f"left out: {name}: {error}", err=True)
         self.tally.attempts += 1
         self.tally.diverged += 1
         return replace(result, status="failed", cause=error.cause, trajectory=None, aux=())
@@ -190,7 +176,8 @@ class Regrader:
         if attempt is None:
             justified = base.reward >= 1.0
         else:
-            justified = verified(base, attempt, requires_success=self.requires_success)
+            strict = self.config.algorithm.build().exploration.verified_requires_success
+            justified = verified(base, attempt, requires_success=strict)
         if justified:
             return result
         self.tally.aux_dropped += len(result.aux)
@@ -201,7 +188,3 @@ def _groups(store: Store) -> Iterator[Group]:
     """Yields every group of a store that has a result."""
     names = [row["group"] for row in store_reads.rows(store) if row["resolved"]]
     yield from (store_reads.group(store, name) for name in names)
-
-
-def _say(line: str) -> None:
-    echo(line, err=True)

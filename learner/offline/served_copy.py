@@ -46,7 +46,6 @@ def served_copy(
     stores: Sequence[Path],
     folder: Path,
     config: RunConfig,
-    model: Path,
     tokenizer: Any,
     *,
     resume: bool,

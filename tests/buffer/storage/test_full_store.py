@@ -97,7 +97,7 @@ def test_a_store_with_every_kind_of_row_can_be_served(serve, full, done):
 @pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA + 1])
 def test_a_store_of_another_schema_is_refused_in_a_line_and_left_alone(full, schema):
     with full.store.write() as txn:
-        txn.put_schema(schema)
+        txn.put("sys", b"schema", codec.pack({"schema": schema}))
     full.store.close()
     before = (full.folder / "data.mdb").read_bytes()
     said = rf"has schema {schema}, but this r3l reads only {SCHEMA}; .*choose a new folder$"

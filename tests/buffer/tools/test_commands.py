@@ -13,6 +13,7 @@ from buffer import BufferClient, cli
 from buffer.storage.store import Store
 from buffer.tools import store_reads
 from buffer.tools.verify import verify
+from r3l import codec
 from r3l.records import GroupPlan, ReflectionRecord, SlotResult
 from tests.buffer.fakes import refused
 
@@ -137,6 +138,6 @@ def test_a_store_of_another_schema_is_refused_in_one_line(tmp_path, capsys):
     folder = tmp_path / "store"
     store = Store(folder, map_gib=0.1)
     with store.write() as txn:
-        txn.put_schema(99)
+        txn.put("sys", b"schema", codec.pack({"schema": 99}))
     store.close()
     refused(["ls", str(folder)], "has schema 99, but this r3l reads", capsys)

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from buffer.storage.layout import u64
+from buffer.storage.layout import part_key, u64
 from buffer.tools.verify import verify
 from r3l import codec
 from r3l.records import GroupPlan, Task
@@ -76,7 +76,7 @@ def test_draws_and_steps_that_contradict_each_other_are_found(filled):
 
 def test_progress_of_a_slot_that_is_not_open_is_found(filled):
     def change(txn):
-        txn.put_partial("g0000000005", "base", 0, b"")
+        txn.put("partial", part_key("g0000000005", "base", 0), b"")
 
     assert "g0000000005: has progress of a slot that is not open" in _problems(filled, change)
 
