@@ -40,10 +40,8 @@ def commands() -> None:
 def serve(
     config_path: Path | None, folder: Path, bind: str, keys: Path | None, overrides: tuple[str, ...]
 ) -> None:
-    """Serve the store in a folder until SIGTERM or SIGINT.
-
-    KEY=VALUE arguments are settings, such as buffer.lease_s=60 or learner.groups_per_step=8.
-    """
+    """Serve the store in a folder until SIGTERM or SIGINT. KEY=VALUE arguments are settings, such
+    as buffer.lease_s=60."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s buffer %(levelname)s %(message)s")
     config = configuration.load(config_path, overrides)
     samplers.make(config.buffer.sampler)

@@ -49,7 +49,7 @@ ADAPTER = "adapter"
 """The adapters' folder in a saved model. If they were next to the merged weights, transformers
 would load them too."""
 SCHEMA = 5
-STATE = "state.json"
+STATE, REMEDY = "state.json", "remove the checkpoint"
 REQUIRED = {"version", "model_digest"}
 """Keys that every state file of this schema has."""
 
@@ -293,8 +293,8 @@ def _lora(config: LearnerConfig) -> dict[str, Any] | None:
 
 
 def _read(checkpoint: Path) -> dict[str, Any]:
-    """Reads the state file of a checkpoint that `latest` found complete."""
-    values = _state_of(checkpoint)
+    """Reads the state file of a checkpoint. Raises UserError if it is damaged."""
+    values = read_json(checkpoint / STATE, REMEDY, dict[str, Any]) or {}
     if values["schema"] != SCHEMA:
         raise UserError(
             f"checkpoint {checkpoint}: has schema {values['schema']}, this r3l reads {SCHEMA}; "
@@ -303,18 +303,13 @@ def _read(checkpoint: Path) -> dict[str, Any]:
     return values
 
 
-def _state_of(checkpoint: Path) -> dict[str, Any]:
-    """Reads a state file. Raises UserError if it is damaged."""
-    return read_json(checkpoint / STATE, "remove the checkpoint", dict[str, Any]) or {}
-
-
 def _damage(checkpoint: Path, thorough: bool) -> str:
     """Names what is missing or damaged in a checkpoint; "" if it is complete, or of another schema,
     which `check` refuses."""
     if not (checkpoint / STATE).is_file():
         return f"{STATE} is missing"
     try:
-        values = _state_of(checkpoint)
+        values = read_json(checkpoint / STATE, REMEDY, dict[str, Any]) or {}
         if values["schema"] != SCHEMA:
             return ""
         if not values.keys() >= REQUIRED:

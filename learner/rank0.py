@@ -11,6 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -150,9 +151,7 @@ class Rank0:
 
     def state(self, version: int) -> RunState:
         """Returns the run state to save in a checkpoint at `version`."""
-        return RunState(
-            version, self.last_state.draw_id, self.last_state.groups, self.last_state.model_digest
-        )
+        return replace(self.last_state, version=version)
 
     # ── batches ─────────────────────────────────────────────────────────────────────────
 

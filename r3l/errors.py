@@ -163,8 +163,8 @@ def install(extra: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggests a known name in place of an unknown one: a name that ends with it, or the most
-    similar name. Returns "" if there is none."""
+    """Suggests a known name in place of an unknown one: one that ends with it, or the most similar;
+    "" if there is none."""
     names = list(known)
     near = [candidate for candidate in names if candidate.rpartition(".")[2] == name]
     near = near or get_close_matches(name, names, n=3, cutoff=0.7)

@@ -69,9 +69,9 @@ class Task(Record):
 class Segment(Record):
     """A further conversation of an attempt, with the fields of a Trajectory; see `Extra.segments`.
 
-    Its steps before `start` are also in an earlier conversation of the attempt, which trains them,
-    or are those of the attempt that it retries. `after` int32 [K]: how many steps of the main
-    conversation were called before each step; empty if not recorded.
+    Its steps before `start` are trained by an earlier conversation, or are those of the attempt
+    that it retries. `after` int32 [K]: how many steps of the main conversation were called before
+    each step; empty if not recorded.
     """
 
     token_ids: Int32
@@ -123,20 +123,18 @@ class Extra(Record):
 class Trajectory(Record):
     """One attempt: a single token sequence, exactly what the engine saw and sampled.
 
-    token_ids int32 [L]; logprobs float32 [L], 0 outside responses; step_spans int32 [K, 2],
-    (start, end) of each step's response;
-    step_versions and step_newest_versions int32 [K], the oldest and the newest policy version that
-    sampled the step; they differ if new weights came before its end;
-    step_seconds float32 [K], the wall time spent sampling each step.
+    token_ids int32 [L]; logprobs float32 [L], 0 outside responses; step_spans int32 [K, 2], (start,
+    end) of each step's response; step_versions and step_newest_versions int32 [K], the oldest and
+    the newest policy version that sampled the step; step_seconds float32 [K], the wall time of
+    sampling it.
 
-    `pivot` is the step from which a distilled attempt was retried, -1 for a base attempt. `slot`
-    counts within the role. `parent` is the base slot that a distilled attempt retries, else -1.
-    `actions[k]` is the policy's text at step k; `observations[k]` what it read before step k,
-    so there is one more observation (the last reaction) than actions.
-    `faults` names the environment's own errors that did not end the attempt, one name each time. If
-    `finish` is context_overflow, the full context cut off the last response.
-    `temperature`: the sampling temperature of all its tokens; 0 is greedy. `logprobs` belong to the
-    distribution ∝ exp(logits / temperature); those of a greedy attempt belong to temperature 1.
+    `pivot` is the step from which a distilled attempt was retried, `parent` the base slot that it
+    retries; both are -1 for a base attempt. `slot` counts within the role. `actions[k]` is the
+    policy's text at step k; `observations[k]` what it read before it, and the last one the last
+    reaction. `faults` names the environment's own errors that did not end the attempt. If `finish`
+    is context_overflow, the full context cut off the last response. `temperature`: of sampling; 0
+    is greedy. `logprobs` belong to the distribution ∝ exp(logits / temperature); those of a greedy
+    attempt to temperature 1.
     """
 
     role: Role

@@ -82,8 +82,8 @@ class _Client:
         raise NotImplementedError
 
     def __del__(self) -> None:
-        """Close a client that was not closed. Does nothing while the interpreter shuts down:
-        threads may still use the client then, and the system closes what is left."""
+        """Close a client that was not closed, but not while the interpreter shuts down: threads may
+        still use it then."""
         opened = hasattr(self, "_closed") and not self._closed
         if opened and not sys.is_finalizing():
             warnings.warn(f"{self._who} was not closed", ResourceWarning,
@@ -274,8 +274,8 @@ class AsyncBufferClient(_Client, AsyncCalls):
         raise self._unavailable(call, time.monotonic() - waiting.start)
 
     async def _send(self, waiting: _Waiting) -> Any:
-        """Send a request; returns the socket that it tried. A socket with a full queue is given up,
-        like a socket without replies. Raises ClientClosed if the client was closed."""
+        """Send a request; returns the socket that it tried. One with a full queue is given up, like
+        one without replies."""
         self._refuse_closed(waiting.call)
         if self._socket is None:
             self._socket = self._connect()

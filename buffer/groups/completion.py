@@ -52,11 +52,8 @@ def with_resolved(row: GroupRow, outcomes: Sequence[SlotOutcome]) -> GroupRow:
 
 
 def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutcome]) -> GroupRow:
-    """Write the record of a group whose slots are all resolved. The group expires if it has no
-    trajectory, or if the algorithm needs contrast and it has none.
-
-    `last`: outcomes not written as parts.
-    """
+    """Write the record of a group whose slots are all resolved, or expire the group. `last`:
+    outcomes not written as parts."""
     parts = {outcome.key: outcome.encoded for outcome in last}
     if work.gates_retries and row.purpose == "train":
         _remember_gain(work, row)

@@ -116,11 +116,8 @@ def release_draws(work: UnitOfWork, args: operations.ReleaseDraws) -> Amount:
 
 
 def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
-    """Record that a step trained on a batch, and the version that the step made.
-
-    An expired draw can still be committed if all of its groups are free; otherwise raises
-    DrawExpired.
-    """
+    """Record that a step trained on a batch, and the version that the step made. An expired draw
+    can still be committed if all of its groups are free; otherwise raises DrawExpired."""
     drawn = _find(work, args.draw_id)
     if drawn.outcome == "trained" and drawn.step == args.step:
         return Amount(len(drawn.groups))
@@ -152,8 +149,8 @@ def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
 
 
 def discard(work: UnitOfWork, args: operations.Discard) -> Amount:
-    """Expire the groups of a draw under `cause`; returns their number. If the draw itself has
-    already expired, only its free groups expire."""
+    """Expire the groups of a draw under `cause`, only its free ones if the draw has expired;
+    returns their number."""
     check_name(args.cause, "cause")
     check_cause(args.cause)
     drawn = _find(work, args.draw_id)
@@ -215,8 +212,8 @@ def _most_held(work: UnitOfWork) -> int:
 
 
 def _sound_picks(work: UnitOfWork, args: operations.DrawGroups) -> list[Pick]:
-    """Picks the groups to draw; returns none if there are too few. A group with a damaged record is
-    replaced by another pick. It expires or, if it was already trained, is not drawn again."""
+    """Picks the groups to draw; none if there are too few. A group with a damaged record is
+    replaced: it expires or, if it was already trained, is not drawn again."""
     while True:
         ready = candidates(work)
         picked = _repeat(work, args, ready) or _sample(work, args, ready)
@@ -270,8 +267,8 @@ def _take_replaced(work: UnitOfWork, args: operations.DrawGroups) -> tuple[str, 
 def _recalled(
     work: UnitOfWork, args: operations.DrawGroups, rows: list[GroupRow]
 ) -> tuple[RecalledRow, ...]:
-    """Returns the stored attempts that join these groups. A repeated draw recalls its attempts
-    again; otherwise the algorithm's rule chooses them."""
+    """Returns the stored attempts that join these groups: those of a repeated draw, or the choice
+    of the algorithm's rule."""
     if work.recall is None:
         return ()
     before = work.index.returned.get((args.consumer, args.version))
@@ -292,9 +289,8 @@ def _recalled(
 
 
 def _expire_unusable(work: UnitOfWork, version: int) -> None:
-    """Expire new groups that are older than η, and new groups without contrast that were completed
-    before the algorithm needed it. Trained groups are not drawn again if they have no contrast or
-    exceed their own age limit."""
+    """Expire new groups that are too old, or lack the contrast that the algorithm needs now. Such
+    trained groups are not drawn again."""
     limit, replay_limit = work.config.max_staleness, work.config.sampler.replay_staleness
     replay_limit = limit if replay_limit is None else replay_limit
     for row in work.index.drawable():

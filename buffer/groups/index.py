@@ -112,11 +112,8 @@ class Index:
         return sorted(rested, key=lambda row: row.group_id)
 
     def replayed_in(self, count: int, sampler: SamplerConfig) -> int | None:
-        """Returns how many already trained groups a batch of `count` groups takes.
-
-        `replay_share` asks for a share of the batch, `replay_no_contrast` for as many as were
-        replaced for equal rewards since the last draw; there may be fewer. Returns None if neither
-        is set: the sampler then decides."""
+        """Returns how many already trained groups a batch of `count` groups takes, if there are so
+        many; None if the sampler decides."""
         share = sampler.replay_share
         if sampler.replay_no_contrast:
             return min(len(self.progress.replaced), count, len(self.replays(sampler)))

@@ -166,8 +166,8 @@ def _accept(
 def _with_fingerprint(
     work: UnitOfWork, row: GroupRow, fingerprint: tuple[int, str] | None
 ) -> dict[int, str]:
-    """Returns the weight fingerprints, keyed by policy version. If two fingerprints of a version
-    contradict each other, both are kept."""
+    """Returns the weight fingerprints, keyed by policy version; contradicting ones are joined by
+    |."""
     if fingerprint is None:
         return row.fingerprints
     version, new = fingerprint

@@ -12,12 +12,8 @@ from r3l.rollout import engine_symptoms
 
 
 class SlotOutcome(NamedTuple):
-    """How a slot was resolved, together with its `encoded` result.
-
-    `reward`: of its attempt, None if there is none; `oldest`, `newest`: oldest and newest policy
-    version that sampled any of it, -1 if there is none; `checksum`: see
-    buffer.storage.result_checksums.
-    """
+    """How a slot was resolved, together with its `encoded` result. `reward`: of its attempt, if
+    there is one; `oldest`, `newest`: policy versions that sampled any of it, or -1."""
 
     role: Role
     slot: int

@@ -66,8 +66,8 @@ def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
 
 
 def _without_retries(work: UnitOfWork, row: GroupRow) -> bool:
-    """Decides from the guidance gain whether a new group has no retries. The gain is stored, so a
-    restarted service decides the same."""
+    """Decides from the stored guidance gain whether a new group has no retries. A restarted service
+    decides the same."""
     known = work.index.progress.gains
     random = samplers.random_source(work.seed, int(row.group_id[1:]), GATE)()
     return bool(random.random() >= guidance_gain.retry_probability(known))

@@ -23,8 +23,7 @@ class Pick:
     """A picked group.
 
     `probability` P: the chance that the first pick from these candidates is this group; 1 if the
-    sampler is not random. `weight`: importance weight (n P)^-β over n candidates. With β = 1
-    the weighted average over draws with replacement is the average over the candidates (prioritised
+    sampler is not random. `weight`: importance weight (n P)^-β over n candidates (prioritised
     experience replay, arXiv 1511.05952, section 3.4).
     """
 
@@ -83,8 +82,8 @@ def make(config: SamplerConfig) -> Sampler:
 
 
 def random_source(seed: int, *place: int) -> RandomSource:
-    """Return the source of random numbers for a place in a run, such as a draw number. The numbers
-    are the same after a restart and in a replay."""
+    """Return the source of random numbers for a place in a run, the same after a restart and in a
+    replay."""
     return lambda: np.random.default_rng([seed, *place])
 
 

@@ -22,11 +22,9 @@ USABLE = ("", "stale", "no_contrast")
 def attempts(
     txn: Txn, task_id: str, *, excluded: str = "", waiting: bool = False
 ) -> Iterator[StoredAttempt]:
-    """Yield the attempts of a training task's closed groups, the newest group first.
-
-    Skips the group `excluded`. `waiting`: also yield attempts of complete or drawn groups, for a
-    store to which no actor adds groups.
-    """
+    """Yield the attempts of a training task's closed groups, the newest group first, except
+    `excluded`. `waiting`: also of complete or drawn groups, for a store to which no actor adds
+    groups."""
     usable = (
         row
         for row in txn.finished(task_id)

@@ -73,9 +73,10 @@ class Curriculum(TaskSampler):
     def _posterior(self, view: TaskView, place: int) -> tuple[float, float]:
         successes = failures = 1.0
         for age, row in enumerate(islice(view.history(place), self.HISTORY)):
-            won = sum(reward >= SUCCESS for reward in row.base_rewards)
+            rewards = row.base_rewards
+            won = sum(reward >= SUCCESS for reward in rewards)
             successes += self.config.decay**age * won
-            failures += self.config.decay**age * (row.done_base - won)
+            failures += self.config.decay**age * (len(rewards) - won)
         return successes, failures
 
 

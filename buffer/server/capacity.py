@@ -1,8 +1,8 @@
-"""Refuses new results before the disk or LMDB's map is full.
+"""Refuses new results before the disk or LMDB's map is full; draws, commits and eviction still work
+then.
 
-Draws, commits and eviction write a few pages and still work then. The file reuses its pages and
-never shrinks. So once the map has been nearly full, the limit is the bytes of results that the
-store held at that moment.
+The file reuses its pages and never shrinks. So once the map has been nearly full, the limit is the
+bytes of results that the store held at that moment.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@ transaction.
 
     draw ─► too few groups ─► held ─► may be filled, impossible or overdue ─► "ask again" ─► draw
 
-The reply to a held draw is "ask again". The client then sends the same request again, and only this
-second request takes groups. So a client that is gone takes no groups, and its draw is forgotten
-after the reply.
+Only the client's second request takes groups. So a client that is gone takes none, and its draw is
+forgotten after the reply.
 """
 
 from __future__ import annotations

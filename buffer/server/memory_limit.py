@@ -1,8 +1,5 @@
-"""Limits the memory of messages in transit, however many frames they have.
-
-A frame takes 64 bytes of memory, but an empty one only 2 bytes on the wire. Counting bytes
-(buffer.wire.traffic) therefore does not bound memory, so the service also measures its memory.
-"""
+"""Limits the memory of messages in transit. A frame takes 64 bytes of memory, but an empty one only
+2 bytes on the wire, so counting bytes (buffer.wire.traffic) does not bound it."""
 
 from __future__ import annotations
 

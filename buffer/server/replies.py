@@ -3,8 +3,7 @@
     writer, reader ──deque, a byte to wake──► front ──ROUTER──► network
                 └── unsent: bytes of large replies that the client has not received ──┘
 
-The unsent bytes of a client are counted until libzmq releases them: when they are sent, or when the
-connection ends. The heartbeats of buffer.server.service end the connection of a stopped peer.
+Unsent bytes are counted until libzmq releases them: when they are sent, or the connection ends.
 """
 
 from __future__ import annotations

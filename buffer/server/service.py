@@ -182,8 +182,7 @@ class Service:
         self._checked.append(request)
 
     def _hand_over(self) -> None:
-        """Pass the checked requests to the writer all at once, for one transaction. Otherwise it
-        would commit the first one by itself."""
+        """Pass the checked requests to the writer all at once, for one transaction."""
         for request in self._checked:
             self._to_writer.put(request)
         self._checked.clear()

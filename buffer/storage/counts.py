@@ -29,15 +29,15 @@ def present(row: GroupRow) -> dict[str, int]:
 
 
 def lasting(row: GroupRow) -> Counter[str]:
-    """Returns the counts that a group adds for good, even after its eviction: finished evaluations,
-    failed slots, and an expired group with all its attempts."""
+    """Returns the counts that a group adds for good, even after its eviction."""
     counts = Counter(f"drop/{failure}" for failure in row.failures)
     if row.purpose == "eval" and row.closed:
         counts[f"eval_done/{row.tag}"] = 1
     if row.state == "expired":
         counts[f"drop/group/{row.cause}"] += 1
-        counts[f"drop/base/{row.cause}"] += row.done_base
-        counts[f"drop/distilled/{row.cause}"] += row.done - row.done_base
+        base = len(row.base_rewards)
+        counts[f"drop/base/{row.cause}"] += base
+        counts[f"drop/distilled/{row.cause}"] += row.done - base
     return +counts
 
 

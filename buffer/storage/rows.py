@@ -83,11 +83,6 @@ class GroupRow(Record):
         return [(role, slot, reward) for (role, slot), reward in pairs]
 
     @property
-    def done_base(self) -> int:
-        """Number of base slots with a trajectory."""
-        return sum(role == "base" for role, _ in self.played)
-
-    @property
     def unfinished(self) -> bool:
         """True if any slot is open."""
         return self.state in ("leased", "filling")
@@ -131,10 +126,9 @@ class Status(Record):
 class DrawRow(Record):
     """One drawn batch and its outcome; never deleted.
 
-    `probabilities`, `weights`: of each group, see buffer.sampling.samplers.Pick. `replaced`: groups
-    that expired without contrast since the previous draw, only the newest if there are many.
-    `recalled`: stored attempts that the algorithm recalls into the groups. `replayed`: the groups
-    that were trained before.
+    `probabilities`, `weights`: of each group, see buffer.sampling.samplers.Pick. `replaced`: the
+    newest groups that expired without contrast since the previous draw. `recalled`: stored attempts
+    that join the groups. `replayed`: the groups that were trained before.
     """
 
     draw_id: int
@@ -154,13 +148,13 @@ class DrawRow(Record):
 
 
 class TrainedAttempt(Record):
-    """How an optimizer step trained on one attempt of its draw. An attempt that was left out or
-    had a zero gradient has no TrainedAttempt.
+    """How an optimizer step trained on one attempt of its draw, unless it was left out or had a
+    zero gradient.
 
-    `into`: the drawn group; `group_id`: the group that stores the attempt, a different group if
-    the attempt was recalled. `advantage`: of its tokens, their mean if they differ (`by_token`).
-    `first_step`: all responses from this step on were trained. `weight`: of each trained token in
-    the loss, including the group's importance weight.
+    `into`: the drawn group; `group_id`: the group that stores the attempt. `advantage`: of its
+    tokens, their mean if they differ (`by_token`). `first_step`: all responses from this step on
+    were trained. `weight`: of each trained token in the loss, including the group's importance
+    weight.
     """
 
     into: str
@@ -187,13 +181,12 @@ class LedgerRow(Record):
 class Progress(Record):
     """The learner's version, and the position in the task lists.
 
-    `newest`: the newest version before the learner went back to a checkpoint, if it did.
-    Training leases the `size` tasks of `epoch` in a shuffled order and has leased `position` of
-    them. `eval_next`: tasks leased so far, keyed by evaluation tag; `eval_min_version`: the policy
-    version that each tag needs. `replaced`: groups that expired without contrast since the last
-    draw; the next draw names them. `gains`: guidance gains of the newest groups with retries,
-    newest first, kept for the measured gate.
-    `closed`: no actor will add groups (buffer.tools.finished_copy).
+    `newest`: the newest version before the learner went back to a checkpoint, if it did. Training
+    leases the `size` tasks of `epoch` in a shuffled order and has leased `position` of them.
+    `eval_next`: tasks leased so far, and `eval_min_version`: the policy version needed, keyed by
+    evaluation tag. `replaced`: groups that expired without contrast since the last draw. `gains`:
+    guidance gains of the newest groups with retries, newest first. `closed`: no actor will add
+    groups (buffer.tools.finished_copy).
     """
 
     version: int = 0

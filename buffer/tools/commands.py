@@ -36,12 +36,9 @@ def stats(endpoint: str, keys: Path | None) -> None:
 @click.argument("text", metavar="[FILTER]", default="")
 @click.option("--limit", default=50, show_default=True, help="newest groups to show")
 def ls(folder: Path, text: str, limit: int) -> None:
-    """List groups, one per line, newest last.
-
-    FILTER, such as "reward > 0.5 and env == 'workshop'", has comparisons, `in` with a list, and,
-    or, not. `reward` is the best reward of a group's trajectories; `done == 0` finds the groups
-    without any.
-    """
+    """List groups, one per line, newest last. FILTER, such as "reward > 0.5 and env == 'workshop'",
+    has comparisons, `in` with a list, and, or, not. `reward` is the best reward of a group's
+    trajectories; `done == 0` finds the groups without any."""
     accepts = group_facts.parse_filter(text) if text else None
     with Store(folder, read_only=True) as store:
         found = [row for row in store_reads.rows(store) if accepts is None or accepts(row)]
@@ -73,11 +70,8 @@ def show(folder: Path, group_id: str) -> None:
 @_store
 @click.argument("step", type=int)
 def replay(folder: Path, step: int) -> None:
-    """Print the exact batch of a trained step, one JSON line per group.
-
-    `weight`: importance weight that the sampler gave the group; 1 unless it was prioritised.
-    `recalled`: stored attempts that joined the group, each with its own group.
-    """
+    """Print the exact batch of a trained step, one JSON line per group, with its importance
+    `weight` and the stored attempts that joined it (`recalled`)."""
     with Store(folder, read_only=True) as store:
         draw = store_reads.trained_draw(store, step)
     for group, weight in zip(draw.groups, draw.weights, strict=True):

@@ -56,8 +56,8 @@ def facts(txn: Txn, row: GroupRow) -> dict[str, Any]:
 
 
 def parse_filter(text: str) -> Filter:
-    """Parse a filter over groups. It may have names, constants, comparisons, `in` with a list,
-    `and`, `or` and `not`; raises UserError for anything else."""
+    """Parse a filter over groups: names, constants, comparisons, `in` with a list, `and`, `or` and
+    `not`. Raises UserError for anything else."""
     try:
         tree = ast.parse(text, mode="eval")
         _check(tree.body, text)

@@ -46,7 +46,7 @@ class Texts:
 
 def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
     """Converts a group to values that JSON can hold: its facts, its `pairs`, and the attempts that
-    it `recalled` in the last step that trained on it. Raises NotFound, RecordError."""
+    the last step `recalled` into it. Raises NotFound, RecordError."""
     with store.read() as txn:
         row = txn.existing_row(group_id)
         group, known = result_checksums.read(txn, row), group_facts.facts(txn, row)

@@ -59,9 +59,9 @@ class Catalogue:
 
 
 def tasks(groups: Iterable[Facts], order: str) -> list[Facts]:
-    """Sums up each task of `groups` (newest first). `trend` has the mean rewards of the task's
-    newest groups, oldest first. `order`: corrections (the largest gain of a retry), newest, lowest
-    (mean reward) or most (groups)."""
+    """Sums up each task of `groups` (newest first). `trend`: the mean rewards of its newest groups,
+    oldest first. `order`: corrections (the largest gain of a retry), newest, lowest (mean reward)
+    or most (groups)."""
     by_task: dict[tuple[str, str], Facts] = {}
     for group in groups:
         line = by_task.setdefault(

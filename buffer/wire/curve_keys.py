@@ -49,9 +49,7 @@ _LEARNER = "learner.json"
 
 def generate(folder: Path) -> tuple[Path, Path, Path]:
     """Write new key files into `folder`; returns the service's, the client's and the learner's.
-
-    Raises UserError if one of the files already exists.
-    """
+    Raises UserError if one of them already exists."""
     public, secret = _pair()
     client, learner = (ClientKeys(*_pair(), public) for _ in range(2))
     service = ServiceKeys(public, secret, (client.public,), (learner.public,))

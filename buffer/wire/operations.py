@@ -144,10 +144,8 @@ class GetStats(Record):
 
 class Lease(Record):
     """A group to explore. `accepted`: results of an earlier holder, and `partial` its progress in
-    open slots.
-
-    `deadline_s`: seconds until another actor may take the group, unless the lease is renewed.
-    """
+    open slots. `deadline_s`: seconds until another actor may take it, unless the lease is
+    renewed."""
 
     group_id: str
     task: Task
@@ -193,11 +191,9 @@ class Amount(Record):
 
 
 class DrawHead(Record):
-    """Announces the batch that follows. If `draw_id` is 0 there is no batch, and `reason` says why.
-
-    `replaced`, `replayed`: see DrawRow. `recalled`: how many stored attempts the draw recalled. The
-    ones that have not been evicted since follow the groups, as Recalled.
-    """
+    """Announces the batch that follows, or with `draw_id` 0 the `reason` why there is none.
+    `recalled`: how many stored attempts the draw recalled; those not evicted since follow the
+    groups, as Recalled. The others: see DrawRow."""
 
     draw_id: int = 0
     version: int = 0

@@ -157,8 +157,8 @@ def histograms(groups: Sequence[Group], version: int) -> dict[str, Any]:
 
 
 def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> list[str]:
-    """Describe each group sampled with weights that differ from another actor's of the same
-    version. Updates `seen` (version -> hash), which keeps the newest REMEMBERED versions."""
+    """Describes each group sampled with other weights than another actor's of the same version.
+    Updates `seen` (version -> hash), which keeps the newest REMEMBERED versions."""
     alarms = []
     for group in groups:
         for version, fingerprint in group.fingerprints.items():

@@ -1,10 +1,9 @@
-"""Trains low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685) with peft.
+"""Trains low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685) with peft; they are published
+alone.
 
     base W, frozen ─────┬─► forward: W x + alpha/rank · B A x
     adapter A, B ───────┴─► saved as a model: W + alpha/rank · B A
          └────────────────► trained, published, in checkpoints, saved in peft's format
-
-Adapters are published alone; actors merge them into the base model (actors/weights/merging.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""Gathers and saves the whole weights of a model, one parameter at a time.
-
-Under ZeRO 3 every rank holds a share of each parameter. Gathering all of them at once would need
-the memory of a whole model on every rank; one at a time needs only that of the largest parameter.
-"""
+"""Gathers and saves the whole weights of a model, one parameter at a time: under ZeRO 3 every rank
+holds a share of each, and gathering all at once would need a whole model's memory on every rank."""
 
 from __future__ import annotations
 
@@ -31,8 +28,7 @@ def shapes(lm: nn.Module) -> list[Shape]:
 
 def tensors(lm: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yields (name, tensor) of every parameter, in the order of `shapes`, merged with its adapter
-    if it has one. Collective under ZeRO 3: every rank must exhaust it. Do not hold many at a
-    time."""
+    if it has one. Collective under ZeRO 3: every rank must exhaust it."""
     layers = {layer.base_layer.weight: layer for layer in adapters.adapted_layers(lm)}
     for name, parameter in lm.named_parameters():
         if adapters.is_adapter(name):

@@ -1,8 +1,5 @@
-"""Copies tensors from a GPU to the host's memory.
-
-A GPU copies to ordinary memory page by page, which is slow. So a tensor passes through page-locked
-memory, one piece after the other, and all cores share the second copy.
-"""
+"""Copies tensors from a GPU to the host's memory, through page-locked memory, one piece after the
+other: a GPU copies to ordinary memory page by page, which is slow."""
 
 from __future__ import annotations
 

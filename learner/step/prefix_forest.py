@@ -2,9 +2,8 @@
 
     rows, sorted by their tokens ─► overlap of neighbours ─► cut within a budget ─► Forest
 
-Rows share a prefix of any length: a prompt, or an attempt and its retry up to the pivot. Sorted
-rows are the forest in depth-first order: a row adds only the nodes after its overlap with the
-previous row. So the overlaps determine the forest.
+Sorted rows are the forest in depth-first order: a row adds only the nodes after its overlap with
+the previous row. So the overlaps determine the forest.
 
 Axes: N nodes (distinct tokens in their context), B rows, L tokens of a row.
 """
@@ -27,11 +26,8 @@ SIMILAR = 0.75
 
 @dataclass(frozen=True)
 class Forest:
-    """Nodes in depth-first order, int64 [N] each, and for every row its `path`, int64 [L].
-
-    A node has a token, a position counted from the start of its rows, and a parent (the node before
-    it; itself for a first token).
-    """
+    """Nodes in depth-first order, int64 [N] each: token, position in its rows, and parent (itself
+    for a first token). For every row its `path`, int64 [L]."""
 
     token_ids: Int64
     positions: Int64
@@ -91,9 +87,8 @@ def plant(sequences: Sequence[Int32]) -> Forest:
 
 
 def lay_out(paths: Sequence[Int64], nodes: int) -> tuple[list[Int64], Int64]:
-    """Lays paths out as rectangles [rows, positions], padded with node 0. Returns them, and for
-    every node one of its places in the rectangles, counted one after the other. A rectangle has
-    rows of similar length, because attention on padding would cost as much as on tokens."""
+    """Lays paths out as rectangles [rows, positions] of rows of similar length, padded with node 0.
+    Returns them, and for every node one of its places in them, counted one after the other."""
     rectangles: list[list[Int64]] = []
     for path in sorted(paths, key=len, reverse=True):
         if not rectangles or len(path) < SIMILAR * len(rectangles[-1][0]):

@@ -54,7 +54,7 @@ def write_tensors(path: Path, shapes: Sequence[Shape], tensors: Tensors) -> None
 
 class Copies:
     """Copies the tensors of files to the host's memory and writes them later, because the next step
-    may already be changing the tensors."""
+    changes them."""
 
     def __init__(self) -> None:
         self._files: list[tuple[Path, Sequence[Shape], Tensors]] = []

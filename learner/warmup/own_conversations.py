@@ -2,8 +2,8 @@
 
     {"messages": [{"role": "user", "content": "7+5?"}, {"role": "assistant", "content": "12"}]}
 
-A conversation is a system message if there is one, then user and assistant in turns. The replies
-of the assistant are learned; they are encoded as the policy will read and write them.
+After a system message, if there is one, user and assistant take turns; the assistant's replies are
+learned.
 """
 
 from __future__ import annotations

@@ -31,19 +31,16 @@ NOTHING = "nothing"
 
 @dataclass(frozen=True)
 class Recipe:
-    """The settings of a warm start on `envs`.
+    """The settings of a warm start on `envs`; `resolved` fills in `steps` and `lr`.
 
     - `options`: the environment's options, allowed only if there is one environment
     - `model`: the model to continue from, as in a run's settings; None: the tiny policy is made
     - `data`: a file of conversations to learn too (learner.warmup.own_conversations)
-    - `steps`, `lr`: None: a default for the model (`resolved`)
     - `lora`: rank of adapters that are trained and merged in place of all weights; 0: none
-    - `compute`: format of matrix products, as in a run's learner.compute
     - `withheld`: the number of rules of each world that are not taught
     - `certainty`: probability, at each step, that the demonstrator knows such a rule
     - `waste`: the share of its actions that do nothing
-    - `earlier_reasoning`: how to treat a chat template that removes earlier reasoning, see
-      r3l.rollout.chat
+    - `compute`, `earlier_reasoning`: as in learner.compute and actor.earlier_reasoning
     """
 
     envs: tuple[str, ...]

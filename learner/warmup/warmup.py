@@ -56,11 +56,9 @@ POOL = 256
 
 
 def warmup(recipe: Recipe, out: Path) -> None:
-    """Warm up a policy and save it in `out`. Continues an interrupted warm start in `out`.
-
-    Raises UserError if an environment has no lessons or refuses an option, or if another recipe was
-    interrupted there.
-    """
+    """Warm up a policy and save it in `out`, or continue an interrupted warm start there. Raises
+    UserError if an environment has no lessons or refuses an option, or if another recipe was
+    interrupted."""
     with tempfile.TemporaryDirectory(prefix="r3l-warmup-") as made_here:
         start = recipe.start or _tiny_model(recipe, Path(made_here))
         check_model_folder(start, f"--model {recipe.model or start}")

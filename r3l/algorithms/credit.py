@@ -69,8 +69,8 @@ def by_step(values: npt.ArrayLike, trajectory: Trajectory) -> npt.NDArray[np.flo
 def lengths(
     normalize: Normalize, trajectories: Sequence[Trajectory], masks: Sequence[Bool]
 ) -> list[int]:
-    """Returns |τ_i| of each trajectory: the number of trained tokens or, if `normalize` is
-    "attempt" or "group", of response tokens. An attempt's further conversations count too."""
+    """Returns |τ_i| of each trajectory with its further conversations: the number of trained tokens
+    or, if `normalize` is "attempt" or "group", of response tokens."""
     if normalize in ("attempt", "group"):
         masks = [trajectory.responses_from(trajectory.extra.start) for trajectory in trajectories]
     further = [

@@ -77,10 +77,8 @@ class ChatFormat:
         return self.encode(self._prompt)
 
     def open(self, system: str, user: str) -> tuple[int, ...]:
-        """Encodes a conversation's first two messages, without the invitation to reply.
-
-        If the template has no system role, the system message is prepended to the user's message.
-        """
+        """Encodes a conversation's first two messages, or one merged message if the template has no
+        system role."""
         return self.encode(self.render(self.opening(system, user)))
 
     def turn(self, role: str, content: str) -> tuple[int, ...]:
@@ -89,8 +87,7 @@ class ChatFormat:
         return self.encode(self._turn(role, content))
 
     def guidance(self, content: str) -> tuple[int, ...]:
-        """Encodes a guidance message after a user's message. It is a system message, or a user
-        message if the template allows no system message there."""
+        """Encodes a guidance message after a user's message, with the role `guide`."""
         message = {"role": self.guide, "content": content}
         return self.encode(
             self._after_user(message)

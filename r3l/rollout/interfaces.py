@@ -96,12 +96,11 @@ class EnvSpec:
 
 @runtime_checkable
 class Environment(Protocol):
-    """A text environment with Gymnasium's interface; it plays one attempt at a time.
+    """A text environment with Gymnasium's interface; it plays one attempt at a time. An attempt's
+    reward is the sum of its step rewards; a retry's includes its prefix.
 
-    An attempt's reward is the sum of its step rewards; a retry's reward includes its prefix.
-    Optional methods: `snapshot() -> bytes` and `restore(bytes)`;
-    `feedback() -> str`, a closing remark on the finished attempt.
-    Each method may return an awaitable (an environment in another process does).
+    Optional methods: `snapshot() -> bytes` and `restore(bytes)`; `feedback() -> str`, a closing
+    remark. Each method may return an awaitable (an environment in another process does).
     """
 
     @property

@@ -29,11 +29,8 @@ Question = Literal["reflect", "critique"]
 
 
 class Prompts:
-    """The prompt texts of one environment.
-
-    `overrides` maps a file's stem, such as reflect_system or guidance, to its text.
-    Raises ValueError if an override's prompt does not exist.
-    """
+    """The prompt texts of one environment. `overrides` maps a file's stem, such as guidance, to its
+    text. Raises ValueError if there is no such prompt."""
 
     def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
         self.texts = {p.stem: p.read_text(encoding="utf-8").strip() for p in FOLDER.glob("*.md")}

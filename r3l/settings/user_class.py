@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) -> type[T]:
-    """Finds a class by name. Raises UserError, which names the `setting`, if the name is unknown or
-    the file has no such subclass of `base`."""
+    """Finds a class by name, or a subclass of `base` in the user's file. Raises UserError, which
+    names the `setting`."""
     if name in registry:
         return registry[name]
     file, _, attribute = name.rpartition(":")

@@ -1,9 +1,7 @@
 """Published adapters: low-rank changes to a base model that every process has, under peft's names.
 
-    base_model.model.<layer>.lora_A.weight  [rank, in] ─┬─► <layer>.weight + scaling · B A
-    base_model.model.<layer>.lora_B.weight  [out, rank] ┘
-
-Torch is imported only where tensors are made.
+base_model.model.<layer>.lora_A.weight  [rank, in] ─┬─► <layer>.weight + scaling · B A
+base_model.model.<layer>.lora_B.weight  [out, rank] ┘
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The layout of a weight set: tensors as bytes, cut into chunks, and the manifest of checksums.
 
-A set holds every tensor of a model under its checkpoint name. The tensors are placed end to end,
-each aligned to 64 bytes, and cut into chunks. The manifest has a checksum of every chunk, so that
-an engine loads exactly the published set, however it arrived. Tensors are raw bytes here, without
-torch.
+The tensors of a model are placed end to end under their checkpoint names, each aligned to 64 bytes.
+The manifest has a checksum of every chunk, so that an engine loads exactly the published set,
+however it arrived. Tensors are raw bytes here, without torch.
 """
 
 from __future__ import annotations
