@@ -24,8 +24,11 @@ from r3l.records import Bool
 
 
 class R3LConfig(RatioCorrectedConfig):
-    """Settings of R³L; each ablation of the paper is one of them. `from start` and `no guidance`
-    are without credit as well: `credit: false` with `from_start: true` or `guidance: false`."""
+    """Settings of R³L; each ablation of the paper is one of them.
+
+    The paper's ablations `from start` and `no guidance` are without credit as well: `credit: false`
+    with `from_start: true` or `guidance: false`.
+    """
 
     name: Literal["r3l"] = Field("r3l", description="algorithm")
     alpha: float = Field(3.0, gt=0, description="α, advantage of a full success")

@@ -54,7 +54,8 @@ def test_a_finished_evaluation_is_counted_once_and_stays_counted_after_its_evict
 
 def test_drops_of_a_group_are_its_failures_and_all_of_it_if_it_expired():
     played = (("base", 0), ("distilled", 0), ("distilled", 1))
-    row = NEW.with_changes(played=played, failures=("base/engine",), state="complete")
+    failures, rewards = ("base/engine",), (0.0, 0.5, 1.0)
+    row = NEW.with_changes(played=played, rewards=rewards, failures=failures, state="complete")
     assert counts.lasting(row) == {"drop/base/engine": 1}
     expired = counts.lasting(row.with_changes(state="expired", cause="stale"))
     assert counts.under(expired, "drop/group") == {"stale": 1}
