@@ -13,6 +13,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from r3l.errors import EnvironmentFailed
 from r3l.records import LARGEST_REWARD, MOST_PARTS, PART
 from r3l.text import label, plain
@@ -126,7 +128,7 @@ def _shaped(name: str, call: str, answer: object, length: int) -> Any:
 def number_of(reward: object) -> float:
     """Returns a reward as a float: infinite if it is too large, NaN if it is not a number."""
     try:
-        return float(reward) if isinstance(reward, Real) else math.nan
+        return float(reward) if isinstance(reward, Real | np.bool_) else math.nan
     except OverflowError:  # an integer of hundreds of digits
         return math.inf
 

@@ -100,9 +100,10 @@ def test_an_attempt_that_is_stopped_from_outside_has_not_failed() -> None:
         asyncio.run(stopped())
 
 
-def test_text_of_numpy_becomes_text() -> None:
+def test_text_and_truth_of_numpy_are_taken() -> None:
     import numpy as np
 
+    assert read_step("rooms", ("on", np.bool_(True), False, False, {}))[1] == 1.0
     room = np.array(["a red room"])[0]
     observation = read_step("rooms", (room, 0.5, False, False, {"rewards": {np.str_("red"): 1.0}}))
     assert type(observation[0]) is str
