@@ -59,7 +59,7 @@ def test_no_flipped_bit_of_the_file_goes_unseen(filled, tmp_path, soak) -> None:
     filled.store.copy(tmp_path / "copy")
     with filled.store.read() as txn:
         assert {name for name in TABLES if txn.size(name)} >= set(TABLES) - {"tomb"}
-    number = 3000 if soak else 200
+    number = 5000 if soak else 200
     program = [sys.executable, str(Path(__file__).parent / "flips.py")]
     made = subprocess.run(
         [*program, str(tmp_path / "copy"), str(tmp_path / "work"), str(number), "1"],
