@@ -26,7 +26,7 @@ from r3l.config import load
 from tests.launch.fakes import until
 from tests.system.test_run import processes_of, trained_once
 
-STEPS = 8
+STEPS = 16  # so many that Ray notices a lost node, some 20 s later, before the run's end
 NODE = {"num_cpus": 3, "object_store_memory": 100_000_000, "include_dashboard": False}
 SETTINGS = (
     f"env={Path(__file__).parent / 'coin.py'}:Coin", f"model={builtin_policy()}",
@@ -72,15 +72,16 @@ def steps(run: Path) -> int:
     return len(re.findall('"kind": ?"step"', file.read_text())) if file.exists() else 0
 
 
-def lose(cluster: Cluster, run: Path, name: str) -> None:
+def lose(cluster: Cluster, run: Path, name: str, launcher: subprocess.Popen[bytes]) -> None:
     """Kill the node of a process, and wait until the process is on another one."""
     begins = nodes_of(run, name)[-1]
     node = next(n for n in cluster.list_all_nodes() if n.node_id.startswith(begins))
     killed = time.monotonic()
     cluster.remove_node(node, allow_graceful=False)
     print(f"--- killed the node of {name}: {begins}", flush=True)
-    until(lambda: nodes_of(run, name)[-1] != begins, 180)
+    until(lambda: nodes_of(run, name)[-1] != begins or launcher.poll() is not None, 300)
     took = time.monotonic() - killed
+    assert nodes_of(run, name)[-1] != begins, f"the run ended before {name} was moved"
     print(f"--- {name} is on {nodes_of(run, name)[-1]} after {took:.0f} s", flush=True)
 
 
@@ -90,10 +91,9 @@ def play(cluster: Cluster, run: Path) -> int:
     with subprocess.Popen(command) as launcher:
         try:
             for after, name in ((2, "actor-0"), (4, "learner-1")):
-                until(lambda after=after: steps(run) >= after or launcher.poll() is not None, 300)
-                if launcher.poll() is None:
-                    lose(cluster, run, name)
-            return launcher.wait(300)
+                until(lambda after=after: steps(run) >= after or launcher.poll() is not None, 600)
+                lose(cluster, run, name, launcher)
+            return launcher.wait(600)
         finally:
             launcher.terminate()
 
