@@ -121,6 +121,9 @@ def test_a_narrow_window_shows_the_list_above_the_group(browser, store, serve_st
     browser.wait("document.querySelectorAll('.pair').length === 2")
     assert browser.value("document.documentElement.scrollWidth") <= 420
     assert browser.value("document.querySelector('main').clientWidth") > 380
+    browser.value("location.hash = ''")
+    browser.wait("document.querySelector('main .chart') !== null")
+    assert browser.value("document.querySelector('main .chart').viewBox.baseVal.width") < 420
     browser.value("document.getElementById('evaluations').click()")
     browser.wait("document.getElementById('count').innerText.startsWith('0')")
     browser.ask("Emulation.clearDeviceMetricsOverride")
