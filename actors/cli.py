@@ -25,7 +25,7 @@ from r3l.model_folder import check_model_folder, weight_bytes
 from r3l.process.command_line import OneLine, echo
 from r3l.process.end_with_parent import end_with_starter, name_starter
 from r3l.process.file_modes import set_file_modes
-from r3l.process.memory import freeze_heap
+from r3l.process.memory import delay_collections
 from r3l.process.notices import notice
 
 log = logging.getLogger(__name__)
@@ -136,7 +136,6 @@ async def _run(
                 try:
                     policy = VLLMPolicy.start(model, config.actor, metrics, seed=config.seed)
                     policy.load_check = load_check  # knows the engines before
-                    freeze_heap()
                     async with agents_served(make_env, config, policy, metrics) as make:
                         actor = Actor(name, policy, client, subscriber, make, config)
                         echo(f"r3l-actor ready {name}")
@@ -178,4 +177,5 @@ def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
 
 
 if __name__ == "__main__":
+    delay_collections()
     main()

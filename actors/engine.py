@@ -23,7 +23,7 @@ from actors.weights.merging import Merger
 from r3l.actor_metrics import ActorMetrics
 from r3l.errors import EngineDead, EngineFailed, EngineSick, RequestRefused, UserError
 from r3l.model_folder import read_tokenizer
-from r3l.process.memory import STEADY_MEMORY
+from r3l.process.memory import STEADY_MEMORY, freeze_heap
 from r3l.process.pinned_versions import warn_of_other_versions
 from r3l.rollout import engine_symptoms
 from r3l.rollout.chat import ChatFormat
@@ -117,6 +117,7 @@ class VLLMPolicy:
             raise UserError(f"actor.engine: {' '.join(reason[:3])}; see vLLM's engine arguments"
                             ) from None  # fmt: skip
         metrics = metrics or ActorMetrics()
+        freeze_heap()  # before the fork, which then does not visit it either
         try:
             # Not in a variable: vLLM keeps this frame alive, and the engine's finaliser fails when
             # it runs at the interpreter's end.

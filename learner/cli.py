@@ -29,7 +29,7 @@ from r3l.model_folder import check_model_folder, model_digest, read_tokenizer
 from r3l.process.command_line import OneLineGroup, echo
 from r3l.process.endpoints import check_bind, check_endpoint
 from r3l.process.file_modes import set_file_modes
-from r3l.process.memory import freeze_heap
+from r3l.process.memory import delay_collections, freeze_heap
 from r3l.process.pinned_versions import warn_of_other_versions
 from r3l.process.torch_exit import end_process
 from r3l.records import Task
@@ -270,4 +270,5 @@ def _on_stop_signals(handler: Any) -> None:
 
 
 if __name__ == "__main__":
+    delay_collections()
     main()

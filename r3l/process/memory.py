@@ -6,7 +6,8 @@ process grows. An explicitly set threshold stays fixed; blocks below it reuse pa
 small pages cost a third of a small policy's step time.
 
 A full garbage collection visits every object. With torch and vLLM imported it takes a quarter of a
-second, during which an actor sends no request and a learner makes no step.
+second, during which an actor sends no request and a learner makes no step. During the imports
+collections take a quarter of the CPU seconds, and find almost no garbage.
 """
 
 from __future__ import annotations
@@ -36,12 +37,18 @@ MEMORY_FILES = (
 """The limit, the use and the counted cache of a control group, in versions 2 and 1."""
 
 
+def delay_collections() -> None:
+    """Stops garbage collection until `freeze_heap`; call it when a process begins to start up."""
+    gc.disable()
+
+
 def freeze_heap() -> None:
     """Excludes all live objects from garbage collection; call it once a process has started up. It
     first collects all garbage, including that excluded by earlier calls."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def private_bytes() -> int:

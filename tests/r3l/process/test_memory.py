@@ -44,15 +44,17 @@ LARGE = COUNT_FAULTS.format(times=4, size=32 << 20)
 SMALL = COUNT_FAULTS.format(times=200, size=1 << 20)
 FREEZE = """
 import gc, weakref
-from r3l.process.memory import freeze_heap
+from r3l.process.memory import delay_collections, freeze_heap
 
 class Engine:
     def __init__(self):
         self.itself = self
 
-gc.disable()
+delay_collections()
+assert not gc.isenabled()
 kept, engine = [[] for _ in range(100_000)], Engine()
 freeze_heap()
+assert gc.isenabled()
 assert gc.get_freeze_count() > 100_000
 looked_at, alive = len(gc.get_objects()), weakref.ref(engine)
 del engine
