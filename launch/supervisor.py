@@ -1,8 +1,10 @@
 """Supervises a run, from its first process to its last.
 
-buffer ready ─► learner ─► actors ─► watch: progress lines, deaths, signals ─► stop all
-   its port     its port    ▲                              │
-                            └── restart what died ◄────────┘ a learner from its last checkpoint
+buffer, learner ─► buffer ready ─► actors ─► watch: progress lines, deaths, signals ─► stop all
+       ▲                                                 │
+       └──────────────── restart what died ◄─────────────┘ a learner from its last checkpoint
+
+The ports are chosen first, so the processes load their libraries at the same time.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from r3l.process.free_space import lacking_space
 from r3l.text import printable
 
 WATCH_S = 0.2
-BUFFER_START_S = 30.0
+BUFFER_START_S = 60.0
 LOG_LINES = 15
 ROOM_S = 10.0
 STOPPING_S = 30.0  # between two lines about a learner that was asked to end
@@ -70,11 +72,10 @@ class Run:
         self.progress = GrowingFile(self.folder.progress)
         self.startup = Startup()
         self.notices = NoticeReader(plan.run / "logs")
-        config, actors = plan.config, [f"actor-{index}" for index in range(plan.actors)]
-        self.waiting = actors  # not started yet
+        config, self.actor_names = plan.config, [f"actor-{index}" for index in range(plan.actors)]
         self.restarts = Restarts(
             {"buffer": config.buffer.restarts, "learner": config.learner.restarts}
-            | dict.fromkeys(actors, config.actor.restarts)
+            | dict.fromkeys(self.actor_names, config.actor.restarts)
         )
         self.due: dict[str, float] = {}  # when processes that died are started again
         self.killed: Child | None = None  # a learner that hung and was killed here
@@ -101,7 +102,8 @@ class Run:
             if not nohup:
                 signal.signal(signum, self._interrupt)
         try:
-            code = self._run()
+            with self.commands.ports():
+                code = self._run()
         finally:
             self.unresponsive.close()
             self.stopping_at = time.monotonic() + STOPPING_S / 10
@@ -120,17 +122,18 @@ class Run:
 
     def _run(self) -> int:
         buffer = self._start("buffer")
-        if not (address := self._wait_ready(buffer, BUFFER_START_S)):
+        self._start("learner", resume=self.plan.resume)
+        if not self._wait_ready(buffer, BUFFER_START_S):
             return self._report_interrupt() if self.interrupted else self._report_death(buffer)
-        self.commands.buffer_endpoint = address
+        address = self.commands.buffer_endpoint
         self.unresponsive.watch(reached(address), self.plan.keys)
         if self.plan.keys is not None:
             client = self.plan.keys / "client.json"
-            self.say(f"buffer listens at {self.commands.buffer_endpoint}; an actor that joins from "
-                     f"another machine needs --keys {client}")  # fmt: skip
-        self._start("learner", resume=self.plan.resume)
+            self.say(f"buffer listens at {address}; an actor that joins from another machine needs "
+                     f"--keys {client}")  # fmt: skip
+        for name in self.actor_names:
+            self._start(name, resume=self.plan.resume)
         while not self.interrupted:
-            self._start_actors()
             self._show_progress()
             self._report_start()
             self._report_room()
@@ -169,14 +172,6 @@ class Run:
         if self.steps:
             again = max(self.steps - kept, 0)
             self.say(f"last checkpoint: step {kept}; {again} steps will be made again")
-
-    def _start_actors(self) -> None:
-        """Start the actors as soon as the learner has reported its weights address."""
-        if self.waiting and (learner := self._learner().status):
-            self.commands.weights_endpoint = learner.address
-            for name in self.waiting:
-                self._start(name, resume=self.plan.resume)
-            self.waiting = []
 
     def _after_death(self, child: Child) -> int | None:
         """Restart a dead process and return None, or return the exit code if the run is over."""
@@ -221,14 +216,14 @@ class Run:
         command, env = self.commands.actor(index), self.commands.actor_env(index)
         return self.children.start(name, command, env, at_once=True)
 
-    def _wait_ready(self, child: Child, deadline_s: float) -> str:
-        """Returns the address that a process reports; "" if it ends or the deadline passes."""
+    def _wait_ready(self, child: Child, deadline_s: float) -> bool:
+        """Returns whether a process is ready before it ends or the deadline passes."""
         end = time.monotonic() + deadline_s
         while time.monotonic() < end and not self.interrupted and child.exit_code is None:
-            if (status := child.status) is not None:
-                return status.address
+            if child.ready:
+                return True
             time.sleep(0.05)
-        return ""
+        return False
 
     def _report_death(self, child: Child) -> int:
         self._show_progress()
@@ -294,7 +289,7 @@ class Run:
         """Show every few seconds which processes are still starting."""
         if self.startup.ended:
             return
-        names = ["buffer", "learner", *(f"actor-{index}" for index in range(self.plan.actors))]
+        names = ["buffer", "learner", *self.actor_names]
         up = {child.name for child in self.children.members if child.ready}
         line = self.startup.line({name: name in up for name in names})
         if self.view is not None and (line or self.startup.ended):

@@ -191,7 +191,6 @@ class _Rank:
         from learner.loop import Training
         from learner.ranks import Follower
 
-        # Before DeepSpeed and the model: the actors start as soon as the address is known.
         publisher = self._publisher() if _leading() else None
         config, start = self.config, self.start
         algorithm = config.algorithm.build()
@@ -227,10 +226,9 @@ class _Rank:
             journal=journal,
         )
         self.closing.callback(publisher.close)
-        self._report("starting", publisher.endpoint)
         return publisher
 
-    def _report(self, state: Literal["starting", "ready", "done"], weights: str) -> None:
+    def _report(self, state: Literal["ready", "done"], weights: str) -> None:
         echo(f"r3l-learner {state}, weights at {weights}")
         RunFolder(self.run).report("learner", ProcessStatus(state, weights))
 

@@ -8,26 +8,35 @@ import random
 import shlex
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from launch.backends.processes import import_path
 from launch.topology.placement import Plan
 from r3l.files.run_folder import RunFolder
-from r3l.process.endpoints import reached
+from r3l.process.endpoints import reached, with_port
 from r3l.process.memory import STEADY_MEMORY
 
 
 class ProcessCommands:
     """Builds the command line and environment variables of each process in a plan.
 
-    `buffer_endpoint`, `weights_endpoint`: the planned addresses. Once the services have started,
-    these are the real addresses, which a restarted service reuses.
+    `buffer_endpoint`, `weights_endpoint`: the services' addresses. Inside `ports` they are the
+    real ones, which a restarted service reuses.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.buffer_endpoint, self.weights_endpoint = plan.buffer_bind, plan.weights_bind
         self.free_port: Callable[[], int | str] = free_port  # of DeepSpeed's ranks
+
+    @contextmanager
+    def ports(self) -> Iterator[None]:
+        """Chooses the services' ports if the plan does not. So a process need not wait until the
+        services listen before it starts."""
+        with with_port(self.buffer_endpoint) as buffer, with_port(self.weights_endpoint) as weights:
+            self.buffer_endpoint, self.weights_endpoint = buffer, weights
+            yield
 
     @property
     def config_file(self) -> str:

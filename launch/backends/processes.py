@@ -89,8 +89,7 @@ class Child(Kept):
     @property
     def ready(self) -> bool:
         """Whether the process has started up."""
-        status = self.status
-        return status is not None and status.state != "starting"
+        return self.status is not None
 
     def last_lines(self, count: int) -> list[str]:
         """The last `count` output lines, not counting NOISE."""

@@ -59,7 +59,7 @@ class ProcessStatus:
     """A process's report about itself. `address`: its service's, if it has one; `name`: an actor's
     name in the buffer."""
 
-    state: Literal["starting", "ready", "done"]
+    state: Literal["ready", "done"]
     address: str = ""
     name: str = ""
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from r3l.errors import UserError
 
@@ -48,3 +51,18 @@ def is_local(bind: str) -> bool:
 def reached(bind: str, machine: str = "127.0.0.1") -> str:
     """Returns the client address of a service that listens at `bind` on `machine`."""
     return bind.replace("//0.0.0.0:", f"//{machine}:")
+
+
+@contextmanager
+def with_port(bind: str) -> Iterator[str]:
+    """Yields `bind` with a free port if it has none (0 or *). The system gives the port to no other
+    program inside the context, but a service can listen there: ZeroMQ, too, lets an address be
+    used again."""
+    host, _, port = bind.removeprefix("tcp://").rpartition(":")
+    if port not in ("0", "*"):
+        yield bind
+        return
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((host, 0))
+        yield f"tcp://{host}:{held.getsockname()[1]}"

@@ -111,5 +111,5 @@ class Played(ProcessCommands):
         return self._life("actor", f"actor-{index}")
 
     def learner(self) -> list[str]:
-        serves = reports(self.plan.run, "learner", state="starting", address="tcp://127.0.0.1:2")
+        serves = reports(self.plan.run, "learner", address="tcp://127.0.0.1:2")
         return [sys.executable, "-c", f"{serves}; import time; time.sleep(600)"]

@@ -26,7 +26,7 @@ from r3l.files.run_folder import ProcessStatus, RunFolder
 run, ended = Path(sys.argv[2]), []
 with BufferClient(sys.argv[1], timeout_s=60) as client:
     signal.signal(signal.SIGTERM, lambda *_: ended.append(time.time()))
-    RunFolder(run).report("learner", ProcessStatus("starting", "tcp://127.0.0.1:2"))
+    RunFolder(run).report("learner", ProcessStatus("ready", "tcp://127.0.0.1:2"))
     while not ended:
         time.sleep(0.05)
     time.sleep(2)  # the rest of a step

@@ -187,26 +187,26 @@ def test_a_buffer_and_an_actor_that_die_are_started_again_and_the_run_goes_on(
     assert said[-1] == f"SIGINT: stopping; continue with r3l-launch --resume --run {tmp_path}"
 
 
-def test_actors_start_when_both_services_have_said_where_they_listen(tmp_path: Path) -> None:
+def test_the_learner_does_not_wait_for_the_buffer_and_actors_do(tmp_path: Path) -> None:
     class Listening(Played):
         def buffer(self) -> list[str]:
-            return self._reports("buffer", address="tcp://127.0.0.1:4001")
+            return self._reports("buffer", "time.sleep(0.3)")
 
         def learner(self) -> list[str]:
-            assert self.buffer_endpoint == "tcp://127.0.0.1:4001"
-            return self._reports("learner", state="starting", address="tcp://127.0.0.1:4002")
+            assert not (tmp_path / "processes").exists()
+            return self._reports("learner", f"asked = {self.buffer_endpoint!r}")
 
         def actor(self, index: int) -> list[str]:
-            assert self.weights_endpoint == "tcp://127.0.0.1:4002"
-            return self._reports(f"actor-{index}")
+            assert (tmp_path / "processes" / "buffer.json").exists()
+            known.add((self.buffer_endpoint, self.weights_endpoint))
+            return self._reports(f"actor-{index}", "pass")
 
-        def _reports(self, process: str, **more: str) -> list[str]:
-            report = reports(tmp_path, process, **more)
-            script = f"import time; time.sleep(0.3); {report}; time.sleep(600)"
+        def _reports(self, process: str, first: str) -> list[str]:
+            script = f"import time; {first}; {reports(tmp_path, process)}; time.sleep(600)"
             return [sys.executable, "-c", script]
 
     plan = plan_for(tmp_path, actors=2)
-    run = Run(plan, lambda line: None, Listening(plan))
+    run, known = Run(plan, lambda line: None, Listening(plan)), set[tuple[str, str]]()
 
     def until_all_have_started() -> None:
         if len(run.children.members) == 4:
@@ -217,6 +217,8 @@ def test_actors_start_when_both_services_have_said_where_they_listen(tmp_path: P
         assert run.execute() == 130
     names = [child.name for child in run.children.members]
     assert names == ["buffer", "learner", "actor-0", "actor-1"]
+    [(buffer, weights)] = known
+    assert buffer != weights and not buffer.endswith("*") and not weights.endswith("*")
 
 
 def test_a_run_without_progress_says_what_the_learner_waits_for(

@@ -1,9 +1,13 @@
 """Addresses: what has the form of one is taken, everything else is refused in a line."""
 
-import pytest
+import socket
 
+import pytest
+import zmq
+
+from buffer.wire.sockets import bind as listen
 from r3l.errors import UserError
-from r3l.process.endpoints import check_bind, check_endpoint
+from r3l.process.endpoints import check_bind, check_endpoint, with_port
 
 
 @pytest.mark.parametrize(
@@ -69,3 +73,21 @@ def test_an_invalid_bind_address_is_refused(bind: str) -> None:
     with pytest.raises(UserError, match=r"must look like tcp://127\.0\.0\.1:PORT") as refused:
         check_bind(bind, "weights", encrypted=True)
     assert "\n" not in str(refused.value)
+
+
+def test_a_chosen_port_is_given_to_its_service_and_to_no_other_program() -> None:
+    with with_port("tcp://127.0.0.1:*") as bind, zmq.Context() as context:
+        port = int(bind.removeprefix("tcp://127.0.0.1:"))
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        for _ in range(2):  # the second is a restarted service
+            with context.socket(zmq.ROUTER) as service, context.socket(zmq.DEALER) as client:
+                assert listen(service, bind, "service") == bind
+                client.connect(bind)
+                client.send(b"hello")
+                assert service.recv_multipart()[1] == b"hello"
+
+
+def test_a_given_port_is_kept() -> None:
+    with with_port("tcp://127.0.0.1:5555") as bind:
+        assert bind == "tcp://127.0.0.1:5555"
