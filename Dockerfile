@@ -9,9 +9,9 @@
 # The gpu target takes CUDA from PyTorch's wheels, and the driver from the host.
 
 FROM python:3.11-slim-bookworm AS base
-# A compiler for the kernels that Triton and torch make at run time; ssh and pdsh for other machines.
+# A compiler for the kernels that Triton and torch make at run time.
 RUN apt-get update && apt-get install -y --no-install-recommends \
-        gcc g++ libc6-dev make libnuma1 openssh-client pdsh \
+        gcc g++ libc6-dev make libnuma1 \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /r3l
 COPY . .

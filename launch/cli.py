@@ -42,7 +42,6 @@ main = LaunchCommands("r3l-launch")
 @click.option(
     "--actor-gpus", type=click.IntRange(1, 64), help="GPUs over which each actor's engine is split"
 )
-@click.option("--hostfile", type=Path, help="the run's machines, in DeepSpeed's format")
 @click.option("--env", "env_name", help="environment, by name or path/to/file.py:Class")
 @click.option("--model", help="model folder, or builtin for the shipped policy")
 @click.option("--config", "config_path", type=Path, help="YAML file of settings")
@@ -94,9 +93,8 @@ main = LaunchCommands("r3l-launch")
     type=click.Choice(list(BACKENDS)),
     default=LOCAL,
     show_default=True,
-    help="local: this machine, or those of --hostfile; slurm: write a batch script of the run for "
-    "nodes as in --hardware, and exit; ray: run on the nodes of the Ray cluster whose head this "
-    "machine is",
+    help="local: this machine; slurm: write a batch script of the run for nodes as in --hardware, "
+    "and exit; ray: run on the nodes of the Ray cluster whose head this machine is",
 )
 @click.option("--print-config", is_flag=True, help="print every setting as YAML and exit")
 @click.option("--show-prompts", is_flag=True, help="print every prompt of the environment and exit")

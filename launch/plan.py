@@ -28,7 +28,7 @@ CHECKS: tuple[Callable[[Draft], object], ...] = (
     of_settings.check_loggers,
     of_settings.check_checkpoint_command,
     of_settings.check_samplers,
-    # Then the machines: ssh, nvidia-smi or Ray may take seconds to describe them.
+    # Then the machines: nvidia-smi or Ray may take seconds to describe them.
     of_command_line.check_devices,
     of_command_line.check_ranks,
     # Then what is read from disk: tasks and the model.

@@ -1,14 +1,11 @@
-"""Finds a plan's machines and starts its processes on them, through ssh if they are remote."""
+"""Finds a plan's machines and starts its processes on them."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from launch.backends import dry_run
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Children
-from launch.topology.hostfile import Hosts, read_hosts
-from launch.topology.machines import Machine, RequestedPlaces, machines_of, this_machine
+from launch.topology.machines import Machine, this_machine
 from launch.topology.placement import Plan
 
 
@@ -18,22 +15,15 @@ class Backend:
     The subclass for a cluster finds the cluster's machines and overrides what differs."""
 
     has_nodes = False
-    """Whether it is a cluster, whose nodes a hostfile cannot name."""
+    """Whether it is a cluster of several machines."""
     starts_later = False
     """Whether it writes a script that starts the run later, on the nodes of --hardware."""
     moves_actors = False
     """Whether an actor may run on another node than the planned one."""
 
-    def machines(
-        self, requested: RequestedPlaces, hostfile: Path | None
-    ) -> tuple[Hosts | None, tuple[Machine, ...]]:
-        """Returns the hostfile's hosts (None if there is no hostfile) and the machines. Raises
-        UserError."""
-        if hostfile is None:
-            return None, (this_machine(),)
-        together = (requested.machines or 1) == 1
-        hosts = read_hosts(hostfile, requested.ranks, together=together)
-        return hosts, machines_of(hosts, requested.device)
+    def machines(self) -> tuple[Machine, ...]:
+        """Returns the machines, the first one this. Raises UserError."""
+        return (this_machine(),)
 
     def preview(self, plan: Plan) -> str:
         """The plan as text, for --dry-run."""

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
-import shlex
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from launch.backends.processes import import_path
 from launch.topology.placement import Plan
 from r3l.files.run_folder import RunFolder
 from r3l.process.endpoints import reached, with_port
-from r3l.process.memory import STEADY_MEMORY
 
 
 class ProcessCommands:
@@ -73,29 +69,15 @@ class ProcessCommands:
 
     def _ranks(self) -> list[str]:
         """The DeepSpeed launcher's arguments that place the ranks."""
-        ranks, hosts = self.plan.topology.ranks, self.plan.hosts
-        if hosts is None or len(ranks) == 1:
-            gpus = ranks[0].gpus
-            if gpus and all(gpu.isdecimal() for gpu in gpus):
-                # A count would start at GPU 0 and ignore CUDA_VISIBLE_DEVICES.
-                return ["--include", f"localhost:{','.join(gpus)}"]
-            return ["--num_gpus", str(ranks[0].count)]
-        where = ["--hostfile", str(hosts.path), "--master_addr", hosts.address]
-        if {part.machine: part.count for part in ranks} != hosts.slots:
-            slots = {part.machine: part.gpus or _first(part.count) for part in ranks}
-            parts = [f"{machine}:{','.join(each)}" for machine, each in slots.items()]
-            where += ["--include", "@".join(parts)]
-        return where
+        ranks = self.plan.topology.ranks[0]
+        if ranks.gpus and all(gpu.isdecimal() for gpu in ranks.gpus):
+            # A count would start at GPU 0 and ignore CUDA_VISIBLE_DEVICES.
+            return ["--include", f"localhost:{','.join(ranks.gpus)}"]
+        return ["--num_gpus", str(ranks.count)]
 
     def actor(self, index: int) -> list[str]:
-        """The command of one actor; on a remote machine it runs under ssh and exits with it."""
-        place = self.plan.topology.actors[index]
-        away = place.machine in self.plan.topology.elsewhere
-        machine = self.plan.hosts.reached if away and self.plan.hosts is not None else "127.0.0.1"
-        command = self.actor_reaching(index, machine)
-        return (
-            self._through_ssh(place.machine, command, self._place_env(index)) if away else command
-        )
+        """The command of one actor."""
+        return self.actor_reaching(index, "127.0.0.1")
 
     def actor_reaching(self, index: int, machine: str) -> list[str]:
         """The command of one actor on its own machine, with the services on `machine`."""
@@ -108,17 +90,6 @@ class ProcessCommands:
             *([] if share is None else [f"actor.engine.gpu_memory_utilization={share}"]),
         ]  # fmt: skip
 
-    def _through_ssh(self, machine: str, command: list[str], env: dict[str, str]) -> list[str]:
-        """Wraps `command` so that it runs in this folder on a remote machine.
-
-        With a terminal (-tt) the remote process gets SIGHUP when ssh ends or is killed.
-        """
-        own = {**STEADY_MEMORY, "PYTHONUNBUFFERED": "1", "PYTHONPATH": import_path(), **env}
-        words = ["exec", "env", *(f"{key}={value}" for key, value in own.items()), *command]
-        line = f"cd {shlex.quote(os.getcwd())} && {shlex.join(words)}"
-        alive = ["-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"]
-        return ["ssh", "-tt", "-o", "BatchMode=yes", *alive, machine, line]
-
     def learner_env(self) -> dict[str, str]:
         """The learner's environment variables."""
         topology = self.plan.topology
@@ -128,18 +99,10 @@ class ProcessCommands:
         return _cpu_env(topology.threads) | hidden | ranks
 
     def actor_env(self, index: int) -> dict[str, str]:
-        """The environment variables of an actor or, on a remote machine, of its ssh."""
-        elsewhere = self.plan.topology.actors[index].machine in self.plan.topology.elsewhere
-        return {} if elsewhere else self._place_env(index)
-
-    def _place_env(self, index: int) -> dict[str, str]:
+        """The environment variables of one actor."""
         place = self.plan.topology.actors[index]
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus)} if place.gpus else {}
         return _cpu_env(place.threads) | gpus
-
-
-def _first(count: int) -> tuple[str, ...]:
-    return tuple(str(slot) for slot in range(count))
 
 
 def _cpu_env(threads: int | None) -> dict[str, str]:

@@ -28,8 +28,7 @@ from launch.backends.ray_placement import (
     rank_name,
     text,
 )
-from launch.topology.hostfile import Hosts
-from launch.topology.machines import Machine, RequestedPlaces
+from launch.topology.machines import Machine
 from launch.topology.placement import Plan
 from learner.exit_codes import STACKS
 from r3l.errors import UserError
@@ -304,9 +303,7 @@ class Ray(Backend):
 
     has_nodes = moves_actors = True
 
-    def machines(
-        self, requested: RequestedPlaces, hostfile: Path | None
-    ) -> tuple[Hosts | None, tuple[Machine, ...]]:
+    def machines(self) -> tuple[Machine, ...]:
         """The live nodes, the head first."""
         return ray_machines()
 

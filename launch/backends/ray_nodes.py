@@ -6,10 +6,8 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from launch.topology.hostfile import Hosts
 from launch.topology.machines import Machine, gpu_gib
 from r3l.errors import UserError, install
 
@@ -59,15 +57,15 @@ def _check_reachable(address: str) -> None:
         ) from None
 
 
-def ray_machines() -> tuple[Hosts, tuple[Machine, ...]]:
-    """Returns the hosts and the machines of the cluster, head first. All GPUs are assumed to have
-    as much memory as the head's. Raises UserError."""
+def ray_machines() -> tuple[Machine, ...]:
+    """Returns the machines of the cluster, head first. All GPUs are assumed to have as much memory
+    as the head's. Raises UserError."""
     return machines_of_nodes(_alive(connect()), gpu_gib)
 
 
 def machines_of_nodes(
     nodes: list[dict[str, Any]], gib: Callable[[], float | None]
-) -> tuple[Hosts, tuple[Machine, ...]]:
+) -> tuple[Machine, ...]:
     """Converts nodes listed by ray.nodes() to machines. `gib` returns the memory of a GPU."""
     seen: Counter[str] = Counter()
     machines = []
@@ -78,8 +76,7 @@ def machines_of_nodes(
         seen[address] += 1
         gpus = tuple(str(gpu) for gpu in range(int(has.get("GPU", 0))))
         machines.append(Machine(name, gpus, memory if gpus else None, int(has.get("CPU", 0)) or 1))
-    slots = {machine.name: len(machine.gpus) for machine in machines}
-    return Hosts(Path("ray"), slots, machines[0].name), tuple(machines)
+    return tuple(machines)
 
 
 def _alive(ray: Any) -> list[dict[str, Any]]:

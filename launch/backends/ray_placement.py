@@ -84,14 +84,9 @@ class RayCommands(ProcessCommands):
         """The command of one actor, which may run on any node."""
         return self.actor_reaching(index, self._head)
 
-    def actor_env(self, index: int) -> dict[str, str]:
-        """The environment variables of one actor."""
-        return self._place_env(index)
-
     @property
     def _head(self) -> str:
-        hosts = self.plan.hosts
-        return hosts.reached if hosts is not None else self.plan.topology.machines[0].name
+        return self.plan.topology.machines[0].name
 
 
 def text(plan: Plan) -> str:

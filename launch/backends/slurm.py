@@ -17,8 +17,7 @@ from jinja2 import Environment, StrictUndefined
 from launch.backends.backend import Backend
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import import_path
-from launch.topology.hostfile import Hosts
-from launch.topology.machines import Machine, RequestedPlaces
+from launch.topology.machines import Machine
 from launch.topology.placement import Plan
 from r3l.errors import UserError
 from r3l.process.memory import STEADY_MEMORY
@@ -39,9 +38,7 @@ class Slurm(Backend):
 
     has_nodes = starts_later = True
 
-    def machines(
-        self, requested: RequestedPlaces, hostfile: Path | None
-    ) -> tuple[Hosts | None, tuple[Machine, ...]]:
+    def machines(self) -> tuple[Machine, ...]:
         """Raises UserError, because a batch script is written before its nodes are known."""
         raise UserError(
             "--cluster slurm: needs a description of its nodes; add --hardware, such as 2x8x80GB"
@@ -89,7 +86,10 @@ class SlurmCommands(ProcessCommands):
         """The step that runs one actor, on its node."""
         place = self.plan.topology.actors[index]
         first = self.plan.topology.machines[0].name
-        words = shlex.join(["env", *_pairs(self._place_env(index)), *self.actor(index)])
+        services = "127.0.0.1" if place.machine == first else first
+        words = shlex.join(
+            ["env", *_pairs(self.actor_env(index)), *self.actor_reaching(index, services)]
+        )
         noted = self._noted(self._part(place.machine), f"actor-{index}")
         step = f"{self._on(place.machine)} {noted} {words}"
         return step.replace(f"//{first}:", '//"$first":')
@@ -103,9 +103,6 @@ class SlurmCommands(ProcessCommands):
         gpus = next(len(each.gpus) for each in topology.machines if each.name == names[0])
         on_gpus = f" --gpus-per-node={gpus}" if gpus else ""
         return f"--nodes={len(names)} --ntasks-per-node={tasks} --exclusive{on_gpus}"
-
-    def _through_ssh(self, machine: str, command: list[str], env: dict[str, str]) -> list[str]:
-        return command  # srun replaces ssh
 
     def _on(self, machine: str) -> str:
         part = self._part(machine)

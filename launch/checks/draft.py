@@ -13,8 +13,7 @@ from launch.backends.backend import Backend
 from launch.backends.registry import LOCAL, backend
 from launch.checks.resume import changed_settings
 from launch.checks.services import LOOPBACK, Services
-from launch.topology.hostfile import Hosts
-from launch.topology.machines import Machine, RequestedPlaces, described, hosts_of, parse_learner
+from launch.topology.machines import Machine, RequestedPlaces, described, parse_learner
 from launch.topology.memory_estimate import Estimate
 from launch.topology.placement import Plan, Topology, place
 from r3l.config import RunConfig
@@ -39,7 +38,6 @@ class PlanOptions:
     run: Path
     actors: int = 2
     learner: str = "1cpu"
-    hostfile: Path | None = None
     buffer_bind: str = LOOPBACK
     weights_bind: str = LOOPBACK
     keys: Path | None = None
@@ -75,12 +73,10 @@ class Draft:
         return RequestedPlaces(self.options.actors, *parse_learner(self.options.learner), gpus)
 
     @cached_property
-    def found(self) -> tuple[Hosts | None, tuple[Machine, ...]]:
-        """The hosts, which may be None, and the machines."""
-        if self.options.hardware is None:
-            return self.backend.machines(self.requested, self.options.hostfile)
-        machines = described(self.options.hardware)
-        return hosts_of(machines), machines
+    def machines(self) -> tuple[Machine, ...]:
+        """The machines on which the run is placed."""
+        hardware = self.options.hardware
+        return self.backend.machines() if hardware is None else described(hardware)
 
     @cached_property
     def tasks(self) -> list[Task]:
@@ -129,7 +125,7 @@ class Draft:
     def topology(self) -> Topology:
         """The places of all processes."""
         estimate = Estimate.of(self.settled)
-        return place(self.requested, self.found[1], estimate, force=self.options.force)
+        return place(self.requested, self.machines, estimate, force=self.options.force)
 
     @cached_property
     def services(self) -> Services:
@@ -160,7 +156,6 @@ class Draft:
             buffer_bind=self.services.buffer,
             weights_bind=self.services.weights,
             resume=self.options.resume,
-            hosts=self.found[0],
             keys=self.services.keys,
             changed=self.changed,
             first_steps=self.first_steps,

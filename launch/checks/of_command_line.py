@@ -39,23 +39,21 @@ def check_addresses(draft: Draft) -> None:
 
 
 def check_hardware(draft: Draft) -> None:
-    """Refuses --hostfile with --hardware or --cluster, and --hardware for a run that starts now."""
+    """Refuses --hardware for a run that starts now, and several machines without a cluster."""
     options, backend = draft.options, draft.backend
     if options.hardware is not None and not options.dry_run and not backend.starts_later:
         raise UserError(
             f"--hardware {options.hardware}: is only for planning; add --dry-run, or leave it out"
         )
-    if options.hostfile is not None and options.hardware is not None:
-        raise UserError(f"--hardware {options.hardware}: cannot be combined with --hostfile")
-    if options.hostfile is not None and backend.has_nodes:
+    if options.hardware is not None and len(draft.machines) > 1 and not backend.has_nodes:
         raise UserError(
-            f"--cluster {options.cluster}: cannot be combined with --hostfile; leave one out"
+            f"--hardware {options.hardware}: describes several machines; add --cluster ray or slurm"
         )
 
 
 def check_devices(draft: Draft) -> None:
     """Refuses more ranks than the machines have devices."""
-    place_ranks(draft.requested, draft.found[1])
+    place_ranks(draft.requested, draft.machines)
 
 
 def check_ranks(draft: Draft) -> None:

@@ -1,5 +1,5 @@
-"""Parses the requested places, and finds a plan's machines: this one, the hostfile's, or the ones
-that --hardware describes."""
+"""Parses the requested places, and describes a plan's machines: this one, or those of
+--hardware."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.topology.hostfile import Hosts
 from r3l.errors import UserError
 
 GPUS = Path("/proc/driver/nvidia/gpus")
@@ -25,14 +24,13 @@ class Machine:
     """One machine.
 
     `gpus`: names for CUDA_VISIBLE_DEVICES. `gpu_gib`: memory of each GPU, None if unknown. `cores`:
-    usable cores, None if unknown. `slots`: the number of processes that use no GPU, None: any.
+    usable cores, None if unknown.
     """
 
     name: str
     gpus: tuple[str, ...] = ()
     gpu_gib: float | None = None
     cores: int | None = 1
-    slots: int | None = None
 
 
 @dataclass(frozen=True)
@@ -98,24 +96,6 @@ def usable_cores(limit: Path = CPU_LIMIT) -> int:
     return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
 
 
-def machines_of(hosts: Hosts, device: str) -> tuple[Machine, ...]:
-    """The machines of a hostfile. Their slots are GPUs if the learner's `device` is "gpu" or this
-    machine has GPUs. All GPUs are assumed to have as much memory as this machine's."""
-    here = this_machine()
-    if device == "cpu" and not here.gpus:
-        return tuple(
-            Machine(name, cores=here.cores, slots=slots) for name, slots in hosts.slots.items()
-        )
-    machines = [
-        Machine(name, tuple(str(gpu) for gpu in range(slots)), here.gpu_gib, here.cores)
-        for name, slots in hosts.slots.items()
-    ]
-    if here.gpus:  # which CUDA_VISIBLE_DEVICES may limit
-        own = here.gpus[: len(machines[0].gpus)]
-        machines[0] = Machine(machines[0].name, own, here.gpu_gib, here.cores)
-    return tuple(machines)
-
-
 def described(text: str) -> tuple[Machine, ...]:
     """The machines of `--hardware`: `2x8x80GB` (machines, GPUs of each, memory of each GPU),
     `8x80GB` for one machine, `8cpu` or `2x8cpu` for machines with 8 cores and without GPUs. Raises
@@ -130,12 +110,6 @@ def described(text: str) -> tuple[Machine, ...]:
         )
     count, gpus = int(match[1] or 1), tuple(str(gpu) for gpu in range(int(match[2])))
     return tuple(Machine(name, gpus, float(match[3]), None) for name in _names(count))
-
-
-def hosts_of(machines: Sequence[Machine]) -> Hosts | None:
-    """A hostfile for the described machines; None if there is only one machine."""
-    slots = {machine.name: len(machine.gpus) for machine in machines}
-    return Hosts(Path("hosts"), slots, machines[0].name) if len(machines) > 1 else None
 
 
 def _names(count: int) -> list[str]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envs.preflight import FirstStep
-from launch.topology.hostfile import Hosts
 from launch.topology.machines import Machine, RequestedPlaces
 from launch.topology.memory_estimate import Estimate
 from launch.topology.memory_fit import GpuSet, SharedMemory, share_memory
@@ -82,7 +81,6 @@ class Plan:
     buffer_bind: str
     weights_bind: str
     resume: bool
-    hosts: Hosts | None = None
     keys: Path | None = None
     changed: tuple[str, ...] = ()
     first_steps: Mapping[str, FirstStep] = field(default_factory=dict)
@@ -107,8 +105,7 @@ def place(
     ranks = place_ranks(requested, machines)
     gpu_sets = _gpu_sets(requested, machines, ranks)
     if not gpu_sets:
-        names = _slots(requested, machines, ranks)
-        chosen = [GpuSet(names[index % len(names)]) for index in range(requested.actors)]
+        chosen = [GpuSet(machines[i % len(machines)].name) for i in range(requested.actors)]
         memory = SharedMemory()
     else:
         chosen = [gpu_sets[index % len(gpu_sets)] for index in range(requested.actors)]
@@ -134,7 +131,7 @@ def place(
 def place_ranks(requested: RequestedPlaces, machines: Sequence[Machine]) -> tuple[Ranks, ...]:
     """Places the learner's ranks. Raises UserError if there are too few devices."""
     on_gpus = requested.device == "gpu"
-    rooms = [len(m.gpus) if on_gpus else m.slots or requested.ranks for m in machines]
+    rooms = [len(m.gpus) if on_gpus else requested.ranks for m in machines]
     if requested.machines is None:
         counts, left = [], requested.ranks
         for room in rooms:
@@ -145,9 +142,7 @@ def place_ranks(requested: RequestedPlaces, machines: Sequence[Machine]) -> tupl
         counts = [min(each, room) for room in rooms[: requested.machines]]
         left = requested.ranks - sum(counts)
     if left:
-        raise UserError(
-            f"--learner {requested.learner}: {_too_few(requested, machines, sum(rooms))}"
-        )
+        raise UserError(f"--learner {requested.learner}: {_too_few(requested, machines)}")
     return tuple(
         Ranks(machine.name, count, machine.gpus[:count] if on_gpus else ())
         for machine, count in zip(machines, counts, strict=False)
@@ -155,15 +150,12 @@ def place_ranks(requested: RequestedPlaces, machines: Sequence[Machine]) -> tupl
     )
 
 
-def _too_few(requested: RequestedPlaces, machines: Sequence[Machine], room: int) -> str:
-    kind = "GPUs" if requested.device == "gpu" else "slots"
-    if len(machines) == 1:
-        have = f"this machine has {room} {kind}"
-    else:
-        have = f"{len(machines)} machines have {room} {kind}"
-    if requested.machines is not None and requested.machines > len(machines):
-        have += f"; {requested.machines} machines need --hostfile"
-    return f"{have}; use --learner " + (f"{room}{requested.device}" if room else "1cpu")
+def _too_few(requested: RequestedPlaces, machines: Sequence[Machine]) -> str:
+    count, gpus = len(machines), sum(len(machine.gpus) for machine in machines)
+    have = f"this machine has {gpus} GPUs" if count == 1 else f"{count} machines have {gpus} GPUs"
+    if requested.machines is not None and requested.machines > count:
+        have += f"; {requested.machines} machines need --cluster ray or slurm"
+    return f"{have}; use --learner {gpus}gpu" if gpus else f"{have}; use --learner 1cpu"
 
 
 def _gpu_sets(
@@ -191,16 +183,6 @@ def _gpu_sets(
         f"--actor-gpus {requested.actor_gpus}: no machine has more than {most} GPUs; give at most "
         f"{most}"
     )
-
-
-def _slots(
-    requested: RequestedPlaces, machines: Sequence[Machine], ranks: Sequence[Ranks]
-) -> list[str]:
-    """The machines that are assigned in turn to actors without GPUs. A machine is listed once for
-    each slot that the ranks leave free; if no slots are left, every machine is listed once."""
-    used = {part.machine: part.count for part in ranks} if requested.device == "cpu" else {}
-    left = [m.name for m in machines for _ in range((m.slots or 0) - used.get(m.name, 0))]
-    return left or [machine.name for machine in machines]
 
 
 def _threads(

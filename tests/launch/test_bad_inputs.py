@@ -52,11 +52,6 @@ FILES = {
     "unknown.yaml": "learner: {speed: 9}\n",
     "nomodel.yaml": "model: /no/such/model\n",
     "reserved.yaml": f"model: {builtin_policy()}\nactor: {{engine: {{worker_extension_cls: x}}}}\n",
-    "hosts-count": "127.0.0.1 slots=x",
-    "hosts-twice": "# c\n127.0.0.1 slots=1\n127.0.0.1 slots=1",
-    "hosts-few": "127.0.0.1 slots=1",
-    "hosts-unknown": "no-such-machine.invalid slots=2",
-    "hosts-elsewhere": "192.0.2.1 slots=2",
     "badkeys/service.json": json.dumps(
         {"public": "é" * 40, "secret": "a" * 40, "clients": [], "learners": []}
     ),

@@ -31,9 +31,9 @@ def dry_run(*arguments: str) -> str:
         ("8gpu", ["--hardware", "8x141GB", "--actors", "16", "--learner", "8gpu", *LARGE,
                   "learner.zero_stage=3"]),
         ("16gpu", ["--hardware", "2x8x80GB", "--actors", "8", "--learner", "8gpu", *LARGE,
-                   "learner.zero_stage=2"]),
+                   "learner.zero_stage=2", "--cluster", "ray"]),
         ("64gpu", ["--hardware", "8x8x80GB", "--actors", "16", "--learner", "4x8gpu",
-                   "--actor-gpus", "2", *LARGE, "learner.zero_stage=2"]),
+                   "--actor-gpus", "2", *LARGE, "learner.zero_stage=2", "--cluster", "ray"]),
     ],
 )  # fmt: skip
 def test_a_plan_is_the_one_on_file(
@@ -63,7 +63,6 @@ def test_every_preset_can_be_planned(path: Path, tmp_path: Path) -> None:
     [
         (["--hardware", "8x80GB"], "--hardware 8x80GB: is only for planning; add --dry-run"),
         (["--dry-run", "--hardware", "lots"], "must be machines x GPUs x memory"),
-        (["--dry-run", "--hardware", "2x8x80GB", "--hostfile", "h"], "combined with --hostfile"),
         (["--dry-run", "--hardware", "8x80GB", "--learner", "9gpu"], "has 8 GPUs"),
         (["--dry-run", "--model", "/no/such"], "no config.json"),
         (["--dry-run", "learner.deepspeed=/no/such.json"], "must be a mapping"),

@@ -1,22 +1,17 @@
 """The commands and environments of a run's processes."""
 
-import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Children
 from launch.checks.draft import PlanOptions
 from launch.plan import make_plan, write_run_folder
-from launch.topology import hostfile
 from launch.topology.placement import Plan
 from r3l.config import load
-from r3l.errors import UserError
-from tests.launch.fakes import said, topology, until
+from tests.launch.fakes import topology
 
 
 @pytest.fixture
@@ -95,25 +90,6 @@ def test_several_ranks_are_started_by_deepspeeds_launcher(small: Plan) -> None:
     assert "deepspeed.launcher.runner" not in ProcessCommands(small).learner()
 
 
-def test_several_machines_are_started_through_deepspeeds_hostfile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hostfile.shutil, "which", lambda program: f"/usr/bin/{program}")
-    monkeypatch.setattr(hostfile, "_check_reachable", lambda path, host: None)
-    file = tmp_path / "hosts"
-    file.write_text("127.0.0.1 slots=8  # this one\n192.0.2.1 slots=8\n")
-    config = load(None, ["actor.engine.gpu_memory_utilization=0.3"])
-    here = PlanOptions(tmp_path / "run", hostfile=file)
-    plan = make_plan(config, replace(here, actors=1, learner="16gpu"))
-    command = ProcessCommands(plan).learner()
-    at = command.index("--hostfile")
-    assert command[at + 1 : at + 4] == [str(file), "--master_addr", "127.0.0.1"]
-    assert "--num_gpus" not in command and "--include" not in command
-    part = make_plan(config, replace(here, actors=1, learner="2x4gpu"))
-    command = ProcessCommands(part).learner()
-    assert option(command, "--include") == "127.0.0.1:0,1,2,3@192.0.2.1:0,1,2,3"
-
-
 def test_keys_are_made_for_an_address_that_other_machines_reach(tmp_path: Path) -> None:
     options = PlanOptions(tmp_path / "run", 1, buffer_bind="tcp://0.0.0.0:*")
     plan = make_plan(load(), options)
@@ -124,51 +100,6 @@ def test_keys_are_made_for_an_address_that_other_machines_reach(tmp_path: Path) 
     assert option(ProcessCommands(plan).buffer(), "--keys") == str(plan.keys / "service.json")
     assert option(ProcessCommands(plan).actor(0), "--keys") == str(plan.keys / "client.json")
     assert make_plan(load(), PlanOptions(tmp_path / "b", 1)).keys is None
-
-
-def test_an_actor_on_another_machine_is_started_through_ssh_with_keys_and_a_reachable_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hostfile.shutil, "which", lambda program: f"/usr/bin/{program}")
-    monkeypatch.setattr(hostfile, "_check_reachable", lambda path, host: None)
-    monkeypatch.chdir(tmp_path)
-    file = tmp_path / "hosts"
-    file.write_text("127.0.0.1 slots=8\n192.0.2.1 slots=8\n")
-    here = PlanOptions(tmp_path / "run", hostfile=file)
-    plan = make_plan(load(), replace(here, learner="8gpu"))
-    assert plan.buffer_bind == plan.weights_bind == "tcp://0.0.0.0:*"
-    write_run_folder(plan).close()
-    assert (tmp_path / "run" / "keys" / "client.json").exists()
-    commands = ProcessCommands(plan)
-    commands.buffer_endpoint = "tcp://0.0.0.0:5555"
-    assert commands.actor_env(1) == {} and option(commands.learner(), "--include")
-    *_, machine, line = commands.actor(1)
-    assert commands.actor(1)[:2] == ["ssh", "-tt"] and machine == "192.0.2.1"
-    words = shlex.split(line)
-    assert words[:4] == ["cd", str(tmp_path), "&&", "exec"]
-    assert "CUDA_VISIBLE_DEVICES=1" in words and option(words, "--name") == "actor-1"
-    assert option(words, "--buffer") == "tcp://127.0.0.1:5555"  # the first machine by its own name
-    assert option(words, "--keys") == str(tmp_path / "run" / "keys" / "client.json")
-    with pytest.raises(UserError, match=r"actors on 192\.0\.2\.1 cannot reach it"):
-        closed = replace(here, run=tmp_path / "other", learner="8gpu")
-        make_plan(load(), replace(closed, buffer_bind="tcp://127.0.0.1:5555"))
-
-
-def test_an_actor_that_ssh_started_ends_with_it(small: Plan, tmp_path: Path) -> None:
-    """With a stand-in for ssh that gives the command a terminal, as ssh -tt does."""
-    (tmp_path / "bin").mkdir()
-    fake = tmp_path / "bin" / "ssh"
-    fake.write_text('#!/bin/sh\nfor line; do :; done\nexec script -qec "$line" /dev/null\n')
-    fake.chmod(0o755)
-    command = [sys.executable, "-c", "import os, time; print('ready', os.getpid(), flush=True);"
-               "time.sleep(600)"]  # fmt: skip
-    through = ProcessCommands(small)._through_ssh("node-1", command, {"A": "b c"})
-    assert "A=b c" in shlex.split(through[-1])
-    child = Children(tmp_path).start("actor", [str(fake), *through[1:]])
-    until(lambda: said(child, "ready"))
-    remote = int(said(child, "ready") or 0)
-    child.terminate()
-    until(lambda: not psutil.pid_exists(remote))
 
 
 def test_modules_of_the_users_folder_with_names_of_ours_break_no_process(

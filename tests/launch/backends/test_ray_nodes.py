@@ -32,14 +32,12 @@ def test_nodes_are_machines_and_the_head_is_the_first(monkeypatch: pytest.Monkey
     gone = node("10.0.0.9", alive=False, CPU=8.0)
     others = [node("10.0.0.2", CPU=8.0), gone, node("10.0.0.1", head=True, CPU=4.0)]
     cluster(monkeypatch, others, here="10.0.0.1")
-    hosts, machines = ray_machines()
-    assert hosts.reached == "10.0.0.1"
-    assert machines == (Machine("10.0.0.1", cores=4), Machine("10.0.0.2", cores=8))
+    assert ray_machines() == (Machine("10.0.0.1", cores=4), Machine("10.0.0.2", cores=8))
 
 
 def test_gpus_are_counted_and_taken_to_have_the_memory_of_the_heads() -> None:
     nodes = [node("10.0.0.1", head=True, CPU=4.0, GPU=2.0), node("10.0.0.1", CPU=4.0)]
-    _, machines = machines_of_nodes(nodes, lambda: 80.0)
+    machines = machines_of_nodes(nodes, lambda: 80.0)
     assert machines[0] == Machine("10.0.0.1", ("0", "1"), 80.0, 4)
     assert machines[1] == Machine("10.0.0.1-1", cores=4), "each has a name of its own"
 
@@ -85,7 +83,6 @@ def test_an_address_where_nobody_listens_is_refused_at_once(
     ("options", "why"),
     [
         (["--hardware", "2x8cpu"], "--hardware 2x8cpu: is only for planning; add --dry-run"),
-        (["--hostfile", "hosts"], "--cluster ray: cannot be combined with --hostfile"),
         (["--dry-run", "--hardware", "2x8cpu", "--buffer", "tcp://127.0.0.1:5555"],
          "actors on host-1 cannot reach it"),
         (["--dry-run", "--hardware", "8cpu", "--buffer", "tcp://127.0.0.1:5555"],

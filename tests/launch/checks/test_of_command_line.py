@@ -23,11 +23,10 @@ def test_a_run_of_another_launcher_is_left_alone(tmp_path: Path) -> None:
     [
         (("--hardware", "8x80GB"), "--hardware 8x80GB: is only for planning; add --dry-run"),
         (("--hardware", "8x80GB", "--cluster", "ray"), "--hardware 8x80GB: is only for planning"),
-        (("--dry-run", "--hardware", "2x8x80GB", "--hostfile", "h"), "combined with --hostfile"),
-        (("--cluster", "ray", "--hostfile", "h"), "--cluster ray: cannot be combined with"),
+        (("--dry-run", "--hardware", "2x8x80GB"), "2x8x80GB: describes several machines"),
     ],
 )
-def test_machines_are_given_once_and_described_only_for_what_starts_later(
+def test_machines_are_described_only_for_what_starts_later_and_several_for_a_cluster(
     run: Path, options: tuple[str, ...], why: str
 ) -> None:
     assert why in refused("--run", run, *options) and not run.exists()

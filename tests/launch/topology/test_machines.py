@@ -6,12 +6,10 @@ from pathlib import Path
 import pytest
 
 from launch.topology import machines
-from launch.topology.hostfile import Hosts
 from launch.topology.machines import (
     Machine,
     RequestedPlaces,
     described,
-    machines_of,
     parse_learner,
     smallest_gib,
     usable_cores,
@@ -31,17 +29,6 @@ def test_only_the_gpus_of_cuda_visible_devices_are_used(
     assert machines.visible_gpus() == ["4", "5", "6"]
     monkeypatch.setattr(machines, "gpu_gib", lambda: 80.0)
     assert machines.this_machine().gpus == ("4", "5", "6")
-    hosts = Hosts(tmp_path, {"a": 2, "b": 8}, "192.0.2.1")
-    first, second = machines_of(hosts, "gpu")
-    assert (first.gpus, second.gpus[-1], second.gpu_gib) == (("4", "5"), "7", 80.0)
-
-
-def test_the_slots_of_machines_without_gpus_are_processes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(machines, "GPUS", tmp_path)
-    first, second = machines_of(Hosts(tmp_path, {"a": 2, "b": 8}, "192.0.2.1"), "cpu")
-    assert (first.gpus, first.slots, second.slots) == ((), 2, 8)
 
 
 def test_machines_can_be_described() -> None:

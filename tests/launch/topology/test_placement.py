@@ -67,12 +67,9 @@ def test_processes_on_gpus_share_the_cores_of_their_machine() -> None:
     assert unknown.threads is None and {p.threads for p in unknown.actors} == {None}
 
 
-def test_actors_without_gpus_take_the_slots_that_ranks_leave() -> None:
-    machines = [Machine("a", slots=2, cores=2), Machine("b", slots=3, cores=2)]
-    topology = place(RequestedPlaces(4, 2, "cpu"), machines)
-    assert [p.machine for p in topology.actors] == ["b", "b", "b", "b"]
-    topology = place(RequestedPlaces(3, 1, "cpu"), machines)
-    assert [p.machine for p in topology.actors] == ["a", "b", "b"]
+def test_actors_without_gpus_are_spread_over_the_machines() -> None:
+    topology = place(RequestedPlaces(3, 1, "cpu"), described("2x4cpu"))
+    assert [p.machine for p in topology.actors] == ["host-0", "host-1", "host-0"]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +77,7 @@ def test_actors_without_gpus_take_the_slots_that_ranks_leave() -> None:
     [
         (1, "8gpu", "4cpu", {}, "--learner 8gpu: this machine has 0 GPUs; use --learner 1cpu"),
         (1, "9gpu", "8x80GB", {}, "this machine has 8 GPUs; use --learner 8gpu"),
-        (1, "2x8gpu", "8x80GB", {}, "2 machines need --hostfile"),
+        (1, "2x8gpu", "8x80GB", {}, "2 machines need --cluster"),
         (1, "3x8gpu", "2x8x80GB", {}, "2 machines have 16 GPUs"),
         (1, "1cpu", "4cpu", {"actor_gpus": 2}, "--actor-gpus: these machines have no GPUs"),
         (1, "1gpu", "2x8x80GB", {"actor_gpus": 9}, "no machine has more than 8 GPUs"),
