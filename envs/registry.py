@@ -1,7 +1,7 @@
 """Makes environments by name. Each is imported when first used.
 
 workshop                 an entry of ENVIRONMENTS
-gym:FrozenLake-v1        a family (an entry of FAMILIES) and the name of its member
+reasoning:chain_sum      a family (an entry of FAMILIES) and the name of its member
 path/to/file.py:Class    the user's own class
 """
 
@@ -46,7 +46,6 @@ ENVIRONMENTS = {
     "countdown-steps": "envs.questions.countdown:CountdownSteps",
 }
 FAMILIES = {
-    "gym": "envs.adapters.gym:Gymnasium",
     "openenv": "envs.adapters.openenv:OpenEnv",
     "reasoning": "envs.questions.reasoning_gym:Reasoning",
     "verifiers": "envs.agents.verifiers_taskset:VerifiersTaskset",

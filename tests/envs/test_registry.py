@@ -135,3 +135,11 @@ def test_a_source_without_tasks_is_refused(tmp_path):
     )
     with pytest.raises(UserError, match="its train split has no tasks"):
         registry.tasks(f"{file}:Door", {}, "train", 5)
+
+
+def test_only_the_environment_asked_for_imports_its_library():
+    code = (
+        "import sys; from envs import registry; registry.make('keys');"
+        "sys.exit(any(m in sys.modules for m in ('reasoning_gym', 'textworld', 'scienceworld')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -20,7 +20,6 @@ def refusal(name, **options):
 @pytest.mark.parametrize(
     ("name", "module", "extra"),
     [
-        ("gym:FrozenLake-v1", "gymnasium", "gym"),
         ("textworld", "textworld", "textworld"),
         ("alfworld", "textworld", "alfworld"),
         ("scienceworld", "scienceworld", "scienceworld"),
