@@ -17,7 +17,6 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -48,24 +47,21 @@ PIECES = [
 @click.option("--every", default=1, show_default=True, help="use every n-th problem")
 @click.option("--count", default=10_000, show_default=True, help="mutations, of all files together")
 @click.option("--seed", default=0, show_default=True)
-@click.option("--workers", default=2, show_default=True, help="answers judged at a time")
-def main(
-    part: str, files: tuple[str, ...], every: int, count: int, seed: int, workers: int
-) -> None:
-    """Print verdicts, worker failures and latencies."""
+def main(part: str, files: tuple[str, ...], every: int, count: int, seed: int) -> None:
+    """Print verdicts and latencies."""
     if part == "verdicts":
         for file in files:
             golds = [problem.answer for problem in load("math", "FILE", file)][::every]
             for name, judge in (("r3l", compare), ("math-verify alone", _math_verify), *_peers()):
                 _count(file, name, judge, golds)
         return
-    verifier = Verifier(workers=workers)
+    verifier = Verifier()
     verifier.check("1", "1")
     for file in files:
         golds = [problem.answer for problem in load("math", "FILE", file)][::every]
         rng = random.Random(seed)
         pairs = [(g, mutated(g, rng)) for g in rng.choices(golds, k=count // len(files))]
-        _judge(verifier, file, pairs, workers=workers)
+        _judge(verifier, file, pairs)
     verifier.close()
 
 
@@ -122,26 +118,16 @@ def _math_verify(gold: str, answer: str) -> str:
     return "correct" if verify(*read, timeout_seconds=None) else "wrong"
 
 
-def _judge(
-    verifier: Verifier,
-    file: str,
-    pairs: list[tuple[str, str]],
-    *,
-    workers: int,
-) -> None:
-    before = Counter(verifier.counts)
-
+def _judge(verifier: Verifier, file: str, pairs: list[tuple[str, str]]) -> None:
     def check(pair: tuple[str, str]) -> tuple[str, float]:
         began = time.perf_counter()
         verdict = verifier.check(*pair)
         return verdict, (time.perf_counter() - began) * 1e3
 
-    with ThreadPoolExecutor(workers) as threads:
-        checked = list(threads.map(check, pairs))
+    checked = [check(pair) for pair in pairs]
     verdicts = Counter(verdict for verdict, _ in checked)
     took = sorted(milliseconds for _, milliseconds in checked)
-    lost = {name: verifier.counts[name] - before[name] for name in ("timeout", "crash")}
-    click.echo(f"{file}: {len(pairs)} answers, {dict(verdicts)}, {lost}")
+    click.echo(f"{file}: {len(pairs)} answers, {dict(verdicts)}")
     click.echo(
         f"  correct {verdicts['correct'] / len(pairs):.4f}; ms median "
         f"{statistics.median(took):.2f}, p99 {took[len(took) * 99 // 100]:.0f}, max {took[-1]:.0f}"

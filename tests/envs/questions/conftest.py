@@ -12,9 +12,9 @@ from envs.questions.verifier import Verifier
 @pytest.fixture(scope="module")
 def verifier():
     pytest.importorskip("math_verify")
-    pool = Verifier(workers=1, cpu_s=2.0)
-    yield pool
-    pool.close()
+    made = Verifier(cpu_s=2.0)
+    yield made
+    made.close()
 
 
 @pytest.fixture
