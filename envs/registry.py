@@ -27,20 +27,16 @@ from r3l.settings import user_class
 if TYPE_CHECKING:
     from r3l.settings.environment import EnvConfig
 
+MATHEMATICS = "gsm8k math olympiadbench dapo-math aime24 aime25 amc23".split()
+"""The data sets of envs.questions.math_problems."""
 ENVIRONMENTS = {
+    **dict.fromkeys(MATHEMATICS, "envs.questions.math_problems:MathProblems"),
     "workshop": "envs.builtin.workshop:Workshop",
     "keys": "envs.builtin.keys:Keys",
     "alfworld": "envs.adapters.alfworld:AlfWorld",
     "scienceworld": "envs.adapters.scienceworld.scienceworld:ScienceWorld",
     "textworld": "envs.adapters.textworld:TextWorld",
     "webshop": "envs.adapters.webshop:WebShop",
-    "gsm8k": "envs.questions.math_problems:GSM8K",
-    "math": "envs.questions.math_problems:MathProblems",
-    "olympiadbench": "envs.questions.math_problems:OlympiadBench",
-    "dapo-math": "envs.questions.math_problems:DapoMath",
-    "aime24": "envs.questions.math_problems:AIME24",
-    "aime25": "envs.questions.math_problems:AIME25",
-    "amc23": "envs.questions.math_problems:AMC23",
     "countdown": "envs.questions.countdown:Countdown",
     "agent": "envs.agents.agent:Agent",
     "countdown-steps": "envs.questions.countdown:CountdownSteps",
@@ -50,7 +46,8 @@ FAMILIES = {
     "reasoning": "envs.questions.reasoning_gym:Reasoning",
     "verifiers": "envs.agents.verifiers_taskset:VerifiersTaskset",
 }
-"""`family:member`; the member's name is the constructor's first argument."""
+"""`family:member`; the constructor's first argument is the member's name, in MATHEMATICS the data
+set's."""
 
 
 def make(name: str, **options: Any) -> TextEnv:
@@ -191,7 +188,8 @@ def _load(name: str) -> Any:
         )
     module, _, attribute = target.partition(":")
     kind = getattr(import_module(module), attribute)
-    return partial(kind, member) if member else kind
+    first = name if name in MATHEMATICS else member
+    return partial(kind, first) if first else kind
 
 
 def _is_path(name: str) -> bool:

@@ -19,7 +19,7 @@ from envs import requirements
 from envs.base import SPLIT_SIZE, SPLITS, SeededTasks, TaskSource, split_of
 from envs.questions.arithmetic import ExpressionError, evaluate
 from envs.questions.final_answer import tagged
-from envs.questions.question import EvalAttempts, Judgement, Pace, Question, Step
+from envs.questions.question import Judgement, OneEvalAttempt, Pace, Question, Step
 from r3l.rollout.interfaces import EnvSpec
 
 RULES = (
@@ -89,19 +89,18 @@ class Countdown(Question):
         highest: int = 100,
         step: Step = "attempt",
         attempts: int = 3,
-        eval_attempts: int = 1,
         paragraphs: int = 16,
         max_response_tokens: int | None = None,
     ) -> None:
         self.puzzles = Puzzles(count, largest, highest)
         self.puzzle = self.puzzles.make(0)
         spec = EnvSpec("countdown", "", 1)
-        pace = Pace(step, attempts, eval_attempts, paragraphs, max_response_tokens)
+        pace = Pace(step, attempts, paragraphs, max_response_tokens)
         super().__init__(spec, pace, ask=RULES, form="as <answer>expression</answer>")
 
     @classmethod
-    def task_source(cls, *, eval_attempts: int = 1, **_: Any) -> TaskSource:
-        return EvalAttempts(SeededTasks("countdown"), eval_attempts)
+    def task_source(cls, **_: Any) -> TaskSource:
+        return OneEvalAttempt(SeededTasks("countdown"))
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
         self.puzzle = self.puzzles.make(seed)

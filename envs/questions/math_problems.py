@@ -7,13 +7,13 @@ reference. A reflection sees it only if `reflect_with_answer` is set.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from envs import requirements
 from envs.base import ListedTasks, Split, TaskSource, check_split
 from envs.questions.datasets import Problem, load
 from envs.questions.final_answer import boxed, stated
-from envs.questions.question import PARAGRAPH_END, EvalAttempts, Judgement, Pace, Question, Step
+from envs.questions.question import PARAGRAPH_END, Judgement, OneEvalAttempt, Pace, Question, Step
 from envs.questions.verifier import SHARED, Verifier
 from r3l.errors import UserError
 from r3l.records import Task
@@ -21,61 +21,62 @@ from r3l.rollout.interfaces import EnvSpec
 
 UNREADABLE = "Incorrect: the final answer cannot be read as mathematics."
 REMARKS = {"correct": "Correct.", "wrong": "Incorrect."}
+DATA_SETS: dict[str, tuple[str | None, str | None]] = {
+    # grade-school word problems (Cobbe et al. 2021): 7,473 for training, 1,319 for evaluation
+    "gsm8k": ("openai/gsm8k:main@train", "openai/gsm8k:main@test"),
+    "math": ("nlile/hendrycks-MATH-benchmark@train", "HuggingFaceH4/MATH-500@test"),
+    # olympiad problems, text only, English (He et al. 2024)
+    "olympiadbench": (None, "Hothan/OlympiadBench:OE_TO_maths_en_COMP@train"),
+    # DAPO's 17 thousand training problems (Yu et al. 2025)
+    "dapo-math": ("open-r1/DAPO-Math-17k-Processed:en@train", "HuggingFaceH4/aime_2024@train"),
+    # American competitions: 30, 30 and 40 problems
+    "aime24": (None, "HuggingFaceH4/aime_2024@train"),
+    "aime25": (None, "math-ai/aime25@test"),
+    "amc23": (None, "math-ai/amc23@test"),
+}
+"""Data for training and for evaluation by the environment's name."""
 
 
 class MathProblems(Question):
-    """Problems of a data set. `train`, `eval`: other data, named as in envs.questions.datasets.
+    """Problems of the data set `name`. `train`, `eval`: other data, named as in
+    envs.questions.datasets.
     `reflect_with_answer`: the feedback on a failed attempt names the correct answer. The reflection
     then knows it, and its guidance may reveal it to the retry. The other settings are those of
     envs.questions.question.Pace."""
 
-    name: ClassVar[str] = "math"
-    train_data: ClassVar[str | None] = "nlile/hendrycks-MATH-benchmark@train"
-    eval_data: ClassVar[str | None] = "HuggingFaceH4/MATH-500@test"
-
     def __init__(
         self,
+        name: str,
         *,
         train: str | None = None,
         eval: str | None = None,
         step: Step = "attempt",
         attempts: int = 3,
-        eval_attempts: int = 1,
         paragraphs: int = 16,
         max_response_tokens: int | None = None,
         reflect_with_answer: bool = False,
     ) -> None:
-        requirements.installed(self.name, "math_verify", "math")
+        requirements.installed(name, "math_verify", "math")
         if type(reflect_with_answer) is not bool:
             raise UserError(
                 f"env option reflect_with_answer is {reflect_with_answer!r}; it must be true or "
                 "false"
             )
-        self.train, self.reflect_with_answer = train, reflect_with_answer
-        spec = EnvSpec(
-            name=self.name,
-            system_prompt="",
-            max_steps=1,
-            sessions=64,
-        )
-        pace = Pace(step, attempts, eval_attempts, paragraphs, max_response_tokens)
+        self.train = train or DATA_SETS[name][0] or ""
+        self.reflect_with_answer = reflect_with_answer
+        spec = EnvSpec(name, system_prompt="", max_steps=1, sessions=64)
+        pace = Pace(step, attempts, paragraphs, max_response_tokens)
         super().__init__(spec, pace, ask="Solve the problem.", form=r"as \boxed{answer}")
         self.problem = Problem("", "", "")
         self.verifier: Verifier | None = SHARED.acquire()
 
-    @classmethod
+    @staticmethod
     def task_source(
-        cls,
-        *,
-        train: str | None = None,
-        eval: str | None = None,
-        eval_attempts: int = 1,
-        **_: Any,
+        name: str, *, train: str | None = None, eval: str | None = None, **_: Any
     ) -> TaskSource:
         """Returns the problems as tasks. A split is read when its tasks are requested."""
-        return EvalAttempts(
-            ProblemTasks(cls.name, train or cls.train_data, eval or cls.eval_data), eval_attempts
-        )
+        for_training, for_evaluation = DATA_SETS[name]
+        return OneEvalAttempt(ProblemTasks(name, train or for_training, eval or for_evaluation))
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
         """Returns the problem that the task carries, or else training problem number `seed`."""
@@ -84,7 +85,7 @@ class MathProblems(Question):
                 "", options["prompt"], options["answer"], "", options.get("solution", "")
             )
         else:
-            problems = load(self.name, "train", self.train or self.train_data or "")
+            problems = load(self.spec.name, "train", self.train)
             self.problem = problems[seed % len(problems)]
         return self.problem.prompt
 
@@ -155,46 +156,3 @@ class ProblemTasks:
             number,
             options | {name: text for name, text in more.items() if text},
         )
-
-
-class GSM8K(MathProblems):
-    """Grade-school word problems (Cobbe et al. 2021): 7,473 for training, 1,319 for evaluation."""
-
-    name = "gsm8k"
-    train_data, eval_data = "openai/gsm8k:main@train", "openai/gsm8k:main@test"
-
-
-class OlympiadBench(MathProblems):
-    """Olympiad problems, text only, English (He et al. 2024), for evaluation."""
-
-    name = "olympiadbench"
-    train_data, eval_data = None, "Hothan/OlympiadBench:OE_TO_maths_en_COMP@train"
-
-
-class DapoMath(MathProblems):
-    """DAPO's 17 thousand training problems (Yu et al. 2025), evaluated on AIME 2024."""
-
-    name = "dapo-math"
-    train_data = "open-r1/DAPO-Math-17k-Processed:en@train"
-    eval_data = "HuggingFaceH4/aime_2024@train"
-
-
-class AIME24(MathProblems):
-    """AIME 2024 (American Invitational Mathematics Examination): 30 problems for evaluation."""
-
-    name = "aime24"
-    train_data, eval_data = None, "HuggingFaceH4/aime_2024@train"
-
-
-class AIME25(MathProblems):
-    """AIME 2025 (American Invitational Mathematics Examination): 30 problems for evaluation."""
-
-    name = "aime25"
-    train_data, eval_data = None, "math-ai/aime25@test"
-
-
-class AMC23(MathProblems):
-    """AMC 2023 (American Mathematics Competition): 40 problems for evaluation."""
-
-    name = "amc23"
-    train_data, eval_data = None, "math-ai/amc23@test"

@@ -43,20 +43,19 @@ class Judgement:
 class Pace:
     """Settings for how a question is played.
 
-    `step`: what one step is. `attempts`, `eval_attempts`: answers allowed in training and in
-    evaluation (always one if a step is a paragraph). `paragraphs`: paragraph limit of a solution.
+    `step`: what one step is. `attempts`: answers allowed in training (always one if a step is a
+    paragraph; in evaluation it is one). `paragraphs`: paragraph limit of a solution.
     `max_response_tokens`: token budget of one response; None: 1024, or 256 for a paragraph.
     """
 
     step: Step = "attempt"
     attempts: int = 3
-    eval_attempts: int = 1
     paragraphs: int = 16
     max_response_tokens: int | None = None
 
     def __post_init__(self) -> None:
         requirements.choice("step", self.step, get_args(Step))
-        for name in ("attempts", "eval_attempts", "paragraphs"):
+        for name in ("attempts", "paragraphs"):
             requirements.integer(name, getattr(self, name), 1, 100_000)
         if self.max_response_tokens is not None:
             requirements.integer("max_response_tokens", self.max_response_tokens, 1, 100_000)
@@ -80,7 +79,7 @@ class Question(ABC):
         self.spec = replace(
             spec,
             system_prompt=f"{ask} {manner} give the final answer {form}.",
-            max_steps=pace.paragraphs if by_paragraph else max(pace.attempts, pace.eval_attempts),
+            max_steps=pace.paragraphs if by_paragraph else pace.attempts,
             max_response_tokens=pace.max_response_tokens or (256 if by_paragraph else 1024),
             stop=[PARAGRAPH_END] if by_paragraph else [],
         )
@@ -171,17 +170,13 @@ class Question(ABC):
 
 
 @dataclass(frozen=True)
-class EvalAttempts:
-    """The tasks of another source, with `attempts` answers allowed in the eval split."""
+class OneEvalAttempt:
+    """The tasks of another source, with one answer allowed in the eval split."""
 
     source: TaskSource
-    attempts: int
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
         tasks = self.source.tasks(split, count, seed, start)
         if split != "eval":
             return tasks
-        return [
-            structs.replace(task, options=task.options | {"attempts": self.attempts})
-            for task in tasks
-        ]
+        return [structs.replace(task, options=task.options | {"attempts": 1}) for task in tasks]

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from envs import requirements
 from envs.base import SPLIT_SIZE, SPLITS, SeededTasks, Split, TaskSource, split_of
 from envs.questions.final_answer import tagged
-from envs.questions.question import EvalAttempts, Judgement, Pace, Question, Step
+from envs.questions.question import Judgement, OneEvalAttempt, Pace, Question, Step
 from r3l.errors import EnvironmentFailed, UserError
 from r3l.records import Task
 from r3l.rollout.interfaces import EnvSpec
@@ -64,7 +64,6 @@ class Reasoning(Question):
         partial: bool = False,
         step: Step = "attempt",
         attempts: int = 3,
-        eval_attempts: int = 1,
         paragraphs: int = 16,
         max_response_tokens: int | None = None,
     ) -> None:
@@ -79,15 +78,14 @@ class Reasoning(Question):
             max_steps=1,
             sessions=64,
         )
-        pace = Pace(step, attempts, eval_attempts, paragraphs, max_response_tokens)
+        pace = Pace(step, attempts, paragraphs, max_response_tokens)
         super().__init__(spec, pace, ask="Answer the question.", form="as <answer>answer</answer>")
 
     @classmethod
-    def task_source(cls, families: str, *, eval_attempts: int = 1, **_: Any) -> TaskSource:
+    def task_source(cls, families: str, **_: Any) -> TaskSource:
         """Returns generated questions, from each family in turn."""
-        return EvalAttempts(
-            FamilyTasks(SeededTasks(f"reasoning:{families}"), _families(families)), eval_attempts
-        )
+        seeds = SeededTasks(f"reasoning:{families}")
+        return OneEvalAttempt(FamilyTasks(seeds, _families(families)))
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
         """Returns the question of a seed. It belongs to the seed's split only

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from envs import registry
+from envs.questions.math_problems import DATA_SETS
 from envs.testing import check_env
 from r3l.config import load
 from r3l.errors import UserError
@@ -13,6 +14,10 @@ from r3l.rollout.group import explore_group
 from tests.envs.shared_data import shared
 from tests.r3l.fakes import ScriptedPolicy
 from tests.r3l.rollout.fakes import reflection
+
+
+def test_every_data_set_is_an_environment():
+    assert registry.MATHEMATICS == list(DATA_SETS)
 
 
 def test_a_data_set_without_training_problems_says_how_to_give_some():
@@ -30,8 +35,8 @@ def test_a_task_carries_its_problem_and_kind_and_evaluation_has_one_attempt(file
         "family": "number_theory",
         "solution": "s",
     }
-    (held_out,) = registry.tasks("math", {"eval": path, "eval_attempts": 2}, "eval", 9)
-    assert held_out.options["attempts"] == 2
+    (held_out,) = registry.tasks("math", {"eval": path}, "eval", 9)
+    assert held_out.options["attempts"] == 1
 
 
 def test_a_problem_keeps_its_task_id_wherever_its_row_stands(file):

@@ -51,7 +51,7 @@ def test_a_demonstration_has_no_more_paragraphs_than_allowed_and_is_right(half, 
 
 
 @pytest.mark.parametrize(
-    "options", [{"step": "line"}, {"attempts": 0}, {"paragraphs": True}, {"eval_attempts": 1.0}]
+    "options", [{"step": "line"}, {"attempts": 0}, {"paragraphs": True}]
 )
 def test_a_pace_out_of_range_is_refused_by_name(options):
     with pytest.raises(UserError, match=f"option {next(iter(options))} is .* it must be"):
