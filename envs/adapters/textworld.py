@@ -1,7 +1,7 @@
 """TextWorld: generated text adventures (Microsoft, MIT). `pip install 'r3l[textworld]'`.
 
 A step is one command. The reward is the share of the game's points that the step earned. Games are
-generated from the task's seed and cached, or are the user's own compiled games.
+generated from the task's seed and cached.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from typing import Any
 
 from envs import requirements
 from envs.adapters.action_tags import HOW_TO_ANSWER, NO_ACTION, action_in
-from envs.base import ListedTasks, SeededTasks, TaskSource
-from r3l.records import Task
 from r3l.rollout.interfaces import EnvSpec
 
 SYSTEM = (
@@ -33,15 +31,13 @@ META = frozenset(
 )
 """Verbs for the interpreter instead of the game; `save` would write a file."""
 LONGEST_COMMAND = 200  # characters; the interpreter cuts longer lines
-SUFFIXES = (".z8", ".ulx")
 _STATUS = re.compile(r"\s*>?[ \t]*-= [^\n]* =-\s*-?\d+/\d+\s*$")
 
 
 class TextWorld:
     """Generates a game per seed, with `rooms` rooms, `objects` objects and `quest` commands to win.
 
-    `games`: a folder of compiled games to play instead (train/ and eval/ in it), such as those of
-    `tw-make`; `max_steps`: command limit; `cache`: folder for generated games.
+    `max_steps`: command limit; `cache`: folder for generated games.
     """
 
     def __init__(
@@ -50,7 +46,6 @@ class TextWorld:
         rooms: int = 3,
         objects: int = 5,
         quest: int = 4,
-        games: str = "",
         max_steps: int = 30,
         cache: str = "~/.cache/r3l/textworld",
     ) -> None:
@@ -71,17 +66,11 @@ class TextWorld:
         self.file = Path()
         self.state: Any = None
 
-    @staticmethod
-    def task_source(games: str = "", **_: Any) -> TaskSource:
-        """Returns endless seeds, or the games in the user's folder if there is one."""
-        return _games_in(games) if games else SeededTasks("textworld")
-
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start the game of a seed, or the file `options["game"]`."""
-        chosen = (options or {}).get("game")
-        file = Path(chosen) if chosen else self._generated(seed)
+        """Start the game of a seed."""
+        file = self._generated(seed)
         if self.game is None or file != self.file:
             self.close()
             self.game, self.file = self._start(file), file
@@ -145,20 +134,6 @@ class TextWorld:
         options.nb_rooms, options.nb_objects = self.rooms, self.objects
         options.quest_length = self.quest
         self.library.make(options)
-
-
-def _games_in(folder: str) -> ListedTasks:
-    path = requirements.folder(
-        "textworld", "games", folder, "train", "make games with tw-make into train/ and eval/"
-    )
-    listed = {}
-    for split in ("train", "eval"):
-        files = sorted(f for f in (path / split).rglob("*") if f.suffix in SUFFIXES)
-        listed[split] = [
-            Task(f"textworld/{split}/{file.stem}", "textworld", 0, {"game": str(file)})
-            for file in files
-        ]
-    return ListedTasks(listed)  # type: ignore[arg-type]
 
 
 def _refusal(command: str | None) -> str:

@@ -12,7 +12,6 @@ import itertools
 import re
 from typing import Any
 
-from envs import requirements
 from envs.adapters import webshop_site
 from envs.adapters.action_tags import HOW_TO_ANSWER, NO_ACTION, action_in
 from envs.adapters.webshop_site import Settings, open_site, seeded
@@ -36,7 +35,6 @@ PROMPTS = {
     "compare what was bought, its options and its price with the instruction, or find where "
     "the search left out a word that matters or a better product on the page was passed by."
 }
-EVAL_SPLITS = ("test", "dev")
 LONGEST = 4000
 """Length limit of a page that is shown, characters."""
 PAGES = 5
@@ -49,9 +47,7 @@ class WebShop:
     """Plays the goals of `checkout`, a folder, by default $WEBSHOP.
 
     `products`: how many of the checkout's products to use (0: all); `goals`: synthetic or human;
-    `eval_split`: test or dev; `admissible`: list what can be clicked under every page; `max_steps`:
-    action limit; `replacements`: what to do if upstream's Lucene index or spaCy model is missing:
-    use our own (true) or refuse to play (false).
+    `admissible`: list what can be clicked under every page; `max_steps`: action limit.
     """
 
     def __init__(
@@ -60,14 +56,11 @@ class WebShop:
         checkout: str = "",
         products: int = 1000,
         goals: str = "synthetic",
-        eval_split: str = "test",
         admissible: bool = True,
         max_steps: int = 15,
-        replacements: bool = True,
     ) -> None:
-        requirements.choice("eval_split", eval_split, EVAL_SPLITS)
         self.admissible = admissible
-        self.site = open_site(Settings(checkout, products, goals, replacements))
+        self.site = open_site(Settings(checkout, products, goals))
         self.server = self.site.server
         self.visitor = self.site.browser(str(next(_numbers)))
         self.spec = EnvSpec(
@@ -83,23 +76,15 @@ class WebShop:
 
     @staticmethod
     def task_source(
-        checkout: str = "",
-        products: int = 1000,
-        goals: str = "synthetic",
-        eval_split: str = "test",
-        replacements: bool = True,
-        **_: Any,
+        checkout: str = "", products: int = 1000, goals: str = "synthetic", **_: Any
     ) -> TaskSource:
-        """Lists every goal once: test (or dev) for evaluation, train for training."""
-        # replacements change no goal, but missing packages must be reported early
-        kinds = webshop_site.categories(Settings(checkout, products, goals, replacements))
-        test, dev, train = splits(len(kinds))
-        requirements.choice("eval_split", eval_split, EVAL_SPLITS)
-        held = test if eval_split == "test" else dev
+        """Lists upstream's goals: test for evaluation, train for training."""
+        kinds = webshop_site.categories(Settings(checkout, products, goals))
+        test, train = splits(len(kinds))
         return ListedTasks(
             {
                 "train": [_task(number, kinds[number]) for number in train],
-                "eval": [_task(number, kinds[number]) for number in held],
+                "eval": [_task(number, kinds[number]) for number in test],
             }
         )
 
@@ -108,7 +93,7 @@ class WebShop:
     ) -> tuple[str, dict[str, Any]]:
         """Enter the shop with the goal `options["goal"]`, or else with the training goal of
         `seed`."""
-        train = splits(len(self.server.goals))[2]
+        _, train = splits(len(self.server.goals))
         goal = int((options or {}).get("goal", train[seed % len(train)]))
         if not 0 <= goal < len(self.server.goals):
             raise EnvironmentFailed(
@@ -233,12 +218,11 @@ class WebShop:
 _numbers = itertools.count()
 
 
-def splits(count: int) -> tuple[range, range, range]:
-    """Divides `count` goals into (test, dev, train) ranges like upstream: the first 500, the next
-    1,000, the rest. If there are fewer than 5,000 goals: a tenth, a fifth, the rest."""
+def splits(count: int) -> tuple[range, range]:
+    """Divides `count` goals into (test, train) like upstream: the first 500, and those after the
+    next 1,000, which are upstream's dev. Of fewer than 5,000 goals test is a tenth, dev a fifth."""
     test = min(500, -(-count // 10))
-    dev = min(1000, count // 5)
-    return range(test), range(test, test + dev), range(test + dev, count)
+    return range(test), range(test + min(1000, count // 5), count)
 
 
 def _task(number: int, category: str) -> Task:

@@ -49,17 +49,14 @@ START_S = 1800.0
 @dataclass(frozen=True)
 class Settings:
     """Settings of a shop. `checkout`: upstream's folder; `products`: how many to use (0: all);
-    `goals`: synthetic or human; `replacements`: whether to replace Lucene and spaCy if they are
-    missing."""
+    `goals`: synthetic or human."""
 
     checkout: str
     products: int
     goals: str
-    replacements: bool
 
     def __post_init__(self) -> None:
         requirements.choice("goals", self.goals, ("synthetic", "human"))
-        requirements.choice("replacements", self.replacements, (True, False))
         requirements.integer("products", self.products, 0, 10_000_000)
 
 
@@ -99,8 +96,8 @@ def open_site(settings: Settings) -> Site:
 
 def _start(settings: Settings) -> Site:
     root = folder(settings.checkout)
-    own_search = _replaces(settings, "Lucene", _missing_for_search(root, settings.products))
-    own_nouns = _replaces(settings, "spaCy", _missing_for_nouns())
+    own_search = _replaces("Lucene", _missing_for_search(root, settings.products))
+    own_nouns = _replaces("spaCy", _missing_for_nouns())
     printed = io.StringIO()  # and progress bars on standard error
     with seeded(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         code, utils = _load(root, own_search=own_search, own_nouns=own_nouns)
@@ -167,14 +164,8 @@ def _missing_for_nouns() -> str:
     return "" if any(find_spec(model) for model in MODELS) else f"spaCy's model {MODELS[0]}"
 
 
-def _replaces(settings: Settings, name: str, missing: str) -> bool:
-    """Returns whether a replacement must be used because something is missing. Raises UserError if
-    replacements are off."""
-    if missing and not settings.replacements:
-        raise UserError(
-            f"env webshop: {name} needs {missing}; install it as WebShop's README says, or leave "
-            "out the option replacements=false"
-        )
+def _replaces(name: str, missing: str) -> bool:
+    """Returns whether a replacement must be used because something is missing, with a warning."""
     if missing:
         log.warning(
             "webshop: %s is replaced because %s is missing; scores are not comparable with "

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from envs import requirements
 from envs.base import SPLIT_SIZE, ListedTasks, Split
 from envs.base import SPLITS as SPLITS_OF_TASKS
 from r3l.errors import UserError
@@ -77,19 +76,13 @@ def named(patterns: Sequence[str] | None) -> list[str]:
 
 
 def listed(
-    patterns: Sequence[str] | None, eval_split: str, eval_patterns: Sequence[str] | None = None
+    patterns: Sequence[str] | None, eval_patterns: Sequence[str] | None = None
 ) -> ListedTasks:
     """Lists upstream's variations of the named tasks: train for training, test for evaluation, dev
-    for warm starts. If `eval_split` is dev, dev is for evaluation and a warm start has no tasks.
-    `eval_patterns`: names or patterns of other tasks for evaluation."""
-    requirements.choice("eval_split", eval_split, ("dev", "test"))
+    for warm starts. `eval_patterns`: names or patterns of other tasks for evaluation."""
     train, dev, test = _by_split(patterns)
     if eval_patterns is not None:
-        _, other_dev, other_test = _by_split(eval_patterns)
-        held = other_dev if eval_split == "dev" else other_test
-        return ListedTasks({"warmup": dev, "train": train, "eval": held})
-    if eval_split == "dev":
-        return ListedTasks({"train": train, "eval": dev})
+        _, _, test = _by_split(eval_patterns)
     return ListedTasks({"warmup": dev, "train": train, "eval": test})
 
 
@@ -107,14 +100,9 @@ def _by_split(patterns: Sequence[str] | None) -> tuple[list[Task], list[Task], l
 
 def task_of_seed(tasks: ListedTasks, seed: int) -> Task:
     """Returns the task of a seed without options, from the seed's own split
-    (envs.base.SeededTasks).
-
-    Raises UserError if that split has no tasks.
-    """
+    (envs.base.SeededTasks)."""
     split: Split = SPLITS_OF_TASKS[min(max(seed, 0) // SPLIT_SIZE, len(SPLITS_OF_TASKS) - 1)]
-    variations = tasks.tasks(split, len(tasks.listed.get(split, ())))
-    if not variations:
-        raise UserError(f"env scienceworld: no variations for {split}; set env option eval_split")
+    variations = tasks.tasks(split, len(tasks.listed[split]))
     return variations[seed % len(variations)]
 
 

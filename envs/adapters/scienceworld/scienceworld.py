@@ -36,12 +36,11 @@ class ScienceWorld:
     """ScienceWorld: 30 tasks, each in many variations.
 
     `tasks`: names or patterns of the tasks to play, such as `find-*`; `eval_tasks`: the same for
-    evaluation, by default `tasks`; `simplification`: upstream's, comma separated; `eval_split`:
-    test or dev; `max_steps`: step limit of every task (0: 1.5 times its longest gold path, at least
-    30); `brief`: short prompts and observations, for small policies
-    (envs.adapters.scienceworld.brief_text); `heap_mib`: memory of the Java machine (an attempt
-    needs 12 MiB); `timeout_s`: time limit of a call to it, less than env.step_s, so that a hung
-    machine and a hung worker have different causes.
+    evaluation, by default `tasks`; `simplification`: upstream's, comma separated; `max_steps`: step
+    limit of every task (0: 1.5 times its longest gold path, at least 30); `brief`: short prompts
+    and observations, for small policies (envs.adapters.scienceworld.brief_text); `heap_mib`: memory
+    of the Java machine (an attempt needs 12 MiB); `timeout_s`: time limit of a call to it, less
+    than env.step_s, so that a hung machine and a hung worker have different causes.
     """
 
     def __init__(
@@ -50,7 +49,6 @@ class ScienceWorld:
         tasks: list[str] | None = None,
         eval_tasks: list[str] | None = None,
         simplification: str = "easy",
-        eval_split: str = "test",
         max_steps: int = 0,
         brief: bool = False,
         heap_mib: int = 512,
@@ -59,7 +57,7 @@ class ScienceWorld:
         library = requirements.package("scienceworld", "scienceworld.constants", "scienceworld")
         requirements.program("scienceworld", "java", jvm.INSTALL_JAVA)
         self.names = named(tasks)
-        self.listed = listed(tasks, eval_split, eval_tasks)
+        self.listed = listed(tasks, eval_tasks)
         played = {*self.names, *(named(eval_tasks) if eval_tasks is not None else ())}
         self.simplification, self.limit, self.brief = simplification, max_steps, brief
         self.spec = EnvSpec(
@@ -77,14 +75,10 @@ class ScienceWorld:
 
     @staticmethod
     def task_source(
-        tasks: list[str] | None = None,
-        eval_tasks: list[str] | None = None,
-        eval_split: str = "test",
-        **_: Any,
+        tasks: list[str] | None = None, eval_tasks: list[str] | None = None, **_: Any
     ) -> TaskSource:
-        """Upstream's variations: train for training, test (or dev) for evaluation, dev for warm
-        starts."""
-        return listed(tasks, eval_split, eval_tasks)
+        """Upstream's variations: train for training, test for evaluation, dev for warm starts."""
+        return listed(tasks, eval_tasks)
 
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None

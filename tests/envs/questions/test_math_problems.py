@@ -17,7 +17,7 @@ from tests.r3l.rollout.fakes import reflection
 
 
 def test_every_data_set_is_an_environment():
-    assert registry.MATHEMATICS == list(DATA_SETS)
+    assert list(DATA_SETS) == registry.MATHEMATICS
 
 
 def test_a_data_set_without_training_problems_says_how_to_give_some():

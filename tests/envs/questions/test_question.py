@@ -50,9 +50,7 @@ def test_a_demonstration_has_no_more_paragraphs_than_allowed_and_is_right(half, 
     assert len(shown) == steps and [env.step(each) for each in shown][-1][1] == 1.0
 
 
-@pytest.mark.parametrize(
-    "options", [{"step": "line"}, {"attempts": 0}, {"paragraphs": True}]
-)
+@pytest.mark.parametrize("options", [{"step": "line"}, {"attempts": 0}, {"paragraphs": True}])
 def test_a_pace_out_of_range_is_refused_by_name(options):
     with pytest.raises(UserError, match=f"option {next(iter(options))} is .* it must be"):
         Pace(**options)

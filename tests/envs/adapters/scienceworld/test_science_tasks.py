@@ -30,39 +30,28 @@ def test_a_pattern_that_matches_nothing_is_refused(tasks, message):
 
 
 def test_the_splits_are_upstreams_and_share_no_variation():
-    tasks = listed(["find-plant"], "test").listed
+    tasks = listed(["find-plant"]).listed
     numbers = {split: [task.seed for task in tasks[split]] for split in tasks}
     assert numbers == {
         "train": list(range(150)),
         "warmup": list(range(150, 225)),
         "eval": list(range(225, 300)),
     }
-    ids = [task.task_id for split in listed(SMALL, "test").listed.values() for task in split]
+    ids = [task.task_id for split in listed(SMALL).listed.values() for task in split]
     assert len(ids) == len(set(ids)) == 3 * 125 + 4 * 300
 
 
-def test_dev_variations_are_either_for_evaluation_or_for_warm_starts():
-    tasks = listed(["boil"], "dev")
-    assert [task.seed for task in tasks.tasks("eval", 99)] != []
-    assert sorted(task.seed for task in tasks.tasks("eval", 99)) == list(range(14, 21))
-    assert tasks.tasks("warmup", 99) == []
-    with pytest.raises(UserError, match="no variations for warmup"):
-        task_of_seed(tasks, 0)
-    with pytest.raises(UserError, match="must be dev or test"):
-        listed(None, "train")
-
-
 def test_other_tasks_can_be_held_out_for_evaluation():
-    tasks = listed(["boil"], "test", ["melt", "freeze"]).listed
+    tasks = listed(["boil"], ["melt", "freeze"]).listed
     assert {task.options["task"] for task in tasks["train"]} == {"boil"}
     assert {task.options["task"] for task in tasks["eval"]} == {"freeze", "melt"}
     assert [len(tasks[split]) for split in ("train", "warmup", "eval")] == [14, 7, 18]
     with pytest.raises(UserError, match="'bail' is unknown"):
-        listed(["boil"], "test", ["bail"])
+        listed(["boil"], ["bail"])
 
 
 def test_a_seed_alone_names_a_task_of_the_split_that_owns_it():
-    tasks = listed(SMALL, "test")
+    tasks = listed(SMALL)
     for number, split in enumerate(("warmup", "train", "eval")):
         count = len(tasks.listed[split])
         found = [task_of_seed(tasks, number * SPLIT_SIZE + n) for n in range(count)]
