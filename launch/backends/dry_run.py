@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from launch.backends.process_commands import ProcessCommands
 from launch.topology.memory_fit import MOST
 from launch.topology.placement import ActorPlace, Plan
+from r3l.process.command_line import columns
 
 HEADINGS = ("process", "machine", "GPUs", "memory", "threads", "address")
 ANY = "*"  # a port that is chosen at the start
@@ -40,11 +41,7 @@ def table(plan: Plan) -> list[str]:
     for index, place in enumerate(topology.actors):
         rows.append((f"actor-{index}", place.machine, _names(place.gpus), _share(plan, place),
                      str(place.threads or ""), ""))  # fmt: skip
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    return columns(rows)
 
 
 def _share(plan: Plan, place: ActorPlace) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from envs.evaluation.conversation import Conversation
 from envs.evaluation.metrics import INTERVAL, Comparison, Estimate, Metrics, Report
+from r3l.process.command_line import columns
 
 INDENT = "    "
 
@@ -17,7 +18,7 @@ def table(report: Report) -> str:
     for family, metrics in {"all": report.all, **report.families}.items():
         rows.append(
             [
-                printable(family),
+                family,
                 str(metrics.tasks),
                 str(sum(metrics.failed.values())),
                 str(sum(metrics.faults.values())),
@@ -25,7 +26,7 @@ def table(report: Report) -> str:
                 *_lengths(metrics),
             ]
         )
-    return "\n".join([*_columns(rows), f"[low, high]: {INTERVAL}"])
+    return "\n".join([*columns(rows), f"[low, high]: {INTERVAL}"])
 
 
 def comparison_table(compared: Mapping[str, Comparison]) -> str:
@@ -34,7 +35,7 @@ def comparison_table(compared: Mapping[str, Comparison]) -> str:
     for name, paired in compared.items():
         counts = [str(count) for count in (paired.better, paired.worse, paired.same)]
         rows.append([name, *counts, _estimate(paired.difference)])
-    return "\n".join(_columns(rows))
+    return "\n".join(columns(rows))
 
 
 def conversations(attempts: Sequence[Conversation], count: int) -> str:
@@ -43,20 +44,13 @@ def conversations(attempts: Sequence[Conversation], count: int) -> str:
     return "\n\n".join(map(_conversation, ordered[:count]))
 
 
-def printable(text: str) -> str:
-    """Escapes all control characters except line breaks, so that no text controls a terminal."""
-    return "".join(
-        c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in text
-    )
-
-
 def _conversation(attempt: Conversation) -> str:
     facts = [f"reward {attempt.reward:.4g}", attempt.finish]
     facts += [attempt.cause and f"failed: {attempt.cause}"]
     facts += [f"{len(attempt.turns)} steps", f"{attempt.tokens} of {attempt.length} tokens sampled"]
     facts += [f"fault {name}" for name in attempt.faults]
     named = f"{attempt.task_id} attempt {attempt.attempt}"
-    lines = [printable(f"━━ {named}: {', '.join(filter(None, facts))}".replace("\n", " "))]
+    lines = [f"━━ {named}: {', '.join(filter(None, facts))}".replace("\n", " ")]
     lines += _titled("system", attempt.system)
     for step, turn in enumerate(attempt.turns):
         cut = ", cut off" if turn.cut else ""
@@ -71,7 +65,7 @@ def _titled(name: str, text: str) -> list[str]:
     """Indents a text under its heading, so that no line of the text looks like a heading."""
     if not text:
         return []
-    return [f"── {name}", *(f"{INDENT}{line}" for line in printable(text).split("\n"))]
+    return [f"── {name}", *(f"{INDENT}{line}" for line in text.split("\n"))]
 
 
 def _lengths(metrics: Metrics) -> list[str]:
@@ -90,11 +84,3 @@ def _estimate(estimate: Estimate) -> str:
     if estimate.mean is None:
         return "–"
     return f"{estimate.mean:.4g} [{estimate.low:.4g}, {estimate.high:.4g}]"
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]

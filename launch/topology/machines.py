@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,26 +116,18 @@ def _names(count: int) -> list[str]:
 
 
 def gpu_gib() -> float | None:
-    """The memory of this machine's smallest visible GPU, in GiB; None if nvidia-smi cannot tell."""
-    command = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
+    """The memory of this machine's smallest GPU, in GiB; None if nvidia-smi cannot tell."""
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
         listing = subprocess.run(
             command, capture_output=True, text=True, timeout=ASKED_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return smallest_gib(listing.stdout, visible_gpus())
+    return smallest_gib(listing.stdout)
 
 
-def smallest_gib(listing: str, gpus: Sequence[str]) -> float | None:
-    """The memory of the smallest of `gpus`, in GiB; None if they are not listed.
-
-    `gpus`: indices, UUIDs or UUID prefixes. `listing`: nvidia-smi's lines `index, uuid, MiB`.
-    """
-    sizes = []
-    for line in listing.splitlines():
-        index, uuid, mib = ([part.strip() for part in line.split(",")] + ["", "", ""])[:3]
-        named = any(gpu == index or (uuid and uuid.startswith(gpu)) for gpu in gpus)
-        if named and mib.isdecimal():
-            sizes.append(int(mib) / MIB_IN_GIB)
-    return min(sizes, default=None)
+def smallest_gib(listing: str) -> float | None:
+    """The least of nvidia-smi's lines of MiB, in GiB; None if there is none."""
+    sizes = [int(line) for line in listing.splitlines() if line.isdecimal()]
+    return min(sizes) / MIB_IN_GIB if sizes else None

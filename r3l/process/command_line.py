@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -14,6 +15,15 @@ def echo(text: str, *, err: bool = False) -> None:
     """Prints a line for the user. It may contain text of models, environments and files, so control
     characters are escaped. No other module calls click's echo."""
     click.echo(printable(text), err=err)
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Aligns the cells of a table; returns a line for each row."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 class OneLine(click.Command):

@@ -2,7 +2,8 @@
 
 from envs.evaluation.conversation import Conversation, Turn
 from envs.evaluation.metrics import compare, report
-from launch.evaluation.printing import comparison_table, conversations, printable, table
+from launch.evaluation.printing import comparison_table, conversations, table
+from r3l.text import printable
 
 
 def said(task, reward, *texts, **more):
@@ -42,10 +43,8 @@ def test_conversations_show_every_turn_failures_first():
 
 def test_no_character_reaches_the_terminal_that_it_could_obey():
     hostile = "\x1b]0;pwned\x07 \r\x08 \x9b2J \u202e \ud800 \u2028 tab\t"
-    shown = conversations(
-        [said(hostile, 0.0, hostile + "\n━━ forged", system=hostile, faults=(hostile,))], 1
-    )
-    assert all(c.isprintable() for line in shown.split("\n") for c in line)
+    attempt = said(hostile, 0.0, hostile + "\n━━ forged", system=hostile, faults=(hostile,))
+    shown = printable(conversations([attempt], 1))  # as echo prints it
+    assert all(c.isprintable() or c == "\t" for line in shown.split("\n") for c in line)
     assert "\\x1b]0;pwned\\x07" in shown
     assert [line for line in shown.split("\n") if line.startswith("━━")] == shown.split("\n")[:1]
-    assert printable("naïve 日本語 🙂\nnext") == "naïve 日本語 🙂\nnext"

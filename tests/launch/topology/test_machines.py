@@ -42,11 +42,9 @@ def test_machines_can_be_described() -> None:
             described(text)
 
 
-def test_the_smallest_visible_gpu_decides() -> None:
-    listing = "0, GPU-aa11, 81920\n1, GPU-bb22, 40960\n2, GPU-cc33, [N/A]\n"
-    assert smallest_gib(listing, ["0", "1"]) == 40.0
-    assert smallest_gib(listing, ["GPU-aa"]) == 80.0
-    assert smallest_gib(listing, ["2"]) is None and smallest_gib("", ["0"]) is None
+def test_the_smallest_gpu_decides() -> None:
+    assert smallest_gib("81920\n40960\n[N/A]\n") == 40.0
+    assert smallest_gib("[N/A]\n") is None and smallest_gib("") is None
 
 
 def test_the_cores_are_those_that_the_control_group_grants(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from r3l.process.command_line import OneLine, OneLineGroup, echo
+from r3l.process.command_line import OneLine, OneLineGroup, columns, echo
 
 
 @click.group("tool", cls=OneLineGroup)
@@ -82,3 +82,9 @@ def test_no_other_module_writes_to_the_terminal() -> None:
     files = [file for room in rooms for file in room.rglob("*.py")]
     writing = [file.name for file in files if "click.echo(" in file.read_text(encoding="utf-8")]
     assert writing == ["command_line.py"]
+
+
+def test_the_cells_of_a_table_are_aligned() -> None:
+    assert columns([["", "tasks"], ["all", "2"], ["a family", "10"]]) == [
+        "          tasks", "all       2", "a family  10",
+    ]  # fmt: skip
