@@ -15,8 +15,8 @@ The learner first finishes its micro-batch and its checkpoint. The launcher ends
 `python -m r3l.process.run_keeper RUN HANG_S`.
 
 The children of these processes end with them: the engine of an actor (r3l.process.end_with_parent),
-the workers of environments with their helpers (envs.isolation.reaper), and an actor on another
-machine, which its ssh hangs up. Rank 0 ends the other ranks.
+and the workers of environments with their helpers (envs.isolation.reaper). Rank 0 ends the other
+ranks.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ LOOKS_S = 0.05
 @dataclass
 class Kept:
     """A command that leads a process group. `pid`: None if another launcher started it. `worker`:
-    arguments that identify the processes of a command that is itself a launcher, on this machine
-    (ssh may run in between): they are asked to end, because it would kill them. `at_once`: kill it
-    as soon as r3l-launch is gone."""
+    arguments that identify the processes of a command that is itself a launcher, on this machine:
+    they are asked to end, because it would kill them. `at_once`: kill it as soon as r3l-launch is
+    gone."""
 
     name: str
     pid: int | None
@@ -77,7 +77,7 @@ class Kept:
         if self.pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-        for process in self.workers():  # those that ssh started are in another group
+        for process in self.workers():  # those of a Ray runner are in other groups
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
 
