@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from r3l.settings.section import LONGEST_S, Section
 
 Compute = Literal["auto", "bfloat16"]
+ADAPTERS_LR = 1e-5
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -35,7 +36,9 @@ class LearnerConfig(Section):
 
     steps: int = Field(60, ge=0, description="optimizer steps")
     groups_per_step: int = Field(16, ge=1, le=4096, description="B, groups in one optimizer step")
-    lr: float = Field(1e-6, gt=0, description="learning rate")
+    lr: float = Field(
+        1e-6, gt=0, description=f"learning rate; unset: {ADAPTERS_LR:g} with adapters"
+    )
     warmup_steps: int = Field(0, ge=0, description="linear learning-rate warm-up, steps")
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay")
     betas: tuple[Decay, Decay] = Field((0.9, 0.95), description="AdamW moment decays")
@@ -129,6 +132,12 @@ class LearnerConfig(Section):
     deepspeed: dict[str, Any] = Field(
         default_factory=dict, description="further DeepSpeed configuration, merged in"
     )
+
+    @model_validator(mode="after")
+    def _adapters_have_a_rate_of_their_own(self) -> Self:
+        if self.lora.rank and "lr" not in self.model_fields_set:
+            object.__setattr__(self, "lr", ADAPTERS_LR)  # settings are frozen for all others
+        return self
 
     @model_validator(mode="after")
     def _packing_brings_its_attention(self) -> Self:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from r3l.config import load
 from r3l.settings.learner import LearnerConfig, LoraConfig
 
 
@@ -19,6 +20,13 @@ def test_the_first_checkpoints_are_made_early(every: int, saved: list[int]) -> N
 def test_weights_are_published_at_every_sync_and_after_the_last_step() -> None:
     learner = LearnerConfig(sync_every=4, steps=10)
     assert [version for version in range(11) if learner.publishes(version)] == [0, 4, 8, 10]
+
+
+def test_adapters_learn_ten_times_as_fast_unless_a_rate_is_given() -> None:
+    adapters = LoraConfig(rank=4)
+    assert (LearnerConfig().lr, LearnerConfig(lora=adapters).lr) == (1e-6, 1e-5)
+    assert LearnerConfig(lora=adapters, lr=1e-6).lr == 1e-6
+    assert load(None, ["learner.lora={rank: 4}"]).learner.lr == 1e-5
 
 
 def test_targets_without_a_rank_are_refused_since_all_weights_would_be_trained() -> None:
