@@ -92,6 +92,8 @@ def warmup_command(
     if user_path(str(out)).exists() and not (out / UNFINISHED).is_file():
         raise UserError(f"--out {out}: already exists; name a new folder")
     recipe = Recipe(envs, model, _options(envs, options), **settings).resolved()
+    if warning := recipe.warning():
+        echo(f"warmup: {warning}", err=True)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -73,11 +73,22 @@ class Recipe:
             origin = origin.get("from", NOTHING)
         return bool(origin != NOTHING)
 
+    @property
+    def usual_lr(self) -> float:
+        """The learning rate unless another is given."""
+        return (LORA_LR if self.lora else PRETRAINED_LR) if self.pretrained else TINY_LR
+
     def resolved(self) -> Recipe:
         """Return the recipe with a number of steps and a learning rate."""
         steps = PRETRAINED_STEPS if self.pretrained else TINY_STEPS
-        lr = (LORA_LR if self.lora else PRETRAINED_LR) if self.pretrained else TINY_LR
-        return replace(self, steps=self.steps or steps, lr=self.lr or lr)
+        return replace(self, steps=self.steps or steps, lr=self.lr or self.usual_lr)
+
+    def warning(self) -> str:
+        """Return what is dangerous about a resolved recipe, or ""."""
+        times = (self.lr or 0) / self.usual_lr
+        if not self.pretrained or times < 10:
+            return ""
+        return f"--lr {self.lr:g}: {times:.0f} times the usual rate; the model may forget all"
 
     @property
     def skill(self) -> Skill:

@@ -69,8 +69,11 @@ def test_a_model_made_by_others_gets_a_lower_rate_than_the_tiny_policy(tmp_path:
     assert other.pretrained and other.resolved().lr == PRETRAINED_LR
     assert replace(other, lora=8).resolved().lr == 10 * PRETRAINED_LR
     assert replace(other, lr=1e-4, steps=9).resolved() == replace(other, lr=1e-4, steps=9)
+    assert other.resolved().warning() == "" == replace(other, lora=8).resolved().warning()
+    assert replace(other, lr=3e-3).warning().startswith("--lr 0.003: 150 times the usual rate")
     for own in (Recipe(("keys",)), Recipe(("keys",), "builtin")):
         assert not own.pretrained and own.resolved().lr == TINY_LR
+        assert not own.resolved().warning()
 
 
 def test_a_model_made_by_others_keeps_its_low_rate_in_a_second_warm_start(tmp_path: Path) -> None:
