@@ -86,7 +86,8 @@ class ServedPolicy:
             )
         except httpx.HTTPError as error:
             raise EngineDead(
-                f"the engine at {self.client.base_url} does not reply: {error!r}"
+                f"the engine at {self.client.base_url} does not reply: {error!r}; on CPUs a server "
+                "needs --no-enable-chunked-prefill"
             ) from error
         if reply.status_code != 200:
             kind = RequestRefused if reply.status_code == 400 else EngineFailed
