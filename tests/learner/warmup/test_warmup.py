@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from tokenizers import Tokenizer, models
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from learner.step.batch import collate
 from learner.step.trainer import Trainer
@@ -52,6 +53,16 @@ def test_training_lowers_the_loss_on_replies(lessons, trainer):
     batches = [lessons[i : i + 8] for i in range(0, len(lessons), 8)]
     losses = warmup.fit(trainer, itertools.cycle(batches[:2]), steps=20, reading=0.0)
     assert len(losses) == 20 and losses[-1] < losses[0] - 1.0
+
+
+@pytest.mark.parametrize("core", [["<end>", "a", "b"], ["a", "b"]])
+def test_only_ordinary_tokens_are_copied_wherever_the_special_ones_are(core):
+    vocabulary = Tokenizer(models.WordLevel({w: i for i, w in enumerate(core)}, unk_token="a"))
+    vocabulary.add_special_tokens(["<end>"])
+    made = PreTrainedTokenizerFast(tokenizer_object=vocabulary, eos_token="<end>")
+    assert made.convert_ids_to_tokens(warmup._words(made)) == ["a", "b"]
+    made.add_tokens(["word"])
+    assert made.convert_ids_to_tokens(warmup._words(made)) == ["word"]
 
 
 def test_batches_stay_within_their_budget_and_hold_every_lesson(lessons):
