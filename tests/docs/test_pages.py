@@ -27,7 +27,7 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "tests" / "README.md",
-    ROOT / "tests" / "README.md",
+    ROOT / "tests" / "reports.md",
     ROOT / "tests" / "buffer" / "README.md",
 ]
 ROOMS = "r3l|buffer|envs|actors|learner|launch|benchmarks|tests|docs"
