@@ -116,3 +116,17 @@ def test_a_report_is_read_in_a_browser_without_a_server(browser, ended):
     browser.value("location.hash = '#group/g0000000001'")
     browser.wait("document.querySelector('main').innerText.includes('not part of this report')")
     assert browser.said == []
+
+
+def test_a_curve_of_few_values_has_points_and_its_labels_are_not_cut(browser, ended):
+    written(ended, "--out", str(ended / "curve.html"))
+    browser.open(f"file://{ended}/curve.html")
+    browser.value(
+        "document.querySelector('main').replaceChildren("
+        "curve('tokens', [{name: 'all', points: [[0, 0], [5, 1234567], [10, -7]]}]))"
+    )
+    assert browser.value("document.querySelectorAll('figure circle').length") == 3
+    lefts = "[...document.querySelectorAll('figure text')].map(one => one.getBBox().x)"
+    assert browser.value(f"Math.min(...{lefts})") >= 0
+    labels = browser.value("document.querySelector('figure').textContent")
+    assert "1,234,567" in labels and "step 10" in labels
