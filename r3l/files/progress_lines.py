@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from sys import intern
 from typing import Any
 
 import msgspec
@@ -82,7 +83,8 @@ def from_json(values: Mapping[str, Any]) -> ProgressLine:
     kind = KINDS[values["kind"]]
     own = {each.name for each in fields(kind)} - {"metrics"}
     read = {name: values[name] for name in own}
-    read["metrics"] = {n: v for n, v in values.items() if n not in own and n != "kind"}
+    names = (name for name in values if name not in own and name != "kind")
+    read["metrics"] = {intern(name): values[name] for name in names}  # one text for all lines
     line: ProgressLine = msgspec.convert(read, kind)  # its ValidationError is a ValueError
     return line
 
