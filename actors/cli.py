@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 
+from actors.engine_process import leave_threads_to_engine
 from envs.builtin.policy import model_path
 from r3l import config as configuration
 from r3l.actor_metrics import ActorMetrics
@@ -178,4 +179,5 @@ def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
 
 if __name__ == "__main__":
     delay_collections()
+    leave_threads_to_engine()
     main()

@@ -3,7 +3,8 @@
 A new process would import everything again, which takes as long as the rest of the start. vLLM
 forks by default, but not on CPU. Two kinds of processes cannot be forked:
 
-- one that computes with several OpenMP threads: the fork would wait for threads that it lacks
+- one that computes with several OpenMP threads: the fork would wait for threads that it lacks. An
+  actor leaves its threads to the engine until that is forked.
 - one that has joined a process group, such as a learner's: the engine's workers would take it for
   theirs
 
@@ -27,6 +28,20 @@ _parent = 0
 engine."""
 _left: set[int] = set()
 """File descriptors for the next fork to give up."""
+_threads = 0
+"""OpenMP threads of the next fork; 0: as many as this process has."""
+
+
+def leave_threads_to_engine() -> None:
+    """Make this process, which must not have computed anything yet, use one OpenMP thread until its
+    first engine is forked, which gets all of them."""
+    import torch
+
+    global _threads
+    if torch.cuda.is_available():
+        return
+    _threads = torch.get_num_threads()
+    torch.set_num_threads(1)
 
 
 @contextmanager
@@ -35,7 +50,7 @@ def forked() -> Iterator[None]:
     main thread: the kernel ends a child when the thread that started it ends."""
     import torch
 
-    global _parent
+    global _parent, _threads
     if torch.get_num_threads() > 1 or torch.distributed.is_initialized():
         yield
         return
@@ -49,6 +64,8 @@ def forked() -> Iterator[None]:
     finally:
         _parent = 0
         _left.clear()
+        torch.set_num_threads(_threads or torch.get_num_threads())
+        _threads = 0
         os.environ.pop(METHOD)
         if method is not None:
             os.environ[METHOD] = method
@@ -60,8 +77,11 @@ def _begin() -> None:
     global _parent
     if not _parent:
         return
+    import torch
+
     end_with(_parent)
     name_starter()
+    torch.set_num_threads(_threads or torch.get_num_threads())
     _parent = os.getpid()  # what an engine forks ends with it
     signal.set_wakeup_fd(-1)
     nothing = os.open(os.devnull, os.O_RDWR)

@@ -75,6 +75,29 @@ def test_a_process_that_computes_with_several_threads_is_not_forked(
         assert os.environ[engine_process.METHOD] == "spawn"
 
 
+THREADS = """
+import os, torch
+from actors.engine_process import forked, leave_threads_to_engine
+
+def computed():
+    torch.ones(500, 500) @ torch.ones(500, 500)
+    return torch.get_num_threads()
+
+torch.set_num_threads(3)
+leave_threads_to_engine()
+assert computed() == 1
+with forked():
+    if (child := os.fork()) == 0:
+        os._exit(computed())
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), computed())
+"""
+
+
+def test_a_forked_engine_gets_the_threads_that_its_actor_did_not_use() -> None:
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, timeout=120)
+    assert done.stdout.split() == [b"3", b"3"], done.stderr
+
+
 def test_a_process_in_a_process_group_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setenv(engine_process.METHOD, "spawn")
