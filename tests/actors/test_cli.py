@@ -1,7 +1,6 @@
 """`r3l-actor`: refusals (one line, exit code 2, no engine started), names, and dead engines."""
 
 import asyncio
-import gc
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,7 +59,6 @@ class Reports:
         self.results = 0
 
     async def run(self) -> None:
-        assert gc.get_freeze_count() > 10_000, "a full collection would stop every request"
         await self.client.renew([], self.name, {"generated_tokens": 5.0})
 
 
@@ -82,7 +80,6 @@ def test_two_actors_of_one_name_are_told_apart_by_the_buffer(
         with BufferClient(served.endpoint) as client:
             told = client.stats().actors
     finally:
-        gc.unfreeze()
         served.kill()
     assert len(told) == 2 and all(name.startswith("twin.") for name in told)
     assert [metrics["generated_tokens"] for metrics in told.values()] == [5.0, 5.0]

@@ -4,6 +4,7 @@ One engine serves all tests of this file, so their order matters to the last one
 """
 
 import asyncio
+import gc
 import multiprocessing
 import os
 import shutil
@@ -44,6 +45,7 @@ def served() -> Iterator[Served]:
     served = Served(builtin_policy(), max_num_seqs=16)
     yield served
     served.close()
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -71,6 +73,10 @@ def test_the_cache_has_the_configured_size(served: Served) -> None:
     worker = psutil.Process().children(recursive=True)
     largest = max(process.memory_info().rss - process.memory_info().shared for process in worker)
     assert largest < 900 << 20  # without the argument vLLM takes a GiB, or half the machine
+
+
+def test_no_garbage_collection_visits_what_was_imported(served: Served) -> None:
+    assert gc.get_freeze_count() > 10_000, "a full collection would stop every request"
 
 
 def test_an_updated_engine_computes_what_a_fresh_engine_does(
