@@ -31,7 +31,7 @@ main = LaunchCommands("r3l-launch")
 
 @main.command(DEFAULT, epilog=f"Commands, each with a --help of its own: {NAMES}.")
 @click.option(
-    "--actors", type=click.IntRange(min=1), default=2, show_default=True, help="actor processes"
+    "--actors", type=click.IntRange(min=1), default=1, show_default=True, help="actor processes"
 )
 @click.option(
     "--learner",
@@ -172,7 +172,8 @@ def train_command(
         sys.exit(130)
     if not quiet:
         what = f"{config.env.title}, {config.algorithm.name}; tensorboard --logdir {plan.run}"
-        echo(f"run {plan.run}: {plan.actors} actors, learner {options.learner}, {what}/tensorboard")
+        shape = f"--actors {plan.actors} --learner {options.learner}"
+        echo(f"run {plan.run}: {shape}, {what}/tensorboard")
     for line in plan.changed:
         echo(f"changed since: {line}")
     with lock, live_view(plan.run, plan.config.learner.steps, quiet=quiet) as view:
@@ -188,7 +189,7 @@ def train(
     tasks: Tasks = (),
     reward: Agent | None = None,
     run: str | None = None,
-    actors: int = 2,
+    actors: int = 1,
     learner: str = "1cpu",
     resume: bool = False,
 ) -> Path:

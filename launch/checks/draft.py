@@ -36,7 +36,7 @@ class PlanOptions:
     """
 
     run: Path
-    actors: int = 2
+    actors: int = 1
     learner: str = "1cpu"
     buffer_bind: str = LOOPBACK
     weights_bind: str = LOOPBACK

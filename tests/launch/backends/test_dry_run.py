@@ -25,7 +25,7 @@ def dry_run(*arguments: str) -> str:
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("laptop", ["--hardware", "16cpu"]),
+        ("laptop", ["--hardware", "16cpu", "--actors", "2"]),
         ("1gpu", ["--hardware", "1x141GB", "--actors", "1", "--learner", "1gpu", *LARGE,
                   "learner.lora.rank=32"]),
         ("8gpu", ["--hardware", "8x141GB", "--actors", "16", "--learner", "8gpu", *LARGE,

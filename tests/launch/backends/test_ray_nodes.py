@@ -83,8 +83,8 @@ def test_an_address_where_nobody_listens_is_refused_at_once(
     ("options", "why"),
     [
         (["--hardware", "2x8cpu"], "--hardware 2x8cpu: is only for planning; add --dry-run"),
-        (["--dry-run", "--hardware", "2x8cpu", "--buffer", "tcp://127.0.0.1:5555"],
-         "actors on host-1 cannot reach it"),
+        (["--dry-run", "--hardware", "2x8cpu", "--actors", "2",
+          "--buffer", "tcp://127.0.0.1:5555"], "actors on host-1 cannot reach it"),
         (["--dry-run", "--hardware", "8cpu", "--buffer", "tcp://127.0.0.1:5555"],
          "actors on other nodes cannot reach it"),
     ],
