@@ -56,8 +56,8 @@ class _Chain:
                 continue
             start, tokens = len(chain.ids), node.sample.token_ids
             chain.ids += tokens
-            chain.logprobs += [0.0] * len(tokens) if node.constrained else node.sample.logprobs
-            if not node.constrained:
+            chain.logprobs += [0.0] * len(tokens) if node.untrained else node.sample.logprobs
+            if not node.untrained:
                 chain.steps.append(node)
                 chain.spans.append((start, len(chain.ids)))
         return chain
@@ -76,11 +76,11 @@ class _Chain:
 
 def conversations(tree: CallTree, train: Train, pivot: Node | None = None) -> list[_Chain]:
     """Returns the trained conversations of an attempt: the main one, then the others, newest first.
-    With `train` main, only those with the first call's system prompt and tools. The main one has
-    the call `pivot`, if there is one."""
+    With `train` main, only those with the system prompt and tools of the first call that is
+    trained. The main one has the call `pivot`, if there is one."""
     chains = [leaf.chain() for leaf in tree.leaves()]
-    chains = [chain for chain in chains if any(not node.constrained for node in chain)]
-    first = tree.nodes[0].kind if tree.nodes else None
+    chains = [chain for chain in chains if any(not node.untrained for node in chain)]
+    first = next((node.kind for node in tree.nodes if not node.untrained), None)
 
     def order(chain: list[Node]) -> tuple[bool, bool, int]:
         return pivot in chain, chain[-1].kind == first, tree.nodes.index(chain[-1])

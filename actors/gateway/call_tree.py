@@ -31,10 +31,10 @@ Kind = tuple[str, tuple[str, ...]]
 class Node:
     """One call. `messages`: new since the parent; `given`: the ids that they added, from the end
     of the parent's reply to the invitation. `tools`: of the request, as canonical text.
-    `constrained`: a grammar shaped the reply, so it is read but not trained. `seen`: whether the
-    agent received the reply. `taped`: whether the reply is that of an earlier attempt. `guided`:
-    what the policy reads instead of `given`, if it is shown guidance here. `finish`: how a taped
-    reply ended."""
+    `untrained`: a grammar shaped the reply, or the agent asked for it so; it is read but not
+    trained. `seen`: whether the agent received the reply. `taped`: whether the reply is that of an
+    earlier attempt. `guided`: what the policy reads instead of `given`, if it is shown guidance
+    here. `finish`: how a taped reply ended."""
 
     parent: Node | None
     messages: Block
@@ -42,7 +42,7 @@ class Node:
     given: tuple[int, ...]
     sample: Sample | None = None
     reply: Reply | None = None
-    constrained: bool = False
+    untrained: bool = False
     seen: bool = False
     seconds: float = 0.0
     taped: bool = False

@@ -13,6 +13,8 @@ from r3l.rollout.agent_chat import AgentMessage, Tool, tool_call
 
 MODEL = "policy"
 """The name of the policy in /v1/models; a request may name any."""
+UNTRAINED = "policy-untrained"
+"""The policy, in a call that is not trained, such as one of a simulated user or a judge."""
 ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "tool"}
 NOT_OFFERED = ("logit_bias", "functions", "function_call", "audio", "logprobs")
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
@@ -35,7 +37,8 @@ def bad(message: str) -> Refused:
 @dataclass(frozen=True)
 class AgentRequest:
     """A request, the same for all dialects. `choice`: auto, none, required, or a tool in OpenAI's
-    format. `asked`: the agent's sampling parameters, which r3l does not use."""
+    format. `asked`: the agent's sampling parameters, which r3l does not use; `trained`: whether its
+    reply may be trained."""
 
     messages: tuple[AgentMessage, ...]
     tools: tuple[Tool, ...] = ()
@@ -44,6 +47,7 @@ class AgentRequest:
     stop: tuple[str, ...] = ()
     json_schema: dict[str, Any] | None = None
     asked: dict[str, str] = field(default_factory=dict)
+    trained: bool = True
 
 
 def read(body: Mapping[str, Any]) -> AgentRequest:
@@ -67,6 +71,7 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         stop=(stop,) if isinstance(stop, str) else tuple(filter(None, map(str, stop))),
         json_schema=schema_of(body.get("response_format")),
         asked={n: repr(body[n])[:40] for n in SAMPLING if body.get(n) is not None},
+        trained=body.get("model") != UNTRAINED,
     )
 
 

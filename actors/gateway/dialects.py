@@ -60,6 +60,7 @@ def _read_responses(body: Body) -> Body:
     if shape.get("type") == "json_schema":
         shape = {"type": "json_schema", "json_schema": shape}
     return {
+        "model": body.get("model"),
         "messages": _plain(messages),
         "tools": construct_tool_dicts(request.tools, "auto"),
         "tool_choice": choice,

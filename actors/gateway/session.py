@@ -172,7 +172,7 @@ class Session:
             self.reader.check(request.tools, request.choice)
             params, constrained = self._sampling(request)
             node = self.tree.add(request.messages, request.tools)
-            node.constrained = constrained
+            node.untrained = constrained or not request.trained
             canonical = digest_of(request, self.ignore)
             recorded = self.tape and self.tape.take(canonical, request, node)
             if recorded is None and self.guidance and self._guides(node):
@@ -275,5 +275,5 @@ class Session:
             seconds=node.seconds,
             tokens=len(node.sample.token_ids) if node.sample else 0,
             read=len(node.context()),
-            trained=not node.constrained and node.seen,
+            trained=not node.untrained and node.seen,
         )

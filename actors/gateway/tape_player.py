@@ -112,7 +112,7 @@ class Continuation(TapePlayer):
             recorded, call = self.recorded[number], self.calls[number]
             parent = self._nodes.get(call.parent)
             follows = node.parent is parent and (parent is None) == (call.parent < 0)
-            kept = follows if recorded.sample is not None else node.constrained
+            kept = follows if recorded.sample is not None else node.untrained
             if kept and call.reply:
                 self._by_digest[digest].remove(number)
                 self._nodes[number] = node

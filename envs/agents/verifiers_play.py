@@ -13,6 +13,8 @@ import itertools
 import json
 import os
 import sys
+from dataclasses import replace
+from functools import partial
 from typing import Any, TextIO
 
 try:
@@ -22,6 +24,10 @@ except ImportError as error:
         f"{sys.executable} cannot import verifiers ({error}); pip install verifiers uv there, or "
         "name another interpreter with the option python"
     )
+
+
+MODEL, UNTRAINED = "policy", "policy-untrained"
+"""What the gateway calls the policy, and the policy in a call that is not trained."""
 
 
 def environment(config: dict[str, Any]) -> Any:
@@ -36,7 +42,18 @@ def environment(config: dict[str, Any]) -> Any:
             if field.default.harness is None:
                 seat["harness"] = {"id": "null" if own == "bash" else own}
             config[name] = seat | config.get(name, {})
-    return vf.load_environment(vf.resolve_env_config(config))
+    env = vf.load_environment(vf.resolve_env_config(config))
+    env.setup = partial(_set_up, env.setup, [name for name, _ in seats])
+    return env
+
+
+async def _set_up(own: Any, seats: list[str], agents: Any) -> None:
+    """Has untrained seats, such as a judge, ask for replies that are not trained."""
+    await own(agents)
+    for name in seats:
+        seat = getattr(agents, name, None)
+        if seat is not None and not seat.trainable and seat.ctx.model == MODEL:
+            seat.ctx = replace(seat.ctx, model=UNTRAINED)
 
 
 async def play(task: dict[str, Any]) -> dict[str, Any]:
@@ -49,7 +66,7 @@ async def play(task: dict[str, Any]) -> dict[str, Any]:
         base_url=os.environ["OPENAI_BASE_URL"], api_key_var="OPENAI_API_KEY"
     )
     async with env.serving():
-        episode = await env.run_episode(mine, vf.ModelContext(model="policy", client=client))
+        episode = await env.run_episode(mine, vf.ModelContext(model=MODEL, client=client))
     errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
     if errors and not episode.ok:
         sys.exit(f"{errors[0].type}: {' '.join(errors[0].message.split())}")

@@ -64,14 +64,24 @@ def test_a_reply_that_was_not_received_is_not_trained() -> None:
     assert record(agent).actions == ("b 2",)
 
 
+def test_the_main_conversation_is_that_of_the_first_call_that_is_trained() -> None:
+    agent = Agent()
+    agent.call([system("you are a user"), user("begin")], Reply("a")).untrained = True
+    agent.call(OPENING, Reply("b"))
+    agent.call([system("give it a title"), user("b")], Reply("c"))
+    played = record(agent)
+    assert played.actions == ("b 2",) and played.system == "be brief"
+    assert not played.extra.segments
+
+
 def test_a_reply_that_a_grammar_shaped_is_read_and_not_trained() -> None:
     agent = Agent()
     node: Node = agent.call(OPENING, reply := Reply("a"))
-    node.constrained = True
+    node.untrained = True
     agent.call([*OPENING, reply.message(), user("and now?")], Reply("b"))
     played = record(agent)
     assert played.actions == ("b 2",)
-    agent.tree.nodes[1].constrained = True
+    agent.tree.nodes[1].untrained = True
     assert conversations(agent.tree, "all") == []
     with pytest.raises(EnvironmentFailed, match="no call of this attempt can be trained"):
         record(agent)

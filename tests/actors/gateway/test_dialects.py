@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from actors.gateway.chat_completions import Refused
-from actors.gateway.dialects import MESSAGES, RESPONSES, request_of
+from actors.gateway.chat_completions import UNTRAINED, Refused
+from actors.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
 from tests.actors.gateway.test_chat_completions import WHOLE, listed
 
 SHAPE = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -65,6 +65,21 @@ def test_a_response_has_its_reasoning_text_and_calls_and_streams_them() -> None:
 def test_what_responses_cannot_offer_is_refused(body: dict[str, Any], what: str) -> None:
     with pytest.raises(Refused, match=what):
         request_of(RESPONSES, body)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "hi"}]}),
+        (RESPONSES, {"input": "hi"}),
+        (MESSAGES, {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}),
+    ],
+)
+def test_a_model_name_asks_for_a_reply_that_is_not_trained(
+    dialect: Dialect, body: dict[str, Any]
+) -> None:
+    assert not request_of(dialect, body | {"model": UNTRAINED}).trained
+    assert request_of(dialect, body | {"model": "policy"}).trained
 
 
 def test_messages_are_read_and_written_as_anthropic_does() -> None:

@@ -74,6 +74,19 @@ def test_a_call_keeps_what_was_asked_but_not_all_messages() -> None:
     played(test)
 
 
+def test_a_reply_that_shall_not_be_trained_is_sampled_and_marked() -> None:
+    async def test() -> None:
+        session = session_of(ScriptedPolicy(lambda text: "yes"))
+        for trained in (True, False):
+            await session.sampling(
+                replace(ASKED, trained=trained), f"{trained}", "chat", again=False
+            )
+            session.received(f"{trained}")
+        assert [call.trained for call in session.taped()] == [True, False]
+
+    played(test)
+
+
 def test_a_full_context_is_refused_and_noted() -> None:
     async def test() -> None:
         session = session_of(ScriptedPolicy(lambda text: "yes", context_length=5))

@@ -10,6 +10,7 @@ import pytest
 
 from envs import registry
 from r3l.errors import UserError
+from r3l.views.tape import read_tape
 from tests.actors.gateway.test_real_clients import ROOT, played
 
 PYTHON = os.environ.get(
@@ -29,6 +30,17 @@ def test_a_taskset_plays_itself_and_is_trained_on_what_the_engine_read(
     assert len(spans) == len(policy.sampled) == turns
     for start, end in spans:
         assert policy.sampled[tuple(ids[start:end])] == ids[:start]
+
+
+def test_the_calls_of_an_untrained_seat_are_played_and_not_trained() -> None:
+    config = {"id": "user-sim", "user": {"max_turns": 2}, "persona": "USER: {scenario} {done}"}
+    made, policy, _ = played("verifiers:r3l_products", {"python": PYTHON, "config": config})
+    calls = read_tape(made.extra.tape)
+    users = [c for c in calls if c.messages[0]["content"].startswith("USER: Question")]
+    assert len(users) >= 1 and not any(call.trained for call in users)
+    assert made.reward == 1.0 and made.num_steps == sum(call.trained for call in calls) >= 1
+    assert not made.extra.segments and "USER" not in made.system
+    assert len(policy.sampled) == len(calls)
 
 
 def test_its_tasks_are_listed_once() -> None:
