@@ -33,6 +33,8 @@ from r3l.process.memory import delay_collections, freeze_heap
 from r3l.process.pinned_versions import warn_of_other_versions
 from r3l.process.torch_exit import end_process
 from r3l.records import Task
+from r3l.rollout.agent_chat import add_tools
+from r3l.rollout.chat import ChatFormat
 from r3l.settings.learner import LearnerConfig
 from r3l.weights.journal import Journal
 
@@ -154,6 +156,8 @@ def _start(config: RunConfig, run: Path, resume: bool) -> Start:
     model = model_path(config.model)
     check_model_folder(model, f"model {config.model}")
     tokenizer = read_tokenizer(model, f"model {config.model}")
+    if config.env.has_agents and config.actor.agent.tool_parser != "none":
+        add_tools(ChatFormat(tokenizer, earlier_reasoning=config.actor.earlier_reasoning))
     check_targets(config.learner.lora, model)
     if _leading():
         warn_of_other_versions("deepspeed", "torch", "peft")

@@ -18,6 +18,7 @@ from r3l.rollout.agent_chat import (
     AgentChat,
     AgentMessage,
     Tool,
+    add_tools,
     tool_call,
 )
 from r3l.rollout.chat import ChatFormat
@@ -83,10 +84,11 @@ class ReplyReader:
         ids = list(token_ids)
         if ids and ids[-1] == self.chat.chat.end_id:
             ids.pop()
-        text = str(self.tokenizer.decode(ids, skip_special_tokens=self._kind is None)).strip()
+        plain = self._kind is None or not (tools or self.reasoning_parser)
+        text = str(self.tokenizer.decode(ids, skip_special_tokens=plain)).strip()
         for end in stop:
             text = text.removesuffix(end.strip())
-        if self._kind is None:
+        if plain:
             return Reply(text)
         request = _request(tools, choice)
         try:
@@ -106,7 +108,7 @@ class ReplyReader:
 
     def check(self, tools: Sequence[Tool], choice: Any) -> None:
         """Raises UserError for tools, or a choice of them, that the parser cannot work with."""
-        if self._kind is not None:
+        if self._kind is not None and tools:
             _request(tools, choice)
 
     def constraint(self, tools: Sequence[Tool], choice: Any) -> dict[str, Any]:
@@ -189,8 +191,10 @@ class ReplyReader:
 
 
 def reader_of(chat: ChatFormat, settings: AgentConfig) -> ReplyReader:
-    """Makes the reader of a run's agents. Raises UserError if the chat template or a parser does
-    not fit."""
+    """Makes the reader of a run's agents, whose chat template is made to show tools. Raises
+    UserError if the template or a parser does not fit."""
+    if settings.tool_parser != "none":
+        add_tools(chat)
     return ReplyReader(AgentChat(chat), settings.tool_parser, settings.reasoning_parser)
 
 

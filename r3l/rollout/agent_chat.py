@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from r3l.errors import UserError
@@ -59,6 +60,20 @@ _PROBE: tuple[tuple[AgentMessage, Sequence[AgentMessage]], ...] = (
 )
 
 
+def add_tools(chat: ChatFormat) -> None:
+    """Have a tokenizer's chat template show tools as Hermes does, unless it shows them already."""
+    if not _shows_tools(chat):
+        before = Path(__file__).with_name("tools.jinja").read_text().rstrip()
+        chat.tokenizer.chat_template = before + chat.tokenizer.chat_template
+
+
+def _shows_tools(chat: ChatFormat) -> bool:
+    try:
+        return "add_two" in chat.render([_ASKED], PROBE_TOOLS, prompt=True)
+    except UserError:
+        return False
+
+
 class AgentChat:
     """A chat format for calls with tools.
 
@@ -78,10 +93,7 @@ class AgentChat:
     @cached_property
     def takes_tools(self) -> bool:
         """Whether the template shows the tools that it is given."""
-        try:
-            return "add_two" in self.chat.render([_ASKED], PROBE_TOOLS, prompt=True)
-        except UserError:
-            return False
+        return _shows_tools(self.chat)
 
     def open(self, messages: Sequence[AgentMessage], tools: Sequence[Tool]) -> tuple[int, ...]:
         """Encodes a whole conversation with the invitation to reply. Raises UserError if the

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from actors.gateway.parsers import Reply, ReplyReader
+from actors.gateway.parsers import Reply, ReplyReader, reader_of
 from r3l.errors import UserError
 from r3l.rollout.agent_chat import PROBE_TOOLS, AgentChat
 from r3l.rollout.chat import ChatFormat
+from r3l.settings.actor import AgentConfig
 from tests.r3l.fakes import CHATML
 from tests.r3l.rollout.test_agent_chat import QWEN
 from tests.r3l.rollout.test_chat import SPECIALS, tokenizer_for
@@ -33,6 +34,14 @@ def read(reader: ReplyReader, text: str, choice: str = "auto", stop: tuple[str, 
 
 def test_auto_finds_the_parser_that_reads_what_the_template_writes(reader: ReplyReader) -> None:
     assert reader.tool_parser == "hermes" and reader.reasoning_parser == ""
+
+
+@pytest.mark.parametrize(("setting", "parser"), [("auto", "hermes"), ("none", "")])
+def test_a_template_without_tools_is_read_as_hermes_writes(setting: str, parser: str) -> None:
+    chat = ChatFormat(tokenizer_for(CHATML))
+    made = reader_of(chat, AgentConfig(tool_parser=setting))
+    assert made.tool_parser == parser
+    assert len(read(made, CALL).calls) == bool(parser)
 
 
 def test_parallel_calls_and_the_text_before_them_are_read(reader: ReplyReader) -> None:

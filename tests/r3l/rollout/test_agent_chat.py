@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 
 from r3l.errors import UserError
-from r3l.rollout.agent_chat import PROBE_TOOLS, AgentChat, plain_arguments, tool_call
+from r3l.rollout.agent_chat import (
+    PROBE_TOOLS,
+    AgentChat,
+    add_tools,
+    plain_arguments,
+    tool_call,
+)
 from r3l.rollout.chat import ChatFormat
 from tests.r3l.fakes import CHATML, CharTokenizer
 
@@ -102,6 +108,23 @@ def test_a_template_without_tools_says_so_and_still_takes_conversations() -> Non
     asked = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     text = chat.chat.tokenizer.decode(chat.open(asked, []))
     assert text.endswith("<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_a_template_without_tools_is_made_to_show_them_and_is_the_same_without() -> None:
+    plain, chat = ChatFormat(CharTokenizer(CHATML)), ChatFormat(CharTokenizer(CHATML))
+    add_tools(chat)
+    add_tools(chat)  # shows them already
+    assert chat.tokenizer.chat_template.count("Hermes") == 1
+    asked = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    assert chat.render(asked, prompt=True) == plain.render(asked, prompt=True)
+    reply = {"role": "assistant", "content": "so:", "tool_calls": CALLS}
+    system, *rest = chat.render([*asked, reply, *RESULTS], PROBE_TOOLS).split("<|im_start|>")[1:]
+    assert system.startswith("system\ns\n\n# Tools") and '"name": "add_two"' in system
+    assert rest[1].startswith("assistant\nso:\n<tool_call>\n{") and '"name": "add_one"' in rest[1]
+    assert rest[1].count("<tool_call>") == 2
+    assert rest[2].startswith("user\n<tool_response>\n2\n</tool_response>\n<tool_response>\n4")
+    assert chat.render(asked[1:], PROBE_TOOLS).startswith("<|im_start|>user\n# Tools")
+    assert AgentChat(chat).takes_tools
 
 
 def test_arguments_that_are_no_json_object_stay_text() -> None:
