@@ -4,6 +4,9 @@ One engine, one run, in turn: the actor explores the workshop against a real buf
 the engine is given every prompt the actor gave it, with the same parameters, in one batch. The
 engine alone neither waits for environments nor knows which prompts follow from which. The actor
 has a quarter more requests than the engine has places, so that some always wait for one.
+
+`python -m benchmarks.actors --agent` compares the actor's loop in the workshop with the same loop
+and `examples/agents/workshop_agent.py`, an agent that plays the workshop in its own process.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -21,20 +26,23 @@ import click
 
 from actors.actor import Actor
 from actors.engine import VLLMPolicy
+from actors.gateway.agent_attempt import agents_served
 from actors.weights.subscriber import WeightSubscriber
 from buffer import AsyncBufferClient
 from envs.builtin.policy import builtin_policy
-from envs.registry import make, task_source
+from envs.isolation.pool import environments_of_all
+from envs.registry import tasks_of_all
 from launch.checks.presets import DEMO
 from r3l import config as configuration
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.process.memory import freeze_heap
-from r3l.records import Task
-from r3l.rollout.interfaces import Environment, Sample, SampleParams
+from r3l.rollout.interfaces import Sample, SampleParams
 
 SERVE = [sys.executable, "-m", "buffer.cli", "serve", "--bind", "tcp://127.0.0.1:0",
          "buffer.max_staleness=100000", "learner.groups_per_step=1000"]  # fmt: skip
+AGENT = ["env=agent", "env.options={command: examples/agents/workshop_agent.py:play, "
+         "tasks: examples/agents/workshop.jsonl}"]  # fmt: skip
 
 
 class Recorder(VLLMPolicy):
@@ -47,28 +55,66 @@ class Recorder(VLLMPolicy):
         return await super().sample(token_ids, params)
 
 
-async def through_the_loop(policy: Recorder, endpoint: str, config: RunConfig, seconds: float
-                           ) -> tuple[int, float]:  # fmt: skip
-    """(tokens sampled, seconds) of an actor at work; the first fifth is not counted."""
+@dataclass
+class Spent:
+    """What a part of a run took: sampled tokens, seconds, and CPU seconds of all processes."""
 
-    def make_env(_: Task) -> Environment:
-        return make(config.env.name, **config.env.options)
+    tokens: int = 0
+    seconds: float = 0.0
+    cpu: float = 0.0
 
-    subscriber = WeightSubscriber("tcp://127.0.0.1:9")
-    async with AsyncBufferClient(endpoint) as client:
-        await client.add_tasks(task_source(config.env.name).tasks("train", 4096, seed=0))
-        await client.set_version(0)
-        policy.metrics = ActorMetrics()
-        actor = Actor("bench", policy, client, subscriber, make_env, config)
-        running = asyncio.create_task(actor.run())
-        await asyncio.sleep(seconds / 5)
-        policy.asked, tokens, began = [], policy.metrics.generated_tokens, time.monotonic()
-        await asyncio.sleep(seconds)
-        took, tokens = time.monotonic() - began, policy.metrics.generated_tokens - tokens
-        actor.stop.set()
-        await running
-    subscriber.close()
-    return tokens, took
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds
+
+
+class Bench:
+    """An engine, and buffer services that end with it. `usage`: a file with the CPU nanoseconds of
+    the control group that this process is in; without it no CPU seconds are counted."""
+
+    def __init__(self, policy: Recorder, usage: Path | None, services: ExitStack) -> None:
+        self.policy, self.usage, self.services = policy, usage, services
+        self.endpoints: dict[str, str] = {}
+
+    def endpoint(self, config: RunConfig) -> str:
+        """Returns the buffer service of an environment, which is started at first."""
+        if config.env.name not in self.endpoints:
+            store = self.services.enter_context(tempfile.TemporaryDirectory())
+            command = [*SERVE, "--store", store]
+            served = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            self.services.callback(served.wait)
+            self.services.callback(served.terminate)
+            assert served.stdout is not None
+            self.endpoints[config.env.name] = served.stdout.readline().split()[-1]
+        return self.endpoints[config.env.name]
+
+    def cpu(self) -> float:
+        return int(self.usage.read_text()) / 1e9 if self.usage else 0.0
+
+    async def through_the_loop(self, config: RunConfig, seconds: float) -> Spent:
+        """Measures an actor at work; the first fifth is not counted."""
+        policy, wanted = self.policy, config.actor.concurrent_requests
+        policy.metrics = metrics = ActorMetrics()
+        async with (
+            environments_of_all(config.env, wanted) as made,
+            agents_served(made, config, policy, metrics) as make_env,
+            AsyncBufferClient(self.endpoint(config)) as client,
+        ):
+            await client.add_tasks(tasks_of_all(config.env, "train", 4096))
+            await client.set_version(0)
+            subscriber = WeightSubscriber("tcp://127.0.0.1:9")
+            actor = Actor("bench", policy, client, subscriber, make_env, config)
+            running = asyncio.create_task(actor.run())
+            await asyncio.sleep(seconds / 5)
+            policy.asked, before = [], metrics.generated_tokens
+            cpu, began = self.cpu(), time.monotonic()
+            await asyncio.sleep(seconds)
+            took = time.monotonic() - began
+            spent = Spent(metrics.generated_tokens - before, took, self.cpu() - cpu)
+            actor.stop.set()
+            await running
+            subscriber.close()
+        return spent
 
 
 async def in_one_batch(policy: Recorder) -> tuple[int, float]:
@@ -80,47 +126,77 @@ async def in_one_batch(policy: Recorder) -> tuple[int, float]:
     return policy.metrics.generated_tokens - before, time.monotonic() - began
 
 
-async def measure(requests: int, seconds: float, repeat: int, endpoint: str) -> None:
-    """Print both rates and their ratio."""
-    overrides = [f"model={builtin_policy()}", f"actor.engine.max_num_seqs={requests}",
+def settings(model: str, requests: int, *more: str) -> RunConfig:
+    """Returns the settings of a run with `requests` places in the engine."""
+    overrides = [f"model={model}", f"actor.engine.max_num_seqs={requests}",
                  f"actor.concurrent_requests={requests * 5 // 4}"]  # fmt: skip
-    config = configuration.load(DEMO, overrides)
-    policy = Recorder.start(Path(config.model), config.actor)
-    assert isinstance(policy, Recorder)
-    freeze_heap()  # as an actor does
-    policy.asked = []
-    await through_the_loop(policy, endpoint, config, 5.0)  # kernels warm up
-    rates, ratios = [], []
+    return configuration.load(DEMO, [*overrides, *more])
+
+
+async def loop_and_batch(bench: Bench, config: RunConfig, seconds: float, repeat: int) -> None:
+    """Print the rates of the loop and of the engine alone, and their ratio."""
+    ratios, policy = [], bench.policy
     for _ in range(repeat):
-        tokens, took = await through_the_loop(policy, endpoint, config, seconds)
+        loop = await bench.through_the_loop(config, seconds)
         sampled, alone = await in_one_batch(policy)
-        rates.append((tokens / took, sampled / alone))
-        ratios.append(rates[-1][0] / rates[-1][1])
-        print(f"loop {rates[-1][0]:7.0f} tok/s, one batch {rates[-1][1]:7.0f} tok/s "
+        ratios.append(loop.rate / (sampled / alone))
+        print(f"loop {loop.rate:7.0f} tok/s, one batch {sampled / alone:7.0f} tok/s "
               f"({sampled} tokens), ratio {ratios[-1]:.2f}")  # fmt: skip
-    metrics = policy.metrics
+    requests, metrics = config.actor.engine["max_num_seqs"], policy.metrics
     print(
         f"median ratio {median(ratios):.2f} at {requests} requests; prefix cache hits "
         f"{metrics.cached_tokens / metrics.prompt_tokens:.0%}"
     )
+
+
+async def world_and_agent(
+    bench: Bench, world: RunConfig, agent: RunConfig, seconds: float, repeat: int
+) -> None:
+    """Print the rates of the loop in a world and with an agent that plays it, in turn."""
+    await bench.through_the_loop(agent, 5.0)
+    ratios = []
+    for _ in range(repeat):
+        pair = [await bench.through_the_loop(config, seconds) for config in (world, agent)]
+        ratios.append(pair[1].rate / pair[0].rate)
+        shown = [f"{s.rate:6.0f} tok/s, {1e3 * s.cpu / s.tokens:6.2f} CPU s/1000" for s in pair]
+        print(f"world {shown[0]}; agent {shown[1]}; ratio {ratios[-1]:.2f}", flush=True)
+    print(f"median ratio {median(ratios):.2f}")
+
+
+async def measure(
+    model: str, requests: int, seconds: float, repeat: int, agent: bool, usage: Path | None
+) -> None:
+    """Start the engine and compare."""
+    grpo = ["algorithm=grpo"] if agent else []
+    config = settings(model, requests, *grpo)
+    policy = Recorder.start(model_path(config.model), config.actor)
+    assert isinstance(policy, Recorder)
+    freeze_heap()  # as an actor does
+    policy.asked = []
+    with ExitStack() as services:
+        bench = Bench(policy, usage, services)
+        await bench.through_the_loop(config, 5.0)  # kernels warm up
+        if agent:
+            other = settings(model, requests, *grpo, *AGENT)
+            await world_and_agent(bench, config, other, seconds, repeat)
+        else:
+            await loop_and_batch(bench, config, seconds, repeat)
     policy.close()
 
 
 @click.command()
+@click.option("--model", default=str(builtin_policy()), help="default: the built-in policy")
 @click.option("--requests", default=64, show_default=True, help="places of the engine")
 @click.option("--seconds", default=20.0, show_default=True, help="length of each run")
 @click.option("--repeat", default=3, show_default=True, help="runs")
-def main(requests: int, seconds: float, repeat: int) -> None:
+@click.option("--agent", is_flag=True, help="compare the workshop with an agent that plays it")
+@click.option("--usage", type=Path, help="with --agent: a file with the CPU nanoseconds of the "
+              "control group that this runs in, cpuacct.usage")  # fmt: skip
+def main(
+    model: str, requests: int, seconds: float, repeat: int, agent: bool, usage: Path | None
+) -> None:
     """Compare the actor's loop with its engine."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [*SERVE, "--store", folder]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
-            assert served.stdout is not None
-            endpoint = served.stdout.readline().split()[-1]
-            try:
-                asyncio.run(measure(requests, seconds, repeat, endpoint))
-            finally:
-                served.terminate()
+    asyncio.run(measure(model, requests, seconds, repeat, agent, usage))
 
 
 if __name__ == "__main__":
