@@ -1,4 +1,7 @@
-"""A calculator agent with the plain openai client: pip install openai"""
+"""A calculator agent with the plain openai client: pip install openai
+
+    r3l-launch --config examples/agents/calculator.yaml --run sums env.options.python=PYTHON
+"""
 
 import json
 import os
@@ -10,8 +13,8 @@ PARAMETERS = {"type": "object", "properties": NUMBERS, "required": ["a", "b"]}
 TOOL = {"name": "multiply", "description": "Multiplies a and b.", "parameters": PARAMETERS}
 
 
-def main() -> None:
-    task = json.loads(os.environ["R3L_TASK"])
+def play(task: dict) -> dict:
+    """Plays one task; returns its reward."""
     client = OpenAI()
     messages = [
         {"role": "system", "content": "Use the tool, then answer with the number."},
@@ -29,8 +32,8 @@ def main() -> None:
             messages.append({"role": "tool", "tool_call_id": call.id, "content": product})
         if not reply.tool_calls:
             break
-    print(json.dumps({"reward": float(str(task["answer"]) in (reply.content or ""))}))
+    return {"reward": float(str(task["answer"]) in (reply.content or ""))}
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(play(json.loads(os.environ["R3L_TASK"]))))

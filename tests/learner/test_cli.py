@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from learner.checkpoint import SCHEMA
-from learner.cli import main
+from learner.cli import _start, main
 from r3l.config import dump, load
 from r3l.files.whole_file import write_json
 from tests.learner.fakes import tiny_model
@@ -106,3 +106,13 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, model: Path) -
     write_json(folder / "state.json", values)
     line = refused(run, model, resume=True)
     assert "step-000003" in line and "another model" in line
+
+
+@pytest.mark.parametrize(("parser", "shown"), [("auto", True), ("none", False)])
+def test_an_agents_model_is_saved_with_a_template_that_shows_tools(
+    tmp_path: Path, model: Path, parser: str, shown: bool
+) -> None:
+    settings = [f"model={model}", "env=agent", f"actor.agent.tool_parser={parser}"]
+    tokenizer = _start(load(None, settings), tmp_path, resume=False).tokenizer
+    tokenizer.save_pretrained(tmp_path / "saved")
+    assert ("<tool_call>" in (tmp_path / "saved" / "chat_template.jinja").read_text()) == shown
