@@ -1,6 +1,6 @@
 """A calculator agent with the plain openai client: pip install openai
 
-    r3l-launch --config examples/agents/calculator.yaml --run sums env.options.python=PYTHON
+r3l-launch --config examples/agents/calculator.yaml --run sums env.options.python=PYTHON
 """
 
 import json

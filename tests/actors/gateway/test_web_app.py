@@ -120,7 +120,9 @@ def test_a_stream_that_cannot_be_sampled_is_an_error_with_its_status() -> None:
 def test_a_client_that_left_gets_the_same_answer_when_it_asks_again() -> None:
     async def test(client: httpx.AsyncClient, session: Any) -> None:
         with pytest.raises(httpx.ReadTimeout):
-            await client.post("/v1/chat/completions", json=BODY, timeout=httpx.Timeout(60, read=0.1))
+            await client.post(
+                "/v1/chat/completions", json=BODY, timeout=httpx.Timeout(60, read=0.1)
+            )
         await asyncio.sleep(0.4)
         assert not session.tree.nodes[0].seen
         reply = await client.post("/v1/chat/completions", json=BODY)
