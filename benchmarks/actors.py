@@ -29,7 +29,7 @@ from actors.engine import VLLMPolicy
 from actors.gateway.agent_attempt import agents_served
 from actors.weights.subscriber import WeightSubscriber
 from buffer import AsyncBufferClient
-from envs.builtin.policy import builtin_policy
+from envs.builtin.policy import builtin_policy, model_path
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
 from launch.checks.presets import DEMO
