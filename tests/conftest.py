@@ -1,6 +1,9 @@
 """Settings of all tests."""
 
 import os
+import signal
+import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -12,6 +15,20 @@ settings.load_profile("r3l")
 # A metric that is missing from learner/metrics/tags.py: an error here and in every process started.
 UNKNOWN_METRIC = "error:unknown metric"
 os.environ["PYTHONWARNINGS"] = UNKNOWN_METRIC
+
+
+@pytest.fixture(autouse=True)
+def process_as_before() -> Iterator[None]:
+    """Puts back what a command changes of the process in which a test calls it."""
+    umask, path = os.umask(0o022), sys.path[:]
+    os.umask(umask)
+    handlers = {s: signal.getsignal(s) for s in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
+    yield
+    os.umask(umask)
+    sys.path[:] = path
+    for signum, handler in handlers.items():
+        if signal.getsignal(signum) is not handler:
+            signal.signal(signum, handler)
 
 
 def pytest_configure(config: object) -> None:

@@ -95,6 +95,7 @@ def test_after_a_killed_launcher_a_stopped_learner_continues_and_saves(tmp_path:
     assert (tmp_path / "saved").exists()
 
 
+@pytest.mark.nightly
 def test_after_a_killed_launcher_a_learner_that_stays_stopped_is_gone_too(tmp_path: Path) -> None:
     launcher, parts = launched(tmp_path)
     parts["learner"].suspend()

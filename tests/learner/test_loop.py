@@ -27,6 +27,7 @@ from tests.learner.fakes import (
 
 pytestmark = pytest.mark.system
 
+SOAK = bool(os.environ.get("R3L_SOAK"))
 POISON = 250
 """A token no recorded group holds (they end at 200); its embedding is no number."""
 
@@ -62,15 +63,14 @@ def foreign(group_id: str, version: int) -> Iterator[SlotResult]:
     yield from recorded_group(group_id, version, vocab=100_000)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_stopped_learner_leaves_its_step_and_saves_the_last_finished_one(
-    serve, tmp_path: Path, ranks: int
+def test_a_stopped_learner_of_two_ranks_leaves_its_step_and_saves_the_last_finished_one(
+    serve, tmp_path: Path
 ) -> None:
     run, few = tmp_path / "run", "learner.tokens_per_micro_batch=64"  # steps of several seconds
     prepare(run, tiny_model(tmp_path / "policy"), few, "learner.pack=rows")
     served = serve(tmp_path / "store", *buffer_options())
     with Recording(served.endpoint):
-        learner = Learning(run, served.endpoint, ranks, module="tests.learner.slow")
+        learner = Learning(run, served.endpoint, ranks=2, module="tests.learner.slow")
         learner.wait_for_step(1)
         while b"micro-batch 3" not in (run / HEARTBEAT).read_bytes():
             time.sleep(0.01)
@@ -88,11 +88,11 @@ def test_a_learner_stopped_at_random_moments_makes_no_step_again(serve, tmp_path
     prepare(run, tiny_model(tmp_path / "policy"), few, *more)
     served, chance, seconds = serve(tmp_path / "store", *buffer_options()), random.Random(0), []
     with Recording(served.endpoint):
-        for moment in range(20 if os.environ.get("R3L_SOAK") else 2):
+        for moment in range(20 if SOAK else 2):
             made = len(steps_of(run))
             learner = Learning(run, served.endpoint, module="tests.learner.slow", resume=moment > 0)
             learner.wait_for_step(made + 1)
-            time.sleep(chance.uniform(0, 6))
+            time.sleep(chance.uniform(0, 6 if SOAK else 3))
             began = time.monotonic()
             learner.process.terminate()
             assert learner.wait() == 0, learner.log()

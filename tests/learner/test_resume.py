@@ -127,6 +127,7 @@ def test_after_the_kill_of_one_of_two_ranks_the_other_goes_on_alone_with_the_sam
             assert killed[step][name] == pytest.approx(whole[step][name], rel=1e-3), (step, name)
 
 
+@pytest.mark.nightly
 @pytest.mark.system
 def test_a_killed_learner_of_adapters_has_the_losses_of_an_unbroken_one(
     serve, tmp_path: Path, model: Path

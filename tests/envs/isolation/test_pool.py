@@ -350,7 +350,7 @@ async def until_gone(pids: list[int]) -> None:
 @pytest.mark.parametrize("how", ["close", "kill the worker", "kill the reaper", "crash", "hang"])
 def test_helpers_in_other_sessions_end_with_their_worker(how: str) -> None:
     async def play() -> None:
-        pool = EnvPool(config(step_s=20 if how == "hang" else 120))
+        pool = EnvPool(config(step_s=8 if how == "hang" else 120))
         await pool.start()
         env = RemoteEnv(pool)
         worker = pid_in((await env.reset(seed=0))[0])

@@ -1,10 +1,6 @@
-"""What each rank sees when one of them fails; test_faults_on_one_rank runs it under DeepSpeed.
-
-faulty.py OUT MODEL STAGE:DTYPE[:LORA]…    writes OUT/<stage>-<dtype>[-<lora>]/<rank>.json
-"""
+"""What each rank sees when one of them fails."""
 
 import json
-import sys
 from pathlib import Path
 
 import torch
@@ -14,7 +10,6 @@ from learner.checkpoint import Checkpoints, RunState
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.config import load
-from r3l.process.torch_exit import end_process
 from tests.learner.fakes import explore_group, measured
 from tests.learner.step.fakes import GROUPS
 
@@ -119,12 +114,10 @@ def watch(bench: Bench, out: Path) -> dict[str, object]:
     return seen
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    out, model, *variants = sys.argv[1:]
+def watch_all(out: Path, model: Path, *variants: str) -> None:
+    """Writes OUT/<stage>-<dtype>[-<lora>]/<rank>.json for each variant STAGE:DTYPE[:LORA]."""
     for variant in variants:
-        folder = Path(out) / variant.replace(":", "-")
-        seen = watch(Bench(Path(model), *variant.split(":")), folder)
+        folder = out / variant.replace(":", "-")
+        seen = watch(Bench(model, *variant.split(":")), folder)
         rank = torch.distributed.get_rank()
         (folder / f"{rank}.json").write_text(json.dumps(seen))
-    end_process(0)

@@ -1,28 +1,23 @@
-"""What two ranks see under ZeRO 3 of whole models; test_full_weights runs it under DeepSpeed.
+"""What two ranks see under ZeRO 3 of whole models."""
 
-sharing.py OUT MODEL    writes OUT/<rank>.json and the folder OUT/saved
-"""
-
+import ctypes
 import json
 import math
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from learner.publisher import WeightPublisher
 from learner.step import full_weights
 from learner.step.batch import Row, rows_of
 from learner.step.trainer import Trainer
 from r3l.config import RunConfig, load
-from r3l.process.torch_exit import end_process
 from tests.learner.fakes import explore_group, measured
 from tests.learner.step.fakes import GROUPS
 
 SETTINGS = ("algorithm=reflect_grpo", "algorithm.group_size=4", "learner.lr=1e-3")
+M_MMAP_THRESHOLD = -3  # of malloc.h
 
 
 def work(stage: int) -> tuple[RunConfig, list[Row]]:
@@ -68,9 +63,10 @@ def _kib(name: str) -> int:
     return int(found[1])
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    out, model = map(Path, sys.argv[1:])
+def watch(out: Path, model: Path) -> None:
+    """Writes OUT/<rank>.json and the folder OUT/saved."""
+    # Memory that is freed goes back at once, so that what is held together counts.
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 65536)
     config, rows = work(stage=3)
     trainer = Trainer(model, config.learner, config.algorithm.build())
     for _ in trainer.weights():  # what is allocated once, at the first gathering
@@ -85,4 +81,3 @@ if __name__ == "__main__":
     seen["held"] = sum(p.numel() for p in trainer.reference.module.parameters())
     seen["steps"] = [measured(trainer.step(rows)) for _ in range(2)]
     (out / f"{trainer.rank}.json").write_text(json.dumps(seen))
-    end_process(0)

@@ -17,9 +17,9 @@ from learner.step.trainer import Trainer
 from r3l.config import load
 from r3l.errors import UserError
 from tests.learner.fakes import explore_group, measured
+from tests.learner.ranks import three_steps, three_steps_of_two_ranks
 from tests.learner.step.fakes import GROUPS
 from tests.learner.step.faulty import Silent
-from tests.learner.step.test_trainer import run_steps
 
 SETTINGS = ("algorithm=reflect_grpo", "algorithm.group_size=4", "learner.lr=1e-2")
 LORA = "learner.lora={rank: 4, alpha: 8, targets: [q_proj, down_proj]}"
@@ -110,9 +110,9 @@ def test_two_ranks_have_the_losses_of_one_under_every_zero_stage(
     model_folder: Path, tmp_path: Path
 ) -> None:
     lora = "lora={rank: 4}"
-    one = run_steps(model_folder, tmp_path / "one", lora, algorithms="reflect_grpo")
+    one = three_steps(model_folder, "reflect_grpo", lora)
     stages = [f"{lora};zero_stage={stage}" for stage in range(4)]
-    two = run_steps(model_folder, tmp_path / "two", *stages, ranks=2, algorithms="reflect_grpo")
+    two = three_steps_of_two_ranks(tmp_path / "two", model_folder, "reflect_grpo", *stages)
     for stage in stages:
         for ours, theirs in zip(two[stage], one[lora], strict=True):
             for key in ("loss", "loss_policy", "kl_reference", "entropy"):

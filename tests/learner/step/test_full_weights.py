@@ -1,22 +1,18 @@
 """Whole models under ZeRO 3: no rank holds more than a parameter of them at a time."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from launch.backends.process_commands import free_port
 from learner.step.trainer import Trainer
 from r3l.weights.sums import added, sums_of
 from tests.learner.fakes import measured
+from tests.learner.ranks import on_two_ranks
 from tests.learner.step import sharing
 from tests.learner.step.fakes import tiny_folder
-from tests.learner.step.test_trainer import ROOT
 
 LARGER = {  # its largest parameter is one of many
     "hidden_size": 256,
@@ -32,17 +28,7 @@ def test_two_ranks_under_zero_3_gather_publish_and_save_in_little_memory_with_on
     tmp_path: Path,
 ) -> None:
     model = tiny_folder(tmp_path / "model", **LARGER)
-    runner = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2"]
-    runner += ["--master_port", str(free_port()), "--no_local_rank", "--module"]
-    done = subprocess.run(
-        [*runner, "tests.learner.step.sharing", str(tmp_path), str(model)],
-        # Memory that is freed goes back at once, so that what is held together counts.
-        env=os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    on_two_ranks(sharing.watch, tmp_path, model)
     config, rows = sharing.work(stage=0)
     alone = Trainer(model, config.learner, config.algorithm.build())
     steps = [measured(alone.step(rows)) for _ in range(2)]

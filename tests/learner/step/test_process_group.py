@@ -3,10 +3,14 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import psutil
 import pytest
+import torch
 
-from launch.backends.process_commands import free_port
+from learner.step.process_group import join_process_group
+from tests.learner.ranks import on_two_ranks
 
 PROGRAM = """
 import atexit, torch
@@ -31,32 +35,18 @@ def test_a_process_without_a_launcher_is_a_group_of_one_and_leaves_it_when_it_en
     assert said == ["ranks: 1 sum: 1.0", "left: True"]
 
 
-LISTENERS = """
-import psutil, torch
-from learner.step.process_group import join_process_group
-join_process_group(60.0)
-one = torch.ones(1)
-torch.distributed.all_reduce(one)
-listening = [c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN"]
-print("sum:", one.item(), "listens at", *sorted(set(listening)))
-"""
+def listen(folder: Path) -> None:
+    """Writes where a rank of two listens."""
+    join_process_group(60.0)
+    one = torch.ones(1)
+    torch.distributed.all_reduce(one)
+    listening = [c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN"]
+    said = f"sum: {one.item()} listens at {sorted(set(listening))}"
+    (folder / str(torch.distributed.get_rank())).write_text(said)
 
 
 @pytest.mark.system
-def test_ranks_of_one_machine_listen_only_to_it() -> None:
-    port, command = str(free_port()), [sys.executable, "-c", LISTENERS]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    ranks = [
-        subprocess.Popen(
-            command, env=env | {"RANK": rank, "LOCAL_RANK": rank, "MASTER_PORT": port},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in "01"
-    ]  # fmt: skip
-    try:
-        for rank in ranks:
-            out, err = rank.communicate(timeout=300)
-            assert "sum: 2.0 listens at 127.0.0.1" in out.splitlines(), err
-    finally:
-        for rank in ranks:
-            rank.kill()
+def test_ranks_of_one_machine_listen_only_to_it(tmp_path: Path) -> None:
+    on_two_ranks(listen, tmp_path)
+    for rank in "01":
+        assert (tmp_path / rank).read_text() == "sum: 2.0 listens at ['127.0.0.1']"

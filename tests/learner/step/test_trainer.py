@@ -1,83 +1,19 @@
 """The optimizer step on a real DeepSpeed engine: the cut and the ranks do not matter."""
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from launch.backends.process_commands import free_port
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.algorithms.r3l import R3LConfig
 from r3l.config import load
 from r3l.errors import TrainingStopped
 from tests.learner.fakes import explore_group, measured
+from tests.learner.ranks import three_steps, three_steps_of_two_ranks
 from tests.learner.step.fakes import GROUPS
-
-ROOT = Path(__file__).parents[3]
-
-
-PROGRAM = """
-import json, sys
-from pathlib import Path
-import torch
-from learner.step.batch import rows_of
-from learner.step.trainer import Trainer
-from r3l.config import load
-from r3l.process.torch_exit import end_process
-from tests.learner.fakes import explore_group
-from tests.learner.fakes import measured
-from tests.learner.step.fakes import GROUPS
-out, model, names, *variants = [a for a in sys.argv[1:] if not a.startswith("--local_rank")]
-groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
-steps = {variant: [] for variant in variants}
-for variant in variants:
-    for name in names.split():
-        settings = [f"algorithm={name}", "algorithm.group_size=4", "learner.lr=1e-3"]
-        config = load(None, [*settings, *(f"learner.{one}" for one in variant.split(";"))])
-        algorithm = config.algorithm.build()
-        trainer = Trainer(Path(model), config.learner, algorithm)
-        batch = rows_of(groups, algorithm)
-        steps[variant] += [measured(trainer.step(batch)) for _ in range(3)]
-        flat = [tensor.double().flatten() for _, tensor in trainer.weights()]
-        sums = [float(w @ torch.arange(len(w)).double().cos()) for w in flat]
-        steps[variant][-1]["published"] = sum(sums)
-if trainer.rank == 0:
-    Path(out).write_text(json.dumps(steps))
-end_process(0)
-"""
-
-
-def run_steps(
-    model: Path, out: Path, *variants: str, ranks: int = 1, algorithms: str = "r3l gspo"
-) -> dict[str, list[dict[str, float]]]:
-    """Three optimizer steps of each of the algorithms under each of `variants` (learner settings,
-    `;` between several), in processes of their own, under DeepSpeed's launcher. The last step has
-    a sum over the weights as they are published."""
-    script = out.with_suffix(".py")
-    script.write_text(PROGRAM)
-    command = [sys.executable, str(script)]
-    if ranks > 1:
-        runner = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", str(ranks)]
-        command = [*runner, "--master_port", str(free_port()), str(script)]
-    compiled = out.with_suffix(".compiled")
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    env |= {"TORCH_EXTENSIONS_DIR": str(compiled)}
-    done = subprocess.run(
-        [*command, str(out), str(model), algorithms, *variants],
-        env=env,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    # A compiler run that is killed would leave a lock that the next learner waits for.
-    assert not compiled.exists(), "DeepSpeed compiled at run time"
-    return json.loads(out.read_text())
 
 
 @pytest.mark.system
@@ -86,8 +22,8 @@ def test_losses_do_not_depend_on_packing_micro_batches_ranks_or_zero_stage(
 ) -> None:
     one = ("pack=tree", "pack=rows", "tokens_per_micro_batch=64")
     two = ("zero_stage=0", "zero_stage=1", "zero_stage=2", "zero_stage=3")
-    variants = run_steps(model_folder, tmp_path / "one", *one)
-    variants |= run_steps(model_folder, tmp_path / "two", *two, ranks=2)
+    variants = three_steps(model_folder, "r3l gspo", *one)
+    variants |= three_steps_of_two_ranks(tmp_path / "two", model_folder, "r3l gspo", *two)
     whole = variants["pack=tree"]
     for name, steps in variants.items():
         for step, (ours, theirs) in enumerate(zip(steps, whole, strict=True)):

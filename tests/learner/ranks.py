@@ -1,0 +1,84 @@
+"""Work on two ranks, in forks of one process that has imported torch and DeepSpeed."""
+
+import json
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from launch.backends.process_commands import free_port
+from learner.step.batch import rows_of
+from learner.step.trainer import Trainer
+from r3l.config import load
+from r3l.process.torch_exit import end_process
+from tests.learner.fakes import explore_group, measured
+from tests.learner.step.fakes import GROUPS
+
+forks = multiprocessing.get_context("forkserver")
+forks.set_forkserver_preload([__name__])
+
+Steps = dict[str, list[dict[str, float]]]
+
+
+def on_two_ranks(work: Callable[..., None], *arguments: Any) -> None:
+    """Calls a function of a module on two ranks."""
+    ranks = [
+        forks.Process(target=_rank, args=(rank, port, work, arguments), daemon=True)
+        for port in [free_port()]
+        for rank in range(2)
+    ]
+    try:
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(500)
+        assert [rank.exitcode for rank in ranks] == [0, 0], "see what the ranks printed"
+    finally:
+        for rank in ranks:
+            rank.kill()
+
+
+def _rank(rank: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    given = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in given.items()}
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    torch.set_num_threads(1)
+    work(*arguments)
+    end_process(0)
+
+
+def three_steps(model: Path, algorithms: str, *variants: str) -> Steps:
+    """Three optimizer steps of each of the algorithms under each of `variants` (learner settings,
+    `;` between several). The last step has a sum over the weights as they are published."""
+    groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
+    steps: Steps = {variant: [] for variant in variants}
+    for variant in variants:
+        for name in algorithms.split():
+            settings = [f"algorithm={name}", "algorithm.group_size=4", "learner.lr=1e-3"]
+            config = load(None, [*settings, *(f"learner.{one}" for one in variant.split(";"))])
+            algorithm = config.algorithm.build()
+            trainer = Trainer(model, config.learner, algorithm)
+            batch = rows_of(groups, algorithm)
+            steps[variant] += [measured(trainer.step(batch)) for _ in range(3)]
+            flat = [tensor.double().flatten() for _, tensor in trainer.weights()]
+            sums = [float(w @ torch.arange(len(w)).double().cos()) for w in flat]
+            steps[variant][-1]["published"] = sum(sums)
+    return steps
+
+
+def three_steps_of_two_ranks(out: Path, model: Path, algorithms: str, *variants: str) -> Steps:
+    on_two_ranks(_write_three_steps, out, model, algorithms, *variants)
+    # A compiler run that is killed would leave a lock that the next learner waits for.
+    assert not out.with_suffix(".compiled").exists(), "DeepSpeed compiled at run time"
+    steps: Steps = json.loads(out.read_text())
+    return steps
+
+
+def _write_three_steps(out: Path, *given: Any) -> None:
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(out.with_suffix(".compiled"))
+    steps = three_steps(*given)
+    if torch.distributed.get_rank() == 0:
+        out.write_text(json.dumps(steps))
