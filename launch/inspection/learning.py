@@ -33,9 +33,11 @@ class Recent:
     def __init__(self, steps: Sequence[StepLine]) -> None:
         self.metrics = [step.metrics for step in list(steps)[-LOOKED_AT:]]
 
-    def all(self, tag: str, holds: Callable[[float], bool]) -> bool:
-        """Whether every step has the metric and satisfies `holds`."""
-        return all(tag in metrics and holds(metrics[tag]) for metrics in self.metrics)
+    def all(self, tag: str, holds: Callable[[float], bool], least: int = LOOKED_AT) -> bool:
+        """Whether at least `least` steps have the metric, and every one of them satisfies
+        `holds`."""
+        values = [metrics[tag] for metrics in self.metrics if tag in metrics]
+        return len(values) >= least and all(map(holds, values))
 
     def mean(self, tag: str) -> float:
         """The mean of a metric over the steps that have it; 0 if none has it."""
@@ -158,7 +160,8 @@ def _updates(recent: Recent) -> Iterator[Cause]:
             "token",
             "lower learner.lr or raise algorithm.kl_coef",
         )
-    if recent.all("weights/patch_density", lambda share: share < UNCHANGED):
+    # Not every step publishes weights (learner.sync_every); the first one does after its line.
+    if recent.all("weights/patch_density", lambda share: share < UNCHANGED, least=1):
         yield Cause(
             f"a step changes {recent.mean('weights/patch_density'):.1g} of the weights",
             "raise learner.lr, which is lost in rounding",

@@ -54,6 +54,14 @@ def test_every_cause_is_named_with_the_setting_to_change(
     assert causes([*steps(**changed), *steps(1)]) == []  # one good step is enough
 
 
+def test_weights_that_do_not_change_are_named_although_few_steps_publish_them() -> None:
+    without = {tag: value for tag, value in HEALTHY.items() if tag != "weights/patch_density"}
+    rare = [StepLine(step, without) for step in range(1, 5)]
+    (cause,) = causes([*rare, StepLine(5, HEALTHY | {"weights/patch_density": 0.0})])
+    assert "a step changes 0 of the weights" in cause.what
+    assert causes([*rare, StepLine(5, HEALTHY)]) == [] == causes([*rare, StepLine(5, without)])
+
+
 def test_what_guidance_brings_is_said_with_its_error() -> None:
     assert guidance(steps()) is None
     gains = {"group__guidance_gain": -0.11, "group__guidance_gain_se": 0.2}
