@@ -161,7 +161,8 @@ def _updates(recent: Recent) -> Iterator[Cause]:
             "lower learner.lr or raise algorithm.kl_coef",
         )
     # Not every step publishes weights (learner.sync_every); the first one does after its line.
-    if recent.all("weights/patch_density", lambda share: share < UNCHANGED, least=1):
+    unchanged = recent.all("weights/patch_density", lambda share: share < UNCHANGED, least=1)
+    if unchanged and recent.mean("learner/grad_norm"):  # without a gradient it is not the rounding
         yield Cause(
             f"a step changes {recent.mean('weights/patch_density'):.1g} of the weights",
             "raise learner.lr, which is lost in rounding",

@@ -11,6 +11,7 @@ HEALTHY = {
     "group/reflection_valid": 0.9, "group/improvement_rate": 0.3, "learner/entropy": 0.4,
     "learner/behaviour_ess_base": 0.9, "learner/behaviour_kl_base": 0.08,
     "learner/kl_reference": 0.2, "weights/patch_density": 0.02,
+    "learner/grad_norm": 0.5,
 }  # fmt: skip
 
 
@@ -59,6 +60,8 @@ def test_weights_that_do_not_change_are_named_although_few_steps_publish_them() 
     rare = [StepLine(step, without) for step in range(1, 5)]
     (cause,) = causes([*rare, StepLine(5, HEALTHY | {"weights/patch_density": 0.0})])
     assert "a step changes 0 of the weights" in cause.what
+    flat = {"weights__patch_density": 0.0, "learner__grad_norm": 0.0}
+    assert causes(steps(**flat)) == []  # equal rewards have no gradient
     assert causes([*rare, StepLine(5, HEALTHY)]) == [] == causes([*rare, StepLine(5, without)])
 
 
