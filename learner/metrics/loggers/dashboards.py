@@ -63,9 +63,12 @@ RESULT = "eval/success"
 
 
 def layout() -> dict[str, dict[str, list[Any]]]:
-    """Convert DASHBOARDS for SummaryWriter.add_custom_scalars."""
+    """Convert DASHBOARDS for SummaryWriter.add_custom_scalars. TensorBoard matches tags by
+    their beginnings, unless they have an end."""
     return {
-        category: {title: ["Multiline", list(tags)] for title, tags in charts.items()}
+        category: {
+            title: ["Multiline", [f"{tag}$" for tag in tags]] for title, tags in charts.items()
+        }
         for category, charts in DASHBOARDS.items()
     }
 

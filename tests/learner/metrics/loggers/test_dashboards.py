@@ -80,7 +80,7 @@ def test_a_run_holds_its_dashboards(tmp_path: Path) -> None:
     layout = Layout.FromString(tensor(tmp_path, "custom_scalars__config__").string_val[0])
     assert [category.title for category in layout.category] == list(DASHBOARDS)
     (success,) = [c for c in layout.category[0].chart if "training" in c.title]
-    assert list(success.multiline.tag) == ["group/success_base", "group/success_retry"]
+    assert list(success.multiline.tag) == ["group/success_base$", "group/success_retry$"]
 
 
 def test_a_run_holds_its_settings_and_is_compared_by_its_success(tmp_path: Path) -> None:
