@@ -43,7 +43,9 @@ class Browser:
         number, path = port.read_text().splitlines()
         self.stack = ExitStack()
         self.socket = self.stack.enter_context(
-            connect(f"ws://127.0.0.1:{number}{path}", max_size=None, open_timeout=60)
+            connect(
+                f"ws://127.0.0.1:{number}{path}", max_size=None, open_timeout=60, ping_interval=None
+            )
         )
         self.sent, self.said, self.session = 0, [], None
         targets = self.ask("Target.getTargets")["targetInfos"]
