@@ -87,8 +87,8 @@ class ActorMetrics:
         metadata=_summed(
             "actor/partial_<count>",
             "1",
-            "of attempts that another actor left: continued, their tokens, dropped (the "
-            "environment did not replay them); refused: progress that was not put",
+            "of attempts that another actor or a killed agent left: continued, their tokens, "
+            "dropped (the environment did not replay them); refused: progress that was not put",
         ),
     )
     lease_lost: int = _total("actor/lease_lost", "groups", "left because the lease had expired")
@@ -118,7 +118,9 @@ class ActorMetrics:
             "1",
             "of agents: attempts, calls, segments (trained conversations), rebased (conversations "
             "rendered whole again), tool_parse_failed (replies whose tool call stayed text), taped "
-            "(calls answered from a tape), diverged (retries), restarts (retries from the start)",
+            "(calls answered from a tape), diverged (retries), restarts (retries from the start), "
+            "killed (agents that were started once more), restored (worlds put back at a retry's "
+            "step), snapshot_failed, restore_failed",
         ),
     )
     weights_full_bytes: int = _total("weights/received_full_bytes", "bytes", "of whole chunks")

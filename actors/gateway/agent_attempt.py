@@ -14,16 +14,20 @@ import logging
 import os
 from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from signal import SIGHUP, SIGKILL, SIGTERM
 from typing import Any
 from urllib.parse import urlsplit
 
 from actors.gateway.attempt_record import Outcome, Train, trajectory
+from actors.gateway.call_tree import Node
 from actors.gateway.other_models import OtherModels
 from actors.gateway.parsers import reader_of
 from actors.gateway.session import Session
-from actors.gateway.tape_player import Continuation, Replays, main_kind
+from actors.gateway.tape_player import Continuation, Replays, TapePlayer, main_kind
 from actors.gateway.web_app import WebApp
+from actors.gateway.world_state import RestoreFailed, Snapshots, World
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import EnvironmentFailed, R3LError, ReplayDiverged
@@ -39,10 +43,21 @@ log = logging.getLogger(__name__)
 PARENT_KEY = "R3L_AGENT_KEY"
 """The variable with the key for servers that play several attempts."""
 
+KILLED = frozenset(
+    code for number in (SIGHUP, SIGKILL, SIGTERM) for code in (-number, 128 + number)
+)
+"""Exit codes of a process that a signal from outside ended, such as that of too little memory; a
+shell says so with 128 more."""
+
 MakeEnv = Callable[[Task], Environment]
 State = dict[str, Any]
 """The environment's report on its process: `exit`, None while it runs, and the last lines of
-`stdout` and `stderr`; `grader`: whether there is one."""
+`stdout` and `stderr`; `grader`: whether there is one; `keeps`: whether the agent's state is
+kept."""
+
+
+class AgentKilled(EnvironmentFailed):
+    """The agent's process was killed from outside."""
 
 
 @asynccontextmanager
@@ -60,6 +75,8 @@ async def agents_served(
     settings, counts = config.actor.agent, metrics or ActorMetrics()
     reader = reader_of(policy.chat, settings)
     replays = Replays(settings.max_divergences, settings.ignore)
+    retries = config.algorithm.build().plan().distilled > 0
+    snapshots = Snapshots(settings.max_divergences, counts.agent) if retries else None
     sessions: dict[str, Session] = {}
     others = OtherModels(settings.models)
     app = WebApp(sessions, os.environ.get(PARENT_KEY, ""), others)
@@ -70,9 +87,13 @@ async def agents_served(
             if not by_agent(env.spec.name):
                 return env
             session = Session(policy, reader, counts, settings.ignore)
-            return AgentEnvironment(env, session, sessions, url, settings, replays)
+            return AgentEnvironment(env, session, sessions, url, settings, replays, snapshots)
 
-        yield make
+        try:
+            yield make
+        finally:
+            if snapshots:
+                snapshots.close()
 
 
 class AgentEnvironment:
@@ -87,10 +108,11 @@ class AgentEnvironment:
         url: str,
         settings: AgentConfig,
         replays: Replays,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self.env, self.spec, self.session = env, env.spec, session
         self.sessions, self.url, self.settings = sessions, url, settings
-        self.replays = replays
+        self.replays, self.snapshots, self.kept = replays, snapshots, 0.0
         self.reset, self.step, self.close = env.reset, env.step, env.close
 
     async def play_with_agent(
@@ -102,13 +124,46 @@ class AgentEnvironment:
         left: Trajectory | None = None,
         offer: Offer | None = None,
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays one attempt. Raises EpisodeError with the causes of docs/agents.md, and whatever
-        the engine raised."""
+        """Plays one attempt. The agent is started a second time if it is killed from outside, and
+        continued; and if a retry's world cannot be put back, without doing so. Raises EpisodeError
+        with the causes of docs/agents.md, and whatever the engine raised."""
+        world = self.snapshots.take(retry.base) if retry and self.snapshots else None
+        try:
+            return await self._play(task, slot, params, retry, left, offer, world)
+        except AgentKilled as killed:
+            log.warning("%s; it is started once more", killed)
+            self.session.metrics.agent["killed"] += 1
+            if not retry and any(n.sample and not n.taped for n in self.session.tree.nodes):
+                with suppress(EnvironmentFailed):  # there is no call to train yet
+                    left = self._progress(slot)
+            self.session = self.session.afresh()
+            return await self._play(task, slot, params, retry, left, offer, world)
+        except RestoreFailed as failed:
+            log.warning("%s; the retry is played without the state", failed)
+            self.session = self.session.afresh()
+            return await self._play(task, slot, params, retry, left, offer)
+        finally:
+            if world:
+                await world.remove()
+
+    async def _play(
+        self,
+        task: Task,
+        slot: int,
+        params: ParamsOfStep,
+        retry: Retry | None,
+        left: Trajectory | None,
+        offer: Offer | None,
+        world: World | None = None,
+    ) -> tuple[Trajectory, AuxSample]:
+        """Plays one attempt with one process of the agent. `world`: put back at a retry's pivot."""
         session, counts = self.session, self.session.metrics.agent
-        self.sessions[session.key] = session
+        self.sessions[session.key], self.kept = session, 0.0
         session.metrics.agents_running = len(self.sessions)
         counts["attempts"] += 1
-        keeping = asyncio.create_task(self._keep(slot, offer)) if offer else None
+        saved: World | None = None
+        if offer:
+            session.keep = partial(self._keep, slot, offer)
         try:
             tape = self.replays.player(retry) if retry else _continuation(left, params)
             main = main_kind(retry.base, restarts=tape is None) if retry else None
@@ -116,10 +171,19 @@ class AgentEnvironment:
             secret = [server.key for server in self.settings.models.values()]
             options = task.options | {"secret": secret}
             await guarded(lambda: self.env.reset(seed=task.seed, options=options))
+            state = await self._step({"poll": None})
+            if tape and world and tape.pivot in world.saved:
+                session.at_call = partial(self._restore, tape, world)
+            elif not retry and self.snapshots and state["keeps"]:
+                saved = self.snapshots.new(self._run_state)
+                session.at_call = partial(self._save, saved) if saved else None
             outcome = await self._outcome()
             made, shown = await guarded(lambda: self._record(outcome, slot, retry))
             if retry and tape:
                 self.replays.check(made, retry)
+            if saved and self.snapshots:
+                await self.snapshots.keep(saved, made)
+                saved = None
         except ReplayDiverged as error:
             counts["diverged"] += 1
             self.replays.diverged(error)
@@ -129,8 +193,8 @@ class AgentEnvironment:
         except Exception as error:  # whatever an agent printed must not end the actor
             raise raised(error) from error
         finally:
-            if keeping:
-                keeping.cancel()
+            if saved:
+                await saved.remove()
             if left:
                 self._count_continued()
             session.close()
@@ -141,25 +205,34 @@ class AgentEnvironment:
         return made, shown
 
     async def _keep(self, slot: int, offer: Offer) -> None:
-        """Offers the progress at every call: the replies that the agent has received. Ends the
-        attempt if its slot is lost."""
-        session, kept = self.session, 0.0
-        while await session.called.wait():
-            session.called.clear()
-            nodes = [node for node in session.tree.nodes if node.seen and not node.taped]
-            sampled = sum(node.seconds for node in nodes)
+        """Offers the progress: all replies so far, also those that the agent has yet to receive.
+        Ends the attempt if its slot is lost."""
+        session = self.session
+        sampled = sum(node.seconds for node in session.tree.nodes if not node.taped)
+        try:
+            if await offer(lambda: self._progress(slot), sampled - self.kept):
+                self.kept = sampled
+        except EnvironmentFailed:
+            return  # there is no call to train yet
+        except R3LError as error:
+            session.fail(error)
+
+    async def _save(self, world: World, node: Node) -> None:
+        await world.save(self.session.tree.nodes.index(node))
+
+    async def _restore(self, tape: TapePlayer, world: World, node: Node) -> None:
+        """Puts the world back when the pivot has come; ends the attempt if that fails."""
+        if node is tape.pivot_node:
             try:
-                if sampled > kept and await offer(lambda: self._progress(slot), sampled - kept):
-                    kept = sampled
-            except EnvironmentFailed:
-                continue  # there is no call to train yet
-            except R3LError as error:
-                session.fail(error)
-                break
+                await world.restore(tape.pivot, self._run_state)
+            except RestoreFailed as error:
+                self.session.fail(error)
+
+    async def _run_state(self, command: list[Any]) -> tuple[State, bool]:
+        return await self._run({"state": command}, process="state", limit=self.settings.state_s)
 
     def _progress(self, slot: int) -> Trajectory:
-        """Records the attempt so far: all of its conversations, and no calls of other models,
-        which the next actor does not replay."""
+        """Records the attempt so far: all of its conversations."""
         return self._record(Outcome(0.0, finish=""), slot, None, train="all")[0]
 
     def _count_continued(self) -> None:
@@ -175,7 +248,7 @@ class AgentEnvironment:
         session = self.session
         return trajectory(
             session.tree,
-            [*session.taped(), *(session.others if outcome.finish else ())],
+            [*session.taped(), *session.others],
             outcome,
             slot=slot,
             temperature=session.temperature,
@@ -192,9 +265,10 @@ class AgentEnvironment:
             raise session.problem
         result = session.result
         if result is None and in_time and state["exit"] != 0 and not session.full:
-            raise _failed(
-                "agent_exit", f"the agent ended with exit code {state['exit']}: {state['stderr']}"
-            )
+            code = state["exit"]
+            failed = AgentKilled if code in KILLED else EnvironmentFailed
+            why = f"the agent ended with exit code {code}: {state['stderr']}"
+            raise failed(why, cause="agent_exit")
         if not in_time and settings.at_timeout == "fail":
             limit = f"{settings.timeout_s:g} s (actor.agent.timeout_s)"
             raise _failed("agent_timeout", f"the agent took longer than {limit} and was killed")
@@ -240,7 +314,11 @@ class AgentEnvironment:
         return _last_line(graded, "grader_failed", "the grader")
 
     async def _run(
-        self, start: dict[str, Any], changed: asyncio.Event | None = None
+        self,
+        start: dict[str, Any],
+        changed: asyncio.Event | None = None,
+        process: str | None = None,
+        limit: float = 0.0,
     ) -> tuple[State, bool]:
         """Runs a process until it ends, `changed` is set or time is up, then kills it. Returns its
         state, and False if time was up."""
@@ -248,13 +326,13 @@ class AgentEnvironment:
         waits = [asyncio.ensure_future(_process_end(state["pid"]))]
         if changed is not None:
             waits.append(asyncio.ensure_future(_set(changed)))
-        limit = self.settings.timeout_s
+        limit = limit or self.settings.timeout_s
         try:
             ended, _ = await asyncio.wait(waits, timeout=limit, return_when=FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
-        state = await self._step({"stop": None})
+        state = await self._step({"stop": process})
         return state, bool(ended)
 
     async def _step(self, command: dict[str, Any]) -> State:

@@ -74,11 +74,14 @@ class _Chain:
         }
 
 
-def conversations(tree: CallTree, train: Train, pivot: Node | None = None) -> list[_Chain]:
+def conversations(
+    tree: CallTree, train: Train, pivot: Node | None = None, *, unseen: bool = False
+) -> list[_Chain]:
     """Returns the trained conversations of an attempt: the main one, then the others, newest first.
     With `train` main, only those with the system prompt and tools of the first call that is
-    trained. The main one has the call `pivot`, if there is one."""
-    chains = [leaf.chain() for leaf in tree.leaves()]
+    trained. The main one has the call `pivot`, if there is one. `unseen`: also replies that the
+    agent has yet to receive."""
+    chains = [leaf.chain() for leaf in tree.leaves(unseen=unseen)]
     chains = [chain for chain in chains if any(not node.untrained for node in chain)]
     first = next((node.kind for node in tree.nodes if not node.untrained), None)
 
@@ -104,10 +107,12 @@ def trajectory(
     guidance.
 
     `calls`: the tape, in the order of the tree, then those of other models; `retry`: the pivot, if
-    the attempt is a retry. Raises EnvironmentFailed if there is no call to train.
+    the attempt is a retry. An outcome without a finish is that of an attempt under way. Raises
+    EnvironmentFailed if there is no call to train.
     """
     taped = {id(node) for node in tree.nodes if node.taped} if retry else set[int]()
-    (chain, pivot), *others = kept = _trained_once(conversations(tree, train, retry), taped)
+    chains = conversations(tree, train, retry, unseen=not outcome.finish)
+    (chain, pivot), *others = kept = _trained_once(chains, taped)
     where = {id(n): c for c in reversed(range(len(kept))) for n in kept[c][0].nodes}
     tape = [
         replace(

@@ -126,9 +126,10 @@ class CallTree:
         closing = self.chat.chat.close(parent.sample.token_ids)
         return (*closing, *self.chat.following(calls, for_template(new)))
 
-    def leaves(self) -> list[Node]:
-        """Returns the ends of the conversations whose replies the agent received."""
-        seen = [node for node in self.nodes if node.seen and node.sample is not None]
+    def leaves(self, *, unseen: bool = False) -> list[Node]:
+        """Returns the ends of the conversations whose replies the agent received, or all that were
+        sampled."""
+        seen = [node for node in self.nodes if (unseen or node.seen) and node.sample is not None]
         parents = {id(node.parent) for node in seen}
         return [node for node in seen if id(node) not in parents]
 

@@ -20,7 +20,7 @@ from actors.gateway.chat_completions import Refused
 from actors.gateway.dialects import MESSAGES, Dialect
 from r3l.errors import UserError
 from r3l.settings.actor import ModelServer
-from r3l.views.tape import TapedCall
+from r3l.views.tape import WHOLE, TapedCall
 
 FORWARDED = ("accept", "content-type", "anthropic-version", "anthropic-beta")
 LIMIT_S = 600.0
@@ -46,8 +46,13 @@ class OtherModels:
             return None
         return next((s for pattern, s in self.servers.items() if fnmatchcase(name, pattern)), None)
 
+    @staticmethod
+    def repeated(call: TapedCall) -> Response:
+        """Returns the answer of a recorded call."""
+        return Response(call.reply["content"], media_type=call.reply["media_type"])
+
     async def ask(
-        self, server: ModelServer, request: Request, raw: bytes, dialect: Dialect
+        self, server: ModelServer, request: Request, raw: bytes, dialect: Dialect, digest: str
     ) -> tuple[Response, TapedCall]:
         """Returns the server's answer, a stream in one piece, and its record. Raises Refused if
         there is none."""
@@ -61,15 +66,17 @@ class OtherModels:
         except httpx.HTTPError as error:
             why = str(error) or type(error).__name__
             raise Refused(502, "no_answer", f"{server.url} does not answer: {why}") from None
+        media = answer.headers.get("content-type")
+        finish = WHOLE if len(answer.text) <= LONGEST_KEPT else "cut"
         call = TapedCall(
             dialect=dialect.name,
-            digest="",
+            digest=digest,
             parent=-1,
             messages=({"role": "user", "content": raw[:LONGEST_KEPT].decode(errors="replace")},),
-            reply={"role": "assistant", "content": answer.text[:LONGEST_KEPT]},
+            reply={"role": "assistant", "content": answer.text[:LONGEST_KEPT], "media_type": media},
+            finish=finish if answer.status_code == 200 else str(answer.status_code),
             seconds=time.monotonic() - began,
             trained=False,
             model=str(json.loads(raw)["model"]),
         )
-        media = answer.headers.get("content-type")
         return Response(answer.content, answer.status_code, media_type=media), call

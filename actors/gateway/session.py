@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,13 +57,16 @@ class _Call:
 
 class Session:
     """An attempt, after `open`. `id`: its name, which is no secret; `changed` is set when it has a
-    result or cannot continue, `called` at every call; `full`: its context is full."""
+    result or cannot continue; `full`: its context is full. `keep`: saves the progress after every
+    reply, `at_call` the agent's world while one is sampled; both before the agent gets it."""
 
     task: Task
     params: ParamsOfStep
     tape: TapePlayer | None = None
     guidance = ""
     main: Kind | None = None
+    keep: Callable[[], Awaitable[None]] | None = None
+    at_call: Callable[[Node], Awaitable[None]] | None = None
 
     def __init__(
         self,
@@ -83,8 +86,12 @@ class Session:
         self.problem: R3LError | None = None
         self.full = self.over = False
         self.temperature = 1.0
-        self.changed, self.called = asyncio.Event(), asyncio.Event()
+        self.changed = asyncio.Event()
         self._newest: dict[str, _Call] = {}
+
+    def afresh(self) -> Session:
+        """Returns a session for another start of the same attempt."""
+        return Session(self.policy, self.reader, self.metrics, self.ignore)
 
     def open(
         self,
@@ -135,12 +142,16 @@ class Session:
         for call in self.calls:
             call.sampling.cancel()
 
-    def passing(self) -> None:
-        """Count a call of another model. Raises Refused unless it may be made."""
+    def passing(self, digest: str) -> TapedCall | None:
+        """Count a call of another model. Returns the recorded one that answers it, if there is one.
+        Raises Refused unless it may be made."""
         self._check_open()
         if self.asked_others >= MOST_CALLS:
             raise Refused(400, "too_many_calls", f"at most {MOST_CALLS} calls an attempt")
         self.asked_others += 1
+        if recorded := self.tape and self.tape.take_passed(digest):
+            self.passed(structs.replace(recorded, seconds=0.0))
+        return recorded or None
 
     def passed(self, call: TapedCall) -> None:
         """Record the call of another model, which has ended just now."""
@@ -188,13 +199,12 @@ class Session:
         answering = (
             self._repeat(node, recorded) if recorded else self._sample(node, request, params)
         )
-        sampling = asyncio.create_task(answering)
+        sampling = asyncio.create_task(_until_over(answering))
         sampling.add_done_callback(lambda task: task.cancelled() or task.exception())
         tools = tuple(tool["function"]["name"] for tool in request.tools)
         call = _Call(tools, request.asked, node, canonical, dialect, time.monotonic(), sampling)
         self.calls.append(call)
         self._newest[digest] = call
-        self.called.set()
         return call
 
     def _guides(self, node: Node) -> bool:
@@ -225,12 +235,12 @@ class Session:
     async def _sample(self, node: Node, request: AgentRequest, params: SampleParams) -> Answer:
         context, began = node.context(guided=True), time.monotonic()
         try:
-            sample = await self.policy.sample(context, params)
+            sampling = self.policy.sample(context, params)
+            world = self.at_call(node) if self.at_call else asyncio.sleep(0)
+            sample, _ = await asyncio.gather(sampling, world)
         except EngineDead as error:
             self.fail(error)
             raise Refused(503, "engine_replaced", "the engine is replaced; ask again") from error
-        except asyncio.CancelledError:
-            raise Refused(400, "attempt_is_over", "this attempt has ended") from None
         except RequestRefused as error:
             raise bad(f"{error!s:.500}") from error
         except EpisodeError as error:
@@ -247,6 +257,8 @@ class Session:
         reply = self.reader.read(sample.token_ids, request.tools, request.choice, params.stop)
         self.metrics.agent["tool_parse_failed"] += reply.broken
         node.sample, node.reply, node.seconds = sample, reply, time.monotonic() - began
+        if self.keep:
+            await self.keep()
         read = len(node.context())  # without guidance, which the agent must not notice
         return self._written(node, reply, sample.finish_reason, read, len(sample.token_ids))
 
@@ -277,3 +289,11 @@ class Session:
             read=len(node.context()),
             trained=not node.untrained and node.seen,
         )
+
+
+async def _until_over(answering: Awaitable[Answer]) -> Answer:
+    """Returns an answer. Raises Refused if the attempt ends before."""
+    try:
+        return await answering
+    except asyncio.CancelledError:
+        raise Refused(400, "attempt_is_over", "this attempt has ended") from None

@@ -15,6 +15,7 @@ import json
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from r3l.process.notices import notice
 from r3l.records import Trajectory
 from r3l.rollout.agent_chat import AgentMessage
 from r3l.rollout.interfaces import Retry, Sample
-from r3l.views.tape import TapedCall, difference, messages_of, read_tape, without
+from r3l.views.tape import WHOLE, TapedCall, difference, messages_of, read_tape, without
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,18 @@ class Recorded:
 class TapePlayer:
     """Plays the calls of a tape, in any order.
 
-    The first `pivot` calls are answered from the tape. All of them and the call `pivot` itself, if
+    The first `pivot` calls are answered from the tape, and what other models were asked before it
+    (`passed`). All of them and the call `pivot` itself, if
     there is one, must come before any request that neither is on the tape nor follows from a new
     reply. `pivot_node`: that call, when it has come.
     """
 
     def __init__(
-        self, recorded: Sequence[Recorded], pivot: int, ignore: Sequence[str] = ()
+        self,
+        recorded: Sequence[Recorded],
+        pivot: int,
+        ignore: Sequence[str] = (),
+        passed: Sequence[TapedCall] = (),
     ) -> None:
         self.recorded, self.pivot, self.ignore = recorded, pivot, ignore
         self.calls = [each.call for each in recorded]
@@ -73,6 +79,16 @@ class TapePlayer:
         self._by_digest: defaultdict[str, deque[int]] = defaultdict(deque)
         for number, call in enumerate(self.calls):
             self._by_digest[call.digest].append(number)
+        self._passed: defaultdict[str, deque[TapedCall]] = defaultdict(deque)
+        for call in passed:
+            if call.finish == WHOLE and call.reply:
+                self._passed[call.digest].append(call)
+
+    def take_passed(self, digest: str) -> TapedCall | None:
+        """Returns the recorded call of another model that answers a request, once, until the pivot
+        has come. None if it is to be asked."""
+        calls = self._passed[digest]
+        return calls.popleft() if calls and self.pivot_node is None else None
 
     def take(self, digest: str, request: AgentRequest, node: Node) -> Recorded | None:
         """Returns the recorded call that answers a request, None if it is to be sampled. Raises
@@ -103,7 +119,7 @@ class Continuation(TapePlayer):
     shaped is not trained: if its tokens were not kept, its text is repeated."""
 
     def __init__(self, left: Trajectory) -> None:
-        super().__init__(recorded_calls(left), 0)
+        super().__init__(recorded_calls(left), 0, passed=passed_calls(left))
         self._nodes: dict[int, Node] = {}
 
     def take(self, digest: str, request: AgentRequest, node: Node) -> Recorded | None:
@@ -153,6 +169,11 @@ def recorded_calls(attempt: Trajectory) -> list[Recorded]:
     return recorded
 
 
+def passed_calls(attempt: Trajectory) -> list[TapedCall]:
+    """Reads the calls of other models of a recorded attempt, whose tape can be read."""
+    return [call for call in read_tape(attempt.extra.tape) if call.model]
+
+
 def retry_of(base: Trajectory, step: int, ignore: Sequence[str] = ()) -> TapePlayer:
     """Returns a player of an attempt up to a step of its main conversation. Raises
     ReplayDiverged."""
@@ -160,7 +181,7 @@ def retry_of(base: Trajectory, step: int, ignore: Sequence[str] = ()) -> TapePla
     places = [(each.call.conversation, each.call.read) for each in recorded]
     if (0, read) not in places:
         raise _diverged(f"the tape lacks the call of step {step}", 0)
-    return TapePlayer(recorded, places.index((0, read)), ignore)
+    return TapePlayer(recorded, places.index((0, read)), ignore, passed_calls(base))
 
 
 def main_kind(base: Trajectory, *, restarts: bool) -> Kind | None:
@@ -219,6 +240,13 @@ def digest_of(request: AgentRequest, ignore: Sequence[str] = ()) -> str:
         [request.choice, request.max_tokens, request.stop, request.json_schema],
     ]
     text = json.dumps(whole, sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def digest_of_passed(request: Any, ignore: Sequence[str] = ()) -> str:
+    """Returns a digest of a request that is passed on. What a pattern of `ignore` matches does not
+    count."""
+    text = without(json.dumps(request, sort_keys=True, ensure_ascii=False), ignore)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

@@ -29,6 +29,7 @@ from actors.gateway.chat_completions import MODEL, Answer, Refused, bad
 from actors.gateway.dialects import CHAT, DIALECTS, Dialect, request_of
 from actors.gateway.other_models import OtherModels
 from actors.gateway.session import Session
+from actors.gateway.tape_player import digest_of_passed
 from r3l.errors import UserError
 
 BODY_LIMIT = 32 << 20  # bytes of a request
@@ -97,8 +98,10 @@ class WebApp:
         raw = await _read(request)
         body = _parsed(raw)
         if server := self.others.server_of(body):
-            session.passing()
-            passed, call = await self.others.ask(server, request, raw, dialect)
+            wanted = digest_of_passed([dialect.name, body], session.ignore)
+            if recorded := session.passing(wanted):
+                return self.others.repeated(recorded)
+            passed, call = await self.others.ask(server, request, raw, dialect, wanted)
             session.passed(call)
             return passed
         asked = request_of(dialect, body)

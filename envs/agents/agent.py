@@ -5,6 +5,8 @@
     step({"grade": [calls]})       starts the grader's process
     step({"poll": null})           how the process is doing: exit code and last lines
     step({"stop": null})           the same, then kills it with its process group
+    step({"state": [save or restore, folder, call]})   starts envs.agents.workspace_copy
+    step({"stop": "state"})        the same for that process, which runs next to the agent
 
 The gateway (actors.gateway) plays these steps. The process runs in the worker process's isolation:
 its memory is limited, and it ends with the worker or the actor, however they end.
@@ -16,17 +18,23 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from envs.agents.agent_checks import starter_of, starter_of_function
+from envs.agents.agent_checks import CALL_FUNCTION, keepers_of, starter_of, starter_of_function
 from envs.agents.agent_process import AgentProcess, Argv, child_environment
 from envs.agents.agent_tasks import NAME, read_tasks
 from envs.base import TaskSource
 from r3l.errors import UserError
 from r3l.rollout.interfaces import EnvSpec
 from r3l.rollout.prompts import Prompts
+
+MAIN = "agent"
+"""The process of the agent or the grader, whose folder is the attempt's."""
+
+COPY = (sys.executable, str(CALL_FUNCTION), f"{Path(__file__).with_name('workspace_copy.py')}:run")
 
 LONGEST_VARIABLE = 120_000
 """Bytes of R3L_TASK; a longer task is left out, because Linux would start no program with it."""
@@ -41,7 +49,9 @@ class Agent:
     interpreter; `tasks`: a file with one JSON object a line; `reward`: `file.py:function`, called
     with the task, the calls and the agent's folder; if left out, the agent posts its reward or
     prints it as its last line; `workspace`: a folder that is copied into the agent's own;
-    `prompts`: texts that replace those of r3l/rollout/prompts, by name."""
+    `snapshot`: `workspace`, or a command that keeps what is outside the agent's folder, and
+    `restore`: a command that puts it back (envs.agents.workspace_copy); `prompts`: texts that
+    replace those of r3l/rollout/prompts, by name."""
 
     once = True  # its process and folder end with the attempt, however that ends
 
@@ -53,6 +63,8 @@ class Agent:
         reward: str = "",
         python: str = "",
         workspace: str = "",
+        snapshot: str = "",
+        restore: str = "",
         prompts: dict[str, str] | None = None,
     ) -> None:
         try:
@@ -66,10 +78,12 @@ class Agent:
         if workspace and not Path(workspace).expanduser().is_dir():
             raise UserError(f"env agent: workspace {workspace} is not a folder")
         self.workspace = workspace
+        self.keeps, self.keepers = bool(snapshot), keepers_of(snapshot, restore, python)
         self.task: dict[str, Any] = {}
         self.secret: list[str] = []
         self.folder: Path | None = None
-        self.process: AgentProcess | None = None
+        self.given: dict[str, str] = {}
+        self.processes: dict[str, AgentProcess] = {}
 
     @staticmethod
     def task_source(*, tasks: str = "", **others: Any) -> TaskSource:
@@ -98,21 +112,29 @@ class Agent:
             ((name, value),) = json.loads(action).items()
         except (ValueError, AttributeError):
             return "not a step of an agent", 0.0, False, False, {}
+        process = MAIN
         match name:
             case "start":
-                self._start(self.starter, self.argv, [self.task], value)
+                self.given = value
+                self._start(MAIN, self.starter, self.argv, [self.task])
             case "grade":
-                assert self.folder is not None  # an attempt begins with a reset
-                work = str(self.folder / "work")
-                self._start(self.grader, (), [self.task, value, work], {})
-        state = self._state()
+                self.given = {}
+                self._start(MAIN, self.grader, (), [self.task, value, self._work])
+            case "state":
+                operation, kept, call = value
+                words, process = self._words(self.keepers.get(operation, ())), name
+                self._start(name, COPY, (), [operation, self._work, kept, call, words])
+            case "stop":
+                process = value or MAIN
+        state = self._state(process)
         if name == "stop":
-            self._stop()
+            self._stop(process)
         return json.dumps(state), 0.0, False, False, {}
 
     def close(self) -> None:
         """Kill the process and remove the folder."""
-        self._stop()
+        for name in [*self.processes]:
+            self._stop(name)
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder = None
@@ -120,35 +142,50 @@ class Agent:
     def _starter(self, command: str, python: str) -> tuple[Argv, Argv]:
         return starter_of(command, python)
 
-    def _start(self, starter: Argv, argv: Argv, arguments: list[Any], more: dict[str, str]) -> None:
-        self._stop()
+    @property
+    def _work(self) -> str:
         assert self.folder is not None  # an attempt begins with a reset
-        (self.folder / "stdin").write_text("" if argv else json.dumps(arguments))
+        return str(self.folder / "work")
+
+    def _start(self, name: str, starter: Argv, argv: Argv, arguments: list[Any]) -> None:
+        """Start a process; its files are in a folder of its own, unless it is the agent's."""
+        self._stop(name)
+        assert self.folder is not None  # an attempt begins with a reset
+        folder = self.folder
+        if name != MAIN:
+            folder = self.folder / name
+            folder.mkdir(exist_ok=True)
+            if not (folder / "work").is_symlink():
+                (folder / "work").symlink_to(self._work)
+        (folder / "stdin").write_text("" if argv else json.dumps(arguments))
         own = os.path.dirname((argv or starter)[0])
         path = os.pathsep.join([own, os.environ.get("PATH", os.defpath)])
-        given = {"R3L_WORKSPACE": str(self.folder / "work")}
+        given = {"R3L_WORKSPACE": self._work, "PATH": path} | self.given
         task = json.dumps(self.task, ensure_ascii=False)
         if len(task.encode()) <= LONGEST_VARIABLE:
             given["R3L_TASK"] = task
-        variables = child_environment(given | {"PATH": path} | more, self.secret)
-        words = tuple(FIELD.sub(self._field, word) for word in argv)
-        self.process = AgentProcess(starter, words, self.folder, variables)
+        variables = child_environment(given, self.secret)
+        self.processes[name] = AgentProcess(starter, self._words(argv), folder, variables)
+
+    def _words(self, argv: Argv) -> Argv:
+        return tuple(FIELD.sub(self._field, word) for word in argv)
 
     def _field(self, found: re.Match[str]) -> str:
         """Returns a field of the task as text; what is no field stays as it is."""
         value = self.task.get(found[1], found[0])
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
-    def _state(self) -> dict[str, Any]:
-        """Returns the exit code, None while the process runs, and the last lines it wrote."""
-        code = None if self.process is None else self.process.poll()
-        state: dict[str, Any] = {"exit": code, "grader": bool(self.grader)}
-        state["pid"] = 0 if self.process is None else self.process.pid
-        if self.process is not None:
-            state |= {name: self.process.last_line(name) for name in ("stdout", "stderr")}
+    def _state(self, name: str) -> dict[str, Any]:
+        """Returns the exit code, None while the process runs, and the last lines it wrote;
+        whether there is a grader, and whether the agent's state is kept."""
+        process = self.processes.get(name)
+        state: dict[str, Any] = {"exit": process and process.poll(), "keeps": self.keeps}
+        state["grader"] = bool(self.grader)
+        state["pid"] = 0 if process is None else process.pid
+        if process is not None:
+            state |= {stream: process.last_line(stream) for stream in ("stdout", "stderr")}
         return state
 
-    def _stop(self) -> None:
-        process, self.process = self.process, None
-        if process is not None:
+    def _stop(self, name: str) -> None:
+        if process := self.processes.pop(name, None):
             process.kill()

@@ -19,6 +19,8 @@ from r3l.errors import UserError
 
 CALL_FUNCTION = Path(__file__).with_name("call_function.py")
 REMOTE = Path(__file__).with_name("remote_agent.py")
+WORKSPACE = "workspace"
+"""The snapshot that is a copy of the agent's folder alone."""
 CHECK_S = 60.0
 CONNECT_S = 10.0
 _MISSING = "import sys\nfrom importlib.util import find_spec\nsys.path.insert(0, sys.argv[1])\n" + (
@@ -68,6 +70,25 @@ def starter_of(command: str, python: str) -> tuple[Argv, Argv]:
         _check_imports(script, own)
     rest = [os.path.abspath(word) if os.path.exists(word) else word for word in words[1:]]
     return (sys.executable, str(CALL_FUNCTION)), (os.path.abspath(program), *rest)
+
+
+def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
+    """Returns the commands that keep and put back what is outside an agent's folder, none for
+    `workspace`. Raises UserError unless both are programs."""
+    if snapshot in ("", WORKSPACE) and not restore:
+        return {}
+    found = {}
+    for option, command in (("snapshot", snapshot), ("restore", restore)):
+        if not command or command == WORKSPACE or is_function(command):
+            raise UserError(
+                f"env agent: {option} {command!r} must be a command, next to the other one of "
+                f"snapshot and restore; or set snapshot: {WORKSPACE} alone"
+            )
+        try:
+            found[option] = starter_of(command, python)[1]
+        except UserError as error:
+            raise UserError(str(error).replace("command", option, 1)) from None
+    return {"save": found["snapshot"], "restore": found["restore"]}
 
 
 def _check_url(url: str) -> None:

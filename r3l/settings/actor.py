@@ -56,6 +56,9 @@ class AgentConfig(Section):
         description="retries in a row whose replay diverges, after which retries restart their "
         "attempt; 0: all do",
     )
+    state_s: float = Field(
+        60.0, gt=0, description="time limit of saving or restoring an agent's state, seconds"
+    )
     models: dict[str, ModelServer] = Field(
         default_factory=dict,
         description="servers by pattern of a model's name, such as {'gpt-*': {url: …, key: …}}; "

@@ -18,6 +18,8 @@ from r3l.records import Record
 
 LIMIT = 512 << 10  # bytes of a compressed tape; a group has many of them
 UNPACKED = 256 << 20
+WHOLE = "stop"
+"""How the call of another model ended, if its answer can be repeated."""
 NEAR = 40  # characters shown before and after a difference
 
 
@@ -31,7 +33,8 @@ class TapedCall(Record):
     the policy was shown, both in the attempt's conversation of the number `conversation` (-1: not
     recorded). `trained`: whether its reply is trained. `model`: the other model that was asked, ""
     for the policy; then `messages` and `reply` have the bodies of the request and of the answer,
-    and the call is at the end of the tape.
+    cut if they are long, and the call is at the end of the tape; its `finish` is WHOLE, cut, or the
+    status of an answer that is an error.
     """
 
     dialect: str

@@ -284,11 +284,12 @@ def test_a_result_needs_a_number(tmp_path: Path) -> None:
 
 
 WALKER = """
-import json, os, time, urllib.request
+import json, os, sys, time, urllib.request
 url, headers = os.environ["OPENAI_BASE_URL"] + "/chat/completions", {
     "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
 messages = [{"role": "user", "content": "begin" + CLOCK}]
 for step in range(5):
+    BEFORE
     body = json.dumps({"messages": messages}).encode()
     reply = json.load(urllib.request.urlopen(urllib.request.Request(url, body, headers)))
     said = reply["choices"][0]["message"]["content"]
@@ -299,12 +300,12 @@ print(json.dumps({"reward": 1.0}))
 
 
 def walk(
-    folder: Path, clock: str, progress: Progress, die_after: int = 99
+    folder: Path, clock: str, progress: Progress, die_after: int = 99, before: str = "pass"
 ) -> tuple[SlotResult | None, int, ActorMetrics]:
     """Plays an agent of five calls, whose every message depends on the replies. The engine dies
     after some responses. Returns the result, if there is one, and the number of responses."""
     agent = folder / "walker.py"
-    agent.write_text(WALKER.replace("CLOCK", clock))
+    agent.write_text(WALKER.replace("CLOCK", clock).replace("BEFORE", before))
     config = config_of(folder, "", command=f"python {agent}")
     policy, metrics = ScriptedPolicy(lambda text: f"word {len(policy.prompts)}"), ActorMetrics()
     sample, begun = policy.sample, len(progress.found) and progress.found[0].trajectory
@@ -372,6 +373,50 @@ def test_an_agent_that_asks_otherwise_is_sampled_afresh(tmp_path: Path) -> None:
     assert result is not None and result.trajectory is not None
     assert result.trajectory.num_steps == 5 and responses == 3 + 5
     assert metrics.partial == {"dropped": 1, "tokens": 0} and metrics.agent["taped"] == 0
+
+
+def ending(folder: Path, times: int, code: str) -> str:
+    """Text that ends an agent before its fourth call, the first `times` times."""
+    mark = folder / "ended"
+    mark.write_text("")
+    said = f"print(file=open({str(mark)!r}, 'a'), flush=True)"
+    return f"if step == 3 and os.path.getsize({str(mark)!r}) < {times}: {said}; {code}"
+
+
+KILL = "os.kill(os.getpid(), 9)"
+
+
+def test_an_agent_that_is_killed_is_continued_once(tmp_path: Path) -> None:
+    result, responses, metrics = walk(tmp_path, "''", Progress(), before=ending(tmp_path, 1, KILL))
+    assert result is not None and result.trajectory is not None
+    assert result.trajectory.num_steps == responses == 5  # all of them sampled once
+    assert metrics.agent["killed"] == 1 and metrics.agent["taped"] == 3
+    assert metrics.partial["continued"] == 1
+    result, responses, metrics = walk(tmp_path, "''", Progress(), before=ending(tmp_path, 3, KILL))
+    assert result is not None and result.cause == "agent_exit" and responses == 3
+    assert metrics.agent["killed"] == 1
+
+
+@pytest.mark.parametrize("code", ["sys.exit('no')", "os.kill(os.getpid(), 11)"])
+def test_an_agent_that_ends_by_itself_is_not_started_again(tmp_path: Path, code: str) -> None:
+    result, responses, metrics = walk(tmp_path, "''", Progress(), before=ending(tmp_path, 1, code))
+    assert result is not None and result.cause == "agent_exit" and responses == 3
+    assert metrics.agent["killed"] == 0
+
+
+def test_a_reply_is_kept_before_the_agent_gets_it(tmp_path: Path) -> None:
+    """So a kill costs the response under way, and no other."""
+    kept, asked = list[int](), tmp_path / "asked"
+
+    async def save(result: SlotResult) -> None:
+        assert result.trajectory is not None
+        await asyncio.sleep(0.1)  # the agent could ask again
+        assert len(asked.read_text().split("\n")) - 1 == result.trajectory.num_steps
+        kept.append(result.trajectory.num_steps)
+
+    before = f"print(file=open({str(asked)!r}, 'a'), flush=True)"
+    result, *_ = walk(tmp_path, "''", Progress((), save), before=before)
+    assert result is not None and kept == [1, 2, 3, 4, 5]
 
 
 def test_an_agent_whose_group_another_actor_has_is_ended(tmp_path: Path) -> None:

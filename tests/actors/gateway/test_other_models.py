@@ -9,19 +9,20 @@ import httpx
 import pytest
 
 from actors.gateway.agent_attempt import AgentEnvironment
-from actors.gateway.attempt_record import Outcome
 from actors.gateway.chat_completions import Refused
 from actors.gateway.other_models import LONGEST_KEPT, OtherModels
 from actors.gateway.session import MOST_CALLS
-from actors.gateway.tape_player import Replays
+from actors.gateway.tape_player import Continuation, Replays
 from actors.gateway.web_app import WebApp
 from r3l.config import load
 from r3l.errors import UserError
+from r3l.records import Trajectory
 from r3l.settings.actor import AgentConfig, ModelServer
 from r3l.views.tape import read_tape
 from tests.actors.gateway.test_session import session_of
 from tests.r3l.fakes import ScriptedPolicy
 
+LONG = "x" * (LONGEST_KEPT + 1)
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
@@ -37,18 +38,24 @@ class Server:
             raise httpx.ConnectError("refused")
         if json.loads(request.content).get("stream"):
             return httpx.Response(200, text="data: [DONE]\n\n", headers=EVENTS)
+        if b'"long"' in request.content:
+            return httpx.Response(200, text=LONG)
         return httpx.Response(429 if b"gpt-busy" in request.content else 200, json={"ok": True})
 
 
 EVENTS = {"content-type": "text/event-stream"}
 
 
-def asked(path: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[Any, Server, Any]:
-    """Sends a request through the gateway; returns the answer, the server and the session."""
+def asked(
+    path: str, body: dict[str, Any], headers: dict[str, str], left: Trajectory | None = None
+) -> tuple[Any, Server, Any]:
+    """Sends a request through the gateway; returns the answer, the server and the session. `left`:
+    the attempt as an earlier actor left it."""
     server = Server()
 
     async def run() -> tuple[Any, Server, Any]:
         session = session_of(ScriptedPolicy(lambda text: "yes"))
+        session.tape = left and Continuation(left)
         others = OtherModels(
             {
                 "gpt-*": ModelServer(url="https://gpt.example/v1/", key="GPT_KEY"),
@@ -105,16 +112,30 @@ def test_a_passed_call_is_recorded_and_not_trained(monkeypatch: pytest.MonkeyPat
     assert len(session.tree.nodes) == len(session.taped()) == 1  # the policy's own
 
 
-def test_the_progress_of_an_attempt_leaves_them_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_continued_attempt_repeats_their_whole_answers_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("GPT_KEY", "theirs")
-    session = asked("/v1/chat/completions", {"model": "gpt-5"}, {})[2]
-    played = AgentEnvironment(Mock(), session, {}, "", AgentConfig(), Replays(1))
-    ended, _ = played._record(Outcome(1.0), 0, None)
-    models = [
-        [call.model for call in read_tape(attempt.extra.tape)]
-        for attempt in (ended, played._progress(0))
-    ]
-    assert models == [["", "gpt-5"], [""]]
+
+    def played_by(body: dict[str, Any]) -> tuple[Any, Server, Trajectory]:
+        answer, server, session = asked("/v1/chat/completions", body, {}, left)
+        attempt = AgentEnvironment(Mock(), session, {}, "", AgentConfig(), Replays(1))
+        return answer, server, attempt._progress(0)
+
+    left: Trajectory | None = None
+    for body, again in (
+        ({"model": "gpt-5", "stream": True}, 0),
+        ({"model": "gpt-busy"}, 1),  # an error is no answer
+        ({"model": "gpt-5", "messages": [{"role": "user", "content": LONG}]}, 0),
+        ({"model": "gpt-5", "long": True}, 1),  # only a part of the answer is kept
+    ):
+        left = None
+        first, _, left = played_by(body)
+        second, server, left = played_by(body)
+        assert len(server.asked) == again and second.content == first.content
+        assert second.headers["content-type"] == first.headers["content-type"]
+        assert [call.model for call in read_tape(left.extra.tape)] == ["", body["model"]]
+        assert len(played_by(body | {"more": 1})[1].asked) == 1  # another request
 
 
 def test_a_long_request_is_passed_whole_and_recorded_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,9 +156,9 @@ def test_a_request_without_a_model_is_for_the_policy() -> None:
 def test_calls_are_counted_when_they_begin() -> None:
     session = session_of(ScriptedPolicy(lambda text: "yes"))
     for _ in range(MOST_CALLS):
-        session.passing()
+        session.passing("digest")
     with pytest.raises(Refused, match=f"at most {MOST_CALLS} calls"):
-        session.passing()
+        session.passing("digest")
 
 
 def test_its_failures_are_the_agents_to_see(monkeypatch: pytest.MonkeyPatch) -> None:

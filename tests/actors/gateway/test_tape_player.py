@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from actors.gateway.agent_attempt import agents_served
 from actors.gateway.attempt_record import Outcome, Train, trajectory
+from actors.gateway.call_tree import Node
 from actors.gateway.chat_completions import AgentRequest, Refused
 from actors.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
 from actors.gateway.parsers import ReplyReader
@@ -42,7 +43,7 @@ from r3l.rollout.chat import ChatFormat
 from r3l.rollout.group import explore_group
 from r3l.rollout.interfaces import Retry, Sample, SampleParams
 from r3l.views.attempt_view import text
-from r3l.views.tape import messages_of, read_tape, write_tape
+from r3l.views.tape import TapedCall, messages_of, read_tape, write_tape
 from tests.r3l.fakes import CHATML, CharTokenizer, ScriptedPolicy
 
 AGENT = """
@@ -264,6 +265,21 @@ def test_a_recorded_attempt_gives_back_every_call(tmp_path: Path) -> None:
             assert each.sample.logprobs == (-0.5,) * each.call.tokens
     assert [m["role"] for m in messages_of([c.call for c in calls], 4)].count("assistant") == 3
     assert write_tape([each.call for each in calls]) == base.extra.tape
+
+
+def test_other_models_are_asked_from_the_pivot_on(tmp_path: Path) -> None:
+    (results,), *_ = explored(config_of(tmp_path), ScriptedPolicy(answers(2)))
+    base, _ = attempts(results)
+    said = {"role": "assistant", "content": "yes"}
+    judged = [
+        TapedCall("chat", "d", -1, (), said, finish=finish, model="gpt-5")
+        for finish in ("429", "stop", "stop")
+    ]
+    tape = write_tape([*read_tape(base.extra.tape), *judged])
+    player = retry_of(replace(base, extra=replace(base.extra, tape=tape)), 2)
+    assert player.take_passed("other") is None and player.take_passed("d") == judged[1]
+    player.pivot_node = Node(None, (), "", ())
+    assert player.take_passed("d") is None
 
 
 def test_a_digest_ignores_ids_spaces_and_order_but_nothing_else() -> None:

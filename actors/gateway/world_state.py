@@ -1,0 +1,128 @@
+"""Keeps the state of an agent's world before each call, and puts it back at a retry's pivot.
+
+base attempt   call k ─► save k, while the reply is sampled ─► a folder of the actor's, until the
+                                                               attempt is retried
+retry          call at the pivot ─► restore k ─► differs, fails or takes too long ─► RestoreFailed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from r3l.errors import EnvironmentFailed
+from r3l.process.notices import notice
+from r3l.records import Trajectory
+
+MOST_ATTEMPTS = 256
+MOST_BYTES = 8 << 30
+
+Run = Callable[[list[Any]], Awaitable[tuple[dict[str, Any], bool]]]
+"""Runs [operation, folder, call]; returns how the process ended, and whether it did so in time."""
+
+
+class RestoreFailed(EnvironmentFailed):
+    """A retry's world could not be put back; what it sampled is not trained."""
+
+
+class Snapshots:
+    """The saved worlds of base attempts that may be retried; the oldest are removed. After `limit`
+    failures in a row, no world is saved or put back."""
+
+    def __init__(self, limit: int, counts: Counter[str]) -> None:
+        self.limit, self.counts, self.in_a_row = max(limit, 1), counts, Counter[str]()
+        self.root = tempfile.TemporaryDirectory(prefix="r3l-snapshots-", ignore_cleanup_errors=True)
+        self.worlds: dict[str, World] = {}
+
+    @property
+    def usable(self) -> bool:
+        return max(self.in_a_row.values(), default=0) < self.limit
+
+    def new(self, run: Run) -> World | None:
+        """Returns the world of a base attempt, None if it is not saved."""
+        folder = tempfile.mkdtemp(dir=self.root.name) if self.usable else ""
+        return World(self, Path(folder), run) if folder else None
+
+    async def keep(self, world: World, attempt: Trajectory) -> None:
+        """Keep the world of an attempt that has ended, to retry it."""
+        self.worlds[_name(attempt)] = world
+        while len(self.worlds) > MOST_ATTEMPTS or self._bytes() > MOST_BYTES:
+            await self.worlds.pop(next(iter(self.worlds))).remove()
+
+    def take(self, base: Trajectory) -> World | None:
+        """Returns the world of a base attempt, if it was saved; the caller removes it."""
+        return self.worlds.pop(_name(base), None) if self.usable else None
+
+    def close(self) -> None:
+        self.root.cleanup()
+
+    def failed(self, count: str, why: str) -> None:
+        """Count a failure."""
+        self.counts[count] += 1
+        self.in_a_row[count] += 1
+        if not self.usable:
+            notice(
+                f"agents' worlds are not saved and put back from now on: {self.limit} failures in "
+                f"a row, the last because {why}"
+            )
+
+    def _bytes(self) -> int:
+        return sum(world.bytes for world in self.worlds.values())
+
+
+class World:
+    """The world of one base attempt. `saved`: the calls before which it was saved; `run`: runs a
+    process in the attempt that is under way."""
+
+    def __init__(self, snapshots: Snapshots, folder: Path, run: Run) -> None:
+        self.snapshots, self.folder, self.run = snapshots, folder, run
+        self.saved: set[int] = set()
+        self.whole, self.bytes = True, 0
+        self._one = asyncio.Lock()
+
+    async def save(self, call: int) -> None:
+        """Save the state before a call. Once this failed, the attempt's later states are not
+        saved."""
+        async with self._one:
+            if not self.whole:
+                return
+            self.whole = False
+            try:
+                self.bytes += (await self._done("save", call))["bytes"]
+            except EnvironmentFailed as error:
+                self.snapshots.failed("snapshot_failed", str(error))
+                return
+            self.whole, self.snapshots.in_a_row["snapshot_failed"] = True, 0
+            self.saved.add(call)
+
+    async def restore(self, call: int, run: Run) -> None:
+        """Put back the state before a call, in the attempt of `run`. Raises RestoreFailed."""
+        self.run = run
+        try:
+            await self._done("restore", call)
+        except EnvironmentFailed as error:
+            self.snapshots.failed("restore_failed", str(error))
+            raise RestoreFailed(str(error), cause="restore_failed") from error
+        self.snapshots.in_a_row["restore_failed"] = 0
+        self.snapshots.counts["restored"] += 1
+
+    async def remove(self) -> None:
+        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+
+    async def _done(self, operation: str, call: int) -> dict[str, int]:
+        state, in_time = await self.run([operation, str(self.folder), call])
+        if not in_time or state["exit"] != 0:
+            why = state["stderr"] if in_time else "it took too long (actor.agent.state_s)"
+            raise EnvironmentFailed(f"agent: {operation} failed before call {call}: {why}")
+        return dict(json.loads(state["stdout"]))
+
+
+def _name(attempt: Trajectory) -> str:
+    return hashlib.blake2b(attempt.extra.tape, digest_size=16).hexdigest()

@@ -1,0 +1,160 @@
+"""Keeps an agent's folder as it is before each call, and puts it back.
+
+    save:     the folder's files ─► objects/, each content once ─► NUMBER.json: path ─► what it is
+    restore:  files that differ are written, others removed ─► listed again and compared
+
+A command of the user's, for what is outside the folder, runs before a save and after the files are
+put back. Runs in a process of its own, started by envs.agents.call_function.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+MOST_BYTES = 1 << 30
+MOST_FILES = 50_000
+KNOWN = "known.json"
+"""What the last save found: `at`, and for each file its `state` and content."""
+RACE_NS = 1_000_000_000
+"""A file that changed so short before a save may change again without another time."""
+
+Listing = dict[str, list[Any]]
+"""Path in the folder ─► its kind (file, folder or link), mode, and content or target."""
+
+
+def run(operation: str, work: str, kept: str, number: int, command: list[str]) -> dict[str, int]:
+    """Saves or restores a folder. Returns the bytes that were added to `kept`."""
+    place = Path(kept)
+    (place / "objects").mkdir(parents=True, exist_ok=True)
+    file = place / f"{number}.json"
+    if operation == "save":
+        said = _told(command, place / f"{number}.d")
+        known = _read(place / KNOWN) or {"at": 0, "files": {}}
+        began, seen = time.time_ns(), Seen(known)
+        listing = listed(Path(work), seen, place / "objects")
+        (place / KNOWN).write_text(json.dumps({"at": began, "files": seen.files}))
+        file.write_text(json.dumps({"files": listing, "said": said}))
+        return {"bytes": seen.added}
+    wanted = _read(file)
+    if wanted is None:
+        sys.exit("there is no copy of the folder before this call")
+    put_back(Path(work), wanted["files"], place / "objects")
+    said = _told(command, place / f"{number}.d")
+    if said != wanted["said"]:
+        sys.exit(f"restore printed {said!r:.200}, but snapshot {wanted['said']!r:.200}")
+    if difference := first_difference(wanted["files"], listed(Path(work))):
+        sys.exit(f"after restore, {difference}")
+    return {"bytes": 0}
+
+
+class Seen:
+    """The files that a save finds, and those that the save before it found."""
+
+    def __init__(self, known: dict[str, Any]) -> None:
+        self.before, self.at = known["files"], known["at"]
+        self.files: dict[str, Any] = {}
+        self.added = 0
+
+    def content(self, path: Path, name: str, info: os.stat_result, objects: Path) -> str:
+        """Returns the digest of a file's content, which it keeps if it is new."""
+        state = [info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]
+        old = self.before.get(name)
+        unchanged = old and old[0] == state and info.st_ctime_ns < self.at - RACE_NS
+        digest = str(old[1]) if unchanged else _digest(path)
+        self.files[name] = [state, digest]
+        if not (objects / digest).exists():
+            shutil.copyfile(path, objects / "new")
+            os.rename(objects / "new", objects / digest)
+            self.added += info.st_size
+        return digest
+
+
+def listed(work: Path, seen: Seen | None = None, objects: Path = Path()) -> Listing:
+    """Lists a folder; with `seen`, keeps its contents in `objects`. Ends the process if it holds
+    too much."""
+    listing: Listing = {}
+    size, waiting = 0, [work]
+    while waiting:
+        for entry in sorted(os.scandir(waiting.pop()), key=lambda entry: entry.name):
+            path, info = Path(entry.path), entry.stat(follow_symlinks=False)
+            name, mode = str(path.relative_to(work)), stat.S_IMODE(info.st_mode)
+            if entry.is_symlink():
+                listing[name] = ["link", 0, os.readlink(path)]
+            elif entry.is_dir():
+                listing[name] = ["folder", mode, ""]
+                waiting.append(path)
+            elif entry.is_file():
+                size += info.st_size
+                if size > MOST_BYTES or len(listing) >= MOST_FILES:
+                    sys.exit(f"the folder has more than {MOST_BYTES} bytes or {MOST_FILES} files")
+                content = seen.content(path, name, info, objects) if seen else _digest(path)
+                listing[name] = ["file", mode, content]
+    return listing
+
+
+def put_back(work: Path, wanted: Listing, objects: Path) -> None:
+    """Write the files that differ from `wanted`, in place, and remove all others."""
+    found = listed(work)
+    for name in sorted(found, reverse=True):  # what is in a folder before the folder
+        if name not in wanted or wanted[name][0] != found[name][0]:
+            (work / name).rmdir() if found[name][0] == "folder" else (work / name).unlink()
+            del found[name]
+    for name, entry in sorted(wanted.items()):
+        kind, mode, content = entry
+        path = work / name
+        if found.get(name) == entry:
+            continue
+        if kind == "link":
+            path.unlink(missing_ok=True)
+            path.symlink_to(content)
+            continue
+        if kind == "folder":
+            path.mkdir(exist_ok=True)
+        else:
+            if name in found:
+                path.chmod(mode | stat.S_IWUSR)
+            shutil.copyfile(objects / content, path)
+        path.chmod(mode)
+
+
+def first_difference(wanted: Listing, found: Listing) -> str:
+    """Names the first path in which two listings differ; "" if they are equal."""
+    for name in sorted({*wanted, *found}):
+        if name not in found:
+            return f"{name} is missing"
+        if name not in wanted:
+            return f"{name} is in the folder, but was not at the snapshot"
+        if wanted[name] != found[name]:
+            return f"{name} is another one than at the snapshot"
+    return ""
+
+
+def _told(command: list[str], own: Path) -> str:
+    """Runs a command with a folder of its own. Returns its last line; ends the process with its
+    exit code if that is not 0."""
+    if not command:
+        return ""
+    own.mkdir(exist_ok=True)
+    variables = os.environ | {"R3L_SNAPSHOT": str(own)}
+    ended = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True)
+    if ended.returncode:
+        sys.exit(f"{command[0]} ended with exit code {ended.returncode}")
+    return (ended.stdout.strip().splitlines() or [""])[-1]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text()) if path.exists() else None

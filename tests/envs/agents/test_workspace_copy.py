@@ -1,0 +1,118 @@
+"""A folder is kept as it was before each call, put back in place, and compared."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from envs.agents import workspace_copy
+from envs.agents.workspace_copy import first_difference, listed, run
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    work = tmp_path / "work"
+    (work / "data" / "empty").mkdir(parents=True)
+    (work / "data" / "a.txt").write_text("one")
+    (work / "run.sh").write_text("true")
+    (work / "run.sh").chmod(0o500)
+    (work / "link").symlink_to("data/a.txt")
+    return work
+
+
+def kept_of(work: Path) -> str:
+    return str(work.parent / "kept")
+
+
+def test_every_kind_of_change_is_undone(work: Path) -> None:
+    before, kept = listed(work), kept_of(work)
+    assert run("save", str(work), kept, 0, [])["bytes"] == len("one") + len("true")
+    (work / "data" / "a.txt").write_text("two")
+    assert run("save", str(work), kept, 1, [])["bytes"] == len("two")  # the others are kept already
+    after = listed(work)
+    (work / "data" / "empty").rmdir()
+    (work / "data" / "empty").write_text("a file now")
+    (work / "run.sh").unlink()
+    (work / "link").unlink()
+    (work / "link").mkdir()
+    (work / "link" / "more").symlink_to("/nowhere")
+    (work / "data").chmod(0o700)
+    for number, wanted in ((0, before), (1, after), (0, before)):
+        run("restore", str(work), kept, number, [])
+        assert listed(work) == wanted
+    assert os.stat(work / "run.sh").st_mode & 0o777 == 0o500
+
+
+def test_a_file_that_is_open_stays_the_agents(work: Path) -> None:
+    run("save", str(work), kept_of(work), 0, [])
+    with (work / "data" / "a.txt").open("a") as log:
+        print(" more", file=log, flush=True)
+        run("restore", str(work), kept_of(work), 0, [])
+        print("!", end="", file=log, flush=True)
+    assert (work / "data" / "a.txt").read_text() == "one!"
+
+
+def test_a_change_of_the_same_size_and_moment_is_seen(work: Path) -> None:
+    kept, file = kept_of(work), work / "data" / "a.txt"
+    run("save", str(work), kept, 0, [])
+    times = os.stat(file)
+    file.write_text("two")
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    run("save", str(work), kept, 1, [])
+    run("restore", str(work), kept, 0, [])
+    run("restore", str(work), kept, 1, [])
+    assert file.read_text() == "two"
+
+
+def test_a_file_that_has_not_changed_is_not_read_again(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("save", str(work), kept_of(work), 0, [])
+    monkeypatch.setattr(workspace_copy, "RACE_NS", -(10**12))
+    monkeypatch.setattr(workspace_copy, "_digest", lambda path: pytest.fail(f"{path} is read"))
+    assert run("save", str(work), kept_of(work), 1, []) == {"bytes": 0}
+
+
+def test_too_large_a_folder_and_a_missing_copy_are_named(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit, match="no copy of the folder before this call"):
+        run("restore", str(work), kept_of(work), 3, [])
+    monkeypatch.setattr(workspace_copy, "MOST_BYTES", 5)
+    with pytest.raises(SystemExit, match="the folder has more than 5 bytes"):
+        run("save", str(work), kept_of(work), 0, [])
+
+
+def command(folder: Path, text: str) -> list[str]:
+    file = folder / f"command{time.monotonic_ns()}.py"
+    file.write_text(f"import os\nkept = os.environ['R3L_SNAPSHOT'] + '/db'\n{text}\n")
+    return [sys.executable, str(file)]
+
+
+def test_commands_keep_what_is_outside(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(work)
+    world = work.parent / "world"
+    world.write_text("1")
+    paths = f"world = {str(world)!r}\n"
+    save = command(work.parent, f"{paths}open(kept, 'w').write(open(world).read())\nprint('v1')")
+    restore = f"{paths}open(world, 'w').write(open(kept).read())\n"
+    run("save", str(work), kept_of(work), 0, save)
+    world.write_text("2")
+    run("restore", str(work), kept_of(work), 0, command(work.parent, f"{restore}print('v1')"))
+    assert world.read_text() == "1"
+    for text, said in (
+        (restore + "print('v2')", "restore printed 'v2', but snapshot 'v1'"),
+        (restore, "restore printed '', but snapshot 'v1'"),
+        ("raise SystemExit(3)", "ended with exit code 3"),
+        ("open('left.txt', 'w')\nprint('v1')", "left.txt is in the folder, but was not"),
+        ("os.unlink('link')\nprint('v1')", "link is missing"),
+        ("open('data/a.txt', 'w')\nprint('v1')", "data/a.txt is another one"),
+    ):
+        with pytest.raises(SystemExit, match=said):
+            run("restore", str(work), kept_of(work), 0, command(work.parent, text))
+
+
+def test_equal_listings_have_no_difference(work: Path) -> None:
+    assert first_difference(listed(work), listed(work)) == ""
