@@ -13,7 +13,7 @@ import json
 import logging
 import os
 from asyncio import FIRST_COMPLETED
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from signal import SIGHUP, SIGKILL, SIGTERM
@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from actors.gateway.attempt_record import Outcome, Train, trajectory
 from actors.gateway.call_tree import Node
+from actors.gateway.mcp_relay import McpRelay
 from actors.gateway.other_models import OtherModels
 from actors.gateway.parsers import reader_of
 from actors.gateway.session import Session
@@ -53,7 +54,7 @@ MakeEnv = Callable[[Task], Environment]
 State = dict[str, Any]
 """The environment's report on its process: `exit`, None while it runs, and the last lines of
 `stdout` and `stderr`; `grader`: whether there is one; `keeps`: whether the agent's state is
-kept."""
+kept; `mcp`: the MCP servers, with their URLs."""
 
 
 class AgentKilled(EnvironmentFailed):
@@ -162,6 +163,7 @@ class AgentEnvironment:
         session.metrics.agents_running = len(self.sessions)
         counts["attempts"] += 1
         saved: World | None = None
+        relay: McpRelay | None = None
         if offer:
             session.keep = partial(self._keep, slot, offer)
         try:
@@ -172,12 +174,15 @@ class AgentEnvironment:
             options = task.options | {"secret": secret}
             await guarded(lambda: self.env.reset(seed=task.seed, options=options))
             state = await self._step({"poll": None})
-            if tape and world and tape.pivot in world.saved:
+            relay = McpRelay(session, state["mcp"], self._serve)
+            session.relay = relay
+            if tape and world and tape.pivot in world.saved and tape.repeats_tools():
+                tape.stateful = True
                 session.at_call = partial(self._restore, tape, world)
             elif not retry and self.snapshots and state["keeps"]:
                 saved = self.snapshots.new(self._run_state)
                 session.at_call = partial(self._save, saved) if saved else None
-            outcome = await self._outcome()
+            outcome = await self._outcome(state["mcp"])
             made, shown = await guarded(lambda: self._record(outcome, slot, retry))
             if retry and tape:
                 self.replays.check(made, retry)
@@ -195,6 +200,8 @@ class AgentEnvironment:
         finally:
             if saved:
                 await saved.remove()
+            if relay:
+                await relay.close()
             if left:
                 self._count_continued()
             session.close()
@@ -225,8 +232,13 @@ class AgentEnvironment:
         if node is tape.pivot_node:
             try:
                 await world.restore(tape.pivot, self._run_state)
+                self.session.restored = True
             except RestoreFailed as error:
                 self.session.fail(error)
+
+    async def _serve(self, name: str) -> str:
+        """Starts an MCP server."""
+        return str((await self._step({"serve": name}))["folder"])
 
     async def _run_state(self, command: list[Any]) -> tuple[State, bool]:
         return await self._run({"state": command}, process="state", limit=self.settings.state_s)
@@ -256,10 +268,10 @@ class AgentEnvironment:
             retry=session.pivot if retry else None,
         )
 
-    async def _outcome(self) -> Outcome:
+    async def _outcome(self, servers: Iterable[str]) -> Outcome:
         """Plays until the agent has ended, and grades it."""
         session, settings = self.session, self.settings
-        state, in_time = await self._run({"start": self._variables()}, session.changed)
+        state, in_time = await self._run({"start": self._variables(servers)}, session.changed)
         session.end()
         if session.problem is not None:
             raise session.problem
@@ -283,7 +295,7 @@ class AgentEnvironment:
             result, self.spec.success_threshold, "context_overflow" if session.full else finish
         )
 
-    def _variables(self) -> dict[str, str]:
+    def _variables(self, servers: Iterable[str] = ()) -> dict[str, str]:
         key = self.session.key
         direct = ",".join(
             filter(
@@ -300,6 +312,9 @@ class AgentEnvironment:
             "NO_PROXY": direct,  # a proxy must not get these calls
             "no_proxy": direct,
             "OPENAI_AGENTS_DISABLE_TRACING": "1",  # it would send them to OpenAI
+        } | {
+            f"R3L_MCP_{name.upper().replace('-', '_')}": f"{self.url}/mcp/{name}/{key}"
+            for name in servers
         }
 
     async def _graded(self, state: State) -> Any:

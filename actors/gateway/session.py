@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import structs
 
@@ -55,10 +55,19 @@ class _Call:
     sampling: asyncio.Task[Answer]
 
 
+class Relay(Protocol):
+    """The MCP servers of an attempt (actors.gateway.mcp_relay)."""
+
+    async def answer(
+        self, name: str, message: dict[str, Any], headers: Mapping[str, str]
+    ) -> dict[str, Any] | None: ...
+
+
 class Session:
     """An attempt, after `open`. `id`: its name, which is no secret; `changed` is set when it has a
     result or cannot continue; `full`: its context is full. `keep`: saves the progress after every
-    reply, `at_call` the agent's world while one is sampled; both before the agent gets it."""
+    reply, `at_call` the agent's world while one is sampled; both before the agent gets it.
+    `restored`: whether a retry's world has been put back."""
 
     task: Task
     params: ParamsOfStep
@@ -67,6 +76,8 @@ class Session:
     main: Kind | None = None
     keep: Callable[[], Awaitable[None]] | None = None
     at_call: Callable[[Node], Awaitable[None]] | None = None
+    relay: Relay | None = None
+    restored = False
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from r3l.process.notices import notice
 from r3l.records import Trajectory
 from r3l.rollout.agent_chat import AgentMessage
 from r3l.rollout.interfaces import Retry, Sample
-from r3l.views.tape import WHOLE, TapedCall, difference, messages_of, read_tape, without
+from r3l.views.tape import MCP, WHOLE, TapedCall, difference, messages_of, read_tape, without
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ class TapePlayer:
     The first `pivot` calls are answered from the tape, and what other models were asked before it
     (`passed`). All of them and the call `pivot` itself, if
     there is one, must come before any request that neither is on the tape nor follows from a new
-    reply. `pivot_node`: that call, when it has come.
+    reply. `pivot_node`: that call, when it has come; `stateful`: whether the world is put
+    back then.
     """
 
     def __init__(
@@ -75,14 +77,22 @@ class TapePlayer:
         self.recorded, self.pivot, self.ignore = recorded, pivot, ignore
         self.calls = [each.call for each in recorded]
         self.pivot_node: Node | None = None
+        self.stateful = False
         self._open = set(range(min(pivot + 1, len(recorded))))
         self._by_digest: defaultdict[str, deque[int]] = defaultdict(deque)
         for number, call in enumerate(self.calls):
             self._by_digest[call.digest].append(number)
+        self.passed = passed
         self._passed: defaultdict[str, deque[TapedCall]] = defaultdict(deque)
         for call in passed:
             if call.finish == WHOLE and call.reply:
                 self._passed[call.digest].append(call)
+
+    def repeats_tools(self) -> bool:
+        """Whether the tape has all replies of MCP servers before the pivot."""
+        before = self.calls[self.pivot].began if self.pivot < len(self.calls) else math.inf
+        calls = [call for call in self.passed if call.dialect == MCP and call.began < before]
+        return all(call.finish == WHOLE and call.reply for call in calls)
 
     def take_passed(self, digest: str) -> TapedCall | None:
         """Returns the recorded call of another model that answers a request, once, until the pivot
@@ -102,14 +112,14 @@ class TapePlayer:
         if self._open and all(each.taped for each in node.chain()[:-1]):
             number = min(self._open)
             shown = difference(messages_of(self.calls, number), request.messages, self.ignore)
-            raise _diverged(f"call {number} differs from the recorded one: {shown}", number)
+            raise diverged(f"call {number} differs from the recorded one: {shown}", number)
         return None
 
     def check_met(self) -> None:
         """Raises ReplayDiverged unless all the calls that had to come have come."""
         if self._open:
             number = min(self._open)
-            raise _diverged(f"the agent ended without the recorded call {number}", number)
+            raise diverged(f"the agent ended without the recorded call {number}", number)
 
 
 class Continuation(TapePlayer):
@@ -145,7 +155,7 @@ def recorded_calls(attempt: Trajectory) -> list[Recorded]:
     try:
         calls = [call for call in read_tape(attempt.extra.tape) if not call.model]
     except RecordError as error:
-        raise _diverged(str(error), 0) from error
+        raise diverged(str(error), 0) from error
     conversations = attempt.conversations()
     recorded = []
     for call in calls:
@@ -180,7 +190,7 @@ def retry_of(base: Trajectory, step: int, ignore: Sequence[str] = ()) -> TapePla
     recorded, read = recorded_calls(base), int(base.step_spans[step, 0])
     places = [(each.call.conversation, each.call.read) for each in recorded]
     if (0, read) not in places:
-        raise _diverged(f"the tape lacks the call of step {step}", 0)
+        raise diverged(f"the tape lacks the call of step {step}", 0)
     return TapePlayer(recorded, places.index((0, read)), ignore, passed_calls(base))
 
 
@@ -225,7 +235,7 @@ class Replays:
         base, steps = retry.base, retry.pivot
         end = int(base.step_spans[steps - 1, 1]) if steps else 0
         if made.pivot != steps or not np.array_equal(made.token_ids[:end], base.token_ids[:end]):
-            raise _diverged("the retry's main conversation has another beginning", steps)
+            raise diverged("the retry's main conversation has another beginning", steps)
         self.in_a_row = 0
 
 
@@ -270,5 +280,5 @@ def _comparable(message: AgentMessage, ids: dict[str, int], ignore: Sequence[str
     ]
 
 
-def _diverged(how: str, call: int) -> ReplayDiverged:
+def diverged(how: str, call: int) -> ReplayDiverged:
     return ReplayDiverged(f"agent: {how}", cause="replay_diverged", step=call)

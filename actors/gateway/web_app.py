@@ -1,7 +1,7 @@
 """The HTTP server of the gateway: authentication, limits, dialects and streams.
 
     POST /v1/chat/completions, /v1/responses, /v1/messages    GET /v1/models
-    POST /r3l/result    GET /r3l/task
+    POST /r3l/result    GET /r3l/task    POST /mcp/NAME/KEY
 
 Every request carries the key of its attempt, as `Authorization: Bearer KEY` or `x-api-key: KEY`, or
 the parent key with the attempt's id in `x-session-id`.
@@ -55,6 +55,7 @@ class WebApp:
             Route("/v1/models", self._models, methods=["GET"]),
             Route("/r3l/task", self._task, methods=["GET"]),
             Route("/r3l/result", self._result, methods=["POST"]),
+            Route("/mcp/{name}/{key}", self._mcp, methods=["POST"]),
         ]
         self.app = Starlette(routes=routes, exception_handlers={Refused: _refusal})
 
@@ -154,6 +155,14 @@ class WebApp:
         session = self._session(request)
         session.finish(_parsed(await _read(request)))
         return JSONResponse({})
+
+    async def _mcp(self, request: Request) -> Response:
+        session = self.sessions.get(request.path_params["key"])
+        if session is None or session.relay is None:
+            raise Refused(401, "invalid_api_key", "the key belongs to no running attempt")
+        message, name = _parsed(await _read(request)), request.path_params["name"]
+        reply = await session.relay.answer(name, message, request.headers)
+        return Response(status_code=202) if reply is None else JSONResponse(reply)
 
     def _session(self, request: Request) -> Session:
         _, _, bearer = request.headers.get("authorization", "").partition(" ")

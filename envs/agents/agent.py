@@ -6,6 +6,7 @@
     step({"poll": null})           how the process is doing: exit code and last lines
     step({"stop": null})           the same, then kills it with its process group
     step({"state": [save or restore, folder, call]})   starts envs.agents.workspace_copy
+    step({"serve": name})          starts an MCP server, which reads and writes pipes
     step({"stop": "state"})        the same for that process, which runs next to the agent
 
 The gateway (actors.gateway) plays these steps. The process runs in the worker process's isolation:
@@ -23,7 +24,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from envs.agents.agent_checks import CALL_FUNCTION, keepers_of, starter_of, starter_of_function
+from envs.agents.agent_checks import (
+    CALL_FUNCTION,
+    keepers_of,
+    servers_of,
+    starter_of,
+    starter_of_function,
+)
 from envs.agents.agent_process import AgentProcess, Argv, child_environment
 from envs.agents.agent_tasks import NAME, read_tasks
 from envs.base import TaskSource
@@ -34,6 +41,7 @@ from r3l.rollout.prompts import Prompts
 MAIN = "agent"
 """The process of the agent or the grader, whose folder is the attempt's."""
 
+PROGRAM = (sys.executable, str(CALL_FUNCTION))
 COPY = (sys.executable, str(CALL_FUNCTION), f"{Path(__file__).with_name('workspace_copy.py')}:run")
 
 LONGEST_VARIABLE = 120_000
@@ -50,7 +58,8 @@ class Agent:
     with the task, the calls and the agent's folder; if left out, the agent posts its reward or
     prints it as its last line; `workspace`: a folder that is copied into the agent's own;
     `snapshot`: `workspace`, or a command that keeps what is outside the agent's folder, and
-    `restore`: a command that puts it back (envs.agents.workspace_copy); `prompts`: texts that
+    `restore`: a command that puts it back (envs.agents.workspace_copy); `mcp`: MCP servers by name,
+    each a command or a URL; `prompts`: texts that
     replace those of r3l/rollout/prompts, by name."""
 
     once = True  # its process and folder end with the attempt, however that ends
@@ -65,6 +74,7 @@ class Agent:
         workspace: str = "",
         snapshot: str = "",
         restore: str = "",
+        mcp: dict[str, str] | None = None,
         prompts: dict[str, str] | None = None,
     ) -> None:
         try:
@@ -79,6 +89,8 @@ class Agent:
             raise UserError(f"env agent: workspace {workspace} is not a folder")
         self.workspace = workspace
         self.keeps, self.keepers = bool(snapshot), keepers_of(snapshot, restore, python)
+        self.servers = servers_of(mcp or {}, python)
+        self.urls = {name: "" if self.servers[name] else url for name, url in (mcp or {}).items()}
         self.task: dict[str, Any] = {}
         self.secret: list[str] = []
         self.folder: Path | None = None
@@ -124,6 +136,9 @@ class Agent:
                 operation, kept, call = value
                 words, process = self._words(self.keepers.get(operation, ())), name
                 self._start(name, COPY, (), [operation, self._work, kept, call, words])
+            case "serve":
+                process = f"mcp-{value}"
+                self._start(process, PROGRAM, self.servers[value], [], pipes=True)
             case "stop":
                 process = value or MAIN
         state = self._state(process)
@@ -147,7 +162,9 @@ class Agent:
         assert self.folder is not None  # an attempt begins with a reset
         return str(self.folder / "work")
 
-    def _start(self, name: str, starter: Argv, argv: Argv, arguments: list[Any]) -> None:
+    def _start(
+        self, name: str, starter: Argv, argv: Argv, arguments: list[Any], *, pipes: bool = False
+    ) -> None:
         """Start a process; its files are in a folder of its own, unless it is the agent's."""
         self._stop(name)
         assert self.folder is not None  # an attempt begins with a reset
@@ -165,7 +182,7 @@ class Agent:
         if len(task.encode()) <= LONGEST_VARIABLE:
             given["R3L_TASK"] = task
         variables = child_environment(given, self.secret)
-        self.processes[name] = AgentProcess(starter, self._words(argv), folder, variables)
+        self.processes[name] = AgentProcess(starter, self._words(argv), folder, variables, pipes)
 
     def _words(self, argv: Argv) -> Argv:
         return tuple(FIELD.sub(self._field, word) for word in argv)
@@ -177,12 +194,13 @@ class Agent:
 
     def _state(self, name: str) -> dict[str, Any]:
         """Returns the exit code, None while the process runs, and the last lines it wrote;
-        whether there is a grader, and whether the agent's state is kept."""
+        whether there is a grader, whether the agent's state is kept, and the MCP servers."""
         process = self.processes.get(name)
         state: dict[str, Any] = {"exit": process and process.poll(), "keeps": self.keeps}
-        state["grader"] = bool(self.grader)
+        state |= {"grader": bool(self.grader), "mcp": self.urls}
         state["pid"] = 0 if process is None else process.pid
-        if process is not None:
+        state["folder"] = "" if process is None else str(process.folder)
+        if process is not None and not process.pipes:
             state |= {stream: process.last_line(stream) for stream in ("stdout", "stderr")}
         return state
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -89,6 +90,23 @@ def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
         except UserError as error:
             raise UserError(str(error).replace("command", option, 1)) from None
     return {"save": found["snapshot"], "restore": found["restore"]}
+
+
+def servers_of(mcp: dict[str, str], python: str) -> dict[str, Argv]:
+    """Returns the command of each MCP server, () if it has a URL. Raises UserError."""
+    servers = {}
+    for name, command in mcp.items():
+        if not re.fullmatch("[a-z0-9][a-z0-9_-]*", name) or is_function(str(command)):
+            raise UserError(
+                f"env agent: mcp: {name}: {command} must be a command or a URL, by a name of small "
+                "letters, digits, _ and -"
+            )
+        try:
+            argv = starter_of(str(command), python)[1]
+        except UserError as error:
+            raise UserError(f"{error} (mcp: {name})") from None
+        servers[name] = () if str(REMOTE) in argv else argv
+    return servers
 
 
 def _check_url(url: str) -> None:

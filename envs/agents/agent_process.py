@@ -35,12 +35,21 @@ def child_environment(more: dict[str, str], secret: Sequence[str] = ()) -> dict[
 class AgentProcess:
     """A running process, started by the starter with the command `starter`; `argv`: the program
     that it runs, if that calls no function. `folder` has its `stdin`, `stdout` and `stderr`, and
-    `work`, where it runs."""
+    `work`, where it runs. `pipes`: the first two are pipes, for which it waits."""
 
-    def __init__(self, starter: Argv, argv: Argv, folder: Path, variables: dict[str, str]) -> None:
-        self.folder = folder
-        for name in ("exit", "stdout", "stderr"):
+    def __init__(
+        self,
+        starter: Argv,
+        argv: Argv,
+        folder: Path,
+        variables: dict[str, str],
+        pipes: bool = False,
+    ) -> None:
+        self.folder, self.pipes = folder, pipes
+        for name in ("exit", "stdout", "stderr", *(["stdin"] * pipes)):
             (folder / name).unlink(missing_ok=True)
+        for name in ("stdin", "stdout") if pipes else ():
+            os.mkfifo(folder / name)
         server = _starters.get(starter)
         if server is None or server.poll() is not None:
             pipe = subprocess.PIPE

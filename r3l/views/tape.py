@@ -20,6 +20,8 @@ LIMIT = 512 << 10  # bytes of a compressed tape; a group has many of them
 UNPACKED = 256 << 20
 WHOLE = "stop"
 """How the call of another model ended, if its answer can be repeated."""
+MCP = "mcp"
+"""The dialect of a call of an MCP server, whose `model` is mcp:NAME."""
 NEAR = 40  # characters shown before and after a difference
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
@@ -21,6 +22,9 @@ from learner.rank0 import Rank0
 from r3l.config import dump, load
 from r3l.errors import UserError
 from r3l.model_folder import read_tokenizer
+from r3l.records import Segment, SlotResult, Task
+from r3l.views.tape import TapedCall, write_tape
+from tests.buffer.fakes import Desk
 from tests.learner.fakes import ROOT, steps_of
 
 SETTINGS = (
@@ -73,6 +77,46 @@ def test_a_store_is_trained_from_without_actors(tmp_path: Path, model: Path, sto
     assert [line["step"] for line in steps] == [1, 2, 3, 4, 5, 6]
     assert steps[0]["learner/behaviour_kl"] != 0 and steps[0]["group/reward_mean"] > 0
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+
+
+def by_agent(result: SlotResult) -> SlotResult:
+    """A result that an agent played: with a tape, and with a second conversation."""
+    one = result.trajectory
+    if one is None:
+        return result
+    last = one.num_steps - 1
+    second = Segment(
+        token_ids=one.token_ids[::-1].copy(),
+        logprobs=one.logprobs,
+        step_spans=one.step_spans,
+        step_versions=one.step_versions,
+        step_newest_versions=one.step_newest_versions,
+        start=last,
+        after=np.full(one.num_steps, last, np.int32),
+    )
+    tape = write_tape([TapedCall("chat", "d", -1, ({"role": "user", "content": "hi"},))])
+    return replace(
+        result, trajectory=replace(one, extra=replace(one.extra, segments=(second,), tape=tape))
+    )
+
+
+def test_groups_that_agents_played_are_trained_offline(
+    tmp_path: Path, model: Path, store: Path
+) -> None:
+    with Store(store, read_only=True) as source:
+        groups = [store_reads.group(source, row["group"]) for row in store_reads.rows(source)]
+    desk = Desk(tmp_path / "agents" / "buffer", max_staleness=99)
+    desk.add([Task("t/0", "agent", 0)])
+    for group in groups:
+        lease = desk.lease(version=0, plan=group.plan)
+        desk.put(lease.group_id, [by_agent(result) for result in group.results])
+    desk.store.close()
+    losses = []
+    for name, filled in (("plain", store), ("agents", desk.folder)):
+        done = train(tmp_path / name, model, filled, "algorithm.recall_count=0", "learner.steps=2")
+        assert done.exit_code == 0, done.output
+        losses.append([step["learner/loss"] for step in steps_of(tmp_path / name)])
+    assert len(losses[1]) == 2 and losses[0] != losses[1]  # the second conversations count
 
 
 def test_a_step_of_an_offline_run_is_replayed_with_the_settings_that_made_it(

@@ -1,0 +1,190 @@
+"""The tools of an agent's MCP servers: recorded, and repeated before a retry's step."""
+
+import json
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from r3l.config import RunConfig, load
+from r3l.records import SlotResult
+from r3l.views.tape import MCP, read_tape
+from tests.actors.gateway import test_tape_player
+from tests.actors.gateway.test_tape_player import answers, attempts, explored
+from tests.actors.gateway.test_world_state import program
+from tests.r3l.fakes import ScriptedPolicy
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "agents"
+SERVER = """
+import json, sys
+asked = open({log!r}, "a")
+print("not a message", flush=True)
+for line in sys.stdin:
+    message = json.loads(line)
+    if "error" in message:
+        continue
+    print(message["method"], file=asked, flush=True)
+    if message["method"] == "die":
+        break
+    if "id" not in message:
+        continue
+    print(json.dumps({{"id": 0, "method": "sampling"}}), flush=True)
+    with open("made.txt", "a+") as made:
+        if message["method"] == "tools/call":
+            made.write(message["params"]["text"])
+        made.seek(0)
+        said = {{"id": message["id"], "jsonrpc": "2.0", "result": {{"made": made.read()}}}}
+    print(json.dumps(said), flush=True)
+"""
+TOOLS = """
+        if step == 0:
+            tool("initialize", 7, version=1)
+            tool("notifications/initialized")
+        mood = task["mood"]
+        text = str(step) + str(attempt) if mood == "new" and step == 1 else str(step)
+        if mood == "dies" and step == 2:
+            tool("die", 9)
+        messages[-1]["content"] += " " + tool("tools/call", 8, text=text, _meta=attempt)["made"]
+"""
+TOOL = """
+import urllib.request
+def tool(method, id=None, **params):
+    body = {{"jsonrpc": "2.0", "method": method, "params": params}} | ({{"id": id}} if id else {{}})
+    headers = {{"Content-Type": "application/json"}}
+    url = os.environ["R3L_MCP_MY_TOOLS"]
+    with urllib.request.urlopen(
+        urllib.request.Request(url, json.dumps(body).encode(), headers)
+    ) as answer:
+        said = answer.read()
+        assert answer.status == (200 if id else 202), answer.status
+    reply = json.loads(said) if id else {{"id": None}}
+    assert reply["id"] == id
+    return reply.get("result")
+"""
+AGENT = test_tape_player.AGENT.replace(
+    "        reply = ask(messages)\n", TOOLS + "        reply = ask(messages)\n"
+).replace("\n\ndef play", TOOL + "\n\ndef play")
+
+
+def config_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, mood: str = "", snapshot: str = "", url: str = ""
+) -> RunConfig:
+    monkeypatch.setattr(test_tape_player, "AGENT", AGENT)
+    config = test_tape_player.config_of(folder, mood)
+    command = program(folder, "server", SERVER.format(log=str(folder / "asked")))
+    own = {"mcp": {"my-tools": url or command}, "snapshot": snapshot}
+    env = config.env.model_copy(update={"options": config.env.options | own})
+    return config.model_copy(update={"env": env})
+
+
+def played(config: RunConfig, pivot: int = 2) -> tuple[list[SlotResult], Any, list[str]]:
+    (results,), metrics, failures = explored(config, ScriptedPolicy(answers(pivot)))
+    return results, metrics, failures
+
+
+def asked(folder: Path) -> list[str]:
+    return (folder / "asked").read_text().split()
+
+
+HELLO = ["initialize", "notifications/initialized"]
+CALL = "tools/call"
+
+
+def test_tools_are_repeated_from_the_tape_and_the_folder_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call of the pivot, 2, has been shown the first three replies."""
+    results, metrics, _ = played(config_of(tmp_path, monkeypatch, snapshot="workspace"))
+    base, retry = attempts(results)
+    assert asked(tmp_path) == HELLO + [CALL] * 4 + [*HELLO, CALL]
+    assert metrics.agent["restored"] == 1 and retry.pivot == 2
+    assert retry.observations[3] == "door 3 after right 0123"  # the world that was put back
+    for attempt in (base, retry):
+        calls = [call for call in read_tape(attempt.extra.tape) if call.dialect == MCP]
+        assert [call.model for call in calls] == ["mcp:my-tools"] * 5  # the notification has none
+        assert [json.loads(c.messages[0]["content"])["method"] for c in calls][1:] == [CALL] * 4
+        assert json.loads(calls[-1].reply["content"]) == {"result": {"made": "0123"}}
+
+
+def test_without_a_state_the_tools_run_for_real(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, *_ = played(config_of(tmp_path, monkeypatch))
+    assert attempts(results)[1].observations[3] == "door 3 after right 0123"
+    assert asked(tmp_path) == (HELLO + [CALL] * 4) * 2
+
+
+def test_a_call_that_the_base_attempt_did_not_make_diverges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, metrics, (failure,) = played(config_of(tmp_path, monkeypatch, "new", "workspace"))
+    assert results[1].cause == "replay_diverged" and metrics.agent["diverged"] == 1
+    assert 'tools/call {"text": "11"} of MCP server my-tools is new' in failure
+    assert asked(tmp_path) == HELLO + [CALL] * 4
+
+
+def test_a_server_that_ends_fails_the_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, _, (failure, *_) = played(config_of(tmp_path, monkeypatch, "dies"))
+    assert results[0].cause == "mcp_failed" and "my-tools has ended" in failure
+
+
+class _Http(BaseHTTPRequestHandler):
+    """An MCP server at a URL, whose replies are streams, with a session."""
+
+    seen: list[tuple[str, str | None]]
+
+    def do_POST(self) -> None:
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.seen.append((message["method"], self.headers["mcp-session-id"]))
+        said = {"id": message.get("id"), "result": {"made": "x"}}
+        events = f'event: message\ndata: {{"method": "log"}}\n\ndata: {json.dumps(said)}\n\n'
+        self.send_response(200 if "id" in message else 202)
+        self.send_header("mcp-session-id", "mine")
+        self.end_headers()
+        self.wfile.write(events.encode() * ("id" in message))
+
+    def log_message(self, *given: Any) -> None:
+        """Silence."""
+
+
+def test_a_server_at_a_url_keeps_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _Http.seen = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Http) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/mcp"
+        results, *_ = played(config_of(tmp_path, monkeypatch, "", "workspace", url))
+        server.shutdown()
+    assert attempts(results)[1].pivot == 2
+    first = [("initialize", None), *((method, "mine") for method in HELLO[1:] + [CALL] * 4)]
+    assert _Http.seen == [*first, *first[:2], (CALL, "mine")]
+
+
+def test_the_real_client_calls_a_real_server(tmp_path: Path) -> None:
+    pytest.importorskip("mcp")
+    agent = tmp_path / "mine.py"
+    agent.write_text(
+        f"import os, sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from mcp import Client\nfrom stdlib_agent import ask\n"
+        "async def play(task):\n"
+        "    async with Client(os.environ['R3L_MCP_SUMS']) as server:\n"
+        "        (tool,) = (await server.list_tools()).tools\n"
+        "        made = await server.call_tool(tool.name, {'a': 6, 'b': 7})\n"
+        "    ask([{'role': 'user', 'content': made.content[0].text}])\n"
+        "    return {'reward': 1.0}\n"
+    )
+    (tmp_path / "tasks.jsonl").write_text('{"id": 1}')
+    server = f"{sys.executable} {EXAMPLES / 'mcp_server.py'}"
+    options = {"command": f"{agent}:play", "tasks": f"{tmp_path}/tasks.jsonl"}
+    given = json.dumps(options | {"mcp": {"sums": server}})
+    results, *_ = played(load(None, ["env=agent", f"env.options={given}"]))
+    base = results[0].trajectory
+    assert base is not None and base.observations[0] == "42"
+    calls = [call for call in read_tape(base.extra.tape) if call.dialect == MCP]
+    assert '"name": "multiply"' in calls[-1].messages[0]["content"]
