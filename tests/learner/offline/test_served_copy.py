@@ -105,7 +105,7 @@ def test_groups_that_agents_played_are_trained_offline(
 ) -> None:
     with Store(store, read_only=True) as source:
         groups = [store_reads.group(source, row["group"]) for row in store_reads.rows(source)]
-    desk = Desk(tmp_path / "agents" / "buffer", max_staleness=99)
+    desk = Desk(tmp_path / "filled" / "buffer", max_staleness=99)
     desk.add([Task("t/0", "agent", 0)])
     for group in groups:
         lease = desk.lease(version=0, plan=group.plan)
