@@ -35,8 +35,7 @@ def _rebuild(kind: type[R3LError], message: str, facts: dict[str, Any]) -> R3LEr
 
 
 class UserError(R3LError, ValueError):
-    """The user asked for something that cannot be done. The sentence names the thing, the rule and
-    the remedy."""
+    """The user asked for something that cannot be done: the thing, the rule and the remedy."""
 
 
 class RecordError(R3LError, ValueError):
@@ -76,8 +75,7 @@ class RequestRefused(EngineFailed):
 
 
 class EngineDead(R3LError, RuntimeError):
-    """The inference engine is gone. It is not the fault of an attempt; the actor releases its
-    leases."""
+    """The inference engine is gone, without an attempt's fault; the actor releases its leases."""
 
 
 class EngineSick(EngineDead):
@@ -113,8 +111,7 @@ class Conflict(BufferError_):
 
 
 class DrawExpired(Conflict):
-    """A draw was taken from its silent consumer, and other consumers have since drawn its
-    groups."""
+    """A draw was taken from its silent consumer, and others have since drawn its groups."""
 
 
 class IllegalMove(BufferError_, RuntimeError):
@@ -182,7 +179,7 @@ def _tree(root: type[R3LError]) -> dict[str, type[R3LError]]:
 
 
 def to_wire(error: R3LError) -> dict[str, Any]:
-    """Returns the error as plain values for an error reply. Texts lose characters that cannot be
+    """Returns the error as plain values for an error reply, without characters that cannot be
     sent."""
     facts = {
         name: encodable(fact) if isinstance(fact, str) else fact

@@ -1,7 +1,4 @@
-"""Computes metrics of the buffer service, and of the actors that report to it.
-
-The tags are listed in learner.metrics.tags and r3l.actor_metrics.
-"""
+"""Computes metrics of the buffer service, and of the actors that report to it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Computes metrics of a step's groups: rewards, retries, staleness, and sampling weights.
-
-The tags are listed in learner.metrics.tags. A metric is left out if the step has no data for it.
-"""
+"""Computes metrics of a step's groups; one is left out if the step has no data for it."""
 
 from __future__ import annotations
 

@@ -29,12 +29,8 @@ def weights_command(run: Path, version: int, out: Path) -> None:
 @click.argument("run", type=Path)
 @click.argument("step", type=click.IntRange(1))
 def replay_command(run: Path, step: int) -> None:
-    """Execute optimizer step STEP of RUN again and compare its loss and weights with the original
-    ones.
-
-    Starts at the newest checkpoint before STEP and takes the batches from the store's ledger. Exit
-    code 1 if something differs.
-    """
+    """Execute optimizer step STEP of RUN again, from the newest checkpoint before it, and compare
+    its loss and weights with the original ones. Exit code 1 if something differs."""
     from learner.offline.replayed_run import ReplayedRun
 
     replayed, same = ReplayedRun(run, step), True

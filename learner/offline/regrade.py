@@ -41,7 +41,7 @@ AT_ONCE = 16
 @dataclass
 class Tally:
     """The counts of a regrade: attempts that were replayed, changed in reward or left out; full
-    successes before and after; and auxiliary samples that the new rewards do not justify."""
+    successes before and after; auxiliary samples that the new rewards do not justify."""
 
     groups: int = 0
     attempts: int = 0

@@ -36,7 +36,7 @@ EXACT = {"loss": "learner/loss", "gradient norm": "learner/grad_norm"}
 @dataclass(frozen=True)
 class Replayed:
     """The result of executing a step again. `same`: for each value that the run recorded, whether
-    it is equal; empty if there is none."""
+    it is equal."""
 
     step: int
     metrics: dict[str, float]
@@ -77,7 +77,7 @@ class ReplayedRun:
         self.store.close()
 
     def draw_of(self, step: int) -> Draw:
-        """Reads the draw that was trained in a step. Raises UserError if one of its groups was
+        """Reads the draw that was trained in a step. Raises UserError if a group of it was
         evicted."""
         try:
             return store_reads.trained_draw(self.store, step)
@@ -112,8 +112,7 @@ class ReplayedRun:
         return same
 
     def _trainer(self, step: int) -> tuple[Trainer, int]:
-        """Loads the trainer from the newest checkpoint before `step`; returns it with its
-        version."""
+        """Loads the trainer from the newest checkpoint before `step`; returns its version too."""
         model = model_path(self.config.model)
         check_model_folder(model, f"model {self.config.model}")
         start = checkpoint.latest(self.run / checkpoint.CHECKPOINTS, below=step)
@@ -135,8 +134,7 @@ class ReplayedRun:
 
 
 def _stored_weights(run: Path, version: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yields the weights of a version from the run's checkpoint and from its journal, if they
-    exist."""
+    """Yields the weights of a version in the run's checkpoint and in its journal, if they exist."""
     from safetensors.torch import load_file
 
     file = run / checkpoint.CHECKPOINTS / f"step-{version:06d}" / "model.safetensors"

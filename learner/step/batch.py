@@ -170,8 +170,7 @@ def _trained(row: Row, into: str, group_id: str, attempt: Trajectory) -> Trained
 
 
 def _baseline(groups: Sequence[Group], replayed: Container[str]) -> float:
-    """Computes the median of the new groups' mean rewards, or of all groups' if there are no new
-    groups."""
+    """Computes the median of the new groups' mean rewards, or else of all groups'."""
     whole = [group for group in groups if group.trajectories]
     means = [group.rewards.mean() for group in whole if group.group_id not in replayed]
     return float(np.median(means or [group.rewards.mean() for group in whole] or [0.0]))
@@ -240,8 +239,8 @@ def _attempt_row(attempt: Trajectory, mask: Bool, **more: Any) -> Row:
 
 
 def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
-    """Marks the tokens that were sampled only with the weights of `version`. Returns None if the
-    attempt's row leaves out part of its context, such as guidance."""
+    """Marks the tokens that were sampled only with the weights of `version`; None if the attempt's
+    row leaves out context, such as guidance."""
     if version is None or attempt.role == "distilled":
         return None
     fresh = np.zeros(len(attempt.token_ids), dtype=np.bool_)
@@ -296,9 +295,8 @@ def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
 
 
 def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
-    """Measures how the loss is divided among rows. `aux_share`: the weight share of auxiliary rows.
-    `largest_token_weight`: the largest weight of a policy row's token, in units of the mean
-    weight."""
+    """Measures the weight share of auxiliary rows in the loss, and the largest weight of a policy
+    row's token, in units of the mean weight."""
     policy = [(row.weight, float(row.mask.sum())) for row in rows if not row.aux]
     tokens, mass = sum(count for _, count in policy), sum(w * count for w, count in policy)
     aux = sft_weight * sum(row.weight * float(row.mask.sum()) for row in rows if row.aux)
@@ -438,8 +436,8 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
 
 
 def packing_shares(sums: dict[str, float]) -> dict[str, float]:
-    """Computes `padding`, the share of computed positions without a token, and `shared_tokens`, the
-    share of the rows' tokens that other rows' computation covers."""
+    """Computes the share of computed positions without a token, and of the rows' tokens that other
+    rows' computation covers."""
     held = sums["sum_held_tokens"]
     return {
         "padding": 1.0 - held / max(sums["sum_computed_tokens"], 1.0),
@@ -448,8 +446,7 @@ def packing_shares(sums: dict[str, float]) -> dict[str, float]:
 
 
 def packing_sums(micro: MicroBatch, pack: Pack) -> dict[str, float]:
-    """Counts the rows' tokens, the computed positions, and the computed positions that hold a
-    token."""
+    """Counts the rows' tokens, the computed positions, and those of them that hold a token."""
     if not micro.input_tokens:
         return dict.fromkeys(("sum_input_tokens", "sum_computed_tokens", "sum_held_tokens"), 0.0)
     nodes, padded = micro.nodes.token_ids_N.numel(), micro.mask_BT.numel()

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,17 +110,15 @@ class Trainer:
             config, bf16=self.dtype == torch.bfloat16, gpu=torch.cuda.is_available()
         )
         self.stage = int(settings["zero_optimization"]["stage"])
-        compute = torch.bfloat16 if config.compute == "bfloat16" else None
-        module = load_model(
-            model,
-            self.dtype,
-            config.pack,
+        load = partial(
+            load_model,
+            dtype=self.dtype,
+            pack=config.pack,
             implementation=config.attention,
-            compute=compute,
-            gradient_checkpointing=config.gradient_checkpointing,
-            lora=config.lora,
-            adapter=adapter,
+            compute=torch.bfloat16 if config.compute == "bfloat16" else None,
         )
+        recomputes = config.gradient_checkpointing
+        module = load(model, gradient_checkpointing=recomputes, lora=config.lora, adapter=adapter)
         if self.stage == 3:  # before the reference is loaded: one whole model at a time
             shard(module, settings)
         self.adapted = config.lora.rank > 0
@@ -127,14 +126,7 @@ class Trainer:
         self.reference: Any = None
         self.refers = algorithm is not None and algorithm.needs_reference
         if self.refers and not self.adapted:
-            frozen = load_model(
-                reference or model,
-                self.dtype,
-                config.pack,
-                implementation=config.attention,
-                compute=compute,
-            )
-            frozen = frozen.eval().requires_grad_(False)
+            frozen = load(reference or model).eval().requires_grad_(False)
             self.reference = sharded(frozen, settings) if self.stage == 3 else frozen
         self.engine, self.optimizer, _, self.schedule = deepspeed.initialize(
             model=module,

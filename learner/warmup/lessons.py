@@ -150,8 +150,7 @@ def texts(env: Demonstrating) -> Iterable[str]:
 
 
 def copies(words: Sequence[int], rng: random.Random) -> Iterator[Lesson]:
-    """Yield lessons that repeat a random token sequence; the second copy is learned. Every world
-    needs copying, which episodes teach slowly."""
+    """Yield lessons that repeat a random token sequence; the second copy is learned."""
     while True:
         copied = rng.choices(words, k=rng.randint(6, 24))
         mask = [False] * len(copied) + [True] * len(copied)

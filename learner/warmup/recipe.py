@@ -66,7 +66,7 @@ class Recipe:
 
     @property
     def pretrained(self) -> bool:
-        """Whether the model was first trained elsewhere. It can already copy, and gets a low
+        """Whether the model was first trained elsewhere: it can already copy, and gets a low
         learning rate."""
         origin = _origin(self.start)
         while isinstance(origin, dict):
@@ -143,8 +143,8 @@ class Recipe:
 
 
 class Warmed(NamedTuple):
-    """A world that a policy was warmed up for. `quality`: the measured quality, empty if unknown.
-    `steps`: the optimizer steps of the warm start."""
+    """A world that a policy was warmed up for. `quality`: empty if not measured. `steps`: of the
+    optimizer."""
 
     env: str
     options: dict[str, Any]
