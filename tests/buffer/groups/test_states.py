@@ -93,8 +93,8 @@ def test_a_row_that_breaks_the_rule_of_its_state_is_refused(row, rule):
         ("put", (SLOTS[0], SLOTS[0]), 2, "each slot of the plan once"),
         ("put", (SLOTS[0], ("distilled", 0)), 2, "each slot of the plan once"),
         ("clock", SLOTS, 2, "may not move a group"),
-        ("put", SLOTS, 3, "may not resolve 2 slots, 3 done and 0 failed"),
-        ("put", SLOTS, 0, "may not resolve 2 slots, 0 done"),
+        ("put", SLOTS, 3, "may not resolve 1 slots, 2 done and 0 failed"),
+        ("put", SLOTS, 0, "may not resolve 1 slots, -1 done"),
     ],
 )
 def test_a_resolved_slot_never_changes_and_the_clock_resolves_none(by, resolved, done, why):
