@@ -26,8 +26,8 @@ class Sums(Reasoning):
         super().__init__("chain_sum", config=config, attempts=1, max_response_tokens=24)
         self.given = ""
 
-    @classmethod
-    def task_source(cls, families: str = "", **_: Any) -> TaskSource:
+    @staticmethod
+    def task_source(family: str = "", **_: Any) -> TaskSource:
         """Returns generated sums."""
         return SeededTasks("sums")
 

@@ -1,7 +1,5 @@
-"""Plays reasoning-gym: generated questions from about a hundred families, chosen by name.
-
-    reasoning:chain_sum          one family
-    reasoning:gcd,lcm,products   several, in turn
+"""Plays reasoning-gym: generated questions from about a hundred families, chosen by name, such as
+`reasoning:chain_sum`.
 
 Its scorers are guarded: some raise on nonsense, some reward it, some execute the answer.
 """
@@ -18,19 +16,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from msgspec.structs import replace
-
 from envs import requirements
-from envs.base import SPLIT_SIZE, SPLITS, SeededTasks, Split, TaskSource, split_of
+from envs.base import SPLIT_SIZE, SPLITS, SeededTasks, TaskSource, split_of
 from envs.questions.final_answer import tagged
 from envs.questions.question import Judgement, OneEvalAttempt, Pace, Question, Step
 from r3l.errors import EnvironmentFailed, UserError
-from r3l.records import Task
 from r3l.rollout.interfaces import EnvSpec
 
 REFUSED = {
     "codeio": "its questions differ from run to run",
-    "composite": "name the families themselves, separated by commas",
+    "composite": "name the families themselves, such as in env.others",
 }
 EVALUATED = frozenset(
     "binary_matrix countdown intermediate_integration n_queens polynomial_multiplication puzzle24 "
@@ -52,13 +47,12 @@ _FUNCTIONS = frozenset("sin cos tan exp log ln sqrt Abs asin acos atan sinh cosh
 
 
 class Reasoning(Question):
-    """Questions from `families` (names separated by commas). `config`: settings of the family, if
-    there is only one; `partial`: also pay a scorer's partial credit. The other settings are those
-    of envs.questions.question.Pace."""
+    """Questions of a family. `config`: its settings; `partial`: also pay a scorer's partial credit.
+    The other settings are those of envs.questions.question.Pace."""
 
     def __init__(
         self,
-        families: str,
+        family: str,
         *,
         config: dict[str, Any] | None = None,
         partial: bool = False,
@@ -67,31 +61,26 @@ class Reasoning(Question):
         paragraphs: int = 16,
         max_response_tokens: int | None = None,
     ) -> None:
-        self.families = _families(families)
+        _check(family)
+        self.family = family
         self.config, self.partial = json.dumps(config or {}, sort_keys=True), partial
         self.question = FamilyQuestion("", {}, None)
-        for family in self.families if not SLOW & set(self.families) else ():
+        if family not in SLOW:
             _entry(family, self.config, 0)
-        spec = EnvSpec(
-            name=f"reasoning:{families}",
-            system_prompt="",
-            max_steps=1,
-            sessions=64,
-        )
+        spec = EnvSpec(f"reasoning:{family}", system_prompt="", max_steps=1, sessions=64)
         pace = Pace(step, attempts, paragraphs, max_response_tokens)
         super().__init__(spec, pace, ask="Answer the question.", form="as <answer>answer</answer>")
 
-    @classmethod
-    def task_source(cls, families: str, **_: Any) -> TaskSource:
-        """Returns generated questions, from each family in turn."""
-        seeds = SeededTasks(f"reasoning:{families}")
-        return OneEvalAttempt(FamilyTasks(seeds, _families(families)))
+    @staticmethod
+    def task_source(family: str, **_: Any) -> TaskSource:
+        """Returns generated questions."""
+        _check(family)
+        return OneEvalAttempt(SeededTasks(f"reasoning:{family}"))
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
         """Returns the question of a seed. It belongs to the seed's split only
         (envs.base.split_of)."""
-        family = self.families[seed % len(self.families)]
-        self.question = family_question(family, self.config, seed)
+        self.question = family_question(self.family, self.config, seed)
         return str(self.question.entry["question"])
 
     def find(self, text: str) -> str | None:
@@ -181,31 +170,15 @@ def _entry(family: str, config: str, seed: int) -> tuple[Any, dict[str, Any]]:
         ) from error
 
 
-@dataclass(frozen=True)
-class FamilyTasks:
-    """Seeded tasks that name their family."""
-
-    source: SeededTasks
-    families: tuple[str, ...]
-
-    def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        return [
-            replace(task, options={"family": self.families[task.seed % len(self.families)]})
-            for task in self.source.tasks(split, count, seed, start)
-        ]
-
-
-def _families(names: str) -> tuple[str, ...]:
+def _check(family: str) -> None:
+    """Raises UserError unless the family exists and can be used."""
     requirements.package("reasoning", "reasoning_gym", "reasoning")
     from reasoning_gym.factory import DATASETS
 
-    families = tuple(name.strip() for name in names.split(",") if name.strip())
-    for family in families:
-        if family in REFUSED:
-            raise UserError(f"env reasoning:{family}: cannot be used; {REFUSED[family]}")
-        if family not in DATASETS:
-            raise UserError(
-                f"env reasoning:{family}: unknown family; choose from "
-                f"{', '.join(sorted(set(DATASETS) - set(REFUSED)))}"
-            )
-    return families
+    if family in REFUSED:
+        raise UserError(f"env reasoning:{family}: cannot be used; {REFUSED[family]}")
+    if family not in DATASETS:
+        raise UserError(
+            f"env reasoning:{family}: unknown family; choose from "
+            f"{', '.join(sorted(set(DATASETS) - set(REFUSED)))}"
+        )
