@@ -173,6 +173,16 @@ def test_the_guidance_is_shown_and_neither_recorded_nor_told_to_the_agent(tmp_pa
     assert policy.chat.text(trained) == "rightright"
 
 
+def test_a_retry_whose_guidance_is_ignored_is_no_correction(tmp_path: Path) -> None:
+    def deaf(text: str) -> str:
+        return reflection(2) if "trajectory_summary" in text else "left"
+
+    (results,), *_ = explored(config_of(tmp_path), ScriptedPolicy(deaf))
+    base, retry = attempts(results)
+    assert retry.actions == base.actions and retry.reward == base.reward == 0.0
+    assert not results[1].aux  # neither its reflection nor what was shown is learned
+
+
 @pytest.mark.parametrize(
     ("mood", "said"),
     [("clock", "message 5 has 'user: door 2 after left at "), ("fewer", "without the recorded")],
