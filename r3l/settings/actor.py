@@ -45,7 +45,7 @@ class AgentConfig(Section):
     train: Literal["main", "all"] = Field(
         "main",
         description="conversations of an attempt that are trained: those with the system prompt "
-        "and the tools of its first call, or all",
+        "and the tools of the first call that may be trained, or all",
     )
     ignore: tuple[str, ...] = Field(
         (), description="regular expressions of text that may differ when an attempt is replayed"
