@@ -7,7 +7,8 @@ import re
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -21,7 +22,8 @@ from tests.buffer.fakes import until
 from tests.processes import command_line, lives
 from tests.system.generate import PROMPT
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
+ROOT = Path(__file__).parents[2]
 
 SMALL = (
     "learner.groups_per_step=4",
@@ -31,14 +33,14 @@ SMALL = (
 )
 
 
-def launch(run: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "launch.cli", "--run", str(run), "--actors", "1"]
+def launch(run: Path, *arguments: str, module: str = "launch.cli") -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", module, "--run", str(run), "--actors", "1"]
     return subprocess.Popen(
         [*command, *SMALL, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        cwd=Path(__file__).parent.parent.parent,
+        cwd=ROOT,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
     )
 
@@ -61,77 +63,124 @@ def scalars(run: Path) -> dict[str, list[float]]:
     return {tag: [e.value for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
+@dataclass
+class Finished:
+    """A run that Ctrl-C stopped after two steps, and that ended four steps after it was resumed.
+
+    Its services, which others might reach, are encrypted. When it was resumed, its actor and its
+    buffer were killed.
+    """
+
+    run: Path
+    stopped: str
+    exit_code: int
+    left: list[str]
+    reached: int
+    resumed: list[str]
+
+    @property
+    def last(self) -> int:
+        return self.reached + 4
+
+
 @pytest.fixture(scope="module")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A run of three steps, to its end, whose services others might reach and are encrypted."""
-    run = tmp_path_factory.mktemp("runs") / "three"
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    run = tmp_path_factory.mktemp("runs") / "finished"
     generate(run.parent / "keys")
-    process = launch(
-        run, "--steps", "3", "--keys", str(run.parent / "keys"),
-        "--buffer", "tcp://0.0.0.0:*", "--weights", "tcp://0.0.0.0:*",
-    )  # fmt: skip
-    output, _ = process.communicate(timeout=400)
-    assert process.returncode == 0, output
-    return run, output
+    open_to_others = ("--buffer", "tcp://0.0.0.0:*", "--weights", "tcp://0.0.0.0:*")
+    given = ("--keys", str(run.parent / "keys"), *open_to_others)
+    process = launch(run, *given, "--steps", "1000")
+    next_step(process, [], lambda step: step == 2)
+    process.send_signal(signal.SIGINT)
+    stopped, _ = process.communicate(timeout=200)
+    reached = json.loads((run / "progress.jsonl").read_text().splitlines()[-1])["step"]
+    found = Finished(run, stopped, process.returncode, processes_of(run), reached, [])
+
+    last = found.last
+    resumed = launch(run, *given, "--resume", "--steps", str(last))
+    assert resumed.stdout is not None
+    victims = {reached + 1: "actors.cli", reached + 2: "buffer.cli"}
+    for line in resumed.stdout:
+        found.resumed.append(line.rstrip("\n"))
+        if module := victims.pop(step_of(line), ""):
+            (victim,) = (
+                p for p in psutil.process_iter(["cmdline"])
+                if module in (p.info["cmdline"] or []) and str(run) in " ".join(p.info["cmdline"])
+            )  # fmt: skip
+            victim.kill()
+    assert resumed.wait(timeout=60) == 0 and not victims, found
+    return found
 
 
-def test_a_run_ends_with_its_evaluation_line_and_leaves_no_process(
-    finished_run: tuple[Path, str],
+def test_ctrl_c_ends_every_process_and_the_resumed_run_outlives_its_actor_and_its_buffer(
+    finished: Finished,
 ) -> None:
-    run, output = finished_run
-    lines = output.strip().splitlines()
-    pattern = r"eval success \d\.\d\d -> \d\.\d\d \(8 tasks, 3 steps, \d+ s\)"
-    assert any(re.fullmatch(pattern, line) for line in lines), output
-    assert any(line.startswith("model: ") for line in lines), output
-    assert any(line.startswith("next: r3l-eval --run ") for line in lines), output
-    assert sum(line.startswith("step ") for line in lines) == 3
+    run, reached = finished.run, finished.reached
+    assert finished.exit_code == 130 and "resume" in finished.stopped
+    assert finished.left == []
+    again = "ended with exit code -9; restarted (1 of 3 restarts"
+    restarted = [line.split()[0] for line in finished.resumed if again in line]
+    assert restarted == ["actor-0", "buffer"]
+    with contextlib.closing(Store(run / "buffer", read_only=True)) as store:
+        assert verify(store) == []
     assert processes_of(run) == []
+    progress = map(json.loads, (run / "progress.jsonl").read_text().splitlines())
+    steps = [line for line in progress if line["kind"] == "step"]
+    assert [line["step"] for line in steps] == list(range(1, finished.last + 1))
+    for line in steps[reached:]:  # no sample of weights that the learner did not go on from
+        assert line["learner/behaviour_kl_base"] < 0.1 and line["staleness/max"] <= 4
 
 
-def test_a_run_folder_holds_config_logs_metrics_checkpoint_and_a_model_that_loads(
-    finished_run: tuple[Path, str],
-) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+def test_a_run_ends_with_its_evaluation_line(finished: Finished) -> None:
+    lines = finished.resumed
+    pattern = rf"eval success \d\.\d\d -> \d\.\d\d \(8 tasks, {finished.last} steps, \d+ s\)"
+    assert any(re.fullmatch(pattern, line) for line in lines), lines
+    assert any(line.startswith("model: ") for line in lines), lines
+    assert any(line.startswith("next: r3l-eval --run ") for line in lines), lines
+    assert sum(line.startswith("step ") for line in lines) == 4
 
-    run, _ = finished_run
+
+def test_a_run_folder_holds_config_logs_and_checkpoint(finished: Finished) -> None:
+    run = finished.run
     assert {p.name for p in (run / "logs").iterdir()} == {
         "buffer.log",
         "keeper.log",
         "learner.log",
         "actor-0.log",
     }
-    assert (run / "config.yaml").exists() and (run / "checkpoints" / "step-000003").is_dir()
-    AutoModelForCausalLM.from_pretrained(run / "model")
-    assert AutoTokenizer.from_pretrained(run / "model").chat_template
+    assert (run / "config.yaml").exists() and (
+        run / "checkpoints" / f"step-{finished.last:06d}"
+    ).is_dir()
 
 
-def test_vllm_and_transformers_load_the_best_and_the_last_model_and_agree(
-    finished_run: tuple[Path, str],
+def test_transformers_load_the_best_and_the_last_model_and_vllm_agrees(
+    finished: Finished,
 ) -> None:
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folders = [str(finished_run[0] / name) for name in ("best", "model")]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.system.generate", *folders],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parent.parent.parent,
-    )
+    run, loaded = finished.run, {}
+    for name in ("best", "model"):
+        loaded[name] = AutoModelForCausalLM.from_pretrained(run / name)
+        assert AutoTokenizer.from_pretrained(run / name).chat_template
+    best, last = (loaded[name].state_dict() for name in ("best", "model"))
+    assert {n: (t.shape, t.dtype) for n, t in best.items()} == {
+        n: (t.shape, t.dtype) for n, t in last.items()
+    }
+    command = [sys.executable, "-m", "tests.system.generate", str(run / "model")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
-    generated = [json.loads(x) for x in done.stdout.splitlines() if x.startswith('{"tokens"')]
-    for folder, said in zip(folders, generated, strict=True):
-        lm = AutoModelForCausalLM.from_pretrained(folder)
-        tokens = torch.tensor(said["tokens"])
-        with torch.no_grad():
-            logits = lm(torch.cat([torch.tensor(PROMPT), tokens])[None]).logits[0]
-        logprobs = logits.log_softmax(-1)[len(PROMPT) - 1 : -1].gather(1, tokens[:, None])[:, 0]
-        assert logprobs.tolist() == pytest.approx(said["logprobs"], abs=1e-3)
-        assert len(tokens) == 16 and said["text"]
+    (said,) = (json.loads(x) for x in done.stdout.splitlines() if x.startswith('{"tokens"'))
+    tokens = torch.tensor(said["tokens"])
+    with torch.no_grad():
+        logits = loaded["model"](torch.cat([torch.tensor(PROMPT), tokens])[None]).logits[0]
+    logprobs = logits.log_softmax(-1)[len(PROMPT) - 1 : -1].gather(1, tokens[:, None])[:, 0]
+    assert logprobs.tolist() == pytest.approx(said["logprobs"], abs=1e-3)
+    assert len(tokens) == 16 and said["text"]
 
 
-def test_tensorboard_shows_every_promised_metric(finished_run: tuple[Path, str]) -> None:
-    run, _ = finished_run
+def test_tensorboard_shows_every_promised_metric(finished: Finished) -> None:
+    run = finished.run
     tags = scalars(run)
     for tag in (
         "group/reward_mean",
@@ -167,102 +216,46 @@ def test_tensorboard_shows_every_promised_metric(finished_run: tuple[Path, str])
 
 
 def test_the_learner_and_the_engine_agree_about_fresh_samples(
-    finished_run: tuple[Path, str],
+    finished: Finished,
 ) -> None:
     """At step 1 nothing is stale: the learner's log-probabilities are the engine's."""
-    run, _ = finished_run
+    run = finished.run
     lines = map(json.loads, (run / "progress.jsonl").read_text().splitlines())
     first = next(line for line in lines if line["kind"] == "step")
     assert first["step"] == 1 and first["staleness/max"] == 0
     assert abs(first["learner/behaviour_kl"]) < 1e-2 or first["group/success_retry"] > 0
 
 
-@pytest.mark.timeout(1200)
-def test_ctrl_c_ends_every_process_and_the_resumed_run_outlives_its_actor_and_its_buffer(
+def test_two_learner_ranks_survive_the_kill_of_one_and_save_a_last_step_without_their_launcher(
     tmp_path: Path,
 ) -> None:
-    run = tmp_path / "broken"
-    process = launch(run, "--steps", "1000", "eval.tasks=0")
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("step ") and " 2/1000" in line:
-            break
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=200)
-    assert process.returncode == 130 and "resume" in output
-    assert processes_of(run) == []
-    reached = json.loads((run / "progress.jsonl").read_text().splitlines()[-1])["step"]
-
-    last = reached + 4
-    resumed = launch(run, "--resume", "--steps", str(last), "eval.tasks=0")
-    assert resumed.stdout is not None
-    victims = {
-        f"step {reached + 1}/{last}": "actors.cli",
-        f"step {reached + 2}/{last}": "buffer.cli",
-    }
-    said = []
-    for line in resumed.stdout:
-        said.append(line)
-        if (module := victims.pop(line.partition("  ")[0], "")) != "":
-            (victim,) = (
-                p for p in psutil.process_iter(["cmdline"])
-                if module in (p.info["cmdline"] or []) and str(run) in " ".join(p.info["cmdline"])
-            )  # fmt: skip
-            victim.kill()
-    assert resumed.wait(timeout=60) == 0 and not victims, said
-    again = "ended with exit code -9; restarted (1 of 3 restarts"
-    assert [line.split()[0] for line in said if again in line] == ["actor-0", "buffer"]
-    with contextlib.closing(Store(run / "buffer", read_only=True)) as store:
-        assert verify(store) == []
-    assert processes_of(run) == []
-    steps = [
-        json.loads(line)
-        for line in (run / "progress.jsonl").read_text().splitlines()
-        if '"kind": "step"' in line
-    ]
-    assert [line["step"] for line in steps] == list(range(1, last + 1))
-    for line in steps[reached:]:  # no sample of weights that the learner did not go on from
-        assert line["learner/behaviour_kl_base"] < 0.1 and line["staleness/max"] <= 4
-
-
-def test_a_killed_launcher_leaves_no_process_behind(
-    tmp_path: Path,
-) -> None:
-    launcher = launch(tmp_path / "killed", "--steps", "1000")
-    started: list[psutil.Process] = []
-    began = time.monotonic()
-    while not any("EngineCore" in " ".join(command_line(process)) for process in started):
-        assert launcher.poll() is None and time.monotonic() - began < 200
-        time.sleep(0.05)
-        started = psutil.Process(launcher.pid).children(recursive=True)
-    launcher.kill()
-    launcher.communicate()
-    _, left = psutil.wait_procs(started, timeout=120)
-    assert [p for p in left if lives(p)] == []
-
-
-def test_two_learner_ranks_survive_the_kill_of_one_and_stop_on_ctrl_c(
-    tmp_path: Path,
-) -> None:
-    run = tmp_path / "ranks"
+    run, settings = tmp_path / "ranks", ("--learner", "2cpu", "eval.tasks=0")
     process = launch(
-        run, "--learner", "2cpu", "--steps", "1000", "eval.tasks=0", "learner.checkpoint_every=1",
-        "learner.zero_stage=3",
-    )  # fmt: skip
-    assert process.stdout is not None
-    said, killed = [], False
-    for line in process.stdout:
-        said.append(line)
-        if line.startswith("step ") and " 2/1000" in line and not killed:
-            rank_of(run, 1).kill()
-            killed = True  # the step is said again if its checkpoint was not whole
-        if line.startswith("step ") and " 4/1000" in line:
-            break
+        run, *settings, "--steps", "1000", "learner.checkpoint_every=2", "learner.zero_stage=3"
+    )
+    said: list[str] = []
+    restarted = "restarted from its last checkpoint (1 of 3"
+    next_step(process, said, lambda step: step == 3)
+    rank_of(run, 1).kill()
+    # A step that no checkpoint of every second step has.
+    step = next_step(
+        process, said, lambda step: step >= 3 and step % 2 and restarted in "".join(said)
+    )
+    assert sum(restarted in line for line in said) == 1
     assert listeners_of(run) == {"127.0.0.1"}
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130 and "killed" not in output, output
-    assert sum("restarted from its last checkpoint (1 of 3" in line for line in said) == 1
+    started = psutil.Process(process.pid).children(recursive=True)
+    assert any("EngineCore" in " ".join(command_line(one)) for one in started)
+    process.kill()
+    process.communicate()
+    until(lambda: processes_of(run) == [] and not any(map(lives, started)))
+    saved = max(int(path.name.removeprefix("step-")) for path in run.glob("checkpoints/step-*"))
+    assert saved >= step
+
+    resumed = launch(run, "--resume", *settings, "--steps", "1000")
+    assert next_step(resumed, said, lambda step: True) == saved + 1
+    resumed.send_signal(signal.SIGINT)
+    output, _ = resumed.communicate(timeout=60)
+    assert resumed.returncode == 130 and "killed" not in output, output
     assert processes_of(run) == []
     assert (run / "model" / "config.json").exists()
     assert list((run / "checkpoints").glob("step-*/optimizer.safetensors"))
@@ -270,27 +263,22 @@ def test_two_learner_ranks_survive_the_kill_of_one_and_stop_on_ctrl_c(
     assert [path for path in (run, *run.rglob("*")) if path.stat().st_mode & 0o077] == []
 
 
-def test_two_learner_ranks_save_their_last_step_after_their_launcher_was_killed(
-    tmp_path: Path,
-) -> None:
-    run = tmp_path / "orphans"
-    settings = ("--learner", "2cpu", "eval.tasks=0", "learner.checkpoint_every=1000")
-    process = launch(run, "--steps", "1000", *settings)
+def next_step(
+    process: subprocess.Popen[str], said: list[str], wanted: Callable[[int], object]
+) -> int:
+    """The next wanted step that a launcher reports; its lines are added to `said`."""
     assert process.stdout is not None
     for line in process.stdout:
-        if line.startswith("step ") and " 2/1000" in line:
-            break
-    process.kill()
-    process.communicate()
-    until(lambda: processes_of(run) == [])
-    (saved,) = (int(path.name.removeprefix("step-")) for path in run.glob("checkpoints/step-*"))
-    assert saved >= 2
+        said.append(line)
+        if (step := step_of(line)) and wanted(step):
+            return step
+    raise AssertionError("".join(said[-50:]))
 
-    resumed = launch(run, "--resume", "--steps", str(saved + 1))
-    output, _ = resumed.communicate(timeout=400)
-    assert resumed.returncode == 0, output
-    assert f"step {saved + 1}/{saved + 1}" in output
-    assert trained_once(run) and processes_of(run) == []
+
+def step_of(line: str) -> int:
+    """The step that a line reports; 0 if it reports none."""
+    found = re.match(r"step +(\d+)/", line)
+    return int(found[1]) if found else 0
 
 
 def listeners_of(run: Path) -> set[str]:
@@ -350,7 +338,8 @@ def test_an_environment_that_always_raises_ends_the_run_and_is_told_once_with_it
 ) -> None:
     run, file = tmp_path / "run", tmp_path / "broken.py"
     file.write_text(BROKEN)
-    process = launch(run, "--env", f"{file}:Broken", "eval.tasks=0", "model=builtin")
+    settings = ("--env", f"{file}:Broken", "eval.tasks=0", "model=builtin")
+    process = launch(run, *settings, module="tests.system.simulated_launch")
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 2, output
     told = [line for line in output.splitlines() if "LookupError: no such page" in line]
