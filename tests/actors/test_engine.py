@@ -42,7 +42,8 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    served = Served(builtin_policy(), max_num_seqs=16)
+    # 2560 tokens of KV
+    served = Served(builtin_policy(), max_num_seqs=16, kv_cache_memory_bytes=10 << 20)
     yield served
     served.close()
     gc.unfreeze()
@@ -389,6 +390,26 @@ def test_requests_of_the_oldest_groups_are_served_first(served: Served, endless:
     # Neighbours may change places; in the order of arrival the list would be 5, 4, 3, 2, 1.
     assert sorted(ended) == [1, 2, 3, 4, 5]
     assert max(map(ended.index, (1, 2))) < ended.index(5) and ended.index(1) < ended.index(4)
+
+
+@pytest.mark.usefixtures("endless")
+def test_an_engine_whose_cache_is_too_small_counts_preemptions_and_finishes_all_responses(
+    served: Served,
+) -> None:
+    policy = served.policy
+    preempted = policy.metrics.preemptions
+
+    async def scenario() -> None:
+        asked = SampleParams(max_tokens=250)
+        sampling = asyncio.gather(*(policy.sample([9, 8, k], asked) for k in range(10, 26)))
+        highest = 0.0
+        while not sampling.done():
+            highest = max(highest, policy.metrics.kv_cache_usage)
+            await asyncio.sleep(0.001)
+        assert [len(one.token_ids) for one in await sampling] == [250] * 16
+        assert policy.metrics.preemptions > preempted and 0.9 < highest <= 1
+
+    served.run(scenario())
 
 
 def test_a_response_ends_after_a_stop_text_which_stays_part_of_it(served: Served) -> None:

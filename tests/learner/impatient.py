@@ -1,6 +1,6 @@
 """`r3l-learner` whose ranks wait for one another at most PATIENCE_S, from the first step's
-preparations on, and which hang after HANG_S without a heartbeat. Its full garbage collections must
-have nothing much to look at."""
+preparations on, and which hang after HANG_S without a heartbeat. It warns of a silent buffer after
+WARN_S. Its full garbage collections must have nothing much to look at."""
 
 import gc
 from datetime import timedelta
@@ -8,11 +8,12 @@ from datetime import timedelta
 import torch
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
+from buffer.client import clients
 from learner import watchdog
 from learner.cli import main
 from learner.loop import Training
 
-PATIENCE_S, HANG_S = 4.0, 10.0
+PATIENCE_S, HANG_S, WARN_S = 4.0, 8.0, 5.0
 begin = Training._begin
 
 
@@ -28,4 +29,6 @@ def impatient(training: Training, version: int) -> None:
 
 if __name__ == "__main__":
     Training._begin = impatient
+    clients.WARN_AFTER_S = WARN_S
+    clients.BufferClient.__init__.__kwdefaults__["timeout_s"] = WARN_S
     main()

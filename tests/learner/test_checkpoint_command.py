@@ -1,6 +1,5 @@
 """The user's command on each checkpoint: real processes that wait, fail or copy."""
 
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from learner import checkpoint_command
 from learner.checkpoint_command import CheckpointCommand, arguments, check
 from r3l.errors import UserError
-from tests.learner.fakes import Learning, Recording, buffer_options, prepare, steps_of, tiny_model
 
 LONG = 60.0
 HELD = "sh -c 'while [ ! -e {folder}/../go ]; do sleep 0.05; done; echo {name} >> {folder}/../done'"
@@ -121,18 +119,3 @@ def test_the_end_of_a_run_does_not_wait_longer_than_its_deadline(
     assert time.monotonic() - began < LONG / 4 and children() == []
     said = capsys.readouterr().err
     assert "waits up to" in said and "model, best" in said and "the run ends before" in said
-
-
-@pytest.mark.system
-def test_a_learner_of_two_ranks_copies_its_checkpoints_and_its_model(serve, tmp_path: Path) -> None:
-    run, there = tmp_path / "run", tmp_path / "there"
-    there.mkdir()
-    command = f"learner.on_checkpoint=cp -r {{folder}} {there}/"
-    prepare(run, tiny_model(tmp_path / "policy"), command)
-    served = serve(tmp_path / "store", *buffer_options())
-    with Recording(served.endpoint):
-        learner = Learning(run, served.endpoint, ranks=2)
-        assert learner.wait() == 0, learner.log()
-    for folder in (run / "checkpoints" / "step-000009", run / "model"):
-        subprocess.run(["diff", "-r", folder, there / folder.name], check=True)
-    assert steps_of(run)[-1]["learner/on_checkpoint_failed"] == 0

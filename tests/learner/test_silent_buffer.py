@@ -1,11 +1,14 @@
 """A learner whose buffer is stopped or slow waits for it: real processes, signals and LMDB."""
 
+import json
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from buffer import Lease
 from tests.buffer.fakes import Served, until
 from tests.learner.fakes import (
     Learning,
@@ -15,11 +18,13 @@ from tests.learner.fakes import (
     steps_of,
     tiny_model,
 )
+from tests.learner.impatient import PATIENCE_S
 
 pytestmark = pytest.mark.system
 
-LONG_S = 13.0
-"""Longer than a client without patience waits, and than `tests.learner.impatient` allows a rank."""
+LONG_S = 10.0
+"""Longer than a client without patience waits in `tests.learner.impatient`, which allows a rank
+less."""
 
 SLOW = """
 import contextlib, time
@@ -52,13 +57,21 @@ def said(learner: Learning, *words: str) -> bool:
     return any(all(word in line for word in words) for line in lines)
 
 
-def test_a_learner_of_two_ranks_waits_for_a_stopped_buffer_at_its_start_and_in_a_step(
+def test_two_ranks_wait_for_a_stopped_buffer_and_for_late_groups_and_evaluations(
     serve, tmp_path: Path
 ) -> None:
-    run = tmp_path / "run"
-    prepare(run, tiny_model(tmp_path / "policy"), "learner.steps=4")
+    def late(lease: Lease) -> None:
+        if lease.purpose == "eval":
+            time.sleep(1.5 * PATIENCE_S)
+        elif recording.version == 1:  # the second step takes three of them
+            time.sleep(0.5 * PATIENCE_S)
+
+    run, there = tmp_path / "run", tmp_path / "there"
+    there.mkdir()
+    copied = f"learner.on_checkpoint=cp -r {{folder}} {there}/"
+    prepare(run, tiny_model(tmp_path / "policy"), "learner.steps=4", "eval.tasks=1", copied)
     served = serve(tmp_path / "store", *buffer_options())
-    with Recording(served.endpoint, timeout_s=120):
+    with Recording(served.endpoint, before=late, timeout_s=120) as recording:
         served.process.send_signal(signal.SIGSTOP)
         learner = Learning(run, served.endpoint, ranks=2, module="tests.learner.impatient")
         until(lambda: said(learner, "r3l-learner ready") or learner.process.poll() is not None)
@@ -67,8 +80,23 @@ def test_a_learner_of_two_ranks_waits_for_a_stopped_buffer_at_its_start_and_in_a
         learner.wait_for_step(2)
         silence(served, learner)
         assert learner.wait() == 0, learner.log()
-    assert [line["step"] for line in steps_of(run)] == [1, 2, 3, 4]
-    assert said(learner, "replies again, after 1") and not (run / "hangs.jsonl").exists()
+    assert said(learner, "replies again, after") and not (run / "hangs.jsonl").exists()
+    lines = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
+    first, evaluated, second, *_, last, evaluated_last = lines
+    assert [(line["kind"], line["step"]) for line in lines] == [
+        ("step", 1),
+        ("eval", 0),  # weights are published after it
+        ("step", 2),
+        ("step", 3),
+        ("step", 4),
+        ("eval", 4),
+    ]
+    assert evaluated["time"] - first["time"] > PATIENCE_S
+    assert second["learner/wait_s"] > PATIENCE_S
+    assert evaluated_last["time"] - last["time"] > PATIENCE_S
+    for folder in (run / "checkpoints" / "step-000004", run / "model"):
+        subprocess.run(["diff", "-r", folder, there / folder.name], check=True)
+    assert last["learner/on_checkpoint_failed"] == 0
 
 
 def test_a_learner_waits_for_a_buffer_whose_disk_takes_long_to_sync(serve, tmp_path: Path) -> None:
@@ -76,7 +104,7 @@ def test_a_learner_waits_for_a_buffer_whose_disk_takes_long_to_sync(serve, tmp_p
     prepare(run, tiny_model(tmp_path / "policy"), "learner.steps=3")
     served = serve(store, *buffer_options(), change=SLOW)
     with Recording(served.endpoint, timeout_s=120):
-        learner = Learning(run, served.endpoint)
+        learner = Learning(run, served.endpoint, module="tests.learner.impatient")
         learner.wait_for_step(1)
         (store / "slow").touch()
         time.sleep(LONG_S)

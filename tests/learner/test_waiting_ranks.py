@@ -1,19 +1,14 @@
 """Ranks that wait for rank 0: as long as it says that it waits itself, and no longer."""
 
-import json
 import os
 import re
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
-from buffer import Lease
 from launch.backends.process_commands import free_port
-from tests.learner.fakes import ROOT, Learning, Recording, buffer_options, prepare, tiny_model
-from tests.learner.impatient import PATIENCE_S
+from tests.learner.fakes import ROOT
 
 PROGRAM = """
 import logging, sys, time
@@ -86,29 +81,3 @@ def test_ranks_wait_while_rank_0_reports_that_it_waits_and_name_a_rank_that_hang
     assert re.search(
         r"rank 1 has waited \d s for rank 0, which waits for actors or the buffer", other_err
     )
-
-
-@pytest.mark.system
-def test_two_ranks_survive_late_evaluations_and_late_groups(serve, tmp_path: Path) -> None:
-    def late(lease: Lease) -> None:
-        if lease.purpose == "eval":
-            time.sleep(1.5 * PATIENCE_S)
-        elif recording.version == 1:  # the second step takes three of them
-            time.sleep(0.5 * PATIENCE_S)
-
-    run = tmp_path / "run"
-    prepare(run, tiny_model(tmp_path / "policy"), "learner.steps=2", "eval.tasks=1")
-    served = serve(tmp_path / "store", *buffer_options())
-    with Recording(served.endpoint, before=late) as recording:
-        learner = Learning(run, served.endpoint, ranks=2, module="tests.learner.impatient")
-        assert learner.wait() == 0, learner.log()
-    lines = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
-    assert [(line["kind"], line["step"]) for line in lines] == [
-        ("step", 1),
-        ("eval", 0),  # weights are published after it
-        ("step", 2),
-        ("eval", 2),
-    ]
-    assert lines[1]["time"] - lines[0]["time"] > PATIENCE_S
-    assert lines[2]["learner/wait_s"] > PATIENCE_S
-    assert lines[3]["time"] - lines[2]["time"] > PATIENCE_S

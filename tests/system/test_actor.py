@@ -14,6 +14,9 @@ import pytest
 from safetensors.torch import load_file
 
 from buffer import BufferClient, Lease
+from buffer.storage.store import Store
+from buffer.tools import store_reads
+from buffer.tools.verify import verify
 from buffer.wire.curve_keys import generate
 from envs.builtin.policy import builtin_policy
 from envs.registry import task_source
@@ -21,7 +24,7 @@ from launch.checks.presets import DEMO
 from learner.publisher import WeightPublisher
 from r3l import config as configuration
 from r3l.process.notices import NOTICE_LINE
-from r3l.records import GroupPlan
+from r3l.records import Group, GroupPlan
 from tests.processes import command_line, lives
 
 pytestmark = pytest.mark.system
@@ -96,9 +99,18 @@ class Job:
         assert isinstance(lease, Lease)
         return lease
 
-    def stop_buffer(self) -> None:
+    def kill(self, *actors: subprocess.Popen[str]) -> None:
+        for actor in actors:
+            actor.kill()
+            actor.wait()
+
+    def stored(self) -> list[Group]:
+        """Stops the buffer; its groups, whose store is whole."""
         self.served.terminate()
         assert self.served.wait(timeout=PATIENCE) == 0
+        with Store(self.folder / "store", read_only=True) as store:
+            assert verify(store) == []
+            return [store_reads.group(store, row["group"]) for row in store_reads.rows(store)]
 
     def close(self) -> None:
         for process in self.processes:
@@ -118,15 +130,6 @@ def job(tmp_path: Path) -> Iterator[Job]:
 def engines_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     children = psutil.Process(process.pid).children(recursive=True)
     return [p for p in children if "EngineCore" in " ".join(command_line(p))]
-
-
-def test_a_killed_actor_takes_its_engine_along(job: Job) -> None:
-    actor = job.join("one")
-    until(lambda: "r3l-actor ready one" in job.log.read_text(), "the engine is up")
-    (engine,) = engines_of(actor)
-    actor.kill()
-    actor.wait()
-    until(lambda: not lives(engine), "the engine of a killed actor ends")
 
 
 def test_an_actor_survives_its_engine_and_releases_its_groups(job: Job) -> None:
@@ -156,7 +159,9 @@ def test_an_actor_survives_its_engine_and_releases_its_groups(job: Job) -> None:
     assert job.client.stats().leases_expired == 0
 
 
-def test_a_sick_engine_is_named_and_replaced_and_its_earlier_results_stay(job: Job) -> None:
+def test_a_sick_engine_is_replaced_its_results_stay_and_a_killed_actor_takes_the_new_one_along(
+    job: Job,
+) -> None:
     actor = job.join("one", "tests.actors.sick_actor")
     until(lambda: "engine failure 1" in job.log.read_text(), "the sick engine is noticed")
     notices = [line for line in job.log.read_text().splitlines() if NOTICE_LINE in line]
@@ -172,3 +177,8 @@ def test_a_sick_engine_is_named_and_replaced_and_its_earlier_results_stay(job: J
     assert complete <= {group.group_id for group in kept}
     assert all(np.isfinite(t.logprobs).all() for group in kept for t in group.trajectories)
     assert actor.poll() is None and "engine failure 2" not in job.log.read_text()
+
+    (engine,) = engines_of(actor)
+    actor.kill()
+    actor.wait()
+    until(lambda: not lives(engine), "the engine of a killed actor ends")

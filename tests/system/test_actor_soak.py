@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 
 from buffer import BufferClient
-from buffer.storage.store import Store
-from buffer.tools import store_reads
-from buffer.tools.verify import verify
 from tests.system.test_actor import Job
 
 MINUTES = float(os.environ.get("R3L_SOAK_MINUTES", "0"))
@@ -62,6 +59,13 @@ class Learner:
             weights = [(name, t * 1.0001 if version % 2 else t / 1.0001) for name, t in weights]
             self.job.publisher.publish(version, weights)
 
+    def stop(self) -> int:
+        """Ends the thread; the number of groups, each of which was trained once."""
+        self.over.set()
+        self.thread.join()
+        assert self.error is None and len(set(self.trained)) == len(self.trained)
+        return len(self.trained)
+
 
 def test_actors_killed_repeatedly_lose_no_accepted_result(job: Job) -> None:
     chance, kills = random.Random(0), 0
@@ -73,26 +77,15 @@ def test_actors_killed_repeatedly_lose_no_accepted_result(job: Job) -> None:
         at_work = [name for name in actors if job.report(name)]  # the others' engines still start
         if at_work:
             victim = actors.pop(chance.choice(at_work))
-            victim.kill()
-            victim.wait()
+            job.kill(victim)
             kills += 1
             actors[f"actor-{kills + 1}"] = job.join(f"actor-{kills + 1}")
-    learner.over.set()
-    learner.thread.join()
-    for actor in actors.values():
-        actor.kill()
-        actor.wait()
+    trained = learner.stop()
+    job.kill(*actors.values())
     stats = job.client.stats()
     taken_over = sum(metrics.get("taken_over", 0) for metrics in stats.actors.values())
-    job.stop_buffer()
-    store = Store(job.folder / "store", read_only=True)
-    groups = [store_reads.group(store, row["group"]) for row in store_reads.rows(store)]
-    results = sum(len(group.results) for group in groups)
-    trained = len(learner.trained)
+    results = sum(len(group.results) for group in job.stored())
     print(f"{kills} kills, {stats.leases_expired} leases expired, {taken_over:.0f} groups taken")
     print(f"over, {stats.puts} results accepted, {trained} groups trained")
-    assert learner.error is None and kills and taken_over > 0
-    assert verify(store) == [] and stats.drops == {}
-    assert results == stats.puts
-    assert len(set(learner.trained)) == trained > 0
-    store.close()
+    assert kills and taken_over > 0 and stats.drops == {}
+    assert results == stats.puts and trained > 0

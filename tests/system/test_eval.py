@@ -20,7 +20,7 @@ from envs.builtin.policy import builtin_policy
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parent.parent.parent
-TASKS = 40
+TASKS = 20
 
 
 @pytest.fixture(scope="module")

@@ -65,22 +65,37 @@ def test_a_replayed_step_has_the_loss_and_the_bytes_of_the_run(
     assert {part.removesuffix(" same") for part in lines[-1].split("; ")[1].split(", ")} == compared
 
 
+def bases(group_id: str, version: int) -> Iterator[SlotResult]:
+    """The base attempts of a recorded group."""
+    yield from (one for one in recorded_group(group_id, version) if one.role == "base")
+
+
 RULES = {
-    "recalled": ["algorithm.recall_count=2"],
-    "replayed": [
-        "algorithm=spear",
-        "buffer.sampler.reuse=2",
-        "buffer.sampler.replay_share=0.5",
-        "buffer.sampler.replay_staleness=5",
-    ],
+    "recalled": (alike, ["algorithm.recall_count=2"]),
+    "replayed": (
+        bases,
+        [
+            "algorithm=spear",
+            "buffer.sampler.reuse=2",
+            "buffer.sampler.replay_share=0.5",
+            "buffer.sampler.replay_staleness=5",
+        ],
+    ),
 }
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.fixture(scope="module", params=RULES)
+def ruled(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A rule that brings attempts into a step, and the folder of a run that ended under it."""
+    played, settings = RULES[request.param]
+    folder = tmp_path_factory.mktemp(request.param)
+    return request.param, ended_run(folder, "env.train_tasks=5", *settings, played=played)
+
+
 def test_a_replayed_step_has_the_recalled_and_replayed_attempts_of_the_run(
-    rule: str, tmp_path: Path
+    ruled: tuple[str, Path],
 ) -> None:
-    run = ended_run(tmp_path, "env.train_tasks=5", *RULES[rule], played=alike)
+    rule, run = ruled
     store = Store(run / "buffer", read_only=True)
     draws = [store_reads.trained_draw(store, step) for step in (4, 5, 6)]
     store.close()
@@ -90,16 +105,10 @@ def test_a_replayed_step_has_the_recalled_and_replayed_attempts_of_the_run(
     assert "weights of the checkpoint same, weights of the journal same" in done.output
 
 
-def bases(group_id: str, version: int) -> Iterator[SlotResult]:
-    """The base attempts of a recorded group."""
-    yield from (one for one in recorded_group(group_id, version) if one.role == "base")
-
-
-@pytest.mark.parametrize(("rule", "played"), [("recalled", alike), ("replayed", bases)])
 def test_the_viewer_shows_how_the_trainer_trained_on_each_attempt(
-    rule: str, played: Callable[..., Any], tmp_path: Path
+    ruled: tuple[str, Path],
 ) -> None:
-    run = ended_run(tmp_path, "env.train_tasks=5", *RULES[rule], played=played)
+    rule, run = ruled
     replayed = ReplayedRun(run, 9)  # the last step, which the viewer shows of all its groups
     try:
         while replayed.version < 8:

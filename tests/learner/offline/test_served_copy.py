@@ -1,10 +1,5 @@
 """Training from a finished store: `r3l-learner train --offline`, killed and resumed."""
 
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +10,6 @@ from msgspec.structs import replace
 
 from buffer.storage.store import Store
 from buffer.tools import store_reads
-from launch.backends.process_commands import free_port
 from learner.cli import main
 from learner.offline.served_copy import check_texts
 from learner.rank0 import Rank0
@@ -25,7 +19,8 @@ from r3l.model_folder import read_tokenizer
 from r3l.records import Segment, SlotResult, Task
 from r3l.views.tape import TapedCall, write_tape
 from tests.buffer.fakes import Desk
-from tests.learner.fakes import ROOT, steps_of
+from tests.learner.fakes import steps_of
+from tests.learner.ranks import on_two_ranks
 
 SETTINGS = (
     "learner.steps=6",
@@ -37,15 +32,6 @@ SETTINGS = (
     "buffer.sampler=uniform",
     "buffer.sampler.reuse=2",
 )
-
-
-@pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """The learner handles signals; the tests' own handlers come back."""
-    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for one, handler in before.items():
-        signal.signal(one, handler)
 
 
 def command_of(run: Path, model: Path, store: Path, *more: str) -> list[str]:
@@ -131,26 +117,15 @@ def test_a_step_of_an_offline_run_is_replayed_with_the_settings_that_made_it(
         assert "loss same, gradient norm same" in done.output
 
 
+def run_command(command: list[str]) -> None:
+    main(command, standalone_mode=False)
+
+
 @pytest.mark.system
 def test_two_ranks_have_the_losses_of_one(tmp_path: Path, model: Path, store: Path) -> None:
     alone, both = tmp_path / "alone", tmp_path / "both"
     assert train(alone, model, store, "learner.steps=2").exit_code == 0
-    command = [sys.executable, "-m", "learner.cli"]
-    command += command_of(both, model, store, "learner.steps=2")
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [
-        subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=os.environ | shared | {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"},
-        )
-        for rank in "01"
-    ]
-    try:
-        assert [rank.wait(200) for rank in ranks] == [0, 0]
-    finally:
-        for rank in ranks:
-            rank.kill()
+    on_two_ranks(run_command, command_of(both, model, store, "learner.steps=2"))
     losses = [[line["learner/loss"] for line in steps_of(run)] for run in (alone, both)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5) and len(losses[1]) == 2
 

@@ -1,0 +1,188 @@
+"""The engine and the learner on one model: the log-probabilities that one stores are those that the
+other computes, at every temperature, of an agent's calls and of a retry's."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actors.gateway.agent_attempt import agents_served
+from envs.builtin.policy import builtin_policy
+from envs.isolation.pool import environments_of_all
+from envs.registry import make, tasks, tasks_of_all
+from learner.step.batch import Row, rows_of
+from learner.step.trainer import Trainer
+from r3l import codec
+from r3l.config import RunConfig, load
+from r3l.records import Group, GroupPlan, SlotResult
+from r3l.rollout.group import explore_group
+from r3l.rollout.interfaces import SampleParams
+from r3l.settings.learner import LearnerConfig
+from tests.actors.fakes import PROMPT, Served
+
+pytestmark = pytest.mark.system
+
+ROOT = Path(__file__).parents[2]
+AGENT = ROOT / "tests" / "actors" / "gateway" / "stdlib_agent.py"
+GRPO = load(None, ["algorithm=grpo", "algorithm.group_size=4"])  # has a reference model
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    served = Served(builtin_policy())
+    yield served
+    served.close()
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Trainer:
+    unmoved = LearnerConfig(lr=1e-12)
+    return Trainer(builtin_policy(), unmoved, GRPO.algorithm.build())
+
+
+def sampled(served: Served, temperature: float) -> list[Row]:
+    """The rows of some groups that were sampled at a temperature, and written and read since."""
+    config = load(None, ["algorithm=grpo", "algorithm.group_size=4", f"actor.{temperature=}"])
+    algorithm = config.algorithm.build()
+
+    async def explore() -> list[Group]:
+        groups = []
+        for number, task in enumerate(tasks("workshop", {}, "train", 6)):
+            results = await explore_group(
+                task, served.policy, lambda: make("workshop"), config, seed=number
+            )
+            read = tuple(codec.decode(SlotResult, codec.encode(result)) for result in results)
+            groups.append(Group(f"g{number}", task, algorithm.plan(), "complete", read))
+        return groups
+
+    groups = served.run(explore())
+    assert {t.temperature for group in groups for t in group.trajectories} == {temperature}
+    return rows_of(groups, algorithm)
+
+
+def measured(trainer: Trainer, rows: list[Row]) -> dict[str, float]:
+    return trainer.step(rows).metrics
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
+def test_the_learner_computes_the_stored_log_probabilities_at_any_temperature(
+    served: Served, trainer: Trainer, temperature: float
+) -> None:
+    rows = sampled(served, temperature)
+    metrics = measured(trainer, rows)
+    tokens = sum(int(row.mask.sum()) for row in rows)
+    assert tokens > 300 and abs(metrics["learner/behaviour_kl"]) < 1e-4
+    assert metrics["learner/behaviour_ess"] > 0.999
+    assert abs(metrics["learner/kl_reference"]) < 1e-6, "of equal weights"
+    if temperature != 1.0:
+        undivided = measured(trainer, [replace(row, temperature=1.0) for row in rows])
+        assert undivided["learner/behaviour_kl"] > 3e-4
+
+
+def test_a_greedy_token_has_its_log_probability_at_temperature_1(served: Served) -> None:
+    async def ask() -> list[float]:
+        policy = served.policy
+        # Beside one that is drawn: vLLM divides the logits of such a batch by temperatures.
+        other = asyncio.create_task(policy.sample(PROMPT, SampleParams(4, 0.5, seed=1)))
+        greedy = await policy.sample(PROMPT, SampleParams(4, 0.0))
+        await other
+        alone = await served.ask_logits()
+        assert greedy.logprobs[0] == pytest.approx(alone[greedy.token_ids[0]], abs=1e-4)
+        return list(alone.values())
+
+    assert max(served.run(ask())) < 0.0
+
+
+def config_of(folder: Path) -> RunConfig:
+    tasks = folder / "tasks.jsonl"
+    asked = [{"id": n, "question": "use saw", "answer": "use", "mood": ""} for n in range(4)]
+    tasks.write_text("\n".join(map(json.dumps, asked)))
+    given = {"command": f"python {AGENT}", "tasks": str(tasks)}
+    return load(
+        None,
+        [
+            "env=agent",
+            f"env.options={json.dumps(given)}",
+            "algorithm=grpo",
+            "actor.max_response_tokens=24",
+        ],
+    )
+
+
+def explored(
+    served: Served, config: RunConfig, plan: GroupPlan, count: int = 4
+) -> list[list[SlotResult]]:
+    """Explores groups of tasks of agents."""
+
+    async def explore() -> list[list[SlotResult]]:
+        tasks = tasks_of_all(config.env, "train", count)
+        async with (
+            environments_of_all(config.env, count) as made,
+            agents_served(made, config, served.policy) as make_env,
+        ):
+            groups = [
+                explore_group(t, served.policy, lambda t=t: make_env(t), config, plan=plan)
+                for t in tasks
+            ]
+            return await asyncio.gather(*groups)
+
+    return served.run(explore())
+
+
+def learned(token_ids: Any) -> Any:
+    """Computes the log-probability of each token after the first, as the learner does."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(builtin_policy(), dtype=torch.float32)
+    ids = torch.tensor(token_ids[None].astype(np.int64))
+    with torch.no_grad():
+        logits = model(ids).logits[0, :-1].double().log_softmax(-1)
+    return logits.gather(1, ids[0, 1:, None])[:, 0].numpy()
+
+
+def test_the_learner_computes_the_log_probabilities_that_are_stored_of_an_agent(
+    served: Served, tmp_path: Path
+) -> None:
+    groups = explored(served, config_of(tmp_path), GroupPlan(2))
+    results = [result for group in groups for result in group]
+    assert results
+    for result in results:
+        played = result.trajectory
+        assert played is not None and played.num_steps == 2, result.cause
+        assert not played.extra.segments  # the second call continues the first
+        sampled = played.response_mask[1:]
+        gap = np.abs(learned(played.token_ids)[sampled] - played.logprobs[1:][sampled]).max()
+        assert gap < 1e-5, gap
+
+
+def test_a_retry_has_the_tokens_of_its_base_and_samples_with_the_guidance(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    improved = "algorithm.verified_requires_success=false"
+    short = "actor.max_reflection_tokens=192"
+    example = ROOT / "examples" / "agents" / "workshop_r3l.yaml"
+    groups = explored(served, load(example, [improved, short]), GroupPlan(4, 4), 6)
+    compared = 0
+    for group in groups:
+        bases = {result.slot: result.trajectory for result in group if result.role == "base"}
+        for result in group:
+            assert result.cause != "replay_diverged"
+            base, retry = bases[result.slot], result.trajectory
+            if result.role == "base" or base is None or retry is None:
+                continue
+            end = int(base.step_spans[retry.pivot - 1, 1]) if retry.pivot else 0
+            assert np.array_equal(base.token_ids[:end], retry.token_ids[:end])
+            for sample in result.aux:
+                if sample.kind == "retry":
+                    known = retry.logprobs[retry.responses_from(retry.pivot)]
+                    mine = learned(sample.token_ids)[sample.response_mask[1:]]
+                    assert np.abs(mine - known).max() < 1e-5
+                    compared += 1
+    assert compared, [(result.role, result.status, result.cause) for g in groups for result in g]
