@@ -105,6 +105,8 @@ class Actor:
             self.leasing = True
             lease = await self.requests.lease(lambda: self.policy.version, self.plan)
             self.leasing = False
+            if lease.group_id in self.held:  # it looked silent while buffer or machine stood still
+                continue
             accepted = {(r.role, r.slot) for r in lease.accepted}
             self.metrics.taken_over += bool(accepted or lease.partial)
             self.live[lease.group_id] = sum(

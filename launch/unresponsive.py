@@ -107,8 +107,8 @@ class Unresponsive:
             if silent_s > limit_s and name not in self._silent:
                 self._silent.add(name)
                 self.say(
-                    f"{child.name} has sent nothing for {silent_s:.0f} s; after "
-                    f"{self.config.lease_s:g} s (buffer.lease_s) other actors continue its groups, "
+                    f"{child.name} has sent nothing for {silent_s:.0f} s; other actors continue "
+                    f"its groups, at the latest after {self.config.lease_s:g} s (buffer.lease_s), "
                     "and it is restarted if it is stopped or hung"
                 )
             elif silent_s <= limit_s and name in self._silent:

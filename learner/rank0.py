@@ -110,10 +110,10 @@ class Rank0:
         stats = self.client.stats()
         self.reported = time.monotonic(), actor_metrics(stats.actors, version)
         self.without_attempt = stats.drops.get("no_trajectories", 0)
+        self._check_ledger(state)
+        rewound = self.client.set_version(version)  # before the tasks: the first step's come first
         for message in in_messages(self.train_tasks):
             self.client.add_tasks(message)
-        self._check_ledger(state)
-        rewound = self.client.set_version(version)
         released = self.client.release_draws("learner")
         if rewound or released:
             log.info("at version %d: %d groups may be drawn again", version, rewound + released)

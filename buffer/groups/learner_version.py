@@ -37,7 +37,7 @@ def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
     if rewound:
         work.count("rewound", rewound)
     newest = max(work.index.progress.newest_version, args.version)
-    work.update_progress(version=args.version, newest=newest)
+    work.update_progress(version=args.version, newest=newest, has_learner=True)
     return Amount(rewound)
 
 

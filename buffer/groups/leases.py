@@ -196,8 +196,9 @@ def _first_step(work: UnitOfWork) -> bool:
     """Whether only the groups of the first step are generated, as many at a time as it takes. More
     would share the engines and delay the step. False without a learner, and after a group in vain:
     how many more the step takes is then unknown, and the evaluation must not wait for them all."""
-    index, learns = work.index, operations.LEARNER in work.index.last_seen
-    return learns and not index.progress.version and not index.counts["group/train/expired"]
+    index, progress = work.index, work.index.progress
+    waits = progress.has_learner and not progress.version
+    return waits and not index.counts["group/train/expired"]
 
 
 def _fresh_per_step(work: UnitOfWork) -> int:

@@ -186,7 +186,7 @@ class Progress(Record):
     `eval_next`: tasks leased so far, and `eval_min_version`: the policy version needed, keyed by
     evaluation tag. `replaced`: groups that expired without contrast since the last draw. `gains`:
     guidance gains of the newest groups with retries, newest first. `closed`: no actor will add
-    groups (buffer.tools.finished_copy).
+    groups (buffer.tools.finished_copy). `has_learner`: a learner has set its version.
     """
 
     version: int = 0
@@ -199,6 +199,7 @@ class Progress(Record):
     gains: tuple[GroupGain, ...] = ()
     newest: int = 0
     closed: bool = False
+    has_learner: bool = False
 
     @property
     def newest_version(self) -> int:

@@ -108,7 +108,8 @@ def _silence(now: Snapshot) -> Iterator[Finding]:
         if actor.seen_ago_s > max(now.lease_s / 2, SEEN_S) and now.process(name) is not None:
             yield _problem(
                 f"{name} has sent nothing for {ago(actor.seen_ago_s)}",
-                f"other actors continue its groups after {now.lease_s:g} s (buffer.lease_s); "
+                f"other actors continue its groups, at the latest after {now.lease_s:g} s "
+                f"(buffer.lease_s); "
                 f"{logs}/{name}.log",
             )
     beat = now.heartbeat_ago_s

@@ -184,6 +184,30 @@ def test_a_stopping_actor_submits_finished_results_and_releases_its_leases() -> 
     asyncio.run(scenario())
 
 
+def test_a_group_that_is_leased_again_to_its_actor_is_played_once() -> None:
+    async def scenario() -> None:
+        engine, buffer = Engine(), Buffer(groups=2)
+        lease, leased = buffer.lease, []
+
+        async def again(*args: Any) -> Lease | Wait:
+            leased.append(await lease(*args))
+            return leased[0] if len(leased) == 2 else leased[-1]
+
+        buffer.lease = again  # type: ignore[method-assign]
+        buffer.slow.set()
+        async with acting(engine, buffer, requests=64) as actor:
+            running = asyncio.create_task(actor.run())
+            await eventually(lambda: len(leased) > 2)
+            for _ in range(2 * 3):  # two attempts of three doors
+                engine.replies.release()
+            await eventually(lambda: not actor.held)
+            actor.stop.set()
+            await running
+        assert len(buffer.puts) == 2 and not buffer.released
+
+    asyncio.run(scenario())
+
+
 def test_groups_that_another_actor_holds_are_abandoned_and_counted() -> None:
     async def scenario() -> None:
         engine, buffer = Engine(), Buffer(groups=3)

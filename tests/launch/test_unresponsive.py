@@ -118,7 +118,7 @@ def test_only_a_stopped_actor_is_named_long_before_its_lease_is_over() -> None:
     parts._known = dict.fromkeys(actors, time.monotonic() - 500)
     parts._report_actors(actors, {"a": 11.0, "b": 11.0}, time.monotonic())
     [line] = said
-    assert line.startswith("actor-1 has sent nothing for 11 s; after 120 s")
+    assert line.startswith("actor-1 has sent nothing for 11 s;") and "after 120 s" in line
     parts._report_actors(actors, {"a": 61.0, "b": 1.0}, time.monotonic())
     assert said[1].startswith("actor-0 has sent nothing for 61 s")
     assert said[2] == "actor-1 sends again"
@@ -142,7 +142,7 @@ def test_an_actor_that_stays_stopped_is_replaced_when_its_lease_is_over(
     with handlers_put_back():
         assert run.execute() == 130
     text = "\n".join(said)
-    assert re.search(r"actor-0 has sent nothing for \d+ s; after 4 s", text)
+    assert re.search(r"actor-0 has sent nothing for \d+ s; other actors .* after 4 s", text)
     assert re.search(
         r"actor-0 ended with exit code -9: stopped, and silent for \d+ s, so it was killed; "
         r"restarted \(1 of 3 restarts within an hour",

@@ -20,8 +20,8 @@ from tests.system.test_actor import Job, until
 from tests.system.test_actor_soak import Learner
 
 MINUTES = float(os.environ.get("R3L_SOAK_MINUTES", "0"))
-KILL_S = float(os.environ.get("R3L_SOAK_KILL_S", "60" if MINUTES else "2"))
-RESPONSE_S = os.environ.get("R3L_SOAK_RESPONSE_S", "1.2" if MINUTES else "0.1")
+KILL_S = float(os.environ.get("R3L_SOAK_KILL_S", "60" if MINUTES else "0"))
+RESPONSE_S = os.environ.get("R3L_SOAK_RESPONSE_S", "1.2" if MINUTES else "0.2")
 PROGRESS_S = float(os.environ.get("R3L_SOAK_PROGRESS_S", "0"))  # every response is put
 SLOW = "tests.system.slow_actor"
 ATTEMPTS = 4  # at the same time, in each of two actors
@@ -55,6 +55,11 @@ def settings_of(world: str, folder: Path) -> list[str]:
     return [*env, plan, *actor]
 
 
+def counted(job: Job) -> Counter[str]:
+    """The sums of what the actors report."""
+    return sum(map(Counter, job.client.stats().actors.values()), Counter[str]())
+
+
 @pytest.mark.parametrize("world", ["walk", "agent"])
 def test_a_killed_actor_costs_each_attempt_the_response_under_way(
     world: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -68,6 +73,9 @@ def test_a_killed_actor_costs_each_attempt_the_response_under_way(
         learner, kills = Learner(job, count=1), 0
         actors = {name: job.join(name, SLOW) for name in ("actor-0", "actor-1")}
         until(lambda: all(map(job.report, actors)), "both are at work")
+        until(
+            lambda: calls.exists() and calls.read_text().count("\n") > 60, "attempts are under way"
+        )
         end = time.monotonic() + 60 * MINUTES
         while not kills or time.monotonic() < end:
             time.sleep(KILL_S)
@@ -76,20 +84,21 @@ def test_a_killed_actor_costs_each_attempt_the_response_under_way(
             kills += 1
             actors[f"actor-{kills + 1}"] = job.join(f"actor-{kills + 1}", SLOW)
         until(lambda: len(learner.trained) > 1, "groups are trained")
+        until(lambda: PROGRESS_S or counted(job)["partial_continued"], "an attempt is continued")
         trained = learner.stop()
         job.kill(*actors.values())
-        stats, groups = job.client.stats(), job.stored()
+        stats, counts, groups = job.client.stats(), counted(job), job.stored()
     finally:
         job.close()
     again, sampled, lost = losses(groups, calls.read_text(), RunConfig().seed)
-    counts = sum((Counter(numbers) for numbers in stats.actors.values()), Counter[str]())
     print(f"{kills} kills, {trained} groups trained, {sampled} tokens sampled")
     print(f"{1 - lost / sampled:.3f} of them trained or still wanted, {again} responses again")
     print({name: n for name, n in counts.items() if name.startswith("partial")})
     assert stats.drops == stats.slot_drops == stats.partial_dropped == {}
     if PROGRESS_S == 0:
         assert counts["partial_continued"] > 0 and not counts["partial_dropped"]
-        assert again <= ATTEMPTS * kills  # the response under way
+        # The response under way, also of an actor that a busy machine kept from renewing.
+        assert again <= ATTEMPTS * max(kills, stats.leases_expired)
         assert not MINUTES or 1 - lost / sampled >= 0.95
 
 

@@ -82,6 +82,14 @@ def test_before_the_first_step_its_groups_come_first_and_alone(desk, tasks, done
     assert [desk.lease().purpose for _ in range(2)] == ["train", "eval"]
 
 
+def test_after_a_restart_of_the_buffer_the_first_step_still_comes_first(desk, tasks):
+    desk.set_version(0)
+    desk.add(tasks(9))
+    assert [desk.lease().purpose for _ in range(2)] == ["train"] * 2
+    desk.reopen()
+    assert desk.lease().reason.startswith("the first step")
+
+
 def test_groups_in_vain_before_the_first_step_do_not_starve_the_evaluation(make_desk, tasks, done):
     desk = make_desk(max_staleness=9)
     desk.set_version(0)
