@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import httpx
 
@@ -31,6 +32,8 @@ START_S = 30.0
 LONGEST_LINE = 32 << 20
 FORWARDED = ("mcp-protocol-version", "mcp-method", "mcp-name")
 MCP_SESSION = "mcp-session-id"
+LINE_END = re.compile(r"\r\n|\r|\n")
+"""Of a stream; JSON may hold what else Python takes for the end of a line."""
 Message = dict[str, Any]
 Start = Callable[[str], Awaitable[str]]
 """Starts the process of a server; returns the folder with its pipes."""
@@ -67,18 +70,25 @@ class McpRelay:
         given = message.get("params") or {}
         if not method or not isinstance(given, dict):
             raise bad("a message to an MCP server must have a method, and params by name")
+        if method == "ping":  # at times of its own, which a retry does not repeat
+            return {"jsonrpc": "2.0", "id": message["id"], "result": {}}
         if method == "initialize":
             self.hello[name] = message
         params = {k: v for k, v in given.items() if k != "_meta"}
         digest = digest_of_passed([MCP, name, method, params], session.ignore)
-        if session.tape and session.tape.stateful and not session.restored:
-            call = session.tape.take_passed(digest)
+        tape = session.tape
+        if tape and tape.stateful and tape.pivot_node is None:
+            call = tape.take_passed(digest)
             if call is None:
                 shown = json.dumps(params)
                 session.fail(diverged(f"{method} {shown:.200} of MCP server {name} is new", 0))
                 raise Refused(400, "replay_diverged", "the base attempt made no such call")
             reply = dict(json.loads(call.reply["content"]))
         else:
+            while tape and tape.stateful and not session.restored:
+                if session.over:
+                    raise Refused(400, "attempt_is_over", "this attempt has ended")
+                await asyncio.sleep(0.005)
             began = time.monotonic()
             reply = await self._asked(name, message, headers)
             reply = {key: reply[key] for key in ("result", "error") if key in reply}
@@ -112,9 +122,14 @@ class McpRelay:
         else:
             server = await PipeServer.of(name, await self.start(name))
         hello = self.hello.get(name)
-        if hello and first is not hello:  # the tape answered it
-            await server.send(hello, headers)
-            await server.send({"jsonrpc": "2.0", "method": "notifications/initialized"}, headers)
+        try:
+            if hello and first is not hello:  # the tape answered it
+                await server.send(hello, headers)
+                ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+                await server.send(ready, headers)
+        except BaseException:
+            await server.close()
+            raise
         return server
 
 
@@ -129,6 +144,7 @@ class PipeServer:
     ) -> None:
         self.name, self.lines, self.pipes = name, lines, pipes
         self.waiting: dict[int, asyncio.Future[Message]] = {}
+        self.asked: dict[int, Any] = {}  # the agent's ids
         self.number = 0
         self.reading = asyncio.create_task(self._read())
 
@@ -139,20 +155,19 @@ class PipeServer:
         theirs = os.fdopen(os.open(f"{folder}/stdout", os.O_RDONLY | os.O_NONBLOCK), "rb", 0)
         reader = asyncio.StreamReaderProtocol(lines)
         reading, _ = await loop.connect_read_pipe(lambda: reader, theirs)
-        end = time.monotonic() + START_S
-        while True:
-            try:
-                fd = os.open(f"{folder}/stdin", os.O_WRONLY | os.O_NONBLOCK)
-                break
-            except OSError:  # the process has not opened its end
-                if time.monotonic() > end:
-                    raise _failed(name, f"has not started within {START_S:g} s") from None
-                await asyncio.sleep(0.005)
-        out, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(fd, "wb", 0))
+        try:
+            stdin = await _opened_pipe(name, f"{folder}/stdin")
+            out, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, stdin)
+        except BaseException:
+            reading.close()
+            raise
         return cls(name, lines, (out, reading))
 
     async def send(self, message: Message, headers: Mapping[str, str]) -> Message:
         """Returns the reply, under a number of its own: several clients may use the server."""
+        if message.get("method") == "notifications/cancelled":
+            self._cancel(message)
+            return {}
         if "id" not in message:
             self._write(message)
             return {}
@@ -160,14 +175,26 @@ class PipeServer:
         reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         if self.reading.done():
             raise _failed(self.name, "has ended")
-        self.waiting[self.number] = reply
-        self._write(message | {"id": self.number})
-        return await reply
+        number = self.number
+        self.waiting[number], self.asked[number] = reply, message["id"]
+        self._write(message | {"id": number})
+        try:
+            return await reply
+        finally:
+            self.asked.pop(number)
 
     async def close(self) -> None:
         self.reading.cancel()
         for pipe in self.pipes:
             pipe.close()
+
+    def _cancel(self, message: Message) -> None:
+        """Forward that a request is cancelled, unless several clients use its id."""
+        params = message.get("params")
+        given = params if isinstance(params, dict) else {}
+        numbers = [n for n, asked in self.asked.items() if asked == given.get("requestId")]
+        if len(numbers) == 1:
+            self._write(message | {"params": given | {"requestId": numbers[0]}})
 
     def _write(self, message: Message) -> None:
         self.pipes[0].write(json.dumps(message).encode() + b"\n")
@@ -207,7 +234,8 @@ class HttpServer:
 
     def __init__(self, name: str, url: str) -> None:
         self.name, self.url, self.own = name, url, dict[str, str]()
-        self.client = httpx.AsyncClient(timeout=None)  # the attempt has a limit
+        # The attempt has a limit.
+        self.client = httpx.AsyncClient(timeout=None, follow_redirects=True)
 
     async def send(self, message: Message, headers: Mapping[str, str]) -> Message:
         """Posts a message. Returns the reply, which a stream may hold."""
@@ -223,7 +251,7 @@ class HttpServer:
             self.own = {MCP_SESSION: answer.headers[MCP_SESSION]}
         if "id" not in message:
             return {}
-        lines = [line.removeprefix("data:") for line in answer.text.splitlines() if line]
+        lines = [line.removeprefix("data:") for line in LINE_END.split(answer.text)]
         for text in (answer.text, *lines):
             try:
                 reply = json.loads(text)
@@ -235,6 +263,18 @@ class HttpServer:
 
     async def close(self) -> None:
         await self.client.aclose()
+
+
+async def _opened_pipe(name: str, path: str) -> BinaryIO:
+    """Opens the input of a process when it has opened its end. Raises EnvironmentFailed."""
+    end = time.monotonic() + START_S
+    while True:
+        try:
+            return os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "wb", 0)
+        except OSError:
+            if time.monotonic() > end:
+                raise _failed(name, f"has not started within {START_S:g} s") from None
+            await asyncio.sleep(0.005)
 
 
 def _taped(name: str, digest: str, request: Message, reply: Message, seconds: float) -> TapedCall:

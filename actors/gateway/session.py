@@ -113,7 +113,7 @@ class Session:
         main: Kind | None = None,
     ) -> None:
         """Begin an attempt at a task. `params`: the sampling parameters of call k; `tape`: answers
-        calls instead of the policy; `guidance`: shown to the policy in what it samples in
+        calls instead of the policy; `guidance`: shown to the policy in what it samples to train in
         conversations of the kind `main`, or of the first call's kind."""
         self.task, self.params, self.began = task, params, time.monotonic()
         self.tape, self.guidance, self.main = tape, guidance, main
@@ -161,7 +161,7 @@ class Session:
             raise Refused(400, "too_many_calls", f"at most {MOST_CALLS} calls an attempt")
         self.asked_others += 1
         if recorded := self.tape and self.tape.take_passed(digest):
-            self.passed(structs.replace(recorded, seconds=0.0))
+            self.passed(recorded)
         return recorded or None
 
     def passed(self, call: TapedCall) -> None:
@@ -197,7 +197,7 @@ class Session:
             node.untrained = constrained or not request.trained
             canonical = digest_of(request, self.ignore)
             recorded = self.tape and self.tape.take(canonical, request, node)
-            if recorded is None and self.guidance and self._guides(node):
+            if recorded is None and request.trained and self._guides(node):
                 self.tree.guide(node, request.tools, self.guidance)
         except (UserError, ReplayDiverged) as error:
             del self.tree.nodes[len(self.calls) :]  # what is refused is not a call
@@ -219,7 +219,10 @@ class Session:
         return call
 
     def _guides(self, node: Node) -> bool:
-        """Whether a call's conversation is of the guided kind, but for what may differ."""
+        """Whether there is guidance, and a call's conversation is of the guided kind, but for what
+        may differ."""
+        if not self.guidance:
+            return False
         (system, tools), (main, named) = node.kind, self.main or self.tree.nodes[0].kind
         return tools == named and without(system, self.ignore) == without(main, self.ignore)
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from actors.gateway.call_tree import Kind, Node, canonical, canonical_tools, system_of
 from actors.gateway.chat_completions import AgentRequest
@@ -95,10 +96,12 @@ class TapePlayer:
         return all(call.finish == WHOLE and call.reply for call in calls)
 
     def take_passed(self, digest: str) -> TapedCall | None:
-        """Returns the recorded call of another model that answers a request, once, until the pivot
-        has come. None if it is to be asked."""
+        """Returns the recorded call of another model that answers a request, once and in no time,
+        until the pivot has come. None if it is to be asked."""
         calls = self._passed[digest]
-        return calls.popleft() if calls and self.pivot_node is None else None
+        if not calls or self.pivot_node is not None:
+            return None
+        return structs.replace(calls.popleft(), seconds=0.0)
 
     def take(self, digest: str, request: AgentRequest, node: Node) -> Recorded | None:
         """Returns the recorded call that answers a request, None if it is to be sampled. Raises
@@ -247,7 +250,7 @@ def digest_of(request: AgentRequest, ignore: Sequence[str] = ()) -> str:
     whole = [
         [_comparable(message, ids, ignore) for message in request.messages],
         canonical_tools(request.tools),
-        [request.choice, request.max_tokens, request.stop, request.json_schema],
+        [request.choice, request.max_tokens, request.stop, request.json_schema, request.trained],
     ]
     text = json.dumps(whole, sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,6 +1,8 @@
 """The tools of an agent's MCP servers: recorded, and repeated before a retry's step."""
 
+import asyncio
 import json
+import os
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,10 +11,17 @@ from typing import Any
 
 import pytest
 
+from actors.gateway import mcp_relay
+from actors.gateway.call_tree import Node
+from actors.gateway.chat_completions import Refused
+from actors.gateway.mcp_relay import HttpServer, McpRelay, PipeServer, Server
+from actors.gateway.tape_player import TapePlayer
 from r3l.config import RunConfig, load
+from r3l.errors import EnvironmentFailed
 from r3l.records import SlotResult
 from r3l.views.tape import MCP, read_tape
 from tests.actors.gateway import test_tape_player
+from tests.actors.gateway.test_session import session_of
 from tests.actors.gateway.test_tape_player import answers, attempts, explored
 from tests.actors.gateway.test_world_state import program
 from tests.r3l.fakes import ScriptedPolicy
@@ -105,6 +114,7 @@ def test_tools_are_repeated_from_the_tape_and_the_folder_put_back(
     for attempt in (base, retry):
         calls = [call for call in read_tape(attempt.extra.tape) if call.dialect == MCP]
         assert [call.model for call in calls] == ["mcp:my-tools"] * 5  # the notification has none
+        assert all(call.seconds > 0 for call in calls) == (attempt is base)
         assert [json.loads(c.messages[0]["content"])["method"] for c in calls][1:] == [CALL] * 4
         assert json.loads(calls[-1].reply["content"]) == {"result": {"made": "0123"}}
 
@@ -133,16 +143,27 @@ def test_a_server_that_ends_fails_the_attempt(
     assert results[0].cause == "mcp_failed" and "my-tools has ended" in failure
 
 
+SEPARATED = "a\u2028b\u2029c\x85d"
+"""Python takes these for ends of lines."""
+
+
 class _Http(BaseHTTPRequestHandler):
-    """An MCP server at a URL, whose replies are streams, with a session."""
+    """An MCP server at a URL, whose replies are streams, with a session; it redirects."""
 
     seen: list[tuple[str, str | None]]
 
     def do_POST(self) -> None:
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.seen.append((message["method"], self.headers["mcp-session-id"]))
-        said = {"id": message.get("id"), "result": {"made": "x"}}
-        events = f'event: message\ndata: {{"method": "log"}}\n\ndata: {json.dumps(said)}\n\n'
+        if self.path.endswith("/"):
+            self.seen.append((message["method"], self.headers["mcp-session-id"]))
+        if not self.path.endswith("/"):
+            self.send_response(307)
+            self.send_header("location", self.path + "/")
+            self.end_headers()
+            return
+        said = {"id": message.get("id"), "result": {"made": SEPARATED}}
+        shown = json.dumps(said, ensure_ascii=False)
+        events = f'event: message\r\ndata: {{"method": "log"}}\n\ndata: {shown}\n\n'
         self.send_response(200 if "id" in message else 202)
         self.send_header("mcp-session-id", "mine")
         self.end_headers()
@@ -161,9 +182,140 @@ def test_a_server_at_a_url_keeps_its_session(
         url = f"http://127.0.0.1:{server.server_port}/mcp"
         results, *_ = played(config_of(tmp_path, monkeypatch, "", "workspace", url))
         server.shutdown()
-    assert attempts(results)[1].pivot == 2
+    base, retry = attempts(results)
+    assert retry.pivot == 2 and base.observations[1].endswith(SEPARATED)
     first = [("initialize", None), *((method, "mine") for method in HELLO[1:] + [CALL] * 4)]
     assert _Http.seen == [*first, *first[:2], (CALL, "mine")]
+
+
+def relay_of(url: str = "http://127.0.0.1:9/", *, tape: bool = False) -> McpRelay:
+    policy = ScriptedPolicy(lambda text: "yes")
+    session = session_of(policy)
+    if tape:
+        session.tape = TapePlayer([], 0)
+        session.tape.stateful = True
+        session.tape.pivot_node = Node(None, (), "", ())
+
+    async def start(name: str) -> str:
+        raise AssertionError
+
+    return McpRelay(session, {"s": url}, start)
+
+
+def request_for(method: str, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 3, "method": method, "params": params}
+
+
+class _Live:
+    """A server that answers every request."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    async def send(self, message: dict[str, Any], headers: Any) -> dict[str, Any]:
+        self.sent.append(message["method"])
+        return {"result": {}}
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_call_after_the_pivot_waits_until_the_world_is_put_back() -> None:
+    async def test() -> None:
+        relay, server = relay_of(tape=True), _Live()
+
+        async def opened(*_: Any) -> Server:
+            return server
+
+        relay._opened = opened  # type: ignore[method-assign]
+        asking = asyncio.create_task(relay.answer("s", request_for(CALL), {}))
+        pong = await relay.answer("s", request_for("ping"), {})
+        await asyncio.sleep(0.05)
+        assert pong == {"jsonrpc": "2.0", "id": 3, "result": {}}
+        assert not asking.done() and not server.sent
+        relay.session.restored = True
+        assert await asking == {"jsonrpc": "2.0", "id": 3, "result": {}}
+        assert server.sent == [CALL] and len(relay.session.others) == 1
+        relay.session.restored = False
+        asking = asyncio.create_task(relay.answer("s", request_for(CALL), {}))
+        await asyncio.sleep(0)
+        relay.session.end()
+        with pytest.raises(Refused, match="has ended"):
+            await asking
+
+    asyncio.run(test())
+
+
+def test_a_server_whose_start_is_repeated_in_vain_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed, close = list[HttpServer](), HttpServer.close
+
+    async def noted(server: HttpServer) -> None:
+        closed.append(server)
+        await close(server)
+
+    monkeypatch.setattr(HttpServer, "close", noted)
+
+    async def test() -> None:
+        relay = relay_of()
+        relay.hello["s"] = request_for("initialize")
+        with pytest.raises(Refused, match="does not answer"):
+            await relay.answer("s", request_for(CALL), {})
+
+    asyncio.run(test())
+    assert [server.name for server in closed] == ["s"] and closed[0].client.is_closed
+
+
+def test_the_output_of_a_process_that_does_not_start_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_relay, "START_S", 0.01)
+    for name in ("stdin", "stdout"):
+        os.mkfifo(tmp_path / name)
+
+    async def test() -> None:
+        with pytest.raises(EnvironmentFailed, match="has not started"):
+            await PipeServer.of("s", str(tmp_path))
+        await asyncio.sleep(0.01)
+        with pytest.raises(OSError, match="No such device"):  # there is no reader
+            os.open(tmp_path / "stdout", os.O_WRONLY | os.O_NONBLOCK)
+
+    asyncio.run(test())
+
+
+def test_a_cancelled_request_is_named_as_the_server_knows_it() -> None:
+    class Pipe:
+        def __init__(self) -> None:
+            self.lines: list[dict[str, Any]] = []
+
+        def write(self, line: bytes) -> None:
+            self.lines.append(json.loads(line))
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    def cancelled(number: Any) -> dict[str, Any]:
+        return {"method": "notifications/cancelled", "params": {"requestId": number}}
+
+    async def test() -> None:
+        pipe: Any = Pipe()
+        server = PipeServer("s", asyncio.StreamReader(), (pipe, pipe))
+        asks = [
+            asyncio.create_task(server.send({"id": each, "method": CALL}, {}))
+            for each in ("a", 7, "b", "b")
+        ]
+        await asyncio.sleep(0)
+        for number in (7, 1, "b"):  # 1 is no request's, b that of two clients
+            await server.send(cancelled(number), {})
+        assert pipe.lines[4:] == [cancelled(2)]
+        await server.close()
+        with pytest.raises(EnvironmentFailed):
+            await asks[0]
+        await asyncio.gather(*asks, return_exceptions=True)
+        assert not server.asked
+
+    asyncio.run(test())
 
 
 def test_the_real_client_calls_a_real_server(tmp_path: Path) -> None:

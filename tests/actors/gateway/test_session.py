@@ -87,6 +87,20 @@ def test_a_reply_that_shall_not_be_trained_is_sampled_and_marked() -> None:
     played(test)
 
 
+def test_guidance_is_shown_to_trained_seats_alone() -> None:
+    async def test() -> None:
+        policy = ScriptedPolicy(lambda text: "yes")
+        session = session_of(policy)
+        session.guidance = "go right"
+        for trained in (True, False):
+            await session.sampling(
+                replace(ASKED, trained=trained), f"{trained}", "chat", again=False
+            )
+        assert ["go right" in text for text in policy.prompts] == [True, False]
+
+    played(test)
+
+
 def test_a_full_context_is_refused_and_noted() -> None:
     async def test() -> None:
         session = session_of(ScriptedPolicy(lambda text: "yes", context_length=5))

@@ -1,6 +1,7 @@
 """A retry from the tape: the prefix is the base attempt's, token for token, or it is refused."""
 
 import asyncio
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -282,12 +283,14 @@ def test_other_models_are_asked_from_the_pivot_on(tmp_path: Path) -> None:
     base, _ = attempts(results)
     said = {"role": "assistant", "content": "yes"}
     judged = [
-        TapedCall("chat", "d", -1, (), said, finish=finish, model="gpt-5")
+        TapedCall("chat", "d", -1, (), said, finish=finish, model="gpt-5", seconds=3.0)
         for finish in ("429", "stop", "stop")
     ]
     tape = write_tape([*read_tape(base.extra.tape), *judged])
     player = retry_of(replace(base, extra=replace(base.extra, tape=tape)), 2)
-    assert player.take_passed("other") is None and player.take_passed("d") == judged[1]
+    assert player.take_passed("other") is None and player.take_passed("d") == replace(
+        judged[1], seconds=0.0
+    )
     player.pivot_node = Node(None, (), "", ())
     assert player.take_passed("d") is None
 
@@ -305,6 +308,8 @@ def test_a_digest_ignores_ids_spaces_and_order_but_nothing_else() -> None:
     assert one == digest_of(request("add", '{"b":2,"a":1}', "y"))
     assert one != digest_of(request("add", '{"a": 2, "b": 2}', "x"))
     assert one != digest_of(request("add", '{"a": 1, "b": 2}', "x", "3 "))
+    asked = request("add", '{"a": 1, "b": 2}', "x")
+    assert one != digest_of(dataclasses.replace(asked, trained=False))
     noted = digest_of(request("add", "{}", "x", "12:30"), [r"\d+:\d+"])
     assert noted == digest_of(request("add", "{}", "x", "12:31"), [r"\d+:\d+"])
     dated = digest_of(request("add", "{}", "x", "Date: 1\n3"), ["Date: .*"])  # one line of it
