@@ -54,8 +54,28 @@ async def _awaited(value: Any) -> Any:
     return await value
 
 
+def _called(function: Any) -> int:
+    """Calls the function in a process of its own, which may crash. Returns its exit code, or minus
+    the signal that ended it."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = 1
+    try:
+        call(function, json.load(sys.stdin))
+        sys.stdout.flush()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        print(end.code if code else "", file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(code & 255)
+
+
 def _in_child(function: Any, folder: str, variables: dict[str, str], argv: list[str]) -> None:
-    """Call the function, or run the program, in this forked process, which ends."""
+    """Call the function, or run the program, and write its exit code; this forked process ends."""
     os.setsid()
     resource.setrlimit(resource.RLIMIT_FSIZE, (OUTPUT_LIMIT, OUTPUT_LIMIT))
     os.chdir(os.path.join(folder, "work"))
@@ -66,15 +86,7 @@ def _in_child(function: Any, folder: str, variables: dict[str, str], argv: list[
     os.environ.update(variables)
     code = 1
     try:
-        if function is None:
-            code = subprocess.call(argv)
-        else:
-            call(function, json.load(sys.stdin))
-            sys.stdout.flush()
-            code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        print(end.code if code else "", file=sys.stderr)
+        code = _called(function) if function else subprocess.call(argv)
     except BaseException:
         traceback.print_exc()
     sys.stderr.flush()

@@ -1,6 +1,7 @@
 """A process of an agent is watched, read and killed with its group."""
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -46,6 +47,8 @@ def test_a_function_is_called_in_a_new_process_each_time(tmp_path: Path) -> None
     file.write_text(
         "import os\ndef pid():\n    return os.getpid()\n"
         "def bad():\n    raise SystemExit(3)\ndef worse():\n    raise ValueError('no')\n"
+        "def gone():\n    os._exit(7)\ndef crashed():\n    os.abort()\n"
+        "def killed():\n    os.kill(os.getpid(), 9)\n"
     )
     argv = starter_of_function("command", f"{file}:pid", "")
     seen = set()
@@ -57,6 +60,9 @@ def test_a_function_is_called_in_a_new_process_each_time(tmp_path: Path) -> None
     for name, code, line in (("bad", 3, "3"), ("worse", 1, "ValueError: no")):
         process = AgentProcess((*argv[:2], f"{file}:{name}"), (), folder, {})
         assert wait(process) == code and process.last_line("stderr") == line
+    for name, code in (("gone", 7), ("crashed", -signal.SIGABRT), ("killed", -signal.SIGKILL)):
+        process = AgentProcess((*argv[:2], f"{file}:{name}"), (), folder, {})
+        assert wait(process) == code
 
 
 def test_a_file_that_prints_while_it_is_imported_is_started_like_another(tmp_path: Path) -> None:
