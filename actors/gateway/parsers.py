@@ -162,7 +162,7 @@ class ReplyReader:
     def _reasoning(self, name: str) -> str:
         if name != "auto":
             return "" if name == "none" else name
-        thinks = "</think>" in self.tokenizer.chat_template
+        thinks = "</think>" in str(self.tokenizer.chat_template)
         known = {"<think>", "</think>"} <= set(self.tokenizer.get_vocab()) if thinks else False
         return "qwen3" if known else ""
 

@@ -233,6 +233,7 @@ class WeightSubscriber:
             MAXMSGSIZE=MANIFEST_LIMIT,  # of a frame
             RECONNECT_IVL=50,
             RECONNECT_IVL_MAX=1000,
+            IPV6="[" in self.endpoint,
         )
         if self._keys is not None:
             curve_keys.present(socket, self._keys)

@@ -103,6 +103,7 @@ class _Client:
             MAXMSGSIZE=messages.MESSAGE_LIMIT,
             RECONNECT_IVL=50,
             RECONNECT_IVL_MAX=1000,
+            IPV6="[" in self.endpoint,
             HEARTBEAT_IVL=2000,
             HEARTBEAT_TIMEOUT=20000,
         )

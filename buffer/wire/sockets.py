@@ -38,6 +38,7 @@ def bind(socket: Any, address: str, what: str) -> str:
     """Bind a ZeroMQ socket; returns the address with its port. Retries a port in use for BIND_S: a
     restarted service needs the port that its clients know. Raises a UserError that names `what`."""
     end = time.monotonic() + BIND_S
+    socket.set(zmq.IPV6, "[" in address)
     while True:
         try:
             socket.bind(address)

@@ -57,12 +57,17 @@ def reached(bind: str, machine: str = "127.0.0.1") -> str:
 def with_port(bind: str) -> Iterator[str]:
     """Yields `bind` with a free port if it has none (0 or *). The system gives the port to no other
     program inside the context, but a service can listen there: ZeroMQ, too, lets an address be
-    used again."""
+    used again. Raises UserError if no service can listen at `bind`."""
     host, _, port = bind.removeprefix("tcp://").rpartition(":")
     if port not in ("0", "*"):
         yield bind
         return
-    with socket.socket() as held:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind((host, 0))
+        try:
+            held.bind((host.strip("[]"), 0))
+        except OSError as error:
+            raise UserError(
+                f"{bind}: cannot listen ({error.strerror}); choose an address of this machine"
+            ) from None
         yield f"tcp://{host}:{held.getsockname()[1]}"

@@ -64,7 +64,12 @@ def add_tools(chat: ChatFormat) -> None:
     """Have a tokenizer's chat template show tools as Hermes does, unless it shows them already."""
     if not _shows_tools(chat):
         before = Path(__file__).with_name("tools.jinja").read_text().rstrip()
-        chat.tokenizer.chat_template = before + chat.tokenizer.chat_template
+        own = chat.tokenizer.chat_template  # several, by name, with some models
+        chat.tokenizer.chat_template = (
+            {name: before + text for name, text in own.items()}
+            if isinstance(own, dict)
+            else before + own
+        )
 
 
 def _shows_tools(chat: ChatFormat) -> bool:

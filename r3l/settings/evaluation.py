@@ -19,4 +19,4 @@ class EvalConfig(Section):
     tasks: int = Field(
         200, ge=0, le=4096, description="held-out tasks per evaluation; 0: no evaluations"
     )
-    temperature: float = Field(0.4, ge=0, description="sampling temperature")
+    temperature: float = Field(0.4, ge=0, le=2, description="sampling temperature")

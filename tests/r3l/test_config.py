@@ -47,6 +47,9 @@ def test_training_attempts_are_never_greedy_and_evaluations_may_be():
     ):
         load(None, ["actor.temperature=0"])
     assert load(None, ["eval.temperature=0"]).eval.temperature == 0
+    for name in ("actor.temperature", "actor.reflect_temperature", "eval.temperature"):
+        with pytest.raises(UserError, match=f"{name}: must be at most 2, not 2.1"):
+            load(None, [f"{name}=2.1"])
 
 
 def test_a_section_of_a_file_may_be_its_name_alone(tmp_path):

@@ -75,17 +75,38 @@ def test_an_invalid_bind_address_is_refused(bind: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_a_chosen_port_is_given_to_its_service_and_to_no_other_program() -> None:
-    with with_port("tcp://127.0.0.1:*") as bind, zmq.Context() as context:
-        port = int(bind.removeprefix("tcp://127.0.0.1:"))
-        with socket.socket() as other, pytest.raises(OSError, match="in use"):
-            other.bind(("127.0.0.1", port))
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as tried:
+            tried.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_a_chosen_port_is_given_to_its_service_and_to_no_other_program(host: str) -> None:
+    if host == "[::1]" and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    family = socket.AF_INET6 if host == "[::1]" else socket.AF_INET
+    with with_port(f"tcp://{host}:*") as bind, zmq.Context() as context:
+        port = int(bind.removeprefix(f"tcp://{host}:"))
+        with socket.socket(family) as other, pytest.raises(OSError, match="in use"):
+            other.bind((host.strip("[]"), port))
         for _ in range(2):  # the second is a restarted service
             with context.socket(zmq.ROUTER) as service, context.socket(zmq.DEALER) as client:
+                client.set(zmq.IPV6, host == "[::1]")
                 assert listen(service, bind, "service") == bind
                 client.connect(bind)
                 client.send(b"hello")
                 assert service.recv_multipart()[1] == b"hello"
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid", "[2001:db8::1]"])
+def test_a_host_that_is_not_this_machine_is_refused(host: str) -> None:
+    with pytest.raises(UserError, match="cannot listen") as refused, with_port(f"tcp://{host}:0"):
+        pass
+    assert host in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_a_given_port_is_kept() -> None:

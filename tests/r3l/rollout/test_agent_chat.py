@@ -110,6 +110,23 @@ def test_a_template_without_tools_says_so_and_still_takes_conversations() -> Non
     assert text.endswith("<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n")
 
 
+def test_each_of_several_templates_is_made_to_show_tools() -> None:
+    class Several(CharTokenizer):
+        """With templates by name, as transformers has them."""
+
+        def apply_chat_template(self, messages: list[dict[str, str]], **given: Any) -> str:
+            assert isinstance(self.chat_template, dict)
+            own = CharTokenizer(self.chat_template["default"])
+            return own.apply_chat_template(messages, **given)
+
+    tokenizer = Several()
+    tokenizer.chat_template = {"default": CHATML, "rag": "{{ messages }}"}  # type: ignore[assignment]
+    chat = ChatFormat(tokenizer)
+    add_tools(chat)
+    assert AgentChat(chat).takes_tools
+    assert all("Hermes" in text for text in chat.tokenizer.chat_template.values())
+
+
 def test_a_template_without_tools_is_made_to_show_them_and_is_the_same_without() -> None:
     plain, chat = ChatFormat(CharTokenizer(CHATML)), ChatFormat(CharTokenizer(CHATML))
     add_tools(chat)
