@@ -95,7 +95,7 @@ class World:
                 return
             self.whole = False
             try:
-                self.bytes += (await self._done("save", call))["bytes"]
+                self.bytes = (await self._done("save", call))["bytes"]
             except EnvironmentFailed as error:
                 self.snapshots.failed("snapshot_failed", str(error))
                 return

@@ -17,22 +17,25 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 1 << 30
+"""Of the folder, and of all that is kept of an attempt."""
 MOST_FILES = 50_000
 KNOWN = "known.json"
 """What the last save found: `at`, and for each file its `state` and content."""
 RACE_NS = 1_000_000_000
 """A file that changed so short before a save may change again without another time."""
+VANISHED = (FileNotFoundError, NotADirectoryError)
 
 Listing = dict[str, list[Any]]
 """Path in the folder ─► its kind (file, folder or link), mode, and content or target."""
 
 
 def run(operation: str, work: str, kept: str, number: int, command: list[str]) -> dict[str, int]:
-    """Saves or restores a folder. Returns the bytes that were added to `kept`."""
+    """Saves or restores a folder. Returns the bytes of all that a save has in `kept`."""
     place = Path(kept)
     (place / "objects").mkdir(parents=True, exist_ok=True)
     file = place / f"{number}.json"
@@ -43,7 +46,10 @@ def run(operation: str, work: str, kept: str, number: int, command: list[str]) -
         listing = listed(Path(work), seen, place / "objects")
         (place / KNOWN).write_text(json.dumps({"at": began, "files": seen.files}))
         file.write_text(json.dumps({"files": listing, "said": said}))
-        return {"bytes": seen.added}
+        size = sum(path.lstat().st_size for path in place.rglob("*"))
+        if size > MOST_BYTES:
+            sys.exit(f"the attempt's snapshots take more than {MOST_BYTES} bytes")
+        return {"bytes": size}
     wanted = _read(file)
     if wanted is None:
         sys.exit("there is no copy of the folder before this call")
@@ -62,7 +68,6 @@ class Seen:
     def __init__(self, known: dict[str, Any]) -> None:
         self.before, self.at = known["files"], known["at"]
         self.files: dict[str, Any] = {}
-        self.added = 0
 
     def content(self, path: Path, name: str, info: os.stat_result, objects: Path) -> str:
         """Returns the digest of a file's content, which it keeps if it is new."""
@@ -74,56 +79,67 @@ class Seen:
         if not (objects / digest).exists():
             shutil.copyfile(path, objects / "new")
             os.rename(objects / "new", objects / digest)
-            self.added += info.st_size
         return digest
 
 
 def listed(work: Path, seen: Seen | None = None, objects: Path = Path()) -> Listing:
-    """Lists a folder; with `seen`, keeps its contents in `objects`. Ends the process if it holds
-    too much."""
+    """Lists a folder, but for what vanishes meanwhile; with `seen`, keeps its contents in
+    `objects`. Ends the process if it holds too much."""
     listing: Listing = {}
     size, waiting = 0, [work]
     while waiting:
-        for entry in sorted(os.scandir(waiting.pop()), key=lambda entry: entry.name):
-            path, info = Path(entry.path), entry.stat(follow_symlinks=False)
-            name, mode = str(path.relative_to(work)), stat.S_IMODE(info.st_mode)
-            if entry.is_symlink():
-                listing[name] = ["link", 0, os.readlink(path)]
-            elif entry.is_dir():
-                listing[name] = ["folder", mode, ""]
-                waiting.append(path)
-            elif entry.is_file():
-                size += info.st_size
-                if size > MOST_BYTES or len(listing) >= MOST_FILES:
-                    sys.exit(f"the folder has more than {MOST_BYTES} bytes or {MOST_FILES} files")
-                content = seen.content(path, name, info, objects) if seen else _digest(path)
-                listing[name] = ["file", mode, content]
+        entries: list[os.DirEntry[str]] = []
+        with suppress(*VANISHED):
+            entries = sorted(os.scandir(waiting.pop()), key=lambda entry: entry.name)
+        for entry in entries:
+            with suppress(*VANISHED):
+                path, info = Path(entry.path), entry.stat(follow_symlinks=False)
+                name, mode = str(path.relative_to(work)), stat.S_IMODE(info.st_mode)
+                if entry.is_symlink():
+                    listing[name] = ["link", 0, os.readlink(path)]
+                elif entry.is_dir():
+                    listing[name] = ["folder", mode, ""]
+                    waiting.append(path)
+                elif entry.is_file():
+                    size += info.st_size
+                    if size > MOST_BYTES or len(listing) >= MOST_FILES:
+                        most = f"{MOST_BYTES} bytes or {MOST_FILES} files"
+                        sys.exit(f"the folder has more than {most}")
+                    content = seen.content(path, name, info, objects) if seen else _digest(path)
+                    listing[name] = ["file", mode, content]
     return listing
 
 
 def put_back(work: Path, wanted: Listing, objects: Path) -> None:
-    """Write the files that differ from `wanted`, in place, and remove all others."""
+    """Write the files that differ from `wanted`, in place unless they have several names, and
+    remove all others."""
     found = listed(work)
+    for name, (kind, mode, _) in found.items():
+        if kind == "folder":
+            (work / name).chmod(mode | stat.S_IRWXU)
     for name in sorted(found, reverse=True):  # what is in a folder before the folder
         if name not in wanted or wanted[name][0] != found[name][0]:
-            (work / name).rmdir() if found[name][0] == "folder" else (work / name).unlink()
-            del found[name]
+            remove = shutil.rmtree if found.pop(name)[0] == "folder" else os.unlink
+            remove(work / name)  # with its sockets and pipes
     for name, entry in sorted(wanted.items()):
         kind, mode, content = entry
         path = work / name
-        if found.get(name) == entry:
+        if found.get(name) == entry or (kind == "folder" and name in found):
             continue
+        if kind != "file" or name not in found or path.stat().st_nlink > 1:
+            path.unlink(missing_ok=True)  # a socket or pipe, too
         if kind == "link":
-            path.unlink(missing_ok=True)
             path.symlink_to(content)
-            continue
-        if kind == "folder":
-            path.mkdir(exist_ok=True)
+        elif kind == "folder":
+            path.mkdir()
         else:
-            if name in found:
+            if path.exists():
                 path.chmod(mode | stat.S_IWUSR)
             shutil.copyfile(objects / content, path)
-        path.chmod(mode)
+            path.chmod(mode)
+    for name, (kind, mode, _) in sorted(wanted.items(), reverse=True):
+        if kind == "folder":
+            (work / name).chmod(mode)
 
 
 def first_difference(wanted: Listing, found: Listing) -> str:
