@@ -76,12 +76,11 @@ async def agents_served(
     settings, counts = config.actor.agent, metrics or ActorMetrics()
     reader = reader_of(policy.chat, settings)
     replays = Replays(settings.max_divergences, settings.ignore)
-    retries = config.algorithm.build().plan().distilled > 0
-    snapshots = Snapshots(settings.max_divergences, counts.agent) if retries else None
     sessions: dict[str, Session] = {}
     others = OtherModels(settings.models)
     app = WebApp(sessions, os.environ.get(PARENT_KEY, ""), others)
     async with app.served(settings.host, settings.port) as url:
+        snapshots = Snapshots(settings.max_divergences, counts.agent)
 
         def make(task: Task) -> Environment:
             env = make_env(task)
@@ -93,8 +92,7 @@ async def agents_served(
         try:
             yield make
         finally:
-            if snapshots:
-                snapshots.close()
+            snapshots.close()
 
 
 class AgentEnvironment:
@@ -109,7 +107,7 @@ class AgentEnvironment:
         url: str,
         settings: AgentConfig,
         replays: Replays,
-        snapshots: Snapshots | None = None,
+        snapshots: Snapshots,
     ) -> None:
         self.env, self.spec, self.session = env, env.spec, session
         self.sessions, self.url, self.settings = sessions, url, settings
@@ -124,28 +122,35 @@ class AgentEnvironment:
         retry: Retry | None = None,
         left: Trajectory | None = None,
         offer: Offer | None = None,
+        retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays one attempt. The agent is started a second time if it is killed from outside, and
+        """Plays one attempt. The agent is started once more if it is killed from outside, and
         continued; and if a retry's world cannot be put back, without doing so. Raises EpisodeError
         with the causes of docs/agents.md, and whatever the engine raised."""
-        world = self.snapshots.take(retry.base) if retry and self.snapshots else None
+        world = taken = self.snapshots.take(retry.base) if retry else None
+        killed = False
         try:
-            return await self._play(task, slot, params, retry, left, offer, world)
-        except AgentKilled as killed:
-            log.warning("%s; it is started once more", killed)
-            self.session.metrics.agent["killed"] += 1
-            if not retry and any(n.sample and not n.taped for n in self.session.tree.nodes):
-                with suppress(EnvironmentFailed):  # there is no call to train yet
-                    left = self._progress(slot)
-            self.session = self.session.afresh()
-            return await self._play(task, slot, params, retry, left, offer, world)
-        except RestoreFailed as failed:
-            log.warning("%s; the retry is played without the state", failed)
-            self.session = self.session.afresh()
-            return await self._play(task, slot, params, retry, left, offer)
+            while True:
+                try:
+                    return await self._play(
+                        task, slot, params, retry, left, offer, retried=retried, world=world
+                    )
+                except AgentKilled as error:
+                    if killed:
+                        raise
+                    killed = True
+                    log.warning("%s; it is started once more", error)
+                    self.session.metrics.agent["killed"] += 1
+                    if not retry and any(n.sample and not n.taped for n in self.session.tree.nodes):
+                        with suppress(EnvironmentFailed):  # there is no call to train yet
+                            left = self._progress(slot)
+                except RestoreFailed as error:
+                    log.warning("%s; the retry is played without the state", error)
+                    world = None
+                self.session = self.session.afresh()
         finally:
-            if world:
-                await world.remove()
+            if taken:
+                await taken.remove()
 
     async def _play(
         self,
@@ -155,7 +160,9 @@ class AgentEnvironment:
         retry: Retry | None,
         left: Trajectory | None,
         offer: Offer | None,
-        world: World | None = None,
+        *,
+        retried: bool,
+        world: World | None,
     ) -> tuple[Trajectory, AuxSample]:
         """Plays one attempt with one process of the agent. `world`: put back at a retry's pivot."""
         session, counts = self.session, self.session.metrics.agent
@@ -179,14 +186,14 @@ class AgentEnvironment:
             if tape and world and tape.pivot in world.saved and tape.repeats_tools():
                 tape.stateful = True
                 session.at_call = partial(self._restore, tape, world)
-            elif not retry and self.snapshots and state["keeps"]:
+            elif retried and state["keeps"]:
                 saved = self.snapshots.new(self._run_state)
                 session.at_call = partial(self._save, saved) if saved else None
             outcome = await self._outcome(state["mcp"])
             made, shown = await guarded(lambda: self._record(outcome, slot, retry))
             if retry and tape:
                 self.replays.check(made, retry)
-            if saved and self.snapshots:
+            if saved:
                 await self.snapshots.keep(saved, made)
                 saved = None
         except ReplayDiverged as error:
@@ -198,8 +205,6 @@ class AgentEnvironment:
         except Exception as error:  # whatever an agent printed must not end the actor
             raise raised(error) from error
         finally:
-            if saved:
-                await saved.remove()
             if relay:
                 await relay.close()
             if left:
@@ -207,6 +212,8 @@ class AgentEnvironment:
             session.close()
             del self.sessions[session.key]
             session.metrics.agents_running = len(self.sessions)
+            if saved:
+                await saved.remove()
         counts["segments"] += len(made.conversations())
         counts["restarts"] += retry is not None and tape is None
         return made, shown
@@ -225,7 +232,8 @@ class AgentEnvironment:
             session.fail(error)
 
     async def _save(self, world: World, node: Node) -> None:
-        await world.save(self.session.tree.nodes.index(node))
+        """Save the world before a call, to the end even if the reply is sampled no more."""
+        await asyncio.shield(world.save(self.session.tree.nodes.index(node)))
 
     async def _restore(self, tape: TapePlayer, world: World, node: Node) -> None:
         """Puts the world back when the pivot has come; ends the attempt if that fails."""

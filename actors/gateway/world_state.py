@@ -8,12 +8,16 @@ retry          call at the pivot ─► restore k ─► differs, fails or takes
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
 import json
+import os
 import shutil
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +27,9 @@ from r3l.records import Trajectory
 
 MOST_ATTEMPTS = 256
 MOST_BYTES = 8 << 30
+PREFIX = "r3l-snapshots-"
+LOCKED_S = 60.0
+"""An actor has locked its folder by then."""
 
 Run = Callable[[list[Any]], Awaitable[tuple[dict[str, Any], bool]]]
 """Runs [operation, folder, call]; returns how the process ended, and whether it did so in time."""
@@ -34,12 +41,17 @@ class RestoreFailed(EnvironmentFailed):
 
 class Snapshots:
     """The saved worlds of base attempts that may be retried; the oldest are removed. After `limit`
-    failures in a row, no world is saved or put back."""
+    failures in a row, no world is saved or put back. `bytes`: of all worlds, also of attempts that
+    are still played."""
 
     def __init__(self, limit: int, counts: Counter[str]) -> None:
         self.limit, self.counts, self.in_a_row = max(limit, 1), counts, Counter[str]()
-        self.root = tempfile.TemporaryDirectory(prefix="r3l-snapshots-", ignore_cleanup_errors=True)
+        self.root = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
+        self.lock = os.open(self.root.name, os.O_RDONLY)
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        _remove_left(Path(self.root.name).parent)
         self.worlds: dict[str, World] = {}
+        self.bytes = 0
 
     @property
     def usable(self) -> bool:
@@ -52,8 +64,13 @@ class Snapshots:
 
     async def keep(self, world: World, attempt: Trajectory) -> None:
         """Keep the world of an attempt that has ended, to retry it."""
+        await world.end()
         self.worlds[_name(attempt)] = world
-        while len(self.worlds) > MOST_ATTEMPTS or self._bytes() > MOST_BYTES:
+        await self.make_room()
+
+    async def make_room(self) -> None:
+        """Remove the oldest worlds of ended attempts while all take too much."""
+        while self.worlds and (len(self.worlds) > MOST_ATTEMPTS or self.bytes > MOST_BYTES):
             await self.worlds.pop(next(iter(self.worlds))).remove()
 
     def take(self, base: Trajectory) -> World | None:
@@ -62,6 +79,7 @@ class Snapshots:
 
     def close(self) -> None:
         self.root.cleanup()
+        os.close(self.lock)
 
     def failed(self, count: str, why: str) -> None:
         """Count a failure."""
@@ -73,9 +91,6 @@ class Snapshots:
                 f"a row, the last because {why}"
             )
 
-    def _bytes(self) -> int:
-        return sum(world.bytes for world in self.worlds.values())
-
 
 class World:
     """The world of one base attempt. `saved`: the calls before which it was saved; `run`: runs a
@@ -84,22 +99,27 @@ class World:
     def __init__(self, snapshots: Snapshots, folder: Path, run: Run) -> None:
         self.snapshots, self.folder, self.run = snapshots, folder, run
         self.saved: set[int] = set()
-        self.whole, self.bytes = True, 0
+        self.saving, self.bytes = True, 0
         self._one = asyncio.Lock()
 
     async def save(self, call: int) -> None:
-        """Save the state before a call. Once this failed, the attempt's later states are not
-        saved."""
+        """Save the state before a call. If this fails, the attempt has no states."""
         async with self._one:
-            if not self.whole:
+            if not self.saving:
                 return
-            self.whole = False
             try:
-                self.bytes = (await self._done("save", call))["bytes"]
+                self._takes((await self._done("save", call))["bytes"])
+                await self.snapshots.make_room()
+                if self.snapshots.bytes > MOST_BYTES:
+                    raise EnvironmentFailed(f"all snapshots take more than {MOST_BYTES} bytes")
             except EnvironmentFailed as error:
-                self.snapshots.failed("snapshot_failed", str(error))
+                if self.saving:  # else the attempt has ended, which may have ended the save
+                    self.snapshots.failed("snapshot_failed", str(error))
+                self.saving = False
+                self.saved.clear()
+                await self._clear()
                 return
-            self.whole, self.snapshots.in_a_row["snapshot_failed"] = True, 0
+            self.snapshots.in_a_row["snapshot_failed"] = 0
             self.saved.add(call)
 
     async def restore(self, call: int, run: Run) -> None:
@@ -113,8 +133,23 @@ class World:
         self.snapshots.in_a_row["restore_failed"] = 0
         self.snapshots.counts["restored"] += 1
 
+    async def end(self) -> None:
+        """Save no more, and wait for the save under way."""
+        self.saving = False
+        async with self._one:
+            pass
+
     async def remove(self) -> None:
+        await self.end()
+        await self._clear()
+
+    async def _clear(self) -> None:
         await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+        self._takes(0)
+
+    def _takes(self, size: int) -> None:
+        self.snapshots.bytes += size - self.bytes
+        self.bytes = size
 
     async def _done(self, operation: str, call: int) -> dict[str, int]:
         state, in_time = await self.run([operation, str(self.folder), call])
@@ -122,6 +157,19 @@ class World:
             why = state["stderr"] if in_time else "it took too long (actor.agent.state_s)"
             raise EnvironmentFailed(f"agent: {operation} failed before call {call}: {why}")
         return dict(json.loads(state["stdout"]))
+
+
+def _remove_left(parent: Path) -> None:
+    """Remove the folders of actors that were killed: a living one locks its own."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # it is locked, or another user's
+            lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - os.fstat(lock).st_mtime > LOCKED_S:
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def _name(attempt: Trajectory) -> str:

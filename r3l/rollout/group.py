@@ -161,6 +161,7 @@ class _Explorer:
             params,
             left=None if left is None else left.trajectory,
             offer=lambda made, seconds: self.progress.offer(lambda: result(made()), seconds),
+            retried=slot < self.plan.distilled,
         )
         return result(played)
 

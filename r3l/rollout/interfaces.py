@@ -145,8 +145,9 @@ class PlayedByAgent(Protocol):
         retry: Retry | None = None,
         left: Trajectory | None = None,
         offer: Offer | None = None,
+        retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
         """Plays one attempt, or one retry. Returns it, and its own responses in the context that
         the policy saw. `params`: the sampling parameters of call k; `left`: the attempt as far as
-        an earlier actor played it; `offer`: keeps the progress. Raises EpisodeError, and EngineDead
-        if the engine is gone."""
+        an earlier actor played it; `offer`: keeps the progress; `retried`: whether a retry of the
+        attempt is planned. Raises EpisodeError, and EngineDead if the engine is gone."""

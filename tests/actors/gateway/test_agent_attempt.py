@@ -254,7 +254,8 @@ def test_a_users_proxy_exceptions_are_kept(tmp_path: Path, monkeypatch: pytest.M
     session = SimpleNamespace(key="k", id="i")
     env = SimpleNamespace(spec=None, reset=None, step=None, close=None)
     attempt = AgentEnvironment(
-        cast(Any, env), cast(Any, session), {}, f"http://{settings.host}:1", settings, Replays(3)
+        *(cast(Any, env), cast(Any, session), {}, f"http://{settings.host}:1", settings),
+        *(Replays(3), cast(Any, None)),
     )
     given = attempt._variables()
     assert given["NO_PROXY"] == given["no_proxy"] == f"a.example,b.example,{settings.host}"

@@ -119,7 +119,7 @@ def test_a_continued_attempt_repeats_their_whole_answers_once(
 
     def played_by(body: dict[str, Any]) -> tuple[Any, Server, Trajectory]:
         answer, server, session = asked("/v1/chat/completions", body, {}, left)
-        attempt = AgentEnvironment(Mock(), session, {}, "", AgentConfig(), Replays(1))
+        attempt = AgentEnvironment(Mock(), session, {}, "", AgentConfig(), Replays(1), Mock())
         return answer, server, attempt._progress(0)
 
     left: Trajectory | None = None

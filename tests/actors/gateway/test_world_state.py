@@ -2,18 +2,21 @@
 
 import asyncio
 import json
+import os
 import sys
+import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from actors.gateway.world_state import MOST_ATTEMPTS, Snapshots
+from actors.gateway.world_state import MOST_ATTEMPTS, MOST_BYTES, Snapshots
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.records import SlotResult
-from tests.actors.gateway import test_tape_player
+from tests.actors.gateway import test_agent_attempt, test_tape_player
 from tests.actors.gateway.test_tape_player import answers, attempts, explored
 from tests.r3l.fakes import ScriptedPolicy
 
@@ -22,6 +25,8 @@ WALK = """
             print(attempt, end="", file=log)
         if task["mood"] == "other" and attempt:
             open("other.txt", "w").close()
+        if task["mood"] == "killed " + str(attempt) and step == 3:
+            os.kill(os.getpid(), 9)
 """
 END = 'return {{"reward": 0.0, "feedback": open("log.txt").read()}}\n'
 AGENT = (
@@ -101,6 +106,108 @@ def test_a_state_that_cannot_be_kept_or_put_back_is_counted_and_not_used(
         assert len(set(retry.feedback)) == 1 and len(retry.feedback) == 4
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "from now on" in line]
     assert said in line
+
+
+@pytest.mark.parametrize(("killed", "restored"), [(1, 1), (2, 0)])
+def test_a_retry_may_be_killed_and_find_no_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: int, restored: int
+) -> None:
+    """Its first start is killed, and the second one finds no state; or the other way round."""
+    runs = tmp_path / "runs"
+    restore = (
+        f"open({str(runs)!r}, 'a').write('x')\n"
+        f"raise SystemExit(3 * (len(open({str(runs)!r}).read()) > {restored}))"
+    )
+    own = {
+        "snapshot": program(tmp_path, "snapshot", "print(1)"),
+        "restore": program(tmp_path, "restore", f"print(1)\n{restore}"),
+    }
+    (results,), metrics, failures = played(
+        config_of(tmp_path, monkeypatch, mood=f"killed {killed}", **own)
+    )
+    _, retry = attempts(results)
+    assert retry.feedback == "3333" and retry.actions[2:] == ("right", "right") and not failures
+    counts = [metrics.agent[name] for name in ("killed", "restore_failed", "restored")]
+    assert counts == [1, 1, restored]
+
+
+def test_an_attempt_that_is_not_retried_is_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "mark"
+    own = program(tmp_path, "snapshot", f"open({str(mark)!r}, 'w')")
+    policy = ScriptedPolicy(answers(2))
+    config = config_of(tmp_path, monkeypatch, snapshot=own, restore=own)
+    test_agent_attempt.play(config, policy)
+    assert policy.prompts and not mark.exists()
+    explored(config, policy)
+    assert mark.exists()
+
+
+def test_the_disk_that_worlds_take_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (results,), *_ = played(config_of(tmp_path, monkeypatch))
+    base, _ = attempts(results)
+
+    async def run(command: Any) -> Any:
+        return {"exit": 0, "stdout": json.dumps({"bytes": MOST_BYTES // 2})}, True
+
+    async def test() -> None:
+        snapshots = Snapshots(3, counts := Counter[str]())
+        ended, *others = (snapshots.new(run) for _ in range(4))
+        assert ended is not None
+        await ended.save(0)
+        await snapshots.keep(ended, base)
+        for number, world in enumerate(others):
+            assert world is not None and world.folder.exists()
+            await world.save(0)
+            assert not ended.folder.exists() or number == 0
+            assert world.folder.exists() == bool(world.saved) == (number < 2)
+        assert counts["snapshot_failed"] == 1
+        snapshots.close()
+
+    asyncio.run(test())
+
+
+def test_a_world_is_removed_after_the_save_under_way() -> None:
+    async def test() -> None:
+        saved = asyncio.Event()
+
+        async def run(command: Any) -> Any:
+            await saved.wait()
+            Path(command[1], "late").touch()
+            return {"exit": 0, "stdout": '{"bytes": 1}'}, True
+
+        snapshots = Snapshots(3, Counter())
+        world = snapshots.new(run)
+        assert world is not None
+        saves = [asyncio.create_task(world.save(call)) for call in range(2)]
+        await asyncio.sleep(0)
+        removing = asyncio.create_task(world.remove())
+        await asyncio.sleep(0.05)
+        assert world.folder.exists() and not removing.done()
+        saved.set()
+        await asyncio.gather(removing, *saves)
+        assert not world.folder.exists() and world.saved == {0} and snapshots.bytes == 0
+        snapshots.close()
+
+    asyncio.run(test())
+
+
+def test_what_a_killed_actor_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    living = Snapshots(3, Counter())
+    left = tmp_path / "r3l-snapshots-left"
+    (left / "world").mkdir(parents=True)
+    for folder in (left, living.root.name):
+        os.utime(folder, (0, 0))
+    other = Snapshots(3, Counter())
+    assert not left.exists() and Path(living.root.name).exists()
+    living.close()
+    other.close()
 
 
 def test_the_worlds_of_attempts_are_removed_the_oldest_first(
