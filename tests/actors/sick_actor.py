@@ -6,7 +6,7 @@ from typing import Any
 from actors.cli import main
 from actors.engine import VLLMPolicy
 
-SOUND = 600  # responses of the first engine before it becomes sick
+SOUND = 1200  # responses of the first engine before it becomes sick; it plays 96 attempts at a time
 
 made: list[VLLMPolicy] = []
 sound = VLLMPolicy._generate
