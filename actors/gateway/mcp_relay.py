@@ -47,7 +47,8 @@ class Server(Protocol):
 
 
 class McpRelay:
-    """The MCP servers of one attempt, by name; `urls`: of those that are not started here."""
+    """The MCP servers of one attempt, by name. `urls`: the address of each server that already
+    runs; a server with an empty one is started here."""
 
     def __init__(self, session: Session, urls: Mapping[str, str], start: Start) -> None:
         self.session, self.urls, self.start = session, urls, start

@@ -1,5 +1,8 @@
-"""Samplers: choose the groups of the next batch, exactly `count` of those that may be drawn now, in
-the order they were leased. The same seed, version and candidates give the same batch."""
+"""Samplers choose the groups of the next batch.
+
+A sampler gets the groups that may be drawn now, in the order they were leased, and returns exactly
+`count` of them. The same seed, version and candidates give the same batch.
+"""
 
 from __future__ import annotations
 

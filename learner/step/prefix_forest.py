@@ -26,8 +26,8 @@ SIMILAR = 0.75
 
 @dataclass(frozen=True)
 class Forest:
-    """Nodes in depth-first order, int64 [N] each: token, position in its rows, and parent (itself
-    for a first token). For every row its `path`, int64 [L]."""
+    """Nodes in depth-first order, int64 [N] each: token, position in its rows, and parent (a
+    first token is its own). `paths`: the nodes of each row, int64 [L]."""
 
     token_ids: Int64
     positions: Int64
@@ -87,8 +87,8 @@ def plant(sequences: Sequence[Int32]) -> Forest:
 
 
 def lay_out(paths: Sequence[Int64], nodes: int) -> tuple[list[Int64], Int64]:
-    """Lays paths out as rectangles [rows, positions] of rows of similar length, padded with node 0.
-    Returns them, and for every node one of its places in them, counted one after the other."""
+    """Puts rows of similar length into one rectangle [rows, positions], padded with node 0. Returns
+    the rectangles, and an index for each node: where it is in the flattened rectangles, joined."""
     rectangles: list[list[Int64]] = []
     for path in sorted(paths, key=len, reverse=True):
         if not rectangles or len(path) < SIMILAR * len(rectangles[-1][0]):

@@ -30,7 +30,7 @@ MAX_LOG_RATIO = 20.0
 class TokenBatch:
     """The rows of a micro-batch: log π of every token, log π_old and, if there is a reference
     model, log π_ref. `mask_BT`: True on the trained tokens. `weights_B`: w_i, the weight of each
-    trained token of a row. `advantages_BT`: an advantage for every token instead of Â_i."""
+    trained token of a row. `advantages_BT`: the advantage of each token, which replaces Â_i."""
 
     logprobs_BT: Tensor
     old_logprobs_BT: Tensor

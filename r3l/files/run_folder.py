@@ -325,8 +325,8 @@ def _step_of(path: Path) -> int:
 
 
 def run_folder(name: str | None) -> Path:
-    """Returns the folder of a run: a bare name is under runs/, a name with a separator is a path,
-    and None is the current time. Raises UserError."""
+    """Returns the folder of a run. A bare name is a folder in runs/, a name with a separator is a
+    path, and None stands for the current time. Raises UserError if the name is not allowed."""
     if name is not None and not name.strip():
         raise UserError("--run: the name is empty; give one, or leave --run out")
     name = name or time.strftime("%Y%m%d-%H%M%S")
