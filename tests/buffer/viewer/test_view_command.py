@@ -129,6 +129,27 @@ def test_a_narrow_window_shows_the_list_above_the_group(browser, store, serve_st
     browser.ask("Emulation.clearDeviceMetricsOverride")
 
 
+def test_a_group_that_arrives_late_does_not_replace_the_page_chosen_since(
+    browser, store, serve_store
+):
+    browser.open(serve_store(store).viewer.url)
+    browser.value(
+        "window.asked = window.arrived = 0; window.quick = window.fetch;"
+        "window.fetch = async path => {"
+        "  if (!path.startsWith('api/group?')) return window.quick(path);"
+        "  window.asked++;"
+        "  const reply = await window.quick(path);"
+        "  await new Promise(done => setTimeout(done, 500));"
+        "  setTimeout(() => window.arrived++, 100);"
+        "  return reply; }; 0"
+    )
+    browser.value("location.hash = '#group/g0000000040'")
+    browser.wait("window.asked > 0")
+    browser.value("location.hash = ''")
+    browser.wait("window.arrived > 0")
+    assert browser.value("document.querySelector('main .chart') !== null")
+
+
 def test_a_filter_that_is_wrong_is_said_next_to_it(browser, store, serve_store):
     browser.open(serve_store(store).viewer.url)
     type_filter(browser, "colour == 1")
