@@ -27,7 +27,7 @@ from r3l.process.memory import STEADY_MEMORY, freeze_heap
 from r3l.process.pinned_versions import warn_of_other_versions
 from r3l.rollout import engine_symptoms
 from r3l.rollout.chat import ChatFormat
-from r3l.rollout.interfaces import FinishReason, Sample, SampleParams
+from r3l.rollout.policy_interface import FinishReason, Sample, SampleParams
 from r3l.settings.actor import ActorConfig
 from r3l.weights.manifest import Manifest, fingerprint
 
@@ -49,7 +49,7 @@ and sampling is not faster."""
 
 
 class VLLMPolicy:
-    """Implements `r3l.rollout.interfaces.Policy` with one vLLM engine.
+    """Implements `r3l.rollout.policy_interface.Policy` with one vLLM engine.
 
     `version` is the policy version for new requests. `fingerprints` holds the weight hash of each
     version it had. `metrics` counts the requests, `load_check` checks every load, and `merger`

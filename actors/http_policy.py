@@ -17,7 +17,7 @@ from r3l.errors import EngineDead, EngineFailed, EngineSick, RequestRefused, Use
 from r3l.model_folder import read_tokenizer
 from r3l.rollout import engine_symptoms
 from r3l.rollout.chat import ChatFormat, EarlierReasoning
-from r3l.rollout.interfaces import FinishReason, Sample, SampleParams
+from r3l.rollout.policy_interface import FinishReason, Sample, SampleParams
 
 CONNECT_S = 10.0
 REPLY_S = 1800.0
@@ -25,7 +25,7 @@ REPLY_S = 1800.0
 
 
 class ServedPolicy:
-    """Implements `r3l.rollout.interfaces.Policy` with a server's model."""
+    """Implements `r3l.rollout.policy_interface.Policy` with a server's model."""
 
     def __init__(
         self, client: httpx.AsyncClient, model: str, chat: ChatFormat, context_length: int

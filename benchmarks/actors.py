@@ -37,7 +37,7 @@ from r3l import config as configuration
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.process.memory import freeze_heap
-from r3l.rollout.interfaces import Sample, SampleParams
+from r3l.rollout.policy_interface import Sample, SampleParams
 
 SERVE = [sys.executable, "-m", "buffer.cli", "serve", "--bind", "tcp://127.0.0.1:0",
          "buffer.max_staleness=100000", "learner.groups_per_step=1000"]  # fmt: skip

@@ -33,13 +33,13 @@ from learner.warmup import tiny_policy
 from r3l import config as configuration
 from r3l.process.memory import freeze_heap
 from r3l.records import Task
-from r3l.rollout.interfaces import Environment
+from r3l.rollout.env_interface import Environment
 from r3l.settings.environment import EnvConfig
 
 TOKENS = 64
 WORDS = "river stone lamp window garden letter bridge candle".split()
 FILE = f"""
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 WORDS = {WORDS!r}
 

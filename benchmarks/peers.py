@@ -53,7 +53,7 @@ SPANS = (
 WORDS = "river stone lamp window garden letter bridge candle".split()
 SYSTEM, SAID = "Say something.", 51  # words of an observation: a prompt has 64 tokens
 FILE = f"""
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 WORDS = {WORDS!r}
 

@@ -26,7 +26,7 @@ from benchmarks.peers_trl import PROMPTS, SAMPLES, TOKENS
 from launch.checks.presets import DEMO
 from r3l import config as configuration
 from r3l.config import RunConfig
-from r3l.rollout.interfaces import Sample, SampleParams
+from r3l.rollout.policy_interface import Sample, SampleParams
 
 Step = list[dict[str, Any]]
 """Every attempt of a step: `prompt` and `response` are token ids, `logprobs` as sampled."""

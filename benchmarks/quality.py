@@ -29,7 +29,7 @@ from r3l.config import RunConfig
 from r3l.process.command_line import OneLine, echo
 from r3l.records import ReflectionRecord, SlotResult, Task, Trajectory
 from r3l.rollout.group import explore_group
-from r3l.rollout.interfaces import Policy
+from r3l.rollout.policy_interface import Policy
 from r3l.settings.actor import ActorConfig
 from r3l.settings.environment import EnvConfig
 

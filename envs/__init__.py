@@ -2,6 +2,6 @@
 
 from envs.base import ListedTasks, SeededTasks, Split, TaskSource, TextEnv
 from r3l.records import Task
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 __all__ = ["EnvSpec", "ListedTasks", "SeededTasks", "Split", "Task", "TaskSource", "TextEnv"]

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from r3l.errors import UserError
 from r3l.records import Task
-from r3l.rollout.interfaces import Environment
+from r3l.rollout.env_interface import Environment
 
 Split = Literal["warmup", "train", "eval"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -30,7 +30,7 @@ class TextEnv(Environment, Protocol):
     `reset(seed=…, options=…)` returns (observation, info), `step(action)` returns (observation,
     reward, terminated, truncated, info); observations and actions are text. `reset` alone restores
     the initial state: an instance plays many attempts. `spec` declares the rest
-    (`r3l.rollout.interfaces.EnvSpec`).
+    (`r3l.rollout.env_interface.EnvSpec`).
 
     Optional methods, found by attribute:
 

@@ -14,7 +14,8 @@ from r3l.records import Task
 from r3l.rollout.attempt import start
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_calls import guarded, read_step
-from r3l.rollout.interfaces import Environment, Sample
+from r3l.rollout.env_interface import Environment
+from r3l.rollout.policy_interface import Sample
 from r3l.rollout.prompts import Prompts
 from r3l.settings.environment import EnvConfig
 

@@ -21,7 +21,7 @@ from msgspec import structs
 from envs.base import SeededTasks, Split, TaskSource, TextEnv
 from r3l.errors import UserError, did_you_mean
 from r3l.records import Task
-from r3l.rollout.interfaces import Environment, EnvSpec
+from r3l.rollout.env_interface import Environment, EnvSpec
 from r3l.settings import user_class
 
 if TYPE_CHECKING:

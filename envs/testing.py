@@ -24,7 +24,7 @@ from envs.base import TextEnv
 from r3l.errors import EnvironmentFailed, UserError
 from r3l.records import Task
 from r3l.rollout.env_calls import read_reset, read_step
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 from r3l.rollout.prompts import Prompts
 from r3l.settings import yaml_text
 from r3l.settings.environment import by_agent

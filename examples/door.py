@@ -3,7 +3,7 @@
 r3l-launch --env examples/door.py:Door --check
 """
 
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 WORDS = "sesame friend candle harbour meadow silver".split()
 

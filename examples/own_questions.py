@@ -8,7 +8,7 @@ r3l-launch --env examples/own_questions.py:Questions env.options.file=questions.
 import json
 
 from envs import ListedTasks, Task
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 
 class Questions:

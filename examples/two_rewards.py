@@ -6,7 +6,7 @@ r3l-launch --env examples/two_rewards.py:Sums --model MODEL
 import random
 import re
 
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 
 class Sums:

@@ -35,7 +35,7 @@ from r3l.model_folder import read_checksums
 from r3l.process.command_line import OneLine, echo
 from r3l.process.file_modes import set_file_modes
 from r3l.records import Task
-from r3l.rollout.interfaces import Policy
+from r3l.rollout.policy_interface import Policy
 
 PROGRESS_S = 5.0
 AGAIN = "run the same command again to continue"

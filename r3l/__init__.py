@@ -18,7 +18,7 @@ PUBLIC = {
     "AsyncBufferClient": "buffer",
     "BufferClient": "buffer",
     "Store": "buffer.storage.store",
-    "EnvSpec": "r3l.rollout.interfaces",
+    "EnvSpec": "r3l.rollout.env_interface",
     "Task": "r3l.records",
     "ListedTasks": "envs",
     "SeededTasks": "envs",

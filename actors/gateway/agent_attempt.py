@@ -35,7 +35,8 @@ from r3l.errors import EnvironmentFailed, R3LError, ReplayDiverged
 from r3l.records import LARGEST_REWARD, MOST_PARTS, PART, AuxSample, Task, Trajectory
 from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.env_calls import guarded, number_of, raised, read_step
-from r3l.rollout.interfaces import Environment, Offer, Policy, Retry
+from r3l.rollout.env_interface import Environment, Offer, Retry
+from r3l.rollout.policy_interface import Policy
 from r3l.settings.actor import AgentConfig
 from r3l.settings.environment import by_agent
 
@@ -96,7 +97,7 @@ async def agents_served(
 
 
 class AgentEnvironment:
-    """Implements `r3l.rollout.interfaces.PlayedByAgent` around the environment `agent`, for one
+    """Implements `r3l.rollout.env_interface.PlayedByAgent` around the environment `agent`, for one
     attempt. `sessions`: those that the server at `url` answers, by key."""
 
     def __init__(

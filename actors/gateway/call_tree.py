@@ -20,7 +20,7 @@ from typing import Any
 from actors.gateway.parsers import Reply
 from r3l.errors import UserError
 from r3l.rollout.agent_chat import AgentChat, AgentMessage, Tool, plain_arguments, tool_call
-from r3l.rollout.interfaces import Sample
+from r3l.rollout.policy_interface import Sample
 
 Block = tuple[AgentMessage, ...]
 Kind = tuple[str, tuple[str, ...]]

@@ -30,8 +30,9 @@ from r3l.model_folder import read_tokenizer
 from r3l.records import GroupPlan, Task
 from r3l.rollout.agent_chat import tool_call
 from r3l.rollout.chat import ChatFormat
+from r3l.rollout.env_interface import Environment
 from r3l.rollout.group import explore_group
-from r3l.rollout.interfaces import Environment, Sample, SampleParams
+from r3l.rollout.policy_interface import Sample, SampleParams
 from r3l.text import printable
 from r3l.views.tape import TapedCall, first_difference
 

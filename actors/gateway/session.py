@@ -35,7 +35,7 @@ from r3l.errors import (
 )
 from r3l.records import Task
 from r3l.rollout.attempt import ParamsOfStep
-from r3l.rollout.interfaces import Policy, SampleParams
+from r3l.rollout.policy_interface import Policy, SampleParams
 from r3l.views.tape import TapedCall, without
 
 MOST_CALLS = 256

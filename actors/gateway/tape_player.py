@@ -28,7 +28,8 @@ from r3l.errors import RecordError, ReplayDiverged
 from r3l.process.notices import notice
 from r3l.records import Trajectory
 from r3l.rollout.agent_chat import AgentMessage
-from r3l.rollout.interfaces import Retry, Sample
+from r3l.rollout.env_interface import Retry
+from r3l.rollout.policy_interface import Sample
 from r3l.views.tape import MCP, WHOLE, TapedCall, difference, messages_of, read_tape, without
 
 

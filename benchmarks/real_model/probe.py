@@ -26,7 +26,7 @@ from r3l.errors import ReflectionError
 from r3l.records import Role, Task, Trajectory
 from r3l.rollout import reflection
 from r3l.rollout.attempt import branch, play, start
-from r3l.rollout.interfaces import Policy, SampleParams
+from r3l.rollout.policy_interface import Policy, SampleParams
 from r3l.rollout.prompts import Prompts
 from r3l.rollout.reflection import Reflection
 

@@ -37,7 +37,7 @@ from r3l.config import RunConfig
 from r3l.records import Group, GroupPlan, Task
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.group import explore_group
-from r3l.rollout.interfaces import Policy
+from r3l.rollout.policy_interface import Policy
 
 CURVES = ("success_base", "success_retry", "trigger_rate", "improvement_rate")
 LEARNED = 0.95

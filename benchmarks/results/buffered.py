@@ -24,7 +24,7 @@ from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.records import Group, SlotResult
 from r3l.rollout.group import explore_group
-from r3l.rollout.interfaces import Policy
+from r3l.rollout.policy_interface import Policy
 
 ACTOR = "actor"
 ROUNDS = 1000

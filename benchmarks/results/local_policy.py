@@ -24,7 +24,7 @@ from torch import Tensor
 
 from benchmarks.results.prefix_cache import PrefixCache
 from r3l.rollout.chat import ChatFormat
-from r3l.rollout.interfaces import FinishReason, Sample, SampleParams
+from r3l.rollout.policy_interface import FinishReason, Sample, SampleParams
 
 ROWS = 256
 """The most rows that run at the same time."""
@@ -61,7 +61,7 @@ class _Row:
 
 class LocalPolicy:
     """Samples from a causal language model with full attention, on CPU. It is a policy
-    (r3l.rollout.interfaces).
+    (r3l.rollout.policy_interface).
 
     After changing the model's weights, increase `version`, so that nothing computed with the old
     weights is used. The tables `tokens` and `slots` [ROWS, context] belong to the rows.
@@ -223,7 +223,7 @@ def draw(
     logits_BV: Tensor, temperature_B1: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Draw a token for each row. Returns the tokens and their log-probabilities, which are defined
-    in `r3l.rollout.interfaces.Sample`."""
+    in `r3l.rollout.policy_interface.Sample`."""
     greedy_B1 = temperature_B1 == 0
     logprobs_BV = (logits_BV / temperature_B1.where(~greedy_B1, 1.0)).log_softmax(-1)
     # The token in which the cumulative distribution passes a uniform number.

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from envs.base import Demonstrating
 from learner.warmup.lessons import reply
 from r3l.records import Task
-from r3l.rollout.interfaces import Environment, Policy, Sample, SampleParams
+from r3l.rollout.env_interface import Environment
+from r3l.rollout.policy_interface import Policy, Sample, SampleParams
 
 ACTIONS = re.compile(r"^step \d+ does: (.*)$", re.M)
 

@@ -18,7 +18,7 @@ from envs.adapters.action_tags import HOW_TO_ANSWER, NO_ACTION, action_in
 from envs.base import ListedTasks, TaskSource
 from r3l.errors import EnvironmentFailed
 from r3l.records import Task
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 SYSTEM = (
     "You do a household task in a simulated house, in text. Look for what you need, take it, "

@@ -20,7 +20,7 @@ import httpx
 from envs import requirements
 from envs.adapters.action_tags import HOW_TO_ANSWER, NO_ACTION, text_in
 from r3l.errors import EnvironmentFailed, UserError
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 LARGEST = 32 << 20  # bytes of a message
 BY_TOOLS = ("Action", "CallToolAction", "ListToolsAction")

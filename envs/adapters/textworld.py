@@ -16,7 +16,7 @@ from typing import Any
 
 from envs import requirements
 from envs.adapters.action_tags import HOW_TO_ANSWER, NO_ACTION, action_in
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 SYSTEM = (
     "You play a text adventure: read what to do, then move, look, take, open, unlock, put, eat "

@@ -18,7 +18,7 @@ from envs.adapters.webshop_site import Settings, open_site, seeded
 from envs.base import ListedTasks, TaskSource
 from r3l.errors import EnvironmentFailed
 from r3l.records import Task
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 SYSTEM = (
     "You shop on a web site for what the instruction asks for: the right kind of product, with "

@@ -35,7 +35,7 @@ from envs.agents.agent_process import AgentProcess, Argv, child_environment
 from envs.agents.agent_tasks import NAME, read_tasks
 from envs.base import TaskSource
 from r3l.errors import UserError
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 from r3l.rollout.prompts import Prompts
 
 MAIN = "agent"

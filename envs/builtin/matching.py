@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from envs.base import Skill
 from envs.requirements import choice, integer
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 Mark = Literal["right", "wrong", "wasted"]
 Summary = Literal["full", "brief"]

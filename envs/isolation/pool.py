@@ -38,7 +38,7 @@ from r3l.actor_metrics import ActorMetrics
 from r3l.codec import RECORD_LIMIT, pack, unpack
 from r3l.errors import EnvironmentFailed, RecordError, UserError, from_wire
 from r3l.records import Task
-from r3l.rollout.interfaces import Environment, EnvSpec
+from r3l.rollout.env_interface import Environment, EnvSpec
 from r3l.settings.environment import EnvConfig
 
 log = logging.getLogger(__name__)

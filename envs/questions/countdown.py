@@ -20,7 +20,7 @@ from envs.base import SPLIT_SIZE, SPLITS, SeededTasks, TaskSource, split_of
 from envs.questions.arithmetic import ExpressionError, evaluate
 from envs.questions.final_answer import tagged
 from envs.questions.question import Judgement, OneEvalAttempt, Pace, Question, Step
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 RULES = (
     "Reach the target with the numbers and the signs + - * / and brackets. "

@@ -17,7 +17,7 @@ from envs.questions.question import PARAGRAPH_END, Judgement, OneEvalAttempt, Pa
 from envs.questions.verifier import SHARED, Verifier
 from r3l.errors import UserError
 from r3l.records import Task
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 UNREADABLE = "Incorrect: the final answer cannot be read as mathematics."
 REMARKS = {"correct": "Correct.", "wrong": "Incorrect."}

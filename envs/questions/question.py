@@ -19,7 +19,7 @@ from msgspec import structs
 from envs import requirements
 from envs.base import Split, TaskSource
 from r3l.records import Task
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 Step = Literal["attempt", "paragraph"]
 PARAGRAPH_END = "\n\n"

@@ -21,7 +21,7 @@ from envs.base import SPLIT_SIZE, SPLITS, SeededTasks, TaskSource, split_of
 from envs.questions.final_answer import tagged
 from envs.questions.question import Judgement, OneEvalAttempt, Pace, Question, Step
 from r3l.errors import EnvironmentFailed, UserError
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 REFUSED = {
     "codeio": "its questions differ from run to run",

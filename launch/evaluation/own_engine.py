@@ -9,7 +9,7 @@ from pathlib import Path
 
 from r3l.config import RunConfig
 from r3l.errors import EngineDead
-from r3l.rollout.interfaces import Policy
+from r3l.rollout.policy_interface import Policy
 
 
 @asynccontextmanager

@@ -17,9 +17,10 @@ from envs.evaluation.conversation import conversation
 from envs.evaluation.evaluation_folder import EvaluationFolder
 from r3l.config import RunConfig
 from r3l.records import GroupPlan, Task
+from r3l.rollout.env_interface import Environment
 from r3l.rollout.failures import FirstFailures
 from r3l.rollout.group import explore_group
-from r3l.rollout.interfaces import Environment, Policy
+from r3l.rollout.policy_interface import Policy
 
 
 async def play_all(

@@ -31,8 +31,8 @@ from r3l.process.command_line import echo
 from r3l.records import Group, SlotResult, Task, Trajectory
 from r3l.rollout.attempt import regraded
 from r3l.rollout.env_calls import guarded
+from r3l.rollout.env_interface import Environment
 from r3l.rollout.group import verified
-from r3l.rollout.interfaces import Environment
 
 AT_ONCE = 16
 """Attempts that are replayed at the same time."""

@@ -26,7 +26,7 @@ from r3l.records import Bool, Int32, Task, Trajectory
 from r3l.rollout import reflection
 from r3l.rollout.attempt import Attempt, Tokens, branch, play, start
 from r3l.rollout.chat import ChatFormat
-from r3l.rollout.interfaces import Sample, SampleParams
+from r3l.rollout.policy_interface import Sample, SampleParams
 from r3l.rollout.prompts import Prompts
 
 
@@ -41,7 +41,7 @@ class Lesson:
 
 @dataclass
 class Demonstrator:
-    """Replies with the environment's demonstrations, as a policy (r3l.rollout.interfaces)."""
+    """Replies with the environment's demonstrations, as a policy (r3l.rollout.policy_interface)."""
 
     env: Demonstrating
     chat: ChatFormat

@@ -20,7 +20,7 @@ from r3l.errors import UserError
 from r3l.files.user_file import numbered_lines
 from r3l.rollout.attempt import Tokens
 from r3l.rollout.chat import ChatFormat
-from r3l.rollout.interfaces import Sample
+from r3l.rollout.policy_interface import Sample
 
 
 class _Message(msgspec.Struct):

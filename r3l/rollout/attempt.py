@@ -31,7 +31,8 @@ from r3l.rollout.env_calls import (
     read_step,
     read_text,
 )
-from r3l.rollout.interfaces import Environment, Policy, Sample, SampleParams
+from r3l.rollout.env_interface import Environment
+from r3l.rollout.policy_interface import Policy, Sample, SampleParams
 
 REWARD_DECIMALS = 12
 """Rewards are rounded to so many decimals, so that ten steps of 0.1 are a full success, in any

@@ -39,8 +39,9 @@ from r3l.records import (
 from r3l.rollout import reflection
 from r3l.rollout.attempt import Attempt, ParamsOfStep, Tokens, branch, play, start
 from r3l.rollout.env_calls import guarded
-from r3l.rollout.interfaces import Environment, EnvSpec, PlayedByAgent, Policy, Retry, SampleParams
+from r3l.rollout.env_interface import Environment, EnvSpec, PlayedByAgent, Retry
 from r3l.rollout.partial import Progress, conversation
+from r3l.rollout.policy_interface import Policy, SampleParams
 from r3l.rollout.prompts import Prompts
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from r3l.errors import RecordError, ReplayDiverged
 from r3l.records import AuxSample, Role, SlotResult, Task
 from r3l.rollout.attempt import Attempt, Tokens, branch
 from r3l.rollout.chat import ChatFormat
-from r3l.rollout.interfaces import Environment
+from r3l.rollout.env_interface import Environment
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from r3l.errors import (
     StoreError,
 )
 from r3l.records import GroupPlan, SlotResult, Task
-from r3l.rollout.interfaces import Sample, SampleParams
+from r3l.rollout.policy_interface import Sample, SampleParams
 from tests.r3l.fakes import Corridor, ScriptedPolicy
 
 

@@ -29,7 +29,8 @@ from r3l.errors import EngineDead, EngineSick, RequestRefused, UserError
 from r3l.model_folder import model_digest
 from r3l.records import Task
 from r3l.rollout import attempt as rollout
-from r3l.rollout.interfaces import EnvSpec, SampleParams
+from r3l.rollout.env_interface import EnvSpec
+from r3l.rollout.policy_interface import SampleParams
 from r3l.settings.actor import ActorConfig
 from r3l.weights.low_rank import PREFIX
 from r3l.weights.manifest import Adapters

@@ -11,7 +11,7 @@ import pytest
 from actors.http_policy import ServedPolicy
 from envs.builtin.policy import builtin_policy
 from r3l.errors import EngineDead, EngineFailed, EngineSick, UserError
-from r3l.rollout.interfaces import SampleParams
+from r3l.rollout.policy_interface import SampleParams
 
 MODEL = builtin_policy()
 

@@ -9,7 +9,7 @@ import pytest
 
 from actors.engine import VLLMPolicy
 from r3l.errors import EngineSick, SickResult
-from r3l.rollout.interfaces import SampleParams
+from r3l.rollout.policy_interface import SampleParams
 from tests.actors.test_actor import Buffer, Engine, acting, eventually
 
 

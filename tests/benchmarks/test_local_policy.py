@@ -9,7 +9,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.results import local_policy
 from benchmarks.results.local_policy import LocalPolicy, draw
-from r3l.rollout.interfaces import SampleParams
+from r3l.rollout.policy_interface import SampleParams
 
 END, VOCABULARY = 2, 50
 

@@ -11,7 +11,7 @@ from benchmarks.own_environment import FILE, WAYS, measure, table
 from envs import registry
 from envs.testing import check_env
 from r3l.rollout.chat import ChatFormat
-from r3l.rollout.interfaces import Sample
+from r3l.rollout.policy_interface import Sample
 
 
 @pytest.mark.parametrize("kind", ["Workers", "InProcess"])

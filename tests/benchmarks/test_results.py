@@ -29,7 +29,7 @@ from learner.warmup import lessons, tiny_policy
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.records import Group, SlotResult, Task
-from r3l.rollout.interfaces import Policy
+from r3l.rollout.policy_interface import Policy
 from tests.launch.fakes import until
 from tests.learner.fakes import explore_group
 from tests.processes import command_line, lives

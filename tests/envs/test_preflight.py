@@ -15,7 +15,7 @@ from tests.r3l.fakes import CharTokenizer
 
 MINE = """
 import os, sys, time
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 class Mine:
     spec = EnvSpec("mine", "Sum up.", max_steps=3)

@@ -76,7 +76,7 @@ class Same(Door):
 """
 DOOR = """
 class Door:
-    from r3l.rollout.interfaces import EnvSpec
+    from r3l.rollout.env_interface import EnvSpec
     spec = EnvSpec("door", "Say open.", max_steps=3)
 
     def __init__(self, word="open"):

@@ -149,7 +149,7 @@ def test_a_process_that_outlives_close_is_found(monkeypatch):
 
 
 GUESS = """
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 class Guess:
     spec = EnvSpec("guess", "Say the word.", max_steps=2)

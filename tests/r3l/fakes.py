@@ -6,7 +6,8 @@ from functools import cache
 from typing import Any
 
 from r3l.rollout.chat import ChatFormat
-from r3l.rollout.interfaces import EnvSpec, Sample, SampleParams
+from r3l.rollout.env_interface import EnvSpec
+from r3l.rollout.policy_interface import Sample, SampleParams
 
 END = 1
 CHATML = (

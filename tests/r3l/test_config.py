@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from r3l.algorithms.r3l import R3LConfig
 from r3l.config import RunConfig, dump, load
 from r3l.errors import UserError
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 
 def error_of(*overrides, path=None):

@@ -1,6 +1,6 @@
 """A world of one guess, which half of all guesses win."""
 
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 
 class Coin:

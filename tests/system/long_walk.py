@@ -2,7 +2,7 @@
 
 import zlib
 
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 STEPS = 50
 

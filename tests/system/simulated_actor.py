@@ -16,7 +16,7 @@ from actors.cli import main
 from actors.engine import VLLMPolicy
 from r3l.actor_metrics import ActorMetrics
 from r3l.rollout.chat import ChatFormat
-from r3l.rollout.interfaces import Sample, SampleParams
+from r3l.rollout.policy_interface import Sample, SampleParams
 from r3l.settings.actor import ActorConfig
 from r3l.weights.manifest import Manifest
 

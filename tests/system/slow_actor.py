@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import actors.engine
 from actors.cli import main
-from r3l.rollout.interfaces import Sample, SampleParams
+from r3l.rollout.policy_interface import Sample, SampleParams
 from tests.system.simulated_actor import SimulatedEngine
 
 SECONDS = float(os.environ["R3L_RESPONSE_S"])

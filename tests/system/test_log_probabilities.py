@@ -22,7 +22,7 @@ from r3l import codec
 from r3l.config import RunConfig, load
 from r3l.records import Group, GroupPlan, SlotResult
 from r3l.rollout.group import explore_group
-from r3l.rollout.interfaces import SampleParams
+from r3l.rollout.policy_interface import SampleParams
 from r3l.settings.learner import LearnerConfig
 from tests.actors.fakes import PROMPT, Served
 

@@ -17,7 +17,7 @@ from envs.adapters.scienceworld import brief_text
 from envs.adapters.scienceworld.science_tasks import LIMITS, listed, named, task_of_seed
 from envs.adapters.scienceworld.simulator import START, History, Simulator, Turn
 from envs.base import TaskSource
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 SYSTEM = (
     "You carry out a science experiment in a simulated house. Actions: open/close OBJ, "

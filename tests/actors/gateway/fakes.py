@@ -7,7 +7,7 @@ from actors.gateway.call_tree import CallTree, Node
 from actors.gateway.parsers import Reply
 from r3l.rollout.agent_chat import PROBE_TOOLS, AgentChat, tool_call
 from r3l.rollout.chat import ChatFormat
-from r3l.rollout.interfaces import Sample
+from r3l.rollout.policy_interface import Sample
 from tests.r3l.fakes import END, CharTokenizer
 from tests.r3l.rollout.test_agent_chat import QWEN
 

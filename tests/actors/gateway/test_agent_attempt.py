@@ -24,8 +24,8 @@ from r3l.config import RunConfig, load
 from r3l.errors import EngineDead, EnvironmentFailed, LeaseLost
 from r3l.records import GroupPlan, SlotResult
 from r3l.rollout.group import explore_group
-from r3l.rollout.interfaces import Sample, SampleParams
 from r3l.rollout.partial import Progress
+from r3l.rollout.policy_interface import Sample, SampleParams
 from r3l.views.tape import read_tape
 from tests.r3l.fakes import ScriptedPolicy
 

@@ -17,7 +17,7 @@ from r3l.actor_metrics import ActorMetrics
 from r3l.errors import EngineDead, EngineFailed, RequestRefused, UserError
 from r3l.records import Task
 from r3l.rollout.agent_chat import AgentChat
-from r3l.rollout.interfaces import Sample, SampleParams
+from r3l.rollout.policy_interface import Sample, SampleParams
 from tests.r3l.fakes import ScriptedPolicy
 
 ASKED = AgentRequest(({"role": "user", "content": "hi"},), max_tokens=64)

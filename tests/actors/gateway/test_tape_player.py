@@ -41,8 +41,9 @@ from r3l.errors import ReplayDiverged
 from r3l.records import Group, GroupPlan, SlotResult, Task, Trajectory
 from r3l.rollout.agent_chat import AgentChat, tool_call
 from r3l.rollout.chat import ChatFormat
+from r3l.rollout.env_interface import Retry
 from r3l.rollout.group import explore_group
-from r3l.rollout.interfaces import Retry, Sample, SampleParams
+from r3l.rollout.policy_interface import Sample, SampleParams
 from r3l.views.attempt_view import text
 from r3l.views.tape import TapedCall, messages_of, read_tape, write_tape
 from tests.r3l.fakes import CHATML, CharTokenizer, ScriptedPolicy

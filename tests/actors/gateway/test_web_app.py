@@ -13,7 +13,7 @@ import pytest
 from actors.gateway import web_app as module
 from actors.gateway.web_app import WebApp
 from r3l.errors import UserError
-from r3l.rollout.interfaces import Sample, SampleParams
+from r3l.rollout.policy_interface import Sample, SampleParams
 from tests.actors.gateway.test_session import session_of
 from tests.r3l.fakes import ScriptedPolicy
 

@@ -13,7 +13,7 @@ from envs.builtin.workshop import THOUGHT
 from envs.testing import check_env
 from r3l.errors import UserError
 from r3l.rollout import reflection
-from r3l.rollout.interfaces import Environment
+from r3l.rollout.env_interface import Environment
 
 WORLDS = BUILTIN_WORLDS
 CARELESS = Skill(withheld=4, mistakes=0.2, waste=0.2)

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from r3l.codec import pack
-from r3l.rollout.interfaces import EnvSpec
+from r3l.rollout.env_interface import EnvSpec
 
 DAEMON = ["sh", "-c", "setsid sleep 3600 >/dev/null 2>&1 & echo $!"]
 FAULTY = f"{__file__}:Faulty"

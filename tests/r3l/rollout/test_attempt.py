@@ -9,7 +9,7 @@ import pytest
 
 from r3l.errors import ReplayDiverged
 from r3l.records import Task
-from r3l.rollout.interfaces import Sample, SampleParams
+from r3l.rollout.policy_interface import Sample, SampleParams
 from tests.r3l.fakes import Corridor, ScriptedPolicy
 from tests.r3l.rollout.fakes import always_right, by_slot, explore, learner_of_advice, reflection
 

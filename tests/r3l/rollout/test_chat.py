@@ -11,7 +11,7 @@ from r3l.errors import UserError
 from r3l.records import Task
 from r3l.rollout import attempt as rollout
 from r3l.rollout.chat import ChatFormat
-from r3l.rollout.interfaces import Sample, SampleParams
+from r3l.rollout.policy_interface import Sample, SampleParams
 from tests.r3l.fakes import CHATML, CharTokenizer, Corridor
 from tests.r3l.rollout.chat_templates import FAMILIES, Family
 

@@ -1,61 +1,16 @@
-"""The two interfaces of group sampling: a policy that samples tokens, and a text environment."""
+"""The interface of an environment, and of one that an agent plays."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from r3l.errors import UserError
 from r3l.records import AuxSample, Task, Trajectory
-from r3l.rollout.chat import ChatFormat
+from r3l.rollout.policy_interface import SampleParams
 from r3l.text import plain_value
-
-FinishReason = Literal["stop", "length", "overflow"]
-
-
-@dataclass(frozen=True)
-class SampleParams:
-    """How one response is sampled. `max_tokens`: budget in tokens. `temperature` 0 is greedy.
-    `seed` None uses the engine's own random stream. `json_schema` constrains decoding to that
-    schema, `structural_tag` to tool calls in the form that xgrammar describes. A response also ends
-    after any text of `stop`, which stays part of it. The lowest `priority` is served first."""
-
-    max_tokens: int
-    temperature: float = 1.0
-    seed: int | None = None
-    json_schema: dict[str, Any] | None = None
-    structural_tag: str | None = None
-    stop: tuple[str, ...] = ()
-    priority: int = 0
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One sampled response; one that ended by itself includes its stop token.
-
-    `logprobs`: natural log of each token's probability in the distribution it was drawn from, ∝
-    exp(logits / temperature); for a greedy token, at temperature 1. `version`, `newest_version`:
-    the oldest and the newest policy version that sampled any of its tokens. `finish_reason`: stop |
-    length (budget reached) | overflow (context full; may be empty).
-    """
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    version: int
-    newest_version: int
-    finish_reason: FinishReason
-
-
-class Policy(Protocol):
-    """A policy that samples tokens and knows the chat format it was trained with."""
-
-    @property
-    def chat(self) -> ChatFormat: ...
-
-    async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
-        """Samples one response to `token_ids`. Raises EngineFailed."""
 
 
 @dataclass(frozen=True)
