@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -38,6 +39,10 @@ from r3l.rollout.chat import ChatFormat
 from r3l.settings.learner import LearnerConfig
 from r3l.weights.journal import Journal
 
+LATER_S = 3.0
+"""A rank waits so long before it exits with an unknown error. The exit of another rank may have
+caused it, and DeepSpeed's launcher, which polls every second, must find that exit code first."""
+
 
 class _Commands(OneLineGroup):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -54,6 +59,10 @@ class _Commands(OneLineGroup):
             if _leading() or isinstance(error, RestartNeeded):
                 echo(f"r3l-learner: {error}", err=True)
             sys.exit(EXIT_CODES[type(error)])
+        except Exception:
+            if "RANK" in os.environ:
+                time.sleep(LATER_S)
+            raise
 
 
 @click.group("r3l-learner", cls=_Commands)

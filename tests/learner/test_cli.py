@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from learner import cli
 from learner.checkpoint import SCHEMA
 from learner.cli import _start, main
 from r3l.config import dump, load
@@ -116,3 +117,21 @@ def test_an_agents_model_is_saved_with_a_template_that_shows_tools(
     tokenizer = _start(load(None, settings), tmp_path, resume=False).tokenizer
     tokenizer.save_pretrained(tmp_path / "saved")
     assert ("<tool_call>" in (tmp_path / "saved" / "chat_template.jinja").read_text()) == shown
+
+
+def test_a_rank_that_lost_another_one_ends_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(_: Path) -> None:
+        raise RuntimeError("Connection closed by peer")
+
+    waited = list[float]()
+    monkeypatch.setattr(cli.configuration, "load", lost)
+    monkeypatch.setattr(cli.time, "sleep", waited.append)
+    command = ["train", "--config", str(tmp_path / "config.yaml"), "--run", str(tmp_path)]
+    for rank, seconds in ((None, []), ("0", [cli.LATER_S])):
+        if rank is not None:
+            monkeypatch.setenv("RANK", rank)
+        done = CliRunner().invoke(main, command)
+        assert isinstance(done.exception, RuntimeError) and waited == seconds
+    assert cli.LATER_S > 2.0, "DeepSpeed's launcher polls every second"
