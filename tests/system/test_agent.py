@@ -3,18 +3,17 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
+
+from tests.actors.gateway.test_agent_attempt import left_behind
+from tests.buffer.fakes import until
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[2]
-AGENT = ROOT / "tests" / "actors" / "gateway" / "stdlib_agent.py"
 
 
 def test_the_program_of_the_page_trains(tmp_path: Path) -> None:
@@ -49,27 +48,7 @@ def test_a_killed_actor_leaves_no_agent_behind(tmp_path: Path) -> None:
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
-    assert wait_for(lambda: len(agents()) == 3, 60)
-    actor.send_signal(signal.SIGKILL)
+    until(lambda: len(left_behind(actor.pid)) == 3)
+    actor.kill()
     actor.wait()
-    assert wait_for(lambda: not agents(), 30), agents()
-
-
-def agents() -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if str(AGENT) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def wait_for(happens: object, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not happens():  # type: ignore[operator]
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
+    until(lambda: not left_behind(actor.pid))

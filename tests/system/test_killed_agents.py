@@ -3,6 +3,7 @@ taken over, and no process is left."""
 
 import contextlib
 import json
+import os
 import random
 import time
 from pathlib import Path
@@ -17,13 +18,14 @@ from tests.system.test_actor import Job, until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 AGENT = Path(__file__).parents[1] / "actors" / "gateway" / "stdlib_agent.py"
+HELPER = ["sleep", str(100_000_000 + os.getpid())]  # of this test alone
 PROGRAM = f"""
 import json, os, subprocess, sys, time
 sys.path.insert(0, {str(AGENT.parent)!r})
 from stdlib_agent import ask
 
 task = json.loads(os.environ["R3L_TASK"])
-helper = subprocess.Popen(["sleep", "97531"])  # does not end by itself
+helper = subprocess.Popen({HELPER})  # does not end by itself
 messages = []
 for n in range(task["calls"]):
     messages += [{{"role": "user", "content": f"heads or tails {{n}}"}}]
@@ -56,7 +58,7 @@ def processes(folder: Path, kind: str) -> list[psutil.Process]:
 
 
 def helpers() -> list[psutil.Process]:
-    return [p for p in psutil.process_iter() if command_line(p)[1:] == ["sleep", "97531"]]
+    return [p for p in psutil.process_iter() if command_line(p)[1:] == HELPER]
 
 
 def job_of(folder: Path) -> Job:

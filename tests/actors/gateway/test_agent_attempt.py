@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +28,7 @@ from r3l.rollout.group import explore_group
 from r3l.rollout.partial import Progress
 from r3l.rollout.policy_interface import Sample, SampleParams
 from r3l.views.tape import read_tape
+from tests.processes import lives
 from tests.r3l.fakes import ScriptedPolicy
 
 AGENT = Path(__file__).with_name("stdlib_agent.py")
@@ -35,7 +37,8 @@ AGENT = Path(__file__).with_name("stdlib_agent.py")
 def config_of(folder: Path, mood: str, *more: str, **options: str) -> RunConfig:
     tasks = folder / "tasks.jsonl"
     tasks.write_text(json.dumps({"id": 1, "question": "q", "answer": "yes", "mood": mood}))
-    given = {"command": f"python {AGENT}", "tasks": str(tasks)} | options
+    # Other tests' agents are not left behind by this one.
+    given = {"command": f"python {AGENT} {os.getpid()}", "tasks": str(tasks)} | options
     return load(None, ["env=agent", f"env.options={json.dumps(given)}", "algorithm=grpo", *more])
 
 
@@ -57,11 +60,12 @@ def play(
     return asyncio.run(explore()), metrics
 
 
-def left_behind() -> list[psutil.Process]:
-    found = []
+def left_behind(by: int | None = None) -> list[psutil.Process]:
+    """The living agents of an actor, by its process id; by default of this process."""
+    found, command = [], [str(AGENT), str(by or os.getpid())]
     for process in psutil.process_iter():
         try:
-            if str(AGENT) in process.cmdline():
+            if process.cmdline()[-2:] == command and lives(process):
                 found.append(process)
         except psutil.Error:
             continue
