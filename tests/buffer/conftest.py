@@ -68,7 +68,7 @@ def served(serve) -> Served:
 @pytest.fixture
 def client(served) -> Iterator[BufferClient]:
     """A client of `served`."""
-    with BufferClient(served.endpoint, name="test", timeout_s=10) as client:
+    with BufferClient(served.endpoint, name="test", timeout_s=60) as client:
         yield client
 
 
@@ -81,7 +81,7 @@ def raw(served) -> Iterator[Callable[..., dict]]:
 
     def ask(*frames):
         dealer.send_multipart(list(frames))
-        assert dealer.poll(10_000), "no reply"
+        assert dealer.poll(60_000), "no reply"
         return codec.unpack(dealer.recv_multipart()[0])
 
     yield ask

@@ -67,7 +67,7 @@ def launched(folder: Path) -> tuple[subprocess.Popen[str], dict[str, psutil.Proc
         [sys.executable, "-c", LAUNCHER, str(folder)], stdout=subprocess.PIPE, text=True
     )
     run = RunFolder(folder)
-    until(lambda: all(run.status_of(name) for name in ("actor-0", "actor-1", "buffer")))
+    until(lambda: all(run.status_of(name) for name in ("actor-0", "actor-1", "buffer", "learner")))
     parts = psutil.Process(launcher.pid).children()
     return launcher, dict(zip(NAMES, parts, strict=True))
 

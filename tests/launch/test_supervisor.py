@@ -87,19 +87,24 @@ def test_a_second_ctrl_c_kills_what_does_not_end(
     (tmp_path / "buffer-again").touch()
     monkeypatch.setattr("launch.supervisor.STOPPING_S", 0.1)
     plan, said = plan_for(tmp_path), list[str]()
-    run = Run(plan, said.append, Deaf(plan))
+
+    def say(line: str) -> None:
+        said.append(line)
+        if line.startswith("waiting for the learner"):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    run = Run(plan, say, Deaf(plan))
 
     def until_the_learner_is_deaf() -> None:
         if said_by(run._learner(), "deaf") is not None and not run.interrupted:
             os.kill(os.getpid(), first)
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 
     run._show_progress = until_the_learner_is_deaf  # type: ignore[method-assign]
     with handlers_put_back():
         assert run.execute() == 130
     killed = said[-1].removeprefix("killed at the second Ctrl-C: ").split(", ")
     assert "learner" in killed
-    waits = next(line for line in said if line.startswith("waiting for the learner"))
+    (waits,) = [line for line in said if line.startswith("waiting for the learner")]
     assert "save step 0 (it has begun to start)" in waits
     assert all(child.exit_code is not None for child in run.children.members)
 

@@ -50,7 +50,7 @@ def learner():
 
 
 def _reply(learner, call, rid):
-    assert learner.poll(15_000), f"no reply to {rid}"
+    assert learner.poll(60_000), f"no reply to {rid}"
     frames = learner.recv_multipart()
     assert reply_id(frames) == rid
     return call.read(frames)

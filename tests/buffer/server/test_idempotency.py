@@ -107,7 +107,7 @@ def test_a_late_duplicate_of_a_request_changes_nothing(serve, tasks, done):
 
     def ask(frames):
         dealer.send_multipart(frames)
-        assert dealer.poll(10_000)
+        assert dealer.poll(60_000)
         return codec.decode(Amount, dealer.recv_multipart()[1]).count
 
     with BufferClient(served.endpoint) as client:

@@ -44,7 +44,7 @@ def test_silent_connections_take_no_places_and_are_closed(serve):
     for number, stranger in enumerate(silent):
         stranger.sendall(GREETING[: (0, 1, 12, 64)[number % 4]])
     until(lambda: process.num_fds() >= files + 300)
-    clients = [BufferClient(served.endpoint, timeout_s=5) for _ in range(4)]
+    clients = [BufferClient(served.endpoint, timeout_s=60) for _ in range(4)]
     for client in clients:
         assert client.stats().refused == {}
     with BufferClient(served.endpoint, timeout_s=1) as late, pytest.raises(BufferUnavailable):

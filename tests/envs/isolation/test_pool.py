@@ -121,12 +121,7 @@ def test_a_lost_worker_fails_its_sessions_by_name_and_the_next_attempt_plays(
         assert pid_in(observation) != pid
         assert (await following.step("end"))[2] is True
         assert caplog.text.count(f"{KILLED}: {cause}") == caplog.text.count(KILLED) == 1
-        for _ in range(100):
-            if not group(pid):
-                break
-            await asyncio.sleep(0.05)
-        else:
-            pytest.fail("the lost worker left processes behind")
+        await until_gone(group(pid))
         await pool.close()
 
     asyncio.run(play())

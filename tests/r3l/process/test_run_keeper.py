@@ -143,9 +143,9 @@ def test_at_the_deadline_a_stopped_learner_is_killed_and_the_buffer_still_ends_b
 def test_ranks_that_another_launcher_started_are_awaited_and_killed_at_the_deadline(
     launcher: Launcher,
 ) -> None:
-    launcher.begin(0.8)
+    launcher.begin(3.0)
     buffer, worker = launcher.start("buffer"), (str(launcher.folder), "rank")
-    quick = launcher.start("rank", 0.4, told=False)
+    quick = launcher.start("rank", 0.2, told=False)
     slow = launcher.start("rank", 60.0, told=False)
     elsewhere = launcher.start("rank", told=False, cwd="/")  # of another run, in another folder
     launcher.tell("learner", None, worker=worker)
@@ -229,8 +229,8 @@ def test_a_learner_has_as_long_as_it_sends_heartbeats_and_no_other_process_has(
             (tmp_path / HEARTBEAT).write_text("micro-batch 3 of 9")
         return False
 
-    slow, actor = Counted("learner", 50, []), Counted("actor-0", 1e9, [])
+    slow, actor = Counted("learner", 30, []), Counted("actor-0", 1e9, [])
     assert end_in_order([slow, actor], heartbeat, saving) == ["actor-0"]
     assert slow.looks < 0 < time.monotonic() - began - 1
     assert end_in_order([Counted("learner", 1e9, [])], heartbeat, saving) == ["learner"]
-    assert 5 - 0.5 < time.monotonic() - began < 9
+    assert 5 - 0.5 < time.monotonic() - began < 60
