@@ -31,7 +31,7 @@ class StandIn:
 
     def __init__(self, action: dict[str, Any]) -> None:
         self.action, self.asked = action, list[dict[str, Any]]()
-        self.hang_up = False
+        self.hang_up, self.silent = False, threading.Event()
 
     def http(self, connection: Any, request: Any) -> Any:
         if request.path == "/schema":
@@ -55,7 +55,7 @@ class StandIn:
         if kind == "reset":
             return "observation", {"observation": {"text": "Say red.", "left": []}, "done": False}
         if data.get("word") == "silence":
-            time.sleep(2)
+            self.silent.wait(60)
         said = data.get("word") or data.get("arguments", {}).get("word")
         if said == "crash":
             return "error", {"message": "it is broken", "code": "EXECUTION_ERROR"}
@@ -141,12 +141,14 @@ def test_an_action_that_the_environment_raises_on_is_answered(serve: Any) -> Non
 
 
 def test_a_reset_that_fails_and_a_silent_server_fail_the_attempt(serve: Any) -> None:
-    env = registry.make(serve(WORD)[1], timeout_s=0.2)
+    made, name = serve(WORD)
+    env = registry.make(name, timeout_s=2.0)
     with pytest.raises(EnvironmentFailed, match="reset: it is broken"):
         env.reset(seed=0, options={"broken": True})
     env.reset(seed=0)
     with pytest.raises(EnvironmentFailed, match=r"step: no answer in .* timeout_s"):
         env.step("silence")
+    made.silent.set()
     assert env.reset(seed=0)[0] == "Say red."  # not the answer that came late
     env.close()
 
