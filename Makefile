@@ -12,7 +12,8 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 EXTRA := $(shell test -e /proc/driver/nvidia/version && echo gpu || echo cpu)
 
 BY_DAY := --ignore tests/benchmarks --ignore tests/buffer/stress
-IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder
+# One more than the cores of a small machine: tests wait for a third of their time.
+IN_THREE := -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test unit system nightly check format docs clean
 .PHONY: results soak soak-actors chaos interruptions week rehearsal test-envs test-agents test-extras test-clusters bench-learner bench-gpu bench-weights bench-actors bench-buffer bench-math bench-peers
@@ -21,12 +22,12 @@ IN_TWO := -n 2 --dist loadfile --no-loadscope-reorder
 demo: $(VENV)/.installed
 	$(BIN)/r3l-launch --run demo$$(test -e runs/demo && date +-%Y%m%d-%H%M%S)
 
-# Two processes, a file of tests at a time; the files with real processes first.
+# Three processes, a file of tests at a time; the files with real processes first.
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest tests -m "not nightly" $(BY_DAY) $(IN_TWO) --durations=30
+	$(BIN)/python -m pytest tests -m "not nightly" $(BY_DAY) $(IN_THREE) --durations=30
 
 unit: $(VENV)/.installed
-	$(BIN)/python -m pytest tests -m "not system and not nightly" $(BY_DAY) $(IN_TWO)
+	$(BIN)/python -m pytest tests -m "not system and not nightly" $(BY_DAY) $(IN_THREE)
 
 system: $(VENV)/.installed
 	$(BIN)/python -m pytest tests -m "system and not nightly" $(BY_DAY)
