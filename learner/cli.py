@@ -60,7 +60,7 @@ class _Commands(OneLineGroup):
                 echo(f"r3l-learner: {error}", err=True)
             sys.exit(EXIT_CODES[type(error)])
         except Exception:
-            if "RANK" in os.environ:
+            if os.environ.get("WORLD_SIZE", "1") != "1":
                 time.sleep(LATER_S)
             raise
 

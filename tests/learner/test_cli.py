@@ -129,9 +129,8 @@ def test_a_rank_that_lost_another_one_ends_after_it(
     monkeypatch.setattr(cli.configuration, "load", lost)
     monkeypatch.setattr(cli.time, "sleep", waited.append)
     command = ["train", "--config", str(tmp_path / "config.yaml"), "--run", str(tmp_path)]
-    for rank, seconds in ((None, []), ("0", [cli.LATER_S])):
-        if rank is not None:
-            monkeypatch.setenv("RANK", rank)
+    for ranks, seconds in (("1", []), ("2", [cli.LATER_S])):
+        monkeypatch.setenv("WORLD_SIZE", ranks)
         done = CliRunner().invoke(main, command)
         assert isinstance(done.exception, RuntimeError) and waited == seconds
     assert cli.LATER_S > 2.0, "DeepSpeed's launcher polls every second"
