@@ -15,6 +15,8 @@ settings.load_profile("r3l")
 # A metric that is missing from learner/metrics/tags.py: an error here and in every process started.
 UNKNOWN_METRIC = "error:unknown metric"
 os.environ["PYTHONWARNINGS"] = UNKNOWN_METRIC
+# Before torch is imported. Several threads would spin while other tests have their cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +38,6 @@ def pytest_configure(config: object) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with real processes come first: with two workers, none is left alone with them at the
-    end."""
+    """Files with real processes come first: no worker is left alone with them at the end."""
     slow = {item.path for item in items if item.get_closest_marker("system")}
     items.sort(key=lambda item: (item.path not in slow, "system" not in item.path.parts))
