@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pytest
 
 from actors.engine import CPU_ENVIRONMENT
 from envs.builtin.policy import builtin_policy
+from launch.backends.process_commands import free_port
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parent.parent.parent
@@ -26,9 +26,7 @@ TASKS = 20
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a server of the built-in policy."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     log = tmp_path_factory.mktemp("served") / "log"
     limits = ["--max-model-len", "1024", "--kv-cache-memory-bytes", str(128 << 20)]
     limits += ["--enforce-eager"]  # compiling would take longer than all the rest

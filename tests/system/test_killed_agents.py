@@ -94,8 +94,14 @@ def test_what_is_killed_at_random_calls_leaves_neither_process_nor_half_a_record
     chance, killed = random.Random(seed), dict.fromkeys(("agent", "grader", "actor"), 0)
     job = job_of(tmp_path)
     try:
-        actors = [job.join(f"actor-{n}", "tests.system.simulated_actor") for n in range(2)]
-        until(lambda: job.puts() > 2 or actors[0].poll() is not None, "the first results")
+        names = [f"actor-{n}" for n in range(2)]
+        actors = [job.join(name, "tests.system.simulated_actor") for name in names]
+        until(
+            lambda: (
+                (job.puts() > 2 and all(map(job.report, names))) or actors[0].poll() is not None
+            ),
+            "the first results of both",
+        )
         assert actors[0].poll() is None, job.log.read_text()[-2000:]
         while sum(killed.values()) < KILLS or not all(killed.values()):
             time.sleep(chance.uniform(0.1, 1.0))

@@ -108,7 +108,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
                 if module in (p.info["cmdline"] or []) and str(run) in " ".join(p.info["cmdline"])
             )  # fmt: skip
             victim.kill()
-    assert resumed.wait(timeout=60) == 0 and not victims, found
+    assert resumed.wait(timeout=200) == 0 and not victims, found
     return found
 
 
@@ -120,7 +120,7 @@ def test_ctrl_c_ends_every_process_and_the_resumed_run_outlives_its_actor_and_it
     assert finished.left == []
     again = "ended with exit code -9; restarted (1 of 3 restarts"
     restarted = [line.split()[0] for line in finished.resumed if again in line]
-    assert restarted == ["actor-0", "buffer"]
+    assert sorted(restarted) == ["actor-0", "buffer"]  # the launcher may notice both at once
     with contextlib.closing(Store(run / "buffer", read_only=True)) as store:
         assert verify(store) == []
     assert processes_of(run) == []
@@ -254,7 +254,7 @@ def test_two_learner_ranks_survive_the_kill_of_one_and_save_a_last_step_without_
     resumed = launch(run, "--resume", *settings, "--steps", "1000")
     assert next_step(resumed, said, lambda step: True) == saved + 1
     resumed.send_signal(signal.SIGINT)
-    output, _ = resumed.communicate(timeout=60)
+    output, _ = resumed.communicate(timeout=200)
     assert resumed.returncode == 130 and "killed" not in output, output
     assert processes_of(run) == []
     assert (run / "model" / "config.json").exists()
