@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.actors.gateway.test_agent_attempt import left_behind
-from tests.buffer.fakes import until
+from tests.system.test_actor import until
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def test_a_killed_actor_leaves_no_agent_behind(tmp_path: Path) -> None:
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
-    until(lambda: len(left_behind(actor.pid)) == 3)
+    until(lambda: len(left_behind(actor.pid)) == 3, "three agents run")
     actor.kill()
     actor.wait()
-    until(lambda: not left_behind(actor.pid))
+    until(lambda: not left_behind(actor.pid), "they have ended")
