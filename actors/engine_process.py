@@ -23,6 +23,9 @@ from multiprocessing import resource_tracker
 from r3l.process.end_with_parent import end_with, name_starter
 
 METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+# Else a question whether there is a GPU opens it, and a fork of a process that did cannot use it.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+GPU_DRIVER = "/dev/nvidia"
 _parent = 0
 """The process that forks an engine; inside an engine, the engine itself. If 0, a fork is not an
 engine."""
@@ -38,8 +41,6 @@ def leave_threads_to_engine() -> None:
     import torch
 
     global _threads
-    if torch.cuda.is_available():
-        return
     _threads = torch.get_num_threads()
     torch.set_num_threads(1)
 
@@ -56,7 +57,7 @@ def forked() -> Iterator[None]:
         return
     tracker = resource_tracker.getfd()  # it must know the shared memory of the engine, too
     listed = {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, tracker}
-    _left.update(descriptor for descriptor in listed if _is_open(descriptor))  # not the listing's
+    _left.update(descriptor for descriptor in listed if _is_given_up(descriptor))
     _parent = os.getpid()
     method, os.environ[METHOD] = os.environ.get(METHOD), "fork"
     try:
@@ -89,6 +90,15 @@ def _begin() -> None:
         os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)
     _left.clear()
+
+
+def _is_given_up(descriptor: int) -> bool:
+    """Whether a fork gives up a descriptor: any but the GPU driver's, which the driver's library
+    keeps using, and that of the listing, which is closed."""
+    try:
+        return not os.readlink(f"/proc/self/fd/{descriptor}").startswith(GPU_DRIVER)
+    except FileNotFoundError:
+        return False
 
 
 def _is_open(descriptor: int) -> bool:

@@ -66,6 +66,27 @@ def test_an_engine_has_none_of_the_connections_of_its_actor_but_its_own(tmp_path
         os.close(descriptor)
 
 
+def test_an_engine_keeps_the_files_of_the_gpu_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_process, "GPU_DRIVER", str(tmp_path / "nvidia"))
+    driver = os.open(tmp_path / "nvidiactl", os.O_RDWR | os.O_CREAT)
+    with engine_process.forked():
+        if (child := os.fork()) == 0:
+            os.write(driver, b"here")
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(driver)
+    assert (tmp_path / "nvidiactl").read_bytes() == b"here"
+
+
+def test_asking_for_a_gpu_does_not_open_it() -> None:
+    """A process that opened it cannot fork an engine that computes on it."""
+    asked = "import os, actors.engine_process; print(os.environ['PYTORCH_NVML_BASED_CUDA_CHECK'])"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, timeout=60)
+    assert done.stdout.split() == [b"1"], done.stderr
+
+
 def test_a_process_that_computes_with_several_threads_is_not_forked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
