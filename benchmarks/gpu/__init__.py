@@ -1,1 +1,1 @@
-"""The learner on a GPU: `python -m benchmarks.gpu`."""
+"""The learner, an engine and a whole run on a GPU."""

@@ -59,3 +59,46 @@ def test_every_job_leaves_its_lines_on_a_cpu(tmp_path: Path) -> None:
     by_format = {line["format"]: line for line in found if line["measure"] == "agreement"}
     assert by_format["float32"]["loss"] < 1e-5
     assert all(line["grad_norm"] < 1e-3 for line in found if line["measure"] == "resume")
+
+
+KERNELS = """
+import torch
+from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm, apply_rotary_pos_emb
+from benchmarks.gpu import vllm_kernels as kernels
+
+x, residual, weight, out = *torch.randn(2, 5, 64), torch.randn(64), torch.empty(5, 64)
+norm = Qwen2RMSNorm(64, 1e-6)
+norm.weight.data = weight
+kernels.rms_norm(out, x, weight, 1e-6)
+torch.testing.assert_close(out, norm(x))
+summed = x + residual
+kernels.fused_add_rms_norm(x, residual, weight, 1e-6)
+torch.testing.assert_close((x, residual), (norm(summed), summed))
+
+kernels.silu_and_mul(out[:, :32], x)
+torch.testing.assert_close(out[:, :32], torch.nn.functional.silu(x[:, :32]) * x[:, 32:])
+
+angles = torch.arange(9.0)[:, None] * torch.rand(8)
+positions, (query, key) = torch.tensor([3, 0, 8, 1, 1]), torch.randn(2, 5, 4, 16)
+full = torch.cat((angles, angles), -1)[positions]
+wanted = apply_rotary_pos_emb(query, key, full.cos(), full.sin(), unsqueeze_dim=1)
+cache = torch.cat((angles.cos(), angles.sin()), -1)
+kernels.rotary_embedding(positions, query.view(5, 64), key.view(5, 64), 16, cache, True)
+torch.testing.assert_close((query, key), wanted)
+"""
+
+
+def test_what_stands_in_for_kernels_computes_what_transformers_does() -> None:
+    subprocess.run([sys.executable, "-c", KERNELS], check=True, timeout=120)  # its ops are global
+
+
+@pytest.mark.system
+def test_an_engine_leaves_its_lines_on_a_cpu(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    command = [sys.executable, "-m", "benchmarks.gpu.engine", "--tiny", "--lines", str(path)]
+    subprocess.run([*command, "actor.max_model_len=512"], check=True, timeout=300)
+    _, logprobs, *loads = lines_of(path)
+    assert logprobs["engine_learner"]["largest"] < 1e-5
+    assert [line["hash_of_start"] for line in loads] == [False, True, False, True]
+    assert [line["responses_of_start"] for line in loads[1::2]] == [1.0, 1.0]
+    assert loads[3]["patch_bytes"] < 0.1 * loads[3]["full_bytes"]
