@@ -22,7 +22,6 @@ from r3l.settings.environment import EnvConfig
 
 COMMANDS = {
     "scienceworld": ("look around", "go to kitchen", "inventory", "open cupboard", "go to hallway"),
-    "textworld": ("look", "inventory", "go north", "go south", "open door"),
     "alfworld": ("go to cabinet 1", "open cabinet 1", "look", "go to shelf 1", "inventory"),
 }
 

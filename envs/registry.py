@@ -35,7 +35,6 @@ ENVIRONMENTS = {
     "keys": "envs.builtin.keys:Keys",
     "alfworld": "envs.adapters.alfworld:AlfWorld",
     "scienceworld": "envs.adapters.scienceworld.scienceworld:ScienceWorld",
-    "textworld": "envs.adapters.textworld:TextWorld",
     "webshop": "envs.adapters.webshop:WebShop",
     "countdown": "envs.questions.countdown:Countdown",
     "agent": "envs.agents.agent:Agent",

@@ -38,14 +38,6 @@ def test_one_method_makes_a_demonstrator_that_succeeds(name: str) -> None:
     assert (env.spec.system_prompt in words and "numbers" in words) or "door" in words
 
 
-def test_textworld_can_be_demonstrated() -> None:
-    pytest.importorskip("textworld")
-    env = demonstrating("textworld")
-    env.reset(seed=1)
-    assert played(env, Skill(), random.Random(0)) >= 1.0 - 1e-9
-    env.close()
-
-
 def test_a_reflection_names_the_first_step_that_was_not_the_plans_and_its_action() -> None:
     env = demonstrating("countdown-steps")
     rng, failures = random.Random(3), 0

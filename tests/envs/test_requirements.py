@@ -20,7 +20,6 @@ def refusal(name, **options):
 @pytest.mark.parametrize(
     ("name", "module", "extra"),
     [
-        ("textworld", "textworld", "textworld"),
         ("alfworld", "textworld", "alfworld"),
         ("scienceworld", "scienceworld", "scienceworld"),
         ("webshop", "bm25s", "webshop"),
