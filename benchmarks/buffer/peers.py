@@ -44,7 +44,7 @@ def stopped(endpoint: str, groups: list[str], pace: float, acts: Any) -> None:
     dealer.connect(endpoint)
     request = operations.GetGroups(tuple(groups))
     for number in range(200):
-        dealer.send_multipart(messages.request_frames("get", f"r{number}", request, 0.0))
+        dealer.send_multipart(messages.request_frames("get", f"r{number}", request))
         acts.value += 1
     while True:
         time.sleep(60)

@@ -81,17 +81,18 @@ def _reply(reply: Any, groups: Sequence[Frame]) -> Any:
 @dataclass(frozen=True)
 class Call(Generic[T]):
     """A request and how to read its reply. `parse` gets the reply's record and the groups after it.
-    `hold_s`: how many seconds the service may hold back the reply."""
+    `wait_s`: how many seconds the client asks again while the result is None; `gave_up` is called
+    if it stays None."""
 
     operation: str
     arguments: Record
     parse: Callable[[Any, Sequence[Frame]], T] = _reply
-    hold_s: float = 0.0
+    wait_s: float = 0.0
+    gave_up: Callable[[], object] = lambda: None
 
-    def frames(self, rid: str, waited_s: float) -> list[bytes]:
-        """Encode the request after it has already waited `waited_s` seconds."""
-        hold_s = min(max(0.0, self.hold_s - waited_s), messages.HOLD_LIMIT_S)
-        return messages.request_frames(self.operation, rid, self.arguments, hold_s)
+    def frames(self, rid: str) -> list[bytes]:
+        """Encode the request."""
+        return messages.request_frames(self.operation, rid, self.arguments)
 
     def read(self, frames: Sequence[Frame]) -> T:
         """Return the operation's result. Raises the error if the service replied with an error."""
@@ -201,10 +202,16 @@ class Calls:
         reason. Raises Conflict if `version` is more than one step beyond the learner's.
         """
 
+        reason = ""
+
+        def gave_up() -> None:
+            if explain is not None:
+                explain(reason)
+
         def parse(head: DrawHead, encoded: Sequence[Frame]) -> Draw | None:
+            nonlocal reason
             if not head.draw_id:
-                if explain is not None:
-                    explain(head.reason)
+                reason = head.reason
                 return None
             groups = len(head.now)
             recalled = [codec.decode(Recalled, data) for data in encoded[groups:]]
@@ -221,7 +228,7 @@ class Calls:
                 head.replayed,
             )
 
-        return Call("draw", operations.DrawGroups(count, version, consumer), parse, hold_s=wait_s)
+        return Call("draw", operations.DrawGroups(count, version, consumer), parse, wait_s, gave_up)
 
     @operation
     def release_draws(self, consumer: str = operations.LEARNER) -> Call[int]:

@@ -42,6 +42,7 @@ WARN_AFTER_S = 10.0
 REPORT_S = 1.0  # between two calls of `silent`
 CLOSE_CHECK_S = 0.1  # until a waiting request notices that another thread closes its client
 QUEUE_FULL_S = 0.005  # wait before another try to send into a full queue
+ASK_AGAIN_S = 0.05  # between two requests for a draw while too few groups are ready
 REQUESTS_AT_ONCE = messages.REQUESTS_IN_FLIGHT // 2
 """Half of what the service allows: the other half is for requests that were given up."""
 log = logging.getLogger(__name__)
@@ -116,13 +117,13 @@ class _Client:
         if self._closed:
             raise ClientClosed(f"{self._who} was closed and cannot send {call.operation}")
 
-    def _overdue(self, call: Call[Any], due: float) -> None:
-        """Report that a reply is missing. `due`: when it was due, on the steady clock."""
+    def _overdue(self, call: Call[Any], start: float) -> None:
+        """Report that a reply is missing. `start`: when it was asked for, on the steady clock."""
         now = time.monotonic()
-        if now < max(due, self._reported_at) + REPORT_S:
+        if now < max(start, self._reported_at) + REPORT_S:
             return
         self._reported_at = now
-        self._silent_since = self._silent_since or due
+        self._silent_since = self._silent_since or start
         silent_s = now - self._silent_since
         line = (
             f"{self.name} waits for the buffer at {self.endpoint}: no reply to {call.operation} "
@@ -169,37 +170,43 @@ class BufferClient(_Client, BlockingCalls):
         self.close()
 
     def _ask(self, call: Call[T]) -> T:
-        with self._lock:
-            return call.read(self._exchange(call))
+        until = time.monotonic() + call.wait_s
+        while True:
+            with self._lock:
+                result = call.read(self._exchange(call))
+            if result is not None or time.monotonic() >= until:
+                break
+            time.sleep(ASK_AGAIN_S)
+        if result is None:
+            call.gave_up()
+        return result
 
     def _exchange(self, call: Call[Any]) -> list[Frame]:
         rid, start = next(self._rids), time.monotonic()
-        due, patience = start + call.hold_s, FIRST_TRY_S
-        deadline = due + self.timeout_s
+        patience, deadline = FIRST_TRY_S, start + self.timeout_s
         while (now := time.monotonic()) < deadline:
             self._refuse_closed(call)
             if self._socket is None:
                 self._socket = self._connect()
             try:
-                self._socket.send_multipart(call.frames(rid, now - start))
-                frames = self._reply(call, rid, due, min(deadline, now + patience))
+                self._socket.send_multipart(call.frames(rid))
+                frames = self._reply(call, rid, start, min(deadline, now + patience))
             except zmq.Again:  # the queue of a lost connection is full
                 frames = None
             except BaseException:
                 self._drop_socket()  # a reply may be on its way; never read it as another's
                 raise
-            if frames is None:
-                self._drop_socket()
-                patience = min(2 * patience, LONGEST_TRY_S)
-            elif not messages.asks_again(frames):
+            if frames is not None:
                 return frames
+            self._drop_socket()
+            patience = min(2 * patience, LONGEST_TRY_S)
         raise self._unavailable(call, time.monotonic() - start)
 
-    def _reply(self, call: Call[Any], rid: str, due: float, until: float) -> list[Frame] | None:
+    def _reply(self, call: Call[Any], rid: str, start: float, until: float) -> list[Frame] | None:
         """Return the reply to a request, or None if it does not arrive in time."""
         while not self._closed and (left := until - time.monotonic()) > 0:
             if not self._socket.poll(min(left, CLOSE_CHECK_S) * 1000):
-                self._overdue(call, due)
+                self._overdue(call, start)
             elif messages.reply_id(frames := receive_message(self._socket)) == rid:
                 self._replied()
                 return frames
@@ -244,30 +251,33 @@ class AsyncBufferClient(_Client, AsyncCalls):
         await self.close()
 
     async def _ask(self, call: Call[T]) -> T:
-        async with self._turns:
-            waiting = _Waiting(call, next(self._rids))
-            self._waiting[waiting.rid] = waiting
-            try:
-                return call.read(await self._exchange(waiting))
-            finally:
-                del self._waiting[waiting.rid]
+        until = time.monotonic() + call.wait_s
+        while True:
+            async with self._turns:
+                waiting = _Waiting(call, next(self._rids))
+                self._waiting[waiting.rid] = waiting
+                try:
+                    result = call.read(await self._exchange(waiting))
+                finally:
+                    del self._waiting[waiting.rid]
+            if result is not None or time.monotonic() >= until:
+                break
+            await asyncio.sleep(ASK_AGAIN_S)
+        if result is None:
+            call.gave_up()
+        return result
 
     async def _exchange(self, waiting: _Waiting) -> Sequence[Frame]:
         call = waiting.call
-        due, patience = waiting.start + call.hold_s, FIRST_TRY_S
-        deadline = due + self.timeout_s
+        patience, deadline = FIRST_TRY_S, waiting.start + self.timeout_s
         while (now := time.monotonic()) < deadline:
             used = await self._send(waiting)
             await asyncio.wait([waiting.reply], timeout=min(deadline - now, patience))
             self._refuse_closed(call)
             if waiting.reply.done():
                 self._replied()
-                reply = waiting.reply.result()
-                if not messages.asks_again(reply):
-                    return reply
-                waiting.reply = asyncio.Future()
-                continue
-            self._overdue(call, due)
+                return waiting.reply.result()
+            self._overdue(call, waiting.start)
             if used is self._socket:
                 self._drop_socket()
                 await self._send_others(waiting)
@@ -282,7 +292,7 @@ class AsyncBufferClient(_Client, AsyncCalls):
             self._socket = self._connect()
             asyncio.get_running_loop().add_reader(self._socket.fd, self._receive)
         socket = self._socket
-        frames = waiting.call.frames(waiting.rid, time.monotonic() - waiting.start)
+        frames = waiting.call.frames(waiting.rid)
         until = time.monotonic() + FIRST_TRY_S
         while socket is self._socket and time.monotonic() < until:
             try:

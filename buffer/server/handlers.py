@@ -6,15 +6,13 @@ Handlers of the reader read one snapshot of the store. Both refuse a request wit
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from buffer.groups import draws, learner_version, leases, queries, results, tasks
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.server import idempotency, stats
-from buffer.server.held_draws import HeldDraws
 from buffer.storage.rows import GroupRow, Status
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
@@ -37,14 +35,9 @@ Read = Callable[[Txn], tuple[Record, list[bytes]]]  # returns a reply and the gr
 Result = Record | R3LError | Read  # a Read is for the reader, after the commit
 
 
-@dataclass(frozen=True)
-class NotYet:
-    """There is no result yet. `reply` makes the reply if the request may not wait."""
-
-    reply: Callable[[], Record]
-
-
-WriteHandler = Callable[[UnitOfWork, Request], Record | Read | NotYet]
+WriteHandler = Callable[[UnitOfWork, Request], Record | Read]
+ENDED = 1024
+"""Draws without groups that are remembered: a late copy of such a request takes none either."""
 
 
 class WriteHandlers:
@@ -53,7 +46,7 @@ class WriteHandlers:
     def __init__(self, store: Store, refused: Counter[str]) -> None:
         self._store, self._refused = store, refused
         self._actors = stats.ActorReports()
-        self.held = HeldDraws()
+        self._ended: deque[str] = deque(maxlen=ENDED)
         self.table: dict[str, WriteHandler] = {
             "add_tasks": _needs_only_arguments(tasks.add_tasks),
             "lease": self._lease,
@@ -69,19 +62,11 @@ class WriteHandlers:
             "stats": self._stats,
         }
 
-    def handle(self, work: UnitOfWork, request: Request) -> Result | None:
-        """Return the result of a request; None if the request is held until there is a result."""
-        result = self._try(work, request)
-        if not isinstance(result, NotYet):
-            return result
-        return None if self.held.hold(request) else result.reply()
-
-    def _try(self, work: UnitOfWork, request: Request) -> Result | NotYet:
+    def handle(self, work: UnitOfWork, request: Request) -> Result:
+        """Return the result of a request."""
         handler = self.table[request.operation.name]
         try:
-            result: Result | NotYet = idempotency.once(
-                work, request, lambda: handler(work, request)
-            )
+            result: Result = idempotency.once(work, request, lambda: handler(work, request))
             return result
         except IllegalMove:  # half a change may be written: the writer undoes the transaction
             raise
@@ -104,11 +89,12 @@ class WriteHandlers:
         leases.check_name(args.actor, "actor")
         self._actors.update(args.actor, args.metrics)
 
-    def _draw(self, work: UnitOfWork, request: Request) -> Read | NotYet:
-        args = request.arguments
-        drawn = draws.draw(work, args, request.rid) if self.held.begin(request) else None
+    def _draw(self, work: UnitOfWork, request: Request) -> Read | DrawHead:
+        args, rid = request.arguments, request.rid
+        drawn = None if rid in self._ended else draws.draw(work, args, rid)
         if drawn is None:
-            return NotYet(lambda: DrawHead(reason=draws.shortage(work, args)))
+            self._ended.append(rid)
+            return DrawHead(reason=draws.shortage(work, args))
         now = tuple(_status(work.index.live[group_id]) for group_id in drawn.groups)
         head = DrawHead(
             drawn.draw_id,

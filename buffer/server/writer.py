@@ -5,8 +5,7 @@
                                           ▼
               rebuild the index, try one by one, reply with the error to the one that fails
 
-A reply is sent only after the commit that made it true. Leases expire every second. Clients whose
-draws are held get the reply "ask again" between two transactions.
+A reply is sent only after the commit that made it true. Leases expire every second.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from buffer.server.capacity import Capacity
 from buffer.server.handlers import Result, WriteHandlers
 from buffer.storage.store import Store
 from buffer.wire.messages import Request
-from buffer.wire.operations import AskAgain, DrawHead
 from r3l.config import RunConfig
 from r3l.errors import BufferError_, R3LError, StoreError, UserError
 from r3l.process.notices import notice_again
@@ -33,7 +31,6 @@ BATCH_REQUESTS = 256
 BATCH_BYTES = 16 << 20
 TICK_S = 1.0
 READER_CHECK_S = 10.0
-STOPS = DrawHead(reason="the buffer service is stopping")
 log = logging.getLogger(__name__)
 
 Results = list[tuple[Request, Result]]
@@ -70,7 +67,6 @@ class Writer:
                     f"store {self.store.folder}: was moved or deleted while it was served; results "
                     "since then are lost"
                 )
-            results += self._end_waits(last=not running)
             if results:
                 send(results)
             self.done_bytes += sum(request.nbytes for request in requests)
@@ -92,7 +88,7 @@ class Writer:
             return requests, True
 
     def _seconds_to_wait(self) -> float:
-        until = min(self._ticked + TICK_S, self._retain_at, self.handlers.held.until)
+        until = min(self._ticked + TICK_S, self._retain_at)
         return max(0.0, until - time.monotonic())
 
     def _transact(self, requests: list[Request]) -> Results:
@@ -104,8 +100,7 @@ class Writer:
                     notice_again("full", f"new results are refused, actors wait: {full}")
                 work = UnitOfWork(txn, self.index, self.config, time.time(), full)
                 self._tick(work)
-                handled = [(request, self.handlers.handle(work, request)) for request in requests]
-                results = [(request, result) for request, result in handled if result is not None]
+                results = [(request, self.handlers.handle(work, request)) for request in requests]
                 work.finish()
             return results
         except Exception as error:  # the transaction is undone; the service continues
@@ -120,12 +115,6 @@ class Writer:
                 return [pair for request in requests for pair in self._transact([request])]
             cause = error if isinstance(error, R3LError) else BufferError_(f"internal: {error!r}")
             return [(request, cause) for request in requests]
-
-    def _end_waits(self, *, last: bool) -> Results:
-        """Return replies to the held draws that are due, or to all held draws if `last`."""
-        ended = self.handlers.held.take(self.index, self.config.buffer.sampler, last=last)
-        reply = STOPS if last else AskAgain()
-        return [(request, reply) for request in ended]
 
     def _tick(self, work: UnitOfWork) -> None:
         """Expire leases and draws, evict groups and clear readers, whichever is due."""

@@ -1,16 +1,14 @@
 """Builds and reads the messages between client and service.
 
-    request  [header {v, op, rid, hold_s, sum}]   [request]
-    reply    [header {v, rid, ok: true, sum}]     [reply] [group] ...
+    request  [header {v, op, rid, sum}]         [request]
+    reply    [header {v, rid, ok: true, sum}]   [reply] [group] ...
              [header {v, rid, ok: false, error, message, facts, sum}]
-             [header {v, rid, ok: true, again: true, sum}]
 
 `sum` is a checksum of the whole message. A damaged one is dropped, and its client asks again.
 
 Headers are plain maps. Requests and replies are the records that buffer.wire.operations lists for
 the operation. A group is an immutable record; its current state is in the reply in front of
-it. `again` is the reply to a held request: a client that still wants a result sends the request
-again with the same id.
+it.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from typing import Any
 from xxhash import xxh3_64
 
 from buffer.wire.access import LEARNER
-from buffer.wire.operations import OPERATIONS, AskAgain, Operation
+from buffer.wire.operations import OPERATIONS, Operation
 from buffer.wire.sockets import Frame
 from r3l import codec
 from r3l.errors import (
@@ -37,23 +35,20 @@ from r3l.errors import (
 )
 from r3l.records import Record
 
-PROTOCOL = 8
+PROTOCOL = 9
 DAMAGED = "damaged"
 MESSAGE_LIMIT = codec.RECORD_LIMIT + (1 << 20)  # bytes; a larger frame ends the connection
 REQUESTS_IN_FLIGHT = 256  # requests a client may have waiting for a reply
-HOLD_LIMIT_S = 3600.0  # seconds a reply may be held back
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request as the service sees it. `client`: the sender's routing id; `hold_s`: how long the
-    reply may be held back."""
+    """A request as the service sees it. `client`: the sender's routing id."""
 
     client: bytes
     operation: Operation
     rid: str
     arguments: Any
-    hold_s: float = 0.0
     nbytes: int = 0
 
 
@@ -94,18 +89,16 @@ def _with_sum(header: dict[str, Any], *frames: bytes) -> list[bytes]:
 
 def read_request(client: bytes, header: dict[str, Any], frames: Sequence[Frame]) -> Request:
     """Read a request: its header and the frames after it. Raises R3LError if it is malformed."""
-    name, hold_s = header.get("op"), header.get("hold_s", 0.0)
+    name = header.get("op")
     operation = OPERATIONS.get(name) if isinstance(name, str) else None
     if operation is None:
         raise UnknownOperation(
             f"operation {name!r:.40}: is unknown; must be one of {', '.join(OPERATIONS)}"
         )
-    if type(hold_s) is not float or not 0.0 <= hold_s <= HOLD_LIMIT_S:
-        raise RecordError(f"hold_s {hold_s!r:.40}: must be from 0 to {HOLD_LIMIT_S} seconds")
     if len(frames) != 1:
         raise RecordError(f"{name}: has {len(frames)} frames after the header; must have one")
     arguments = codec.decode(operation.request, frames[0])
-    return Request(client, operation, header["rid"], arguments, hold_s, len(frames[0]))
+    return Request(client, operation, header["rid"], arguments, len(frames[0]))
 
 
 def check_role(operation: Operation, role: str) -> None:
@@ -117,9 +110,9 @@ def check_role(operation: Operation, role: str) -> None:
         )
 
 
-def request_frames(name: str, rid: str, arguments: Record, hold_s: float) -> list[bytes]:
+def request_frames(name: str, rid: str, arguments: Record) -> list[bytes]:
     """Encode a request. Raises LimitExceeded if the service would refuse it as too large."""
-    header = {"v": PROTOCOL, "op": name, "rid": rid, "hold_s": hold_s}
+    header = {"v": PROTOCOL, "op": name, "rid": rid}
     try:
         return _with_sum(header, codec.encode(arguments))
     except RecordError as error:
@@ -131,8 +124,6 @@ def request_frames(name: str, rid: str, arguments: Record, hold_s: float) -> lis
 def reply_frames(rid: str, reply: Record, groups: Sequence[bytes] = ()) -> list[bytes]:
     """Encode a reply. `groups`: the encoded groups that follow it."""
     header = {"v": PROTOCOL, "rid": rid, "ok": True}
-    if isinstance(reply, AskAgain):
-        return _with_sum(header | {"again": True})
     return _with_sum(header, codec.encode(reply), *groups)
 
 
@@ -149,11 +140,6 @@ def reply_id(frames: Sequence[Frame]) -> str:
         return str(header.get("rid", ""))
     except RecordError:
         return ""
-
-
-def asks_again(frames: Sequence[Frame]) -> bool:
-    """Whether a reply tells its client to send the request again."""
-    return codec.unpack(frames[0]).get("again") is True
 
 
 def read_reply(name: str, frames: Sequence[Frame]) -> tuple[Any, Sequence[Frame]]:

@@ -206,10 +206,6 @@ class DrawHead(Record):
     replayed: tuple[str, ...] = ()
 
 
-class AskAgain(Record):
-    """A held draw may have a result now: send the same request again."""
-
-
 class BufferStats(Record):
     """Metrics of the service.
 

@@ -41,16 +41,12 @@ def test_one_id_is_not_a_sequence_of_its_characters():
     assert calls.renew(["g1", "g2"], "a").arguments.group_ids == ("g1", "g2")
 
 
-def test_a_draw_is_held_no_longer_than_it_may_wait():
-    draw = calls.draw(1, 0, wait_s=30.0)
-    for waited, held in ((0.0, 30.0), (12.5, 17.5), (40.0, 0.0)):
-        header = codec.unpack(draw.frames("r", waited)[0])
-        assert (header["rid"], header["op"], header["hold_s"]) == ("r", "draw", held)
-
-
-def test_a_draw_without_groups_is_none_and_says_why():
+def test_a_draw_without_groups_is_none_and_says_why_when_it_waits_no_longer():
     said = []
-    assert calls.draw(1, 0, explain=said.append).parse(DrawHead(reason="none is there"), []) is None
+    draw = calls.draw(1, 0, explain=said.append)
+    for reason in ("few are there", "none is there"):
+        assert draw.parse(DrawHead(reason=reason), []) is None
+    draw.gave_up()
     assert said == ["none is there"]
 
 

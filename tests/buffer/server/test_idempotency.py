@@ -113,7 +113,7 @@ def test_a_late_duplicate_of_a_request_changes_nothing(serve, tasks, done):
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(4))
         back, released = (
-            call.frames(rid, 0.0)
+            call.frames(rid)
             for rid, call in (("back", calls.set_version(0)), ("give", calls.release_draws()))
         )
         assert ask(back) == ask(released) == 0
@@ -127,19 +127,19 @@ def test_a_late_duplicate_of_a_request_changes_nothing(serve, tasks, done):
         stats = client.stats()
         assert (stats.learner_version, stats.train["trained"], stats.train["drawn"]) == (1, 1, 1)
         for number in range(2 * idempotency.KEPT):
-            assert ask(calls.add_tasks(tasks(1)).frames(f"t{number}", 0.0)) == 0
+            assert ask(calls.add_tasks(tasks(1)).frames(f"t{number}")) == 0
     context.destroy(linger=0)
     _ends_well(served)
 
 
 def test_a_request_sent_twice_is_carried_out_once(client, raw, tasks, done):
     client.add_tasks(tasks(5))
-    lease = calls.lease("a", 0, GroupPlan(1)).frames("lease-1", 0.0)
+    lease = calls.lease("a", 0, GroupPlan(1)).frames("lease-1")
     raw(*lease), raw(*lease)
     assert client.stats().train["leased"] == 1
-    put = calls.put("g0000000001", "a", done()).frames("put-1", 0.0)
+    put = calls.put("g0000000001", "a", done()).frames("put-1")
     raw(*put), raw(*put)
-    draw = calls.draw(1, 0).frames("draw-1", 0.0)
+    draw = calls.draw(1, 0).frames("draw-1")
     raw(*draw), raw(*draw)
     stats = client.stats()
     assert (stats.puts, stats.draws, stats.train["drawn"]) == (1, 1, 1)

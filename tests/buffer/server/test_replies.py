@@ -35,7 +35,7 @@ def _sent_and_received(served, tasks, done, patience_s):
         slow.set(zmq.RCVBUF, 4096)
         slow.connect(served.endpoint)
         for number in range(REQUESTS):
-            slow.send_multipart(calls.get([group]).frames(f"r{number}", 0.0))
+            slow.send_multipart(calls.get([group]).frames(f"r{number}"))
         _quiet(client)
         received, lost = 0, client.stats().undelivered
         while received + lost < REQUESTS and slow.poll(1000 * patience_s):
@@ -90,7 +90,7 @@ def test_a_client_that_never_takes_its_replies_gets_no_more_than_its_share(serve
         stuck.set(zmq.RCVHWM, 1)
         stuck.connect(served.endpoint)
         for number in range(60):  # 60 replies of 32 MB
-            stuck.send_multipart(calls.get(groups).frames(f"r{number}", 0.0))
+            stuck.send_multipart(calls.get(groups).frames(f"r{number}"))
         until(lambda: client.stats().refused.get("LimitExceeded", 0) > 20)
         assert len(client.get(groups[:1])) == 1
         assert process.memory_info().rss - before < 3 * UNSENT_LIMIT + (64 << 20)

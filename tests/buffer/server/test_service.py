@@ -1,5 +1,7 @@
 """The service as a process: what it promises when it, its clients or its messages go wrong."""
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,18 +19,30 @@ from msgspec.structs import replace
 from buffer import BufferClient
 from buffer.client.calls import Call
 from buffer.sampling.samplers import FLOOR
+from buffer.server.service import Service
 from buffer.storage.store import Store
 from buffer.wire import messages, operations
+from buffer.wire.access import LEARNER
 from r3l import codec
-from r3l.errors import LeaseLost, LimitExceeded, RecordError, SickResult, StoreError
+from r3l.config import load
+from r3l.errors import Conflict, LeaseLost, LimitExceeded, RecordError, SickResult, StoreError
 from r3l.records import GroupPlan, SlotResult
 from tests.buffer.fakes import calls
 
 pytestmark = pytest.mark.system
 
+WAITS = """
+import sys
+from buffer import BufferClient
+client = BufferClient(sys.argv[1])
+client.stats()
+print("waits", flush=True)
+client.draw(1, 0, consumer="notebook", wait_s=600.0)
+"""
+
 
 def _header(op="stats", rid="r", **more):
-    return msgpack.packb({"v": messages.PROTOCOL, "op": op, "rid": rid, "hold_s": 0.0} | more)
+    return msgpack.packb({"v": messages.PROTOCOL, "op": op, "rid": rid} | more)
 
 
 def test_two_steps_run_from_tasks_to_the_ledger(client, tasks, done):
@@ -107,6 +121,66 @@ def test_a_draw_waits_until_there_are_enough_groups(client, served, tasks, done)
     assert len(drawn[0].groups) == 1
 
 
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_killed_or_stopped_notebook_takes_no_groups(serve, tasks, done, end):
+    served = serve("tcp://127.0.0.1:0", "buffer.max_staleness=0", "learner.groups_per_step=1")
+    notebook = subprocess.Popen(
+        [sys.executable, "-c", WAITS, served.endpoint], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert notebook.stdout.readline() == "waits\n"
+        time.sleep(1.0)
+        os.kill(notebook.pid, end)
+        with BufferClient(served.endpoint) as learner:
+            learner.add_tasks(tasks(9))
+            learner.put(learner.lease("a", 0, GroupPlan(1)).group_id, "a", done())
+            assert learner.stats().drawn_by == {}
+            assert len(learner.draw(1, 0).groups) == 1
+    finally:
+        notebook.kill()
+        notebook.wait()
+        notebook.stdout.close()
+
+
+def test_a_learner_goes_back_beside_a_notebook_that_waits(serve, tasks, done):
+    served, ends = serve("tcp://127.0.0.1:0", "learner.groups_per_step=2"), []
+
+    def wait():
+        with BufferClient(served.endpoint) as notebook:
+            try:
+                notebook.draw(2, 5, consumer="notebook", wait_s=600.0)
+            except Conflict as error:
+                ends.append(str(error))
+
+    with BufferClient(served.endpoint) as learner:
+        learner.add_tasks(tasks(9))
+        for step in range(1, 5):
+            for _ in range(2):
+                group = learner.lease("a", step - 1, GroupPlan(1)).group_id
+                learner.put(group, "a", done(version=step - 1))
+            learner.commit(learner.draw(2, step - 1).draw_id, step, step)
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        time.sleep(1.0)
+        assert learner.set_version(3) == 2
+        waiting.join(60)
+        assert learner.stats().learner_version == 3
+        assert len(ends) == 1 and "draw at version 5: the learner is at version 3" in ends[0]
+        assert len(learner.draw(2, 3).groups) == 2
+
+
+def test_a_client_with_the_most_waiting_requests_is_refused_one_more(tmp_path):
+    with Store(tmp_path) as store:
+        service = Service(store, load(), "tcp://127.0.0.1:0")
+        for number in range(messages.REQUESTS_IN_FLIGHT + 1):
+            service._receive(b"crowd", LEARNER, calls.stats().frames(f"r{number}"))
+        assert service._refused["LimitExceeded"] == 1
+        service._hand_over()
+        service.stop()
+        service.run()
+        assert not service._waiting
+
+
 def test_a_draw_without_groups_in_time_is_none(client):
     assert client.draw(1, 0, wait_s=0.3) is None
 
@@ -152,8 +226,6 @@ HOSTILE = [
     ([_header(rid=5)], "RecordError"),
     ([_header("drop_everything"), b""], "UnknownOperation"),
     ([_header(["stats"]), b""], "UnknownOperation"),
-    ([_header(hold_s=-1.0), b""], "RecordError"),
-    ([_header(hold_s=float("nan")), b""], "RecordError"),
     ([_header()], "RecordError"),
     ([_header(), b"junk"], "RecordError"),
     ([_header(), msgpack.packb([codec.SCHEMA + 1, "GetStats", {}])], "SchemaVersionError"),

@@ -31,7 +31,7 @@ def working(desk, queue, tasks):
 def run(working, queue, *requests):
     """The results of these requests, transaction by transaction."""
     for number, call in enumerate(requests):
-        header, *rest = call.frames(f"r{number}", 0.0)
+        header, *rest = call.frames(f"r{number}")
         queue.put(messages.read_request(b"client", messages.read_header([header]), rest))
     queue.put(None)
     sent = []
@@ -92,11 +92,6 @@ def test_a_failed_transaction_is_undone_and_only_the_request_to_blame_is_refused
     assert working.index.counts["leases"] == 2
     desk.reopen()
     assert desk.index.counts["leases"] == 2
-
-
-def test_waiting_draws_get_their_reply_when_the_writer_stops(working, queue):
-    (sent,) = run(working, queue, calls.draw(1, 0, wait_s=60.0))
-    assert sent["r0"].draw_id == 0 and sent["r0"].reason == "the buffer service is stopping"
 
 
 def test_a_writer_whose_store_is_gone_sends_no_reply(working, queue, desk, tmp_path):

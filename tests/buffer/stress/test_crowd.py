@@ -106,7 +106,7 @@ def test_200_actors_and_a_silent_learner_fit_into_memory(serve, tasks, done):
                 complete.append(name)
                 if len(complete) % 15 == 0:  # 40 batches of 1 MB, and nobody looks at one
                     draw = calls.draw(12, 0)
-                    stuck.send_multipart(draw.frames(f"r{len(complete)}", 0.0))
+                    stuck.send_multipart(draw.frames(f"r{len(complete)}"))
 
     async def crowd():
         await asyncio.gather(*(act(f"a{number}") for number in range(200)))

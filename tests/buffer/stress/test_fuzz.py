@@ -65,14 +65,13 @@ class Sender:
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
         self.socket.connect(endpoint)
-        self.sent = self.replied = self.held = 0
+        self.sent = self.replied = 0
         self.errors = Counter()
 
     def send(self, frames):
         self.socket.send_multipart(frames)
         self.sent += 1
-        self.held += _is_held(frames)
-        while self.sent - self.replied - self.held >= WINDOW:
+        while self.sent - self.replied >= WINDOW:
             self.receive(20_000)
 
     def receive(self, patience_ms):
@@ -84,19 +83,9 @@ class Sender:
         return True
 
     def finish(self):
-        while self.sent - self.replied - self.held > 0 and self.receive(20_000):
+        while self.sent > self.replied and self.receive(20_000):
             pass
         self.context.destroy(linger=0)
-
-
-def _is_held(frames):
-    """A draw that may rightly wait for groups that never come."""
-    try:
-        header = codec.unpack(frames[0])
-        request = protocol.read_request(b"", header, frames[1:])
-        return request.hold_s > 0 and header["op"] == "draw"
-    except Exception:  # anything may be wrong with it, which is the point
-        return False
 
 
 def _requests():
@@ -119,7 +108,7 @@ def _requests():
         calls.get([group]),
         calls.stats(),
     ]
-    return [call.frames("r" * 8, 0.0) for call in requests]
+    return [call.frames("r" * 8) for call in requests]
 
 
 def _value(chance, depth=0):
@@ -168,7 +157,7 @@ def test_every_hostile_message_gets_a_reply_and_neither_service_nor_store_change
         sender.send(_hostile(chance, requests))
     sender.finish()
     grown = process.memory_info().rss - small
-    assert sender.replied <= sender.sent <= sender.replied + sender.held
+    assert sender.replied == sender.sent
     assert grown < 16 << 20
     assert "BufferError_" not in sender.errors and "StoreError" not in sender.errors
     assert _digest(service) == before and service.process.poll() is None
@@ -178,7 +167,7 @@ def test_every_hostile_message_gets_a_reply_and_neither_service_nor_store_change
     assert sum(refused.values()) >= sum(n for name, n in sender.errors.items() if name)
     print(
         f"fuzz: {sender.sent} messages in {time.monotonic() - began:.0f} s, {sender.replied} "
-        f"replies, {sender.held} draws held; {dict(sender.errors)}; memory {grown >> 10:+d} KiB"
+        f"replies; {dict(sender.errors)}; memory {grown >> 10:+d} KiB"
     )
 
 
@@ -191,7 +180,7 @@ plain = st.recursive(
 headers = st.fixed_dictionaries(
     {},
     optional={"v": plain | st.just(protocol.PROTOCOL), "op": plain | names,
-              "rid": plain | st.just("r"), "hold_s": plain | st.just(0.0), "more": plain},
+              "rid": plain | st.just("r"), "more": plain},
 )  # fmt: skip
 bodies = st.one_of(
     st.binary(max_size=100),
@@ -211,7 +200,7 @@ def test_every_message_gets_a_reply(service, messages):
     for header, body in messages:
         sender.send([header, body])
     sender.finish()
-    assert sender.replied + sender.held >= sender.sent
+    assert sender.replied == sender.sent
 
 
 def test_the_codec_returns_a_record_or_a_record_error_for_any_bytes(soak):

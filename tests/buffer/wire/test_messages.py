@@ -22,9 +22,9 @@ def read(frames):
 
 def test_a_request_is_read_as_it_was_made():
     arguments = operations.AcquireLease("a", 3, GroupPlan(2, 1), {"tokens": 1.5})
-    frames = messages.request_frames("lease", "r1", arguments, 2.5)
+    frames = messages.request_frames("lease", "r1", arguments)
     request = read(frames)
-    assert (request.client, request.rid, request.hold_s) == (b"client", "r1", 2.5)
+    assert (request.client, request.rid) == (b"client", "r1")
     assert request.operation.name == "lease" and request.arguments == arguments
     assert request.nbytes == len(frames[1])
 
@@ -54,21 +54,18 @@ def test_an_error_is_raised_with_its_type_sentence_and_facts():
         ({"rid": 5}, RecordError),
         ({"op": "lend"}, UnknownOperation),
         ({"op": ["stats"]}, UnknownOperation),
-        ({"hold_s": -1.0}, RecordError),
-        ({"hold_s": 1}, RecordError),
-        ({"hold_s": messages.HOLD_LIMIT_S + 1}, RecordError),
     ],
     ids=str,
 )
 def test_a_header_that_is_not_of_this_protocol_is_refused(changes, error):
-    header = {"v": messages.PROTOCOL, "op": "stats", "rid": "r", "hold_s": 0.0} | changes
+    header = {"v": messages.PROTOCOL, "op": "stats", "rid": "r"} | changes
     with pytest.raises(R3LError) as caught:
         read([codec.pack(header), codec.encode(operations.GetStats())])
     assert type(caught.value) is error
 
 
 def test_a_request_has_one_record_of_its_operation_and_nothing_else():
-    header, record = messages.request_frames("stats", "r", operations.GetStats(), 0.0)
+    header, record = messages.request_frames("stats", "r", operations.GetStats())
     for frames in ([], [header], [header, record, record], [header, b"junk"]):
         with pytest.raises(RecordError):
             read(frames)
@@ -81,12 +78,12 @@ def test_a_request_that_would_be_refused_for_its_size_is_never_sent():
     text = {"text": "x" * (TASK_LIMIT - 99)}
     tasks = tuple(Task(f"t{n}", "workshop", 0, text) for n in range(17))
     with pytest.raises(LimitExceeded, match="add_tasks"):
-        messages.request_frames("add_tasks", "r", operations.AddTasks(tasks, "train", "", 0), 0.0)
+        messages.request_frames("add_tasks", "r", operations.AddTasks(tasks, "train", "", 0))
 
 
 def test_a_damaged_message_is_no_request_and_no_reply():
     tasks = operations.AddTasks((Task("t1", "workshop", 0),), "train", "", 0)
-    request = messages.request_frames("add_tasks", "r", tasks, 0.0)
+    request = messages.request_frames("add_tasks", "r", tasks)
     reply = messages.reply_frames("r", tasks, [b"a group"])
     unseen = 0
     for whole in (request, reply):

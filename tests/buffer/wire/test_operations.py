@@ -43,7 +43,7 @@ def test_every_operation_has_a_handler_of_its_thread_and_nothing_else_has_one(de
 def test_every_operation_has_a_client_method_that_builds_its_request():
     assert [call.operation for call in CALLS] == list(OPERATIONS)
     for call in CALLS:
-        header, *rest = call.frames("r", 0.0)
+        header, *rest = call.frames("r")
         request = messages.read_request(b"", messages.read_header([header]), rest)
         assert request.operation is OPERATIONS[call.operation]
         assert request.arguments == call.arguments or "put" in call.operation  # a Raw is its own

@@ -94,7 +94,7 @@ def test_replies_that_nobody_reads_are_bounded_together(serve, tasks):
 
 def query(number):
     """A request for all groups on the wire."""
-    header, arguments = calls.query(limit=100).frames(f"q{number}", 0.0)
+    header, arguments = calls.query(limit=100).frames(f"q{number}")
     return frame(header), frame(arguments, more=False)
 
 
