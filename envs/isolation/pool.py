@@ -165,8 +165,8 @@ class RemoteEnv:
     """An `Environment` in a worker process, for one attempt; its first call acquires a session.
 
     Its methods return awaitables. They raise the environment's own error, or EnvironmentFailed with
-    cause environment_hang, environment_crash, environment_memory, environment_out_of_turn or
-    environment_lost (another session's fault).
+    cause environment_hang, environment_crash, environment_memory or environment_lost (another
+    session's fault).
     """
 
     _numbers = itertools.count()
@@ -208,7 +208,6 @@ class _Worker:
     def __init__(self, config: EnvConfig) -> None:
         self.config = config
         self.sessions, self.end_cause = 0, ""
-        self._pid, self._turns = 0, itertools.count(1)
         self._mark = uuid.uuid4().hex
         self.calls: asyncio.Queue[tuple[dict[str, Any], bytes, asyncio.Future[Any]] | None]
         self.calls = asyncio.Queue()
@@ -227,7 +226,6 @@ class _Worker:
 
         Raises RecordError for a request that cannot be encoded.
         """
-        request["turn"] = next(self._turns)
         payload = pack(request, RECORD_LIMIT)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_retrieve)
@@ -305,17 +303,11 @@ class _Worker:
             async with asyncio.timeout(limit):
                 process.stdin.write(len(payload).to_bytes(4) + payload)
                 await process.stdin.drain()
-                return self._in_turn(request, await _read(process.stdout))
+                return await _read(process.stdout)
         except TimeoutError:
             cause = "hang"
             why = f"took longer than {limit:g} s (env.step_s); the worker process was killed"
-        except RecordError:
-            cause = "out_of_turn"
-            why = (
-                "was answered out of turn, probably by a process that the environment forked; the "
-                "worker process was killed"
-            )
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, RecordError):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_S):
                     await process.wait()
@@ -323,18 +315,6 @@ class _Worker:
             why = f"ended the worker process (exit code {process.returncode})"
         called = f"{self.config.name}: {request.get('method', 'its start')}"
         raise EnvironmentFailed(f"{called} {why}", cause=f"environment_{cause}")
-
-    def _in_turn(self, request: dict[str, Any], reply: Any) -> dict[str, Any]:
-        """Returns the reply. Raises RecordError unless the worker itself sent it, for this
-        request."""
-        if not isinstance(reply, dict) or not {"turn", "pid"} <= reply.keys():
-            raise RecordError("not a worker's reply")
-        turn, pid = reply.pop("turn"), reply.pop("pid")
-        if request["op"] == "hello":
-            self._pid = pid
-        if (turn, pid) != (request["turn"], self._pid):
-            raise RecordError("the reply belongs to a different request or process")
-        return reply
 
     def _fail_waiting(self) -> None:
         """Stop accepting calls and fail the waiting ones."""
@@ -352,11 +332,9 @@ class _Worker:
         )
 
 
-async def _read(replies: asyncio.StreamReader) -> Any:
-    """Reads the next reply. Raises RecordError if it is not a valid record."""
+async def _read(replies: asyncio.StreamReader) -> dict[str, Any]:
+    """Reads the next reply."""
     size = int.from_bytes(await replies.readexactly(4))
-    if size > RECORD_LIMIT:
-        raise RecordError(f"the reply has {size} bytes, more than the limit of {RECORD_LIMIT}")
     return unpack(await replies.readexactly(size), RECORD_LIMIT)
 
 

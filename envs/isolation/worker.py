@@ -1,9 +1,9 @@
 """The worker process of environments, started by envs.isolation.pool through a reaper.
 
-    request  {turn, op: hello, name, options, memory_mib}     reply   {turn, pid, spec, offers}
-             {turn, op: call, session, method, arguments}             {turn, pid, value}
-             {turn, op: close, session}                               {turn, pid}
-                                                              or      {turn, pid, error, …}
+    request  {op: hello, name, options, memory_mib}     reply   {spec, offers}
+             {op: call, session, method, arguments}             {value}
+             {op: close, session}                               {}
+                                                        or      {error, …}
 
 Requests come on standard input, replies go to standard output, each a length (4 bytes, big endian)
 and a map of r3l.codec; one request at a time. A session is one attempt's use of an environment; the
@@ -85,17 +85,16 @@ def serve(sessions: Sessions, requests: BinaryIO, answers: BinaryIO) -> None:
     """Reply to requests until the input ends or memory has run out."""
     worker = os.getpid()
     while request := read(requests):
-        turn = {"turn": request.pop("turn"), "pid": worker}
         operation = getattr(sessions, request.pop("op"))
         exhausted = False
         try:
             answer = operation(**request)
-            payload = pack(turn | answer, RECORD_LIMIT)
+            payload = pack(answer, RECORD_LIMIT)
         except MemoryError:
             exhausted = True
-            payload = pack(turn | to_wire(_out_of_memory()))
+            payload = pack(to_wire(_out_of_memory()))
         except R3LError as error:
-            payload = pack(turn | to_wire(error))
+            payload = pack(to_wire(error))
         finally:
             if os.getpid() != worker:
                 _end_fork()

@@ -6,7 +6,6 @@ import sys
 import time
 from typing import Any
 
-from r3l.codec import pack
 from r3l.rollout.env_interface import EnvSpec
 
 DAEMON = ["sh", "-c", "setsid sleep 3600 >/dev/null 2>&1 & echo $!"]
@@ -53,18 +52,6 @@ class Faulty:
                     if action == "fork and exit":
                         sys.exit(3)
                     return "the child's", 9.0, True, False, {}
-                os.waitpid(child, 0)
-            case "forge":  # a child answers in its parent's place
-                if (child := os.fork()) == 0:
-                    serving = sys._getframe()
-                    while serving.f_code.co_name != "serve":
-                        assert serving.f_back is not None
-                        serving = serving.f_back
-                    reply = pack({"turn": serving.f_locals["turn"]["turn"], "pid": os.getpid(),
-                                  "value": ["the child's", 9.0, True, False, {}]})  # fmt: skip
-                    serving.f_locals["answers"].write(len(reply).to_bytes(4) + reply)
-                    serving.f_locals["answers"].flush()
-                    os._exit(0)
                 os.waitpid(child, 0)
             case "daemon":  # helpers that leave the worker's session, and its family
                 helper = subprocess.Popen(["sleep", "3600"], start_new_session=True)

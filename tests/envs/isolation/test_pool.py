@@ -100,7 +100,6 @@ def test_an_attempt_in_a_worker_is_like_one_inside_the_actor() -> None:
         ("hang", "environment_hang"),
         ("breed", "environment_hang"),
         ("eat", "environment_memory"),
-        ("forge", "environment_out_of_turn"),
     ],
 )
 def test_a_lost_worker_fails_its_sessions_by_name_and_the_next_attempt_plays(
