@@ -42,9 +42,6 @@ from r3l.settings.environment import by_agent
 
 log = logging.getLogger(__name__)
 
-PARENT_KEY = "R3L_AGENT_KEY"
-"""The variable with the key for servers that play several attempts."""
-
 KILLED = frozenset(
     code for number in (SIGHUP, SIGKILL, SIGTERM) for code in (-number, 128 + number)
 )
@@ -78,8 +75,7 @@ async def agents_served(
     reader = reader_of(policy.chat, settings)
     replays = Replays(settings.max_divergences, settings.ignore)
     sessions: dict[str, Session] = {}
-    others = OtherModels(settings.models)
-    app = WebApp(sessions, os.environ.get(PARENT_KEY, ""), others)
+    app = WebApp(sessions, OtherModels(settings.models))
     async with app.served(settings.host, settings.port) as url:
         snapshots = Snapshots(settings.max_divergences, counts.agent)
 
@@ -317,7 +313,6 @@ class AgentEnvironment:
             "ANTHROPIC_BASE_URL": self.url,
             "ANTHROPIC_API_KEY": key,
             "R3L_URL": self.url,
-            "R3L_SESSION_ID": self.session.id,
             "NO_PROXY": direct,  # a proxy must not get these calls
             "no_proxy": direct,
             "OPENAI_AGENTS_DISABLE_TRACING": "1",  # it would send them to OpenAI

@@ -64,8 +64,7 @@ class Relay(Protocol):
 
 
 class Session:
-    """An attempt, after `open`. `id`: its name, which is no secret; `changed` is set when it has a
-    result or cannot continue; `full`: its context is full. `keep`: saves the progress after every
+    """An attempt, after `open`. `changed` is set when it has a result or cannot continue; `full`: its context is full. `keep`: saves the progress after every
     reply, `at_call` the agent's world while one is sampled; both before the agent gets it.
     `restored`: whether a retry's world has been put back."""
 
@@ -88,7 +87,7 @@ class Session:
     ) -> None:
         self.policy, self.reader, self.metrics = policy, reader, metrics
         self.ignore = ignore
-        self.key, self.id = secrets.token_urlsafe(24), secrets.token_hex(16)
+        self.key = secrets.token_urlsafe(24)
         self.tree = CallTree(reader.chat)
         self.calls: list[_Call] = []
         self.others: list[TapedCall] = []

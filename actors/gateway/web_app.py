@@ -3,8 +3,7 @@
     POST /v1/chat/completions, /v1/responses, /v1/messages    GET /v1/models
     POST /r3l/result    GET /r3l/task    POST /mcp/NAME/KEY
 
-Every request carries the key of its attempt, as `Authorization: Bearer KEY` or `x-api-key: KEY`, or
-the parent key with the attempt's id in `x-session-id`.
+Every request carries the key of its attempt, as `Authorization: Bearer KEY` or `x-api-key: KEY`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import secrets
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -39,17 +37,10 @@ END_S = 2.0
 
 
 class WebApp:
-    """Serves the sessions in `sessions`, by key. `parent_key`: opens all of them; empty for none.
-    `others`: the other models that agents may ask."""
+    """Serves the sessions in `sessions`, by key. `others`: the other models that agents may ask."""
 
-    def __init__(
-        self,
-        sessions: Mapping[str, Session],
-        parent_key: str = "",
-        others: OtherModels | None = None,
-    ) -> None:
-        self.sessions, self.parent_key = sessions, parent_key
-        self.others = others or OtherModels({})
+    def __init__(self, sessions: Mapping[str, Session], others: OtherModels | None = None) -> None:
+        self.sessions, self.others = sessions, others or OtherModels({})
         routes = [
             *(Route(path, self._call, methods=["POST"]) for path in DIALECTS),
             Route("/v1/models", self._models, methods=["GET"]),
@@ -157,20 +148,18 @@ class WebApp:
         return JSONResponse({})
 
     async def _mcp(self, request: Request) -> Response:
-        session = self.sessions.get(request.path_params["key"])
-        if session is None or session.relay is None:
-            raise Refused(401, "invalid_api_key", "the key belongs to no running attempt")
+        relay = self._session_of(request.path_params["key"]).relay
+        assert relay is not None  # it is opened with the session
         message, name = _parsed(await _read(request)), request.path_params["name"]
-        reply = await session.relay.answer(name, message, request.headers)
+        reply = await relay.answer(name, message, request.headers)
         return Response(status_code=202) if reply is None else JSONResponse(reply)
 
     def _session(self, request: Request) -> Session:
         _, _, bearer = request.headers.get("authorization", "").partition(" ")
-        key = bearer or request.headers.get("x-api-key", "")
+        return self._session_of(bearer or request.headers.get("x-api-key", ""))
+
+    def _session_of(self, key: str) -> Session:
         session = self.sessions.get(key)
-        if self.parent_key and secrets.compare_digest(key.encode(), self.parent_key.encode()):
-            named = request.headers.get("x-session-id")
-            session = next((each for each in self.sessions.values() if each.id == named), None)
         if session is None:
             raise Refused(401, "invalid_api_key", "the key belongs to no running attempt")
         return session

@@ -17,10 +17,9 @@ Argv = tuple[str, ...]
 
 UNSET = (
     "PYTHONPATH PYTHONHASHSEED HF_HUB_OFFLINE OPENAI_API_KEY OPENAI_BASE_URL ANTHROPIC_API_KEY "
-    "ANTHROPIC_BASE_URL R3L_AGENT_KEY"
+    "ANTHROPIC_BASE_URL"
 ).split()
-"""Variables of the worker's Python, those that would lead an agent past the gateway, and the key to
-all attempts."""
+"""Variables of the worker's Python, and those that would lead an agent past the gateway."""
 
 _starters: dict[Argv, subprocess.Popen[str]] = {}
 """Processes that start others (envs.agents.call_function), by their command."""

@@ -1,6 +1,6 @@
 """Asks a server of agents to play one attempt:  python remote_agent.py URL
 
-It posts {"task", "url", "base_url", "api_key", "session_id"} and prints the reply. The reply is the
+It posts {"task", "url", "base_url", "api_key"} and prints the reply. The reply is the
 result, unless the server has posted it to the gateway. Uses nothing but the standard library.
 """
 
@@ -22,7 +22,6 @@ def request() -> dict[str, Any]:
         "url": env["R3L_URL"],
         "base_url": env["OPENAI_BASE_URL"],
         "api_key": env["OPENAI_API_KEY"],
-        "session_id": env["R3L_SESSION_ID"],
     }
 
 

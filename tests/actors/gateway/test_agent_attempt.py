@@ -87,11 +87,11 @@ def test_an_unchanged_agent_becomes_a_trajectory_with_its_tape(tmp_path: Path) -
 
 
 class _Remote(BaseHTTPRequestHandler):
-    """A server of environments, which has the parent key. It posts its result, or replies."""
+    """A server of agents. It posts its result, or replies."""
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        headers = {"Authorization": "Bearer parent", "x-session-id": asked["session_id"]}
+        headers = {"Authorization": f"Bearer {asked['api_key']}"}
         client = httpx.Client(headers=headers, trust_env=False)
         messages = [{"role": "user", "content": asked["task"]["question"]}]
         client.post(asked["base_url"] + "/chat/completions", json={"messages": messages})
@@ -106,10 +106,7 @@ class _Remote(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("path", ["/posts", "/replies"])
-def test_a_server_with_the_parent_key_plays_attempts(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("R3L_AGENT_KEY", "parent")
+def test_a_server_plays_attempts(path: str, tmp_path: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Remote) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}{path}"

@@ -65,7 +65,7 @@ def asked(
         )
         others.client = httpx.AsyncClient(transport=httpx.MockTransport(server))
         key = {"Authorization": f"Bearer {session.key}", "x-api-key": session.key}
-        app = WebApp({session.key: session}, "", others)
+        app = WebApp({session.key: session}, others)
         async with (
             app.served("127.0.0.1", 0) as url,
             httpx.AsyncClient(base_url=url, headers=key | headers, trust_env=False) as client,

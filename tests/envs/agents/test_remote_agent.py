@@ -20,7 +20,6 @@ GIVEN = {
     "R3L_URL": "http://r3l",
     "OPENAI_BASE_URL": "http://r3l/v1",
     "OPENAI_API_KEY": "key",
-    "R3L_SESSION_ID": "one",
 }
 
 
@@ -79,7 +78,6 @@ def test_the_reply_is_printed_as_one_line(
         "url": "http://r3l",
         "base_url": "http://r3l/v1",
         "api_key": "key",
-        "session_id": "one",
     }
 
 
