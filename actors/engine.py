@@ -144,7 +144,6 @@ class VLLMPolicy:
 
     @property
     def dead(self) -> bool:
-        """Whether the engine process has ended or failed."""
         return self.engine is None or bool(self.engine.errored)
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:

@@ -242,7 +242,6 @@ class AgentEnvironment:
                 self.session.fail(error)
 
     async def _serve(self, name: str) -> str:
-        """Starts an MCP server."""
         return str((await self._step({"serve": name}))["folder"])
 
     async def _run_state(self, command: list[Any]) -> tuple[State, bool]:

@@ -160,7 +160,6 @@ class CallTree:
 
 
 def system_of(messages: Sequence[AgentMessage]) -> str:
-    """Returns the system prompt of a conversation."""
     shown = [str(m.get("content") or "") for m in messages if m["role"] == "system"]
     return "\n".join(shown)
 

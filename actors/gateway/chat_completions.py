@@ -30,7 +30,6 @@ class Refused(Exception):
 
 
 def bad(message: str) -> Refused:
-    """Makes the refusal of a malformed request."""
     return Refused(400, "invalid_request_error", message)
 
 
@@ -129,7 +128,6 @@ async def events(whole: Answer, body: Mapping[str, Any]) -> AsyncIterator[str]:
 
 
 def error(refused: Refused) -> dict[str, Any]:
-    """Writes an error."""
     kind = "invalid_request_error" if refused.status < 500 else "server_error"
     return {"error": {"message": str(refused), "type": kind, "code": refused.code, "param": None}}
 

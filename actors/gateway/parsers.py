@@ -46,7 +46,6 @@ class Reply:
     broken: bool = False
 
     def message(self) -> AgentMessage:
-        """Returns the reply as a chat message."""
         content = None if self.calls and not self.text else self.text
         made: AgentMessage = {"role": "assistant", "content": content}
         made |= {"reasoning_content": self.reasoning} if self.reasoning else {}

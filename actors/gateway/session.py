@@ -64,9 +64,10 @@ class Relay(Protocol):
 
 
 class Session:
-    """An attempt, after `open`. `changed` is set when it has a result or cannot continue; `full`: its context is full. `keep`: saves the progress after every
-    reply, `at_call` the agent's world while one is sampled; both before the agent gets it.
-    `restored`: whether a retry's world has been put back."""
+    """An attempt, after `open`. `changed` is set when it has a result or cannot continue; `full`:
+    its context is full. `keep`: saves the progress after every reply, `at_call` the agent's world
+    while one is sampled; both before the agent gets it. `restored`: whether a retry's world has
+    been put back."""
 
     task: Task
     params: ParamsOfStep
@@ -147,7 +148,6 @@ class Session:
         self.changed.set()
 
     def close(self) -> None:
-        """Stop sampling."""
         self.end()
         for call in self.calls:
             call.sampling.cancel()
@@ -169,7 +169,6 @@ class Session:
         self.others.append(structs.replace(call, began=began))
 
     def taped(self) -> list[TapedCall]:
-        """Returns all calls of the policy."""
         return [self._taped(call) for call in self.calls]
 
     @property
@@ -239,7 +238,6 @@ class Session:
         return replace(own, max_tokens=budget, stop=stop, **grammar), bool(grammar)
 
     async def _repeat(self, node: Node, recorded: Recorded) -> Answer:
-        """Answers from the tape."""
         self.metrics.agent["taped"] += 1
         reply, call = recorded.reply_on(node), recorded.call
         self.full = self.full or call.finish == "overflow"

@@ -225,7 +225,6 @@ class Replays:
         return retry_of(retry.base, retry.pivot, self.ignore)
 
     def diverged(self, error: ReplayDiverged) -> None:
-        """Count a replay that diverged."""
         self.in_a_row += 1
         if self.in_a_row == self.limit:
             notice(

@@ -82,7 +82,6 @@ class Snapshots:
         os.close(self.lock)
 
     def failed(self, count: str, why: str) -> None:
-        """Count a failure."""
         self.counts[count] += 1
         self.in_a_row[count] += 1
         if not self.usable:

@@ -164,6 +164,5 @@ def _fits(requested: ChunkRange, size: int, full: bool, lengths: list[Any], nbyt
 
 
 def _split(data: memoryview, lengths: Sequence[int]) -> list[memoryview]:
-    """Split data into frames of these lengths."""
     ends = accumulate(lengths, initial=0)
     return [data[start:end] for start, end in pairwise(ends)]

@@ -58,7 +58,6 @@ class Merger:
         return self._staged.path, whole
 
     def close(self) -> None:
-        """Free the whole set."""
         if self._staged is not None:
             self._staged.close()
             self._staged = None

@@ -156,7 +156,6 @@ class WeightSubscriber:
             self._socket = None
 
     def close(self) -> None:
-        """Close the connection and free the staged set."""
         self.disconnect()
         self._context.destroy(linger=0)
         if self.staged is not None:

@@ -183,7 +183,6 @@ class WeightReport:
         return digest(self.model_runner.get_model())
 
     def r3l_load_report(self) -> str:
-        """Report the last load: see Load.report."""
         report: str = self.model_runner.get_model().r3l_load.report()
         return report
 

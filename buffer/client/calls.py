@@ -91,7 +91,6 @@ class Call(Generic[T]):
     gave_up: Callable[[], object] = lambda: None
 
     def frames(self, rid: str) -> list[bytes]:
-        """Encode the request."""
         return messages.request_frames(self.operation, rid, self.arguments)
 
     def read(self, frames: Sequence[Frame]) -> T:
@@ -281,7 +280,6 @@ class Calls:
 
     @operation
     def stats(self) -> Call[BufferStats]:
-        """Return the service's metrics."""
         return Call("stats", operations.GetStats())
 
 

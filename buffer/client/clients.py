@@ -135,7 +135,6 @@ class _Client:
         self.silent(line)
 
     def _replied(self) -> None:
-        """Note that a reply has arrived."""
         if self._silent_since is not None and self._warn_s > WARN_AFTER_S:
             silent_s = time.monotonic() - self._silent_since
             log.warning("the buffer at %s replies again, after %.0f s", self.endpoint, silent_s)

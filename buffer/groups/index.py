@@ -45,7 +45,6 @@ class Index:
 
     @classmethod
     def load(cls, store: Store, config: BufferConfig) -> Index:
-        """Build the index from the store."""
         index = cls(config.sampler.reuse)
         with store.read() as txn:
             for row in txn.live():
@@ -67,7 +66,6 @@ class Index:
         return index
 
     def put(self, row: GroupRow) -> None:
-        """Replace the row of a group."""
         before = self.live.get(row.group_id)
         if before is not None:
             self.lease_rids.pop(before.rid, None)

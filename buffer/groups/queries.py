@@ -23,7 +23,6 @@ def query(txn: Txn, args: operations.QueryGroups) -> list[GroupRow]:
 
 
 def ledger(txn: Txn, args: operations.GetLedger) -> Ids:
-    """Returns the groups that a step trained on."""
     step = txn.step(args.step)
     if step is None:
         raise NotFound(f"step {args.step} is not in the ledger")

@@ -27,7 +27,6 @@ class SlotOutcome(NamedTuple):
 
     @property
     def key(self) -> tuple[Role, int]:
-        """The resolved slot."""
         return self.role, self.slot
 
 

@@ -58,7 +58,6 @@ class UnitOfWork:
         return self.save(row.with_changes(state=state, times=times, **changes), by)
 
     def evict(self, row: GroupRow) -> None:
-        """Remove a closed group permanently."""
         states.check_evict(row)
         self.txn.evict(row)
         self.index.forget_replay(row)
@@ -76,7 +75,6 @@ class UnitOfWork:
         return row
 
     def save_draw(self, draw: DrawRow) -> None:
-        """Write a draw and its outcome."""
         self.txn.put_draw(draw)
         self.index.put_draw(draw)
 

@@ -63,7 +63,6 @@ class WriteHandlers:
         }
 
     def handle(self, work: UnitOfWork, request: Request) -> Result:
-        """Return the result of a request."""
         handler = self.table[request.operation.name]
         try:
             result: Result = idempotency.once(work, request, lambda: handler(work, request))

@@ -66,7 +66,6 @@ class Replies:
         self._waiting.append(Reply(client, "", frames))
 
     def take(self) -> list[Reply]:
-        """Remove and return all replies."""
         while has_message(self.socket):
             self.socket.recv(zmq.NOBLOCK)
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
@@ -95,7 +94,6 @@ class Replies:
                 self._tracked.append((tracker, client, size))
 
     def unsent(self) -> dict[bytes, int]:
-        """Return the unsent bytes of each client."""
         with self._lock:
             return dict(self._unsent)
 

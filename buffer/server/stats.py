@@ -45,7 +45,6 @@ class ActorReports:
 def collect(
     work: UnitOfWork, store: Store, actors: ActorReports, refused: Counter[str]
 ) -> BufferStats:
-    """Collect the current metrics."""
     index = work.index
     progress, counts = index.progress, index.counts
     errors = dict(refused)

@@ -58,7 +58,6 @@ def evicted(row: GroupRow) -> dict[str, int]:
 
 
 def held(counts: Mapping[str, int]) -> int:
-    """Number of groups in the store."""
     return sum(under(counts, "group").values())
 
 

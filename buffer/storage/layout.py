@@ -42,7 +42,6 @@ def tag_prefix(purpose: Purpose, tag: str) -> bytes:
 
 
 def task_key(purpose: Purpose, tag: str, index: int) -> bytes:
-    """The key of a task in its task list."""
     return tag_prefix(purpose, tag) + u64(index)
 
 

@@ -22,7 +22,6 @@ def checksum(result: bytes | memoryview) -> int:
 
 
 def by_slot(row: GroupRow) -> dict[tuple[Role, int], int]:
-    """Returns the checksum of each resolved slot."""
     return dict(zip(row.resolved, row.checksums, strict=True))
 
 

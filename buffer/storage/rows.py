@@ -63,7 +63,6 @@ class GroupRow(Record):
     steps: tuple[int, ...] = ()
 
     def with_changes(self, **changes: Any) -> GroupRow:
-        """Returns a copy with these fields changed."""
         return msgspec.structs.replace(self, **changes)
 
     @property
@@ -73,7 +72,6 @@ class GroupRow(Record):
 
     @property
     def base_rewards(self) -> list[float]:
-        """The rewards of base attempts."""
         return [reward for role, _, reward in self.attempts if role == "base"]
 
     @property
@@ -84,7 +82,6 @@ class GroupRow(Record):
 
     @property
     def unfinished(self) -> bool:
-        """True if any slot is open."""
         return self.state in ("leased", "filling")
 
     @property
@@ -94,12 +91,10 @@ class GroupRow(Record):
 
     @property
     def slots(self) -> int:
-        """Number of slots in the plan."""
         return self.plan.base + self.plan.distilled
 
     @property
     def all_resolved(self) -> bool:
-        """True if every slot is resolved."""
         return len(self.resolved) == self.slots
 
     @property

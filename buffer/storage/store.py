@@ -166,7 +166,6 @@ class Store:
 
     @property
     def free_bytes(self) -> int:
-        """Free bytes on the store's disk."""
         disk = os.statvfs(self.folder)
         return disk.f_bavail * disk.f_frsize
 
@@ -215,7 +214,6 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close the files and give up ownership."""
         self._env.close()
         self._unlock()
 

@@ -49,11 +49,9 @@ class Txn:
                         yield f"table {table}, key {key!r:.100}: is damaged (checksum mismatch)"
 
     def put(self, table: str, key: bytes, value: bytes | memoryview) -> None:
-        """Write or overwrite the value under a key."""
         self._raw.put(key, value_checksums.add(table, key, value), db=self._tables[table])
 
     def delete(self, table: str, key: bytes) -> None:
-        """Delete a key if it exists."""
         self._raw.delete(key, db=self._tables[table])
 
     def scan(
@@ -82,7 +80,6 @@ class Txn:
         return None if data is None else codec.decode(kind, data)
 
     def size(self, table: str) -> int:
-        """Returns the number of keys in a table."""
         return int(self._raw.stat(self._tables[table])["entries"])
 
     # ── the store itself ────────────────────────────────────────────────────────────────
@@ -94,11 +91,9 @@ class Txn:
         return schema if type(schema) is int else 0
 
     def progress(self) -> Progress:
-        """The learner's version and the position in the task lists."""
         return self._read("sys", b"progress", Progress) or Progress()
 
     def put_progress(self, progress: Progress) -> None:
-        """Write the learner's version and the position in the task lists."""
         self.put("sys", b"progress", codec.encode(progress))
 
     def counts(self) -> Counter[str]:
@@ -126,7 +121,6 @@ class Txn:
         return True
 
     def task(self, purpose: Purpose, tag: str, index: int) -> Task:
-        """Returns the task at `index` in a task list."""
         data = self.get("task", task_key(purpose, tag, index))
         if data is None:
             raise StoreError(f"task {index} of {purpose} {tag!r} is missing from the store")
@@ -147,7 +141,6 @@ class Txn:
         raise NotFound(f"there is no group {group_id!r:.80}; r3l-buffer ls lists them")
 
     def put_row(self, row: GroupRow) -> None:
-        """Write the mutable state of a group."""
         self.put("state", row.group_id.encode(), codec.encode(row))
 
     def add_tag(self, row: GroupRow) -> None:
@@ -284,7 +277,6 @@ class Txn:
         self.put("tomb", key, b"")
 
     def evicted(self, group_id: str) -> bool:
-        """True if the group was evicted."""
         return self.get("tomb", group_id.encode()) is not None
 
     def _compose(self, row: GroupRow, parts: Parts) -> bytes:
@@ -293,28 +285,22 @@ class Txn:
     # ── draws and ledger ────────────────────────────────────────────────────────────────
 
     def put_draw(self, draw: DrawRow) -> None:
-        """Write a draw and its outcome."""
         self.put("draw", u64(draw.draw_id), codec.encode(draw))
 
     def draw(self, draw_id: int) -> DrawRow | None:
-        """Returns the draw with this number."""
         return self._read("draw", u64(draw_id), DrawRow) if draw_id >= 0 else None
 
     def draws(self) -> Iterator[DrawRow]:
-        """Yields every draw, in order."""
         for _, data in self.scan("draw"):
             yield codec.decode(DrawRow, data)
 
     def put_step(self, step: LedgerRow) -> None:
-        """Write the ledger row of a trained step."""
         self.put("ledger", u64(step.step), codec.encode(step))
 
     def step(self, number: int) -> LedgerRow | None:
-        """Returns the ledger row of a trained step."""
         return self._read("ledger", u64(number), LedgerRow) if 0 <= number < 1 << 64 else None
 
     def steps(self, *, backwards: bool = False) -> Iterator[LedgerRow]:
-        """Yields the ledger row of every trained step, in order."""
         for _, data in self.scan("ledger", backwards=backwards):
             yield codec.decode(LedgerRow, data)
 

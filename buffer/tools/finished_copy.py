@@ -71,7 +71,6 @@ class _Copy:
     def add(
         self, finished: Iterator[tuple[GroupRow, Group]], on_group: Callable[[Group], object]
     ) -> None:
-        """Add the finished groups of a store."""
         before = self._last
         while some := list(islice(finished, AT_ONCE)):
             with self._target.write() as txn:

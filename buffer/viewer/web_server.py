@@ -73,7 +73,6 @@ class Viewer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address of the page."""
         return f"http://127.0.0.1:{self.server_address[1]}/{self.key}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:

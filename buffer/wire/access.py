@@ -98,7 +98,6 @@ class Access:
         return due or any(socket in ready for socket in self.sockets)
 
     def close(self) -> None:
-        """Stop accepting connections."""
         self._router.disable_monitor()
         self._events.close(linger=0)
         self._requests.close(linger=0)

@@ -128,7 +128,6 @@ def reply_frames(rid: str, reply: Record, groups: Sequence[bytes] = ()) -> list[
 
 
 def error_frames(rid: str, error: R3LError) -> list[bytes]:
-    """Encode a reply that reports an error."""
     return _with_sum({"v": PROTOCOL, "rid": rid, "ok": False, **to_wire(error)})
 
 

@@ -93,5 +93,4 @@ def send_message(socket: Any, frames: Sequence[Frame]) -> None:
 
 
 def has_message(socket: Any) -> bool:
-    """Whether a message has arrived."""
     return bool(socket.get(zmq.EVENTS) & _READABLE)

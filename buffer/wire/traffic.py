@@ -62,7 +62,6 @@ class Traffic:
         self._opened = 0  # connections since then
 
     def opened(self, connection: int) -> None:
-        """Start counting the bytes of a connection."""
         self.connections.pop(connection, None)
         self._opened += 1
         try:
@@ -72,7 +71,6 @@ class Traffic:
             pass
 
     def closed(self, connection: int) -> None:
-        """Stop counting the bytes of a connection."""
         self.connections.pop(connection, None)
 
     def mark_read(self, message: Received) -> None:
@@ -82,7 +80,6 @@ class Traffic:
             known.unread -= sum(self._wire_bytes(len(frame)) for frame in message.frames)
 
     def unread(self) -> int:
-        """Return the unread bytes of all connections, as of the last check."""
         return int(sum(c.unread for c in self.connections.values()))
 
     def check(self, now: float) -> Counter[str]:

@@ -99,7 +99,6 @@ class Agent:
 
     @staticmethod
     def task_source(*, tasks: str = "", **others: Any) -> TaskSource:
-        """Returns the tasks of the file."""
         return read_tasks(tasks)
 
     def reset(
@@ -147,7 +146,6 @@ class Agent:
         return json.dumps(state), 0.0, False, False, {}
 
     def close(self) -> None:
-        """Kill the process and remove the folder."""
         for name in [*self.processes]:
             self._stop(name)
         if self.folder is not None:

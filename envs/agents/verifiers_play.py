@@ -81,7 +81,6 @@ def result(traces: list[Any]) -> dict[str, Any]:
 
 
 def listed(taskset: Any, lines: TextIO) -> None:
-    """Print the tasks."""
     if not taskset.bounded:
         sys.exit("this taskset has no end; bound it with an option of its own")
     for index, task in enumerate(taskset):

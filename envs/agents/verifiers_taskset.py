@@ -34,7 +34,6 @@ class VerifiersTaskset(Agent):
 
     @staticmethod
     def task_source(member: str, **options: Any) -> TaskSource:  # type: ignore[override]
-        """Lists the taskset's tasks."""
         python, config = options.get("python", ""), _config(member, options.get("config"))
         tasks: list[tuple[Split | None, Task]] = []
         for line in _run(member, python, config, "list").splitlines():

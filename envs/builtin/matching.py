@@ -187,7 +187,6 @@ class Matching:
         self.state = _State(**json.loads(state))
 
     def feedback(self) -> str:
-        """The number of right answers."""
         return f"{self.state.marks.count('right')} of {self.length} right."
 
     def demonstration(self) -> list[str]:

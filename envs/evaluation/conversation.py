@@ -44,12 +44,10 @@ class Conversation(Record):
 
     @property
     def key(self) -> tuple[str, int]:
-        """The task and the number of the attempt."""
         return self.task_id, self.attempt
 
     @property
     def success(self) -> bool:
-        """Whether the attempt reached full reward."""
         return self.reward >= SUCCESS
 
     @property

@@ -333,7 +333,6 @@ class _Worker:
 
 
 async def _read(replies: asyncio.StreamReader) -> dict[str, Any]:
-    """Reads the next reply."""
     size = int.from_bytes(await replies.readexactly(4))
     return unpack(await replies.readexactly(size), RECORD_LIMIT)
 

@@ -89,7 +89,6 @@ def _clear() -> None:
 
 
 def _children() -> Iterator[int]:
-    """Yields this process's children."""
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
             with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as stat:

@@ -110,7 +110,6 @@ class MathProblems(Question):
         return f"{said} The right answer is {self.problem.answer}."
 
     def close(self) -> None:
-        """Release the verifier."""
         if self.verifier is not None:
             self.verifier = None
             SHARED.release()

@@ -73,7 +73,6 @@ class Reasoning(Question):
 
     @staticmethod
     def task_source(family: str, **_: Any) -> TaskSource:
-        """Returns generated questions."""
         _check(family)
         return OneEvalAttempt(SeededTasks(f"reasoning:{family}"))
 

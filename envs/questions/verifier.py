@@ -143,7 +143,6 @@ class SharedVerifier:
         return self._verifier
 
     def release(self) -> None:
-        """Remove one user."""
         self._users -= 1
         if self._users == 0:
             self._verifier.close()
