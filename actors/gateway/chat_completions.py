@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from actors.gateway.parsers import Reply
@@ -17,8 +17,6 @@ UNTRAINED = "policy-untrained"
 """The policy, in a call that is not trained, such as one of a simulated user or a judge."""
 ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "tool"}
 NOT_OFFERED = ("logit_bias", "functions", "function_call", "audio", "logprobs")
-SAMPLING = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
-"""Parameters of the agent that are recorded but not used."""
 
 
 class Refused(Exception):
@@ -36,8 +34,7 @@ def bad(message: str) -> Refused:
 @dataclass(frozen=True)
 class AgentRequest:
     """A request, the same for all dialects. `choice`: auto, none, required, or a tool in OpenAI's
-    format. `asked`: the agent's sampling parameters, which r3l does not use; `trained`: whether its
-    reply may be trained."""
+    format. `trained`: whether its reply may be trained."""
 
     messages: tuple[AgentMessage, ...]
     tools: tuple[Tool, ...] = ()
@@ -45,7 +42,6 @@ class AgentRequest:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     json_schema: dict[str, Any] | None = None
-    asked: dict[str, str] = field(default_factory=dict)
     trained: bool = True
 
 
@@ -69,7 +65,6 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         max_tokens=_positive(body, "max_completion_tokens") or _positive(body, "max_tokens"),
         stop=(stop,) if isinstance(stop, str) else tuple(filter(None, map(str, stop))),
         json_schema=schema_of(body.get("response_format")),
-        asked={n: repr(body[n])[:40] for n in SAMPLING if body.get(n) is not None},
         trained=body.get("model") != UNTRAINED,
     )
 

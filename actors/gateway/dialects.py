@@ -66,7 +66,7 @@ def _read_responses(body: Body) -> Body:
         "tool_choice": choice,
         "max_tokens": body.get("max_output_tokens"),
         "response_format": shape or None,
-    } | {name: body.get(name) for name in chat_completions.SAMPLING}
+    }
 
 
 def _write_responses(whole: dict[str, Any], body: Body) -> dict[str, Any]:

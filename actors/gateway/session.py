@@ -47,7 +47,6 @@ class _Call:
     """A request while it is sampled and after. `tools`: their names."""
 
     tools: tuple[str, ...]
-    asked: dict[str, str]
     node: Node
     digest: str
     dialect: str
@@ -211,7 +210,7 @@ class Session:
         sampling = asyncio.create_task(_until_over(answering))
         sampling.add_done_callback(lambda task: task.cancelled() or task.exception())
         tools = tuple(tool["function"]["name"] for tool in request.tools)
-        call = _Call(tools, request.asked, node, canonical, dialect, time.monotonic(), sampling)
+        call = _Call(tools, node, canonical, dialect, time.monotonic(), sampling)
         self.calls.append(call)
         self._newest[digest] = call
         return call
@@ -293,7 +292,6 @@ class Session:
             reply=node.reply.message() if node.reply else {},
             finish=node.sample.finish_reason if node.sample else node.finish,
             tools=call.tools,
-            asked=call.asked,
             began=call.began - self.began,
             seconds=node.seconds,
             tokens=len(node.sample.token_ids) if node.sample else 0,

@@ -30,13 +30,12 @@ class TapedCall(Record):
 
     `digest`: of the request, equal for requests with the same meaning. `parent`: the earlier call
     whose conversation it continues, -1 for a new one. `messages`: the new ones since `parent`.
-    `reply`: {} if it got none. `asked`: the agent's sampling parameters, which r3l did not use.
-    `began`: seconds after the attempt's start. `tokens`: of the reply, after the `read` tokens that
-    the policy was shown, both in the attempt's conversation of the number `conversation` (-1: not
-    recorded). `trained`: whether its reply is trained. `model`: the other model that was asked, ""
-    for the policy; then `messages` and `reply` have the bodies of the request and of the answer,
-    cut if they are long, and the call is at the end of the tape; its `finish` is WHOLE, cut, or the
-    status of an answer that is an error.
+    `reply`: {} if it got none. `began`: seconds after the attempt's start. `tokens`: of the reply,
+    after the `read` tokens that the policy was shown, both in the attempt's conversation of the
+    number `conversation` (-1: not recorded). `trained`: whether its reply is trained. `model`: the
+    other model that was asked, "" for the policy; then `messages` and `reply` have the bodies of
+    the request and of the answer, cut if they are long, and the call is at the end of the tape; its
+    `finish` is WHOLE, cut, or the status of an answer that is an error.
     """
 
     dialect: str
@@ -46,7 +45,6 @@ class TapedCall(Record):
     reply: dict[str, Any] = msgspec.field(default_factory=dict)
     finish: str = ""
     tools: tuple[str, ...] = ()
-    asked: dict[str, str] = msgspec.field(default_factory=dict)
     began: float = 0.0
     seconds: float = 0.0
     tokens: int = 0

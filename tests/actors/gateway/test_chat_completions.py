@@ -45,14 +45,12 @@ def test_a_request_is_read_with_what_r3l_decides_set_apart() -> None:
             "tools": [{"type": "function", "function": {"name": "add"}}],
             "max_tokens": 9,
             "stop": "END",
-            "temperature": 0.1,
         }
     )
     assert [m["role"] for m in asked.messages] == ["system", "user", "assistant", "tool"]
     assert asked.messages[1]["content"] == "a\nb"
     assert asked.messages[2]["reasoning_content"] == "hm"
     assert (asked.max_tokens, asked.stop, asked.choice) == (9, ("END",), "auto")
-    assert asked.asked == {"temperature": "0.1"}
     assert read({"messages": [{"role": "user"}], "stop": ["", "END"]}).stop == ("END",)
 
 

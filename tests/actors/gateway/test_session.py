@@ -61,15 +61,15 @@ def test_an_answer_that_was_not_received_is_kept_for_the_retry() -> None:
     played(test)
 
 
-def test_a_call_keeps_what_was_asked_but_not_all_messages() -> None:
+def test_a_call_does_not_keep_all_messages_of_its_request() -> None:
     async def test() -> None:
         session = session_of(ScriptedPolicy(lambda text: "yes"))
-        asked = replace(ASKED, asked={"temperature": "0.1"})
+        asked = replace(ASKED)
         alive = weakref.ref(asked)
         await session.sampling(asked, "d", "chat", again=False)
         del asked
         gc.collect()
-        assert alive() is None and session.taped()[0].asked == {"temperature": "0.1"}
+        assert alive() is None and session.taped()[0].reply["content"] == "yes"
 
     played(test)
 
