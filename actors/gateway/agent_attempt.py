@@ -341,9 +341,9 @@ class AgentEnvironment:
         """Runs a process until it ends, `changed` is set or time is up, then kills it. Returns its
         state, and False if time was up."""
         state = await self._step(start)
-        waits = [asyncio.ensure_future(_process_end(state["pid"]))]
+        waits: list[asyncio.Task[Any]] = [asyncio.create_task(_process_end(state["pid"]))]
         if changed is not None:
-            waits.append(asyncio.ensure_future(_set(changed)))
+            waits.append(asyncio.create_task(changed.wait()))
         limit = limit or self.settings.timeout_s
         try:
             ended, _ = await asyncio.wait(waits, timeout=limit, return_when=FIRST_COMPLETED)
@@ -408,10 +408,6 @@ def _last_line(state: State, cause: str, who: str) -> Any:
 
 def _failed(cause: str, message: str) -> EnvironmentFailed:
     return EnvironmentFailed(message, cause=cause)
-
-
-async def _set(event: asyncio.Event) -> None:
-    await event.wait()
 
 
 async def _process_end(pid: int) -> None:
