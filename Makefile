@@ -94,7 +94,7 @@ test-agents: $(VENV)/.installed
 
 # Loggers with their real packages, offline.
 test-extras: $(VENV)/.installed
-	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev,wandb,mlflow,trackio,prometheus]"
+	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev,wandb,mlflow,trackio]"
 	$(BIN)/python -m pytest tests/learner/metrics -rs
 
 # A run on a real Ray cluster of four nodes, two of which are lost, then one on a real SLURM cluster

@@ -45,8 +45,8 @@ class RunConfig(Section):
     )
     log: tuple[str, ...] = Field(
         ("tensorboard",),
-        description="loggers of the metrics: tensorboard, wandb, mlflow, trackio, prometheus; each "
-        "as name or name:target (docs/operations.md)",
+        description="loggers of the metrics: tensorboard, wandb, mlflow, trackio; each as name or "
+        "name:target (docs/operations.md)",
     )
     env: EnvConfig = Field(default_factory=lambda: EnvConfig())
     algorithm: AnyAlgorithm = Field(default_factory=lambda: R3LConfig())

@@ -17,7 +17,6 @@ LOGGERS = {
     "wandb": "learner.metrics.loggers.wandb_logger:WandbLogger",
     "mlflow": "learner.metrics.loggers.mlflow_logger:MLflowLogger",
     "trackio": "learner.metrics.loggers.trackio_logger:TrackioLogger",
-    "prometheus": "learner.metrics.loggers.prometheus_logger:PrometheusLogger",
 }
 SYNCHRONOUS = {"tensorboard"}
 """Loggers that write to the run's own disk and handle disk failures themselves."""

@@ -34,7 +34,7 @@ def test_a_logger_without_its_package_is_refused_in_one_line_before_anything_sta
     hidden = (
         "import importlib.util, sys\n"
         "found = importlib.util.find_spec\n"
-        f"names = {{'wandb', 'mlflow', 'trackio', 'prometheus_client'}}\n"
+        f"names = {{'wandb', 'mlflow', 'trackio'}}\n"
         "importlib.util.find_spec = lambda n, *a: None if n in names else found(n, *a)\n"
         "from launch.cli import main\n"
         f"sys.argv = ['r3l-launch', '--run', {str(tmp_path / 'run')!r}, 'log=[{name}]']\n"
@@ -48,9 +48,9 @@ def test_a_logger_without_its_package_is_refused_in_one_line_before_anything_sta
 
 def test_what_a_logger_itself_refuses_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "check_installed", lambda name, package: None)
-    registry.check(["tensorboard", "prometheus:0.0.0.0:9471", "mlflow:sqlite:////tmp/some.db"])
-    with pytest.raises(UserError, match="log prometheus:port: must be prometheus:PORT"):
-        registry.check(["prometheus:port"])
+    registry.check(["tensorboard", "mlflow:sqlite:////tmp/some.db"])
+    with pytest.raises(UserError, match=r"log mlflow: the server .* cannot be"):
+        registry.check(["mlflow:http://127.0.0.1:9"])
 
 
 def test_the_default_is_tensorboard_and_none_may_be_chosen(tmp_path: Path) -> None:
