@@ -1,4 +1,4 @@
-"""`r3l-eval`: evaluates a model folder or a running engine on an environment's tasks."""
+"""`r3l-eval`: evaluates a model folder on an environment's tasks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import asyncio
 import json
 import sys
 import zlib
-from collections.abc import AsyncIterator, Coroutine, Set
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine, Set
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ from r3l.model_folder import read_checksums
 from r3l.process.command_line import OneLine, echo
 from r3l.process.file_modes import set_file_modes
 from r3l.records import Task
-from r3l.rollout.policy_interface import Policy
 
 PROGRESS_S = 5.0
 AGAIN = "run the same command again to continue"
@@ -44,7 +42,6 @@ AGAIN = "run the same command again to continue"
 @click.command("r3l-eval", cls=OneLine)
 @click.option("--run", "run_name", help="a training run: use its settings and its model")
 @click.option("--model", help="model folder, or builtin; default: the run's best, or builtin")
-@click.option("--engine", help="URL of a running vLLM server of that model; default: start one")
 @click.option(
     "--env",
     "env_name",
@@ -146,7 +143,6 @@ def _evaluate(options: dict[str, Any]) -> None:
         model=config.model,
         weights=" ".join(filter(None, (step, _weights_stamp(Path(config.model))))),
         split=options["split"],
-        engine=options["engine"] or "",
     )
     others = _others(options, {task.task_id for task in tasks}, settings)
     keys, place = keys_of(tasks, attempts), options["out"] or _default_folder(config, settings)
@@ -166,11 +162,11 @@ def _evaluate(options: dict[str, Any]) -> None:
 
 def _read(options: dict[str, Any]) -> None:
     """Print the report of an evaluation on disk without changing it."""
-    place, playing = options["read"], ("run_name", "model", "engine", "env_name", "out")
+    place, playing = options["read"], ("run_name", "model", "env_name", "out")
     if any(options[name] for name in playing) or options["overrides"]:
         raise UserError(
-            f"--read {place}: only reads results; leave out settings, --run, --model, --engine, "
-            "--env and --out"
+            f"--read {place}: only reads results; leave out settings, --run, --model, --env "
+            "and --out"
         )
     attempts, settings = read_attempts(place, "--read"), read_settings(place)
     tasks = by_task(attempts)
@@ -220,9 +216,7 @@ def _configured(options: dict[str, Any]) -> RunConfig:
         [*as_overrides(named), *alone, *options["overrides"]],
         demo=None if trained else DEMO,
     )
-    model = resolve_model(
-        config.model, config.actor.earlier_reasoning, weights=options["engine"] is None
-    )
+    model = resolve_model(config.model, config.actor.earlier_reasoning)
     check_engine_arguments(config.actor)
     return config.model_copy(update={"model": str(model)})
 
@@ -250,10 +244,12 @@ async def _play(
     from envs.isolation.pool import environments_of_all
     from launch.evaluation.play import play_all
 
-    at_once, progress = options["at_once"], None
+    at_once, progress, log = options["at_once"], None, folder.folder / "engine.log"
+    if not options["as_json"]:
+        echo(f"starting an engine for {config.model} (log: {log})", err=True)
     async with (
         environments_of_all(config.env, at_once) as made,
-        _policy(config, options, folder.folder) as policy,
+        own_engine(config, log) as policy,
         agents_served(made, config, policy) as make_env,
     ):
         if not options["as_json"]:
@@ -290,30 +286,6 @@ def progress_line(done: list[Conversation], total: int) -> str:
     success = sum(attempt.success for attempt in done) / max(1, len(done))
     line = f"{len(done)}/{total} attempts, success {success:.2f}"
     return line + (f", {failed} failed" if failed else "")
-
-
-@asynccontextmanager
-async def _policy(
-    config: RunConfig, options: dict[str, Any], folder: Path
-) -> AsyncIterator[Policy]:
-    """The policy of a running engine, or of a new one, which gets a log file."""
-    engine = options["engine"]
-    if engine is not None:
-        from actors.http_policy import ServedPolicy
-
-        served = await ServedPolicy.connect(
-            engine, Path(config.model), config.actor.earlier_reasoning
-        )
-        try:
-            yield served
-        finally:
-            await served.aclose()
-    else:
-        log = folder / "engine.log"
-        if not options["as_json"]:
-            echo(f"starting an engine for {config.model} (log: {log})", err=True)
-        async with own_engine(config, log) as own:
-            yield own
 
 
 def _ks(text: str, most: int, limit: str) -> list[int]:

@@ -25,9 +25,7 @@ SETTINGS, RESULTS, REPORT = "settings.json", "results.jsonl", "report.json"
 Settings = dict[str, Any]
 
 
-def settings_of(
-    config: RunConfig, *, model: str, weights: str, split: str, engine: str = ""
-) -> Settings:
+def settings_of(config: RunConfig, *, model: str, weights: str, split: str) -> Settings:
     """Returns the settings that results depend on. `weights` distinguishes weights at the same
     place."""
     values = config.model_dump(mode="json")
@@ -35,7 +33,6 @@ def settings_of(
     return {
         "model": model,
         "weights": weights,
-        "engine": engine,
         "env": values["env"],
         "split": split,
         "seed": config.seed,

@@ -37,15 +37,12 @@ def check_agent(draft: Draft) -> None:
         reader_of(draft.chat, draft.config.actor.agent)
 
 
-def resolve_model(
-    name: str, earlier_reasoning: EarlierReasoning = "refuse", *, weights: bool = True
-) -> Path:
-    """Finds the folder of the model called `name`. Raises UserError if its chat template is not
-    usable. If `weights` is set, also raises it if the model cannot be loaded."""
+def resolve_model(name: str, earlier_reasoning: EarlierReasoning = "refuse") -> Path:
+    """Finds the folder of the model called `name`. Raises UserError if the model cannot be loaded
+    or its chat template is not usable."""
     folder = model_path(name)
-    check_model_folder(folder, f"model {name}", weights=weights)
-    if weights:
-        check_checksums(folder, f"model {name}")
+    check_model_folder(folder, f"model {name}")
+    check_checksums(folder, f"model {name}")
     ChatFormat(read_tokenizer(folder, f"model {name}"), earlier_reasoning=earlier_reasoning)
     return folder
 
