@@ -1,4 +1,4 @@
-"""Writes TensorBoard's files: curves, histograms, dashboards.
+"""Writes TensorBoard's files: curves, histograms, settings.
 
 A removed folder or a full disk never ends a run. Writes are then lost, with one notice, until new
 files are begun after AGAIN_S.
@@ -15,7 +15,6 @@ from typing import Any
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
-from learner.metrics.loggers.dashboards import RESULT, hyperparameters, layout
 from learner.metrics.loggers.logger import Logger, LoggerContext
 from r3l.process.notices import notice_again
 
@@ -23,6 +22,13 @@ log = logging.getLogger(__name__)
 AGAIN_S = 60.0  # between two attempts to write
 OF_RETRIES = ("_retry", "_distilled")
 """Ends of the tags that are written as the run `retry`: TensorBoard has one colour for each run."""
+COMPARED = (
+    "algorithm.name", "learner.lr", "model", "env.name", "seed", "actor.temperature",
+    "buffer.max_staleness", "buffer.sampler.name", "learner.steps", "learner.groups_per_step",
+    "learner.schedule",
+)  # fmt: skip
+RESULT = "eval/success"
+"""The metric that the "HParams" page shows for each run, with its last value."""
 
 
 class TensorBoard(Logger):
@@ -93,7 +99,6 @@ class TensorBoard(Logger):
         if self._writer is None or self._retries is None:
             purge = self._start + 1 if self._start else None
             self._writer = SummaryWriter(str(self.folder), purge_step=purge, flush_secs=5)
-            self._writer.add_custom_scalars(layout())
             self._retries = SummaryWriter(
                 str(self.folder / "retry"), purge_step=purge, flush_secs=5
             )
@@ -119,3 +124,9 @@ def shows(version: int) -> bool:
     on every hundredth, and so on. TensorBoard itself draws 1,000 points of a curve."""
     every: int = 10 ** max(len(str(version)) - 4, 0)
     return version % every == 0
+
+
+def hyperparameters(settings: Mapping[str, str | float | bool]) -> dict[str, str | float | bool]:
+    """Select the settings in COMPARED, then all of the algorithm, keyed by full name."""
+    names = (*COMPARED, *(name for name in settings if name.startswith("algorithm.")))
+    return {name: settings[name] for name in names if name in settings}
