@@ -149,7 +149,7 @@ class Recording:
                 self.version = max(self.version, client.stats().learner_version)
                 lease = client.lease("recording", self.version, self.plan)
                 if not isinstance(lease, Lease):
-                    time.sleep(0.02)
+                    time.sleep(0.05)
                     continue
                 self.before(lease)
                 slots = {"base": lease.plan.base, "distilled": lease.plan.distilled}
@@ -228,7 +228,7 @@ class Learning:
         end = time.monotonic() + 200
         while not (steps := [line["step"] for line in steps_of(self.run)]) or steps[-1] < step:
             assert self.process.poll() is None and time.monotonic() < end, self.log()
-            time.sleep(0.005)
+            time.sleep(0.02)
 
     def ranks(self) -> list[psutil.Process]:
         found = [psutil.Process(self.process.pid)]

@@ -81,7 +81,7 @@ def test_after_a_bad_link_the_newest_weights_arrive_bit_for_bit_and_none_were_wr
 
         following = asyncio.create_task(follow(subscriber, load, every_s=0.01))
         version, began = 0, time.monotonic()
-        while time.monotonic() < began + BAD_S:
+        while time.monotonic() < began + BAD_S or link.harmed <= 3:
             publisher.publish(version := version + 1, weights(version))
             await asyncio.sleep(0.05)
         link.bad = False
@@ -98,4 +98,4 @@ def test_after_a_bad_link_the_newest_weights_arrive_bit_for_bit_and_none_were_wr
     with BadLink(publisher.endpoint, every=4) as link:
         asyncio.run(scenario(link))
     publisher.close()
-    assert wrong == [] and link.harmed > 3
+    assert wrong == []
