@@ -53,6 +53,7 @@ def forked() -> Iterator[None]:
 
     global _parent, _threads
     if torch.get_num_threads() > 1 or torch.distributed.is_initialized():
+        os.environ.setdefault(METHOD, "spawn")  # vLLM forks on GPUs
         yield
         return
     tracker = resource_tracker.getfd()  # it must know the shared memory of the engine, too

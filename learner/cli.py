@@ -59,6 +59,8 @@ class _Commands(OneLineGroup):
             if _leading() or isinstance(error, RestartNeeded):
                 echo(f"r3l-learner: {error}", err=True)
             sys.exit(EXIT_CODES[type(error)])
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
         except Exception:
             if os.environ.get("WORLD_SIZE", "1") != "1":
                 time.sleep(LATER_S)

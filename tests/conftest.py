@@ -35,7 +35,8 @@ def process_as_before() -> Iterator[None]:
 
 
 def pytest_configure(config: object) -> None:
-    gc.disable()  # until all is imported: a fourth of what collecting the tests takes
+    if hasattr(config, "workerinput"):  # the process that starts the workers collects nothing
+        gc.disable()  # until all is imported: a fourth of what collecting the tests takes
     config.addinivalue_line("filterwarnings", UNKNOWN_METRIC)
 
 

@@ -333,7 +333,10 @@ class _Worker:
 
 
 async def _read(replies: asyncio.StreamReader) -> dict[str, Any]:
+    """Reads the next reply. Raises RecordError if it is not a valid record."""
     size = int.from_bytes(await replies.readexactly(4))
+    if size > RECORD_LIMIT:
+        raise RecordError(f"a reply of {size} bytes")
     return unpack(await replies.readexactly(size), RECORD_LIMIT)
 
 

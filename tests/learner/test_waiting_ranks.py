@@ -69,7 +69,7 @@ def test_ranks_wait_while_rank_0_reports_that_it_waits_and_name_a_rank_that_hang
         for rank in range(2)
     ]
     try:
-        (out, err), (other_out, other_err) = [rank.communicate(timeout=300) for rank in ranks]
+        (out, err), (other_out, other_err) = [rank.communicate(timeout=200) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
