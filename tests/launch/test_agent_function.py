@@ -65,7 +65,7 @@ def test_a_prompt_and_a_file_that_trains_itself_when_imported_get_one_line(tmp_p
 
     def last_line(*given: str) -> str:
         ran = subprocess.run(
-            [sys.executable, *given], cwd=tmp_path, capture_output=True, text=True, timeout=120
+            [sys.executable, *given], cwd=tmp_path, capture_output=True, text=True, timeout=300
         )
         return ran.stderr.strip().rpartition("\n")[2]
 
