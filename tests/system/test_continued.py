@@ -1,7 +1,7 @@
 """Actors are killed while they play attempts of many steps: other actors continue the attempts.
 
 `make soak-actors` does so for minutes. Set R3L_SOAK_PROGRESS_S=1e9 to see what a kill costs if no
-progress is put.
+progress is put. Add `-o faulthandler_timeout=0` for more than 14 minutes.
 """
 
 import json
