@@ -1,5 +1,6 @@
 """The service as a process: what it promises when it, its clients or its messages go wrong."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 import zmq
 from msgspec.structs import replace
 
-from buffer import BufferClient
+from buffer import AsyncBufferClient, BufferClient
 from buffer.client.calls import Call
 from buffer.sampling.samplers import FLOOR
 from buffer.server.service import Service
@@ -106,16 +107,26 @@ def test_a_trajectory_is_returned_bit_by_bit(client, tasks, done):
     assert np.array_equal(got.trajectories[0].token_ids, sent.trajectory.token_ids)
 
 
-def test_a_draw_waits_until_there_are_enough_groups(client, served, tasks, done):
+@pytest.mark.parametrize("kind", [BufferClient, AsyncBufferClient])
+def test_a_draw_waits_until_there_are_enough_groups(kind, client, served, tasks, done):
     client.add_tasks(tasks(2))
     drawn = []
 
+    async def coroutine():
+        async with AsyncBufferClient(served.endpoint) as mine:
+            return await mine.draw(1, 0, wait_s=120)
+
     def learner():
+        if kind is AsyncBufferClient:
+            drawn.append(asyncio.run(coroutine()))
+            return
         with BufferClient(served.endpoint) as mine:
             drawn.append(mine.draw(1, 0, wait_s=120))
 
     thread = threading.Thread(target=learner, daemon=True)
     thread.start()
+    thread.join(timeout=0.5)
+    assert not drawn
     client.put(client.lease("a", 0, GroupPlan(1)).group_id, "a", done())
     thread.join(timeout=120)
     assert len(drawn[0].groups) == 1
