@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +54,9 @@ log = logging.getLogger(__name__)
 
 DRAW_WAIT_S = 2.0
 RATES = {"actor/tokens_per_s": "actor/generated_tokens", "agent/calls_per_s": "agent/calls"}
-"""Rates since the step before, with the counts that they are made of."""
+"""Rates, with the counts that they are made of."""
+RATES_S = 5.0
+"""The least time that a rate covers. An actor reports every 2 s, and a step may be shorter."""
 SAY_S, SAY_LATER_S = 5.0, 60.0
 """Seconds between notices of what a step is waiting for: in the process's first step, and later."""
 
@@ -82,7 +84,7 @@ class Rank0:
         self.evaluator = Evaluator(client, config, eval_tasks)
         client.silent = self._wait_for_buffer
         self.fingerprints: dict[int, str] = {}
-        self.reported: tuple[float, dict[str, float]] = (time.monotonic(), {})
+        self.reports = deque[tuple[float, dict[str, float]]]([(time.monotonic(), {})])
         self.counts = Counter[str](hangs=len(RunFolder(run).hangs()))
         self.last_state = RunState(0)
         self.waited_s = 0.0
@@ -108,7 +110,7 @@ class Rank0:
         also starts their evaluation."""
         version, self.last_state = state.version, state
         stats = self.client.stats()
-        self.reported = time.monotonic(), actor_metrics(stats.actors, version)
+        self.reports = deque([(time.monotonic(), actor_metrics(stats.actors, version))])
         self.without_attempt = stats.drops.get("no_trajectories", 0)
         self._check_ledger(state)
         rewound = self.client.set_version(version)  # before the tasks: the first step's come first
@@ -309,8 +311,11 @@ class Rank0:
         """Returns the buffer's own metrics and the metrics reported to it by actors."""
         stats = self.client.stats()
         actors = actor_metrics(stats.actors, version)
-        (then, before), now = self.reported, time.monotonic()
-        self.reported = now, actors
+        now = time.monotonic()
+        self.reports.append((now, actors))
+        while len(self.reports) > 2 and self.reports[1][0] <= now - RATES_S:
+            self.reports.popleft()
+        then, before = self.reports[0]
         # A sum is smaller after a restart of the buffer, until every actor has reported again.
         rates = {
             rate: max(actors[total] - before.get(total, 0.0), 0.0) / max(now - then, 1e-6)

@@ -95,11 +95,21 @@ BUFFER = (
 )
 
 ACTOR = (
-    ("tokens_per_s", "tokens/s", "sampled since the step before"),
+    (
+        "tokens_per_s",
+        "tokens/s",
+        "sampled since the step before, or in the last 5 s if that is longer",
+    ),
     ("prefix_hit", "share", "prompt tokens in the prefix cache"),
 )
 
-AGENT = (("calls_per_s", "calls/s", "answered since the step before"),)
+AGENT = (
+    (
+        "calls_per_s",
+        "calls/s",
+        "answered since the step before, or in the last 5 s if that is longer",
+    ),
+)
 
 LEARNER = (
     ("loss", "loss", "the whole loss"),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -165,6 +165,26 @@ def test_the_first_rates_of_a_restarted_learner_leave_out_what_was_generated_bef
     rank.finish_step(DRAW, 4, StepResult(True, dict(METRICS)))
     [line] = reported(tmp_path)
     assert line["actor/generated_tokens"] == 10.0 and line["actor/tokens_per_s"] == 0.0
+
+
+def test_steps_shorter_than_the_time_between_an_actors_reports_have_a_rate(
+    rank: Rank0, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, service = [100.0], cast(Any, rank.client)
+
+    def stats() -> BufferStats:  # an actor that samples 50 tokens/s and reports every 2 s
+        metrics = ActorMetrics(generated_tokens=50 * int(now[0] - now[0] % 2))
+        return BufferStats(actors={"a.1": metrics.numbers() | {"seen_s": 1.0}})
+
+    service.stats = stats
+    service.set_version = service.release_draws = lambda _: 0
+    monkeypatch.setattr(rank0, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    rank.begin(RunState(3))
+    for step in range(4, 24):
+        now[0] += 0.7 if step < 20 else 10
+        rank.finish_step(DRAW, step, StepResult(True, dict(METRICS)))
+    rates = [line["actor/tokens_per_s"] for line in reported(tmp_path)]
+    assert all(25 <= rate <= 75 for rate in rates[3:16]) and rates[-1] == 50
 
 
 def test_a_batch_is_committed_before_its_weights_are_published_and_then_reported(
