@@ -29,7 +29,8 @@ with BufferClient(sys.argv[1], timeout_s=60) as client:
     RunFolder(run).report("learner", ProcessStatus("ready", "tcp://127.0.0.1:2"))
     while not ended:
         time.sleep(0.05)
-    time.sleep(2)  # the rest of a step
+    while not (run / "may-save").exists():  # the rest of a step
+        time.sleep(0.05)
     client.stats()  # its commit
     (run / "saved").write_text(json.dumps({"signals": len(ended)}))
 """
@@ -81,6 +82,7 @@ def test_after_a_killed_launcher_the_learner_saves_with_a_buffer_and_a_stopped_a
     launcher.communicate()
     until(lambda: not lives(parts["actor-0"]) and not lives(parts["actor-1"]))
     assert not (tmp_path / "saved").exists() and lives(parts["buffer"])
+    (tmp_path / "may-save").touch()
     until(lambda: not lives(parts["buffer"]))
     assert (tmp_path / "saved").exists()
     until(lambda: not lives(parts["learner"]))
@@ -88,6 +90,7 @@ def test_after_a_killed_launcher_the_learner_saves_with_a_buffer_and_a_stopped_a
 
 def test_after_a_killed_launcher_a_stopped_learner_continues_and_saves(tmp_path: Path) -> None:
     launcher, parts = launched(tmp_path)
+    (tmp_path / "may-save").touch()
     parts["learner"].suspend()
     launcher.kill()
     launcher.communicate()
@@ -120,6 +123,7 @@ def test_two_sigterms_close_a_run_as_one_does(tmp_path: Path) -> None:
     assert any("SIGTERM: stopping" in line for line in iter(launcher.stdout.readline, ""))
     for _ in range(5):
         os.kill(launcher.pid, signal.SIGTERM)
+    (tmp_path / "may-save").touch()
     said, _ = launcher.communicate(timeout=120)
     assert launcher.returncode == 130 and "SIGTERM: stopping" not in said, said
     assert "killed after the deadline" not in said

@@ -56,13 +56,12 @@ def test_ctrl_c_and_sigterm_stop_the_run_and_every_process(tmp_path: Path, name:
 def test_ctrl_c_before_the_buffer_is_ready_says_how_to_go_on(tmp_path: Path) -> None:
     class Slow(Played):
         def buffer(self) -> list[str]:
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
             return [sys.executable, "-c", "import time; time.sleep(600)"]
 
     plan, said = plan_for(tmp_path), list[str]()
     run = Run(plan, said.append, Slow(plan))
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     with handlers_put_back():
-        timer.start()
         assert run.execute() == 130
     (line,) = [line for line in said if line.startswith("SIGINT")]
     assert line == f"SIGINT: stopping; continue with r3l-launch --resume --run {plan.run}"
@@ -129,12 +128,16 @@ def test_a_terminal_that_is_gone_does_not_end_the_run(tmp_path: Path) -> None:
     def gone(line: str) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
+    def lose_the_terminal() -> None:
+        run.say("a line")
+        if not run.interrupted:
+            os.kill(os.getpid(), signal.SIGHUP)
+
     (tmp_path / "buffer-again").touch()
     plan = plan_for(tmp_path)
     run = Run(plan, gone, Played(plan))
-    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGHUP))
+    run._show_progress = lose_the_terminal  # type: ignore[method-assign]
     with handlers_put_back():
-        timer.start()
         assert run.execute() == 130
     assert all(child.exit_code is not None for child in run.children.members)
 
@@ -258,7 +261,7 @@ from learner.watchdog import Watchdog, heartbeat
 from r3l.files.run_folder import ProcessStatus, RunFolder
 
 run, how = Path(sys.argv[5]).parent, sys.argv[6]
-with Watchdog(1.0, run):
+with Watchdog(2.0, run):
     RunFolder(run).report("learner", ProcessStatus("ready"))
     heartbeat("step 7")
     time.sleep(0.5)
@@ -283,7 +286,7 @@ def test_a_learner_that_hangs_or_is_stopped_is_ended_counted_and_started_again(
             return [sys.executable, "-c", HANGING, *worker, how]
 
     (tmp_path / "buffer-again").touch()
-    plan = plan_for(tmp_path, "learner.hang_s=2")
+    plan = plan_for(tmp_path, "learner.hang_s=3")
     said: list[str] = []
 
     def until_it_lives_again() -> None:
@@ -294,7 +297,7 @@ def test_a_learner_that_hangs_or_is_stopped_is_ended_counted_and_started_again(
     run._show_progress = until_it_lives_again  # type: ignore[method-assign]
     with handlers_put_back():
         assert run.execute() == 130
-    assert said[0].startswith("learner hung: no heartbeat for 2 s (learner.hang_s) since it "
+    assert said[0].startswith("learner hung: no heartbeat for 3 s (learner.hang_s) since it "
                               f"began step 7; ended by {ended_by}, stacks in ")  # fmt: skip
     assert "restarted from its last checkpoint (1 of 3 restarts within an hour" in said[1]
     assert len(said) == 3 and len(RunFolder(tmp_path).hangs()) == 1

@@ -127,7 +127,7 @@ class Recording:
         endpoint: str,
         results: Callable[[str, int], Iterable[SlotResult]] = recorded_group,
         before: Callable[[Lease], None] = lambda lease: None,
-        timeout_s: float = 10.0,
+        timeout_s: float = 60.0,
         plan: GroupPlan = PLAN,
     ) -> None:
         self.endpoint, self.results, self.before, self.plan = endpoint, results, before, plan

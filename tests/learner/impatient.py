@@ -13,7 +13,7 @@ from learner import watchdog
 from learner.cli import main
 from learner.loop import Training
 
-PATIENCE_S, HANG_S, WARN_S = 4.0, 8.0, 5.0
+PATIENCE_S, HANG_S, WARN_S = 8.0, 14.0, 5.0
 begin = Training._begin
 
 

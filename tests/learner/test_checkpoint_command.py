@@ -10,6 +10,7 @@ import pytest
 from learner import checkpoint_command
 from learner.checkpoint_command import CheckpointCommand, arguments, check
 from r3l.errors import UserError
+from tests.processes import command_line
 
 LONG = 60.0
 HELD = "sh -c 'while [ ! -e {folder}/../go ]; do sleep 0.05; done; echo {name} >> {folder}/../done'"
@@ -89,7 +90,7 @@ def test_a_command_that_fails_is_counted_and_reported_in_one_line(
 
 def children() -> list[psutil.Process]:
     found = psutil.Process().children(recursive=True)
-    return [one for one in found if one.name() == "sleep"]
+    return [one for one in found if command_line(one)[:1] == ["sleep"]]
 
 
 def test_a_command_and_all_that_it_started_is_killed_at_its_deadline(

@@ -22,7 +22,7 @@ from tests.learner.impatient import PATIENCE_S
 
 pytestmark = pytest.mark.system
 
-LONG_S = 10.0
+LONG_S = 16.0
 """Longer than a client without patience waits in `tests.learner.impatient`, which allows a rank
 less."""
 
@@ -62,9 +62,9 @@ def test_two_ranks_wait_for_a_stopped_buffer_and_for_late_groups_and_evaluations
 ) -> None:
     def late(lease: Lease) -> None:
         if lease.purpose == "eval":
-            time.sleep(1.5 * PATIENCE_S)
+            time.sleep(1.25 * PATIENCE_S)
         elif recording.version == 1:  # the second step takes three of them
-            time.sleep(0.5 * PATIENCE_S)
+            time.sleep(0.4 * PATIENCE_S)
 
     run, there = tmp_path / "run", tmp_path / "there"
     there.mkdir()

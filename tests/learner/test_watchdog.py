@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from learner.exit_codes import EXIT_CODES, STACKS
 from r3l.errors import LearnerHung
 from r3l.files.run_folder import RunFolder
+from tests.buffer.fakes import until
 from tests.learner.fakes import (
     ROOT,
     Learning,
@@ -68,10 +68,7 @@ def test_a_process_with_heartbeats_keeps_running_and_shows_its_stacks_when_asked
     tmp_path: Path,
 ) -> None:
     process = started(tmp_path, "work")
-    end = time.monotonic() + 30
-    while not RunFolder(tmp_path).heartbeat():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: RunFolder(tmp_path).heartbeat())
     os.kill(process.pid, STACKS)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0 and "r3l-learner hangs" not in output

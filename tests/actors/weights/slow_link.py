@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-STEP = 2048  # bytes passed on at a time
+STEP = 8192  # bytes passed on at a time
 
 
 class SlowLink:

@@ -13,7 +13,6 @@ from tests.actors.weights.fakes import Engine, laid_out, some_weights, updated
 from tests.actors.weights.slow_link import SlowLink, slow_link
 
 ELEMENTS = 250_000  # 500 kB, one chunk
-TIMEOUT_S = 1.5  # less than a set takes, more than a range
 Scenario = Callable[[WeightSubscriber, Engine, SlowLink], Awaitable[None]]
 
 
@@ -30,13 +29,17 @@ def publisher() -> Iterator[WeightPublisher]:
 
 
 def followed(
-    publisher: WeightPublisher, scenario: Scenario, rate: float, cut: float = float("inf")
+    publisher: WeightPublisher,
+    scenario: Scenario,
+    rate: float,
+    cut: float = float("inf"),
+    timeout_s: float = 10.0,
 ) -> WeightSubscriber:
     """Run the scenario beside an engine that follows the publisher over a slow link."""
 
     async def run() -> WeightSubscriber:
         async with slow_link(publisher.endpoint, rate, cut) as link, asyncio.timeout(120):
-            subscriber, engine = WeightSubscriber(link.endpoint, timeout_s=TIMEOUT_S), Engine()
+            subscriber, engine = WeightSubscriber(link.endpoint, timeout_s=timeout_s), Engine()
             following = asyncio.create_task(follow(subscriber, engine.load, every_s=0.01))
             try:
                 await scenario(subscriber, engine, link)
@@ -61,7 +64,8 @@ def test_a_chunk_that_takes_longer_than_the_deadline_arrives_since_bytes_come(
             await asyncio.sleep(0.01)
         assert engine.loaded == [(1, laid_out(weights))]
 
-    metrics = followed(publisher, scenario, rate=200_000).metrics
+    # A set takes 5 s, and a range of it 0.7 s.
+    metrics = followed(publisher, scenario, rate=100_000, timeout_s=4.0).metrics
     assert metrics.weights_full_bytes == len(laid_out(weights))
     assert not metrics.weights_failed
 
@@ -77,7 +81,7 @@ def test_what_came_before_a_connection_broke_is_not_fetched_again(
             await asyncio.sleep(0.01)
         assert engine.loaded == [(1, laid_out(weights))] and link.cuts >= 3
 
-    metrics = followed(publisher, scenario, rate=1_000_000, cut=150_000).metrics
+    metrics = followed(publisher, scenario, rate=1_000_000, cut=150_000, timeout_s=1.5).metrics
     assert metrics.weights_full_bytes == len(laid_out(weights))
     assert set(metrics.weights_failed) == {"no_reply"}
 
@@ -109,7 +113,7 @@ def test_bytes_of_a_version_that_is_no_longer_wanted_are_dropped(
 
     async def run() -> None:
         async with slow_link(publisher.endpoint, 2_000_000) as link, asyncio.timeout(120):
-            subscriber = WeightSubscriber(link.endpoint, timeout_s=TIMEOUT_S)
+            subscriber = WeightSubscriber(link.endpoint)
             manifest = await subscriber.latest()
             assert manifest is not None
             fetching = asyncio.create_task(subscriber.fetch(manifest))

@@ -39,17 +39,20 @@ def _sent_and_received(served, tasks, done, patience_s):
         _quiet(client)
         received, lost = 0, client.stats().undelivered
         while received + lost < REQUESTS and slow.poll(1000 * patience_s):
-            slow.recv_multipart()
-            received += 1
+            while slow.poll(100):
+                slow.recv_multipart()
+                received += 1
+            lost = client.stats().undelivered
         context.destroy(linger=0)
         return REQUESTS, received, lost
 
 
 def _quiet(client):
     """Wait until the service has dealt with every request."""
-    before = None
-    while (now := (client.stats().undelivered, client.stats().refused)) != before:
-        before = now
+    seen = [None]
+    while len(seen) < 4 or any(one != seen[-1] for one in seen[-3:]):
+        stats = client.stats()
+        seen.append((stats.undelivered, stats.refused))
         time.sleep(1)
 
 

@@ -115,7 +115,7 @@ def test_the_clock_expires_leases_without_any_request(working, queue, desk):
 @pytest.mark.parametrize("away", ["moved", "deleted", "replaced"])
 def test_a_removed_store_acknowledges_nothing(serve, done, tmp_path, away) -> None:
     served = serve()
-    with BufferClient(served.endpoint, timeout_s=3) as client:
+    with BufferClient(served.endpoint, timeout_s=60) as client:
         client.add_tasks([Task("t", "bench", 0)])
         group = client.lease("a", 0, GroupPlan(1)).group_id
         store, elsewhere = tmp_path / "store", tmp_path / "elsewhere"
@@ -125,6 +125,7 @@ def test_a_removed_store_acknowledges_nothing(serve, done, tmp_path, away) -> No
             store.rename(elsewhere)
         if away == "replaced":
             shutil.copytree(elsewhere, store)
+        client.timeout_s = 3
         with pytest.raises(BufferUnavailable):
             client.put(group, "a", done())
     assert served.process.wait(timeout=120) == 2

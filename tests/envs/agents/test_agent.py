@@ -23,7 +23,7 @@ def made(folder: Path, script: str, **options: str) -> Agent:
 
 def ended(env: Agent, command: dict[str, Any]) -> dict[str, Any]:
     state = json.loads(env.step(json.dumps(command))[0])
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while state["exit"] is None and time.monotonic() < deadline:
         time.sleep(0.02)
         state = json.loads(env.step('{"poll": null}')[0])
@@ -77,7 +77,7 @@ def test_the_last_lines_are_there_while_the_process_runs(tmp_path: Path) -> None
     env = made(tmp_path, "import time\nprint(0.5, flush=True)\ntime.sleep(600)\n")
     env.reset(seed=0)
     state = json.loads(env.step('{"start": {}}')[0])
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not state["stdout"] and time.monotonic() < deadline:
         time.sleep(0.02)
         state = json.loads(env.step('{"poll": null}')[0])
