@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import click
 
+from benchmarks.gpu.whole_run import smi
 from benchmarks.real_model import page
-from benchmarks.real_model.doses import DOSES, warm
+from benchmarks.real_model.doses import DOSES, WORKSHOP, warm, warm_workshop
 from benchmarks.real_model.probe import probe
 from benchmarks.real_model.training import VARIANTS, train
 from benchmarks.results.lines import append, processor, read_lines
@@ -18,6 +20,10 @@ DOSE = click.option("--dose", type=click.Choice([str(dose) for dose in DOSES]), 
 INTO = click.option(
     "--lines", type=click.Path(path_type=Path), default=page.FILE, help="results file"
 )
+SETTINGS = click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+VARIANT = click.option("--variant", type=click.Choice(list(VARIANTS)), required=True)
+SEED = click.option("--seed", type=int, required=True)
+LEARNER = click.option("--learner", default="1cpu", show_default=True, help="as of r3l-launch")
 
 
 @click.group()
@@ -37,34 +43,68 @@ def warm_command(out: Path, dose: str) -> None:
 @FOLDER
 @DOSE
 @INTO
-def probe_command(out: Path, dose: str, lines: Path) -> None:
+@SETTINGS
+def probe_command(out: Path, dose: str, lines: Path, settings: tuple[str, ...]) -> None:
     """Measure on a frozen policy what guidance brings."""
     named = {"kind": "probe", "dose": int(dose), "variant": "frozen", "seed": 0}
     if not _there(lines, named):
         model = warm(int(dose), out / "policies")
-        values = asyncio.run(probe(model, out / f"probe-{dose}.log"))
-        append(lines, named | {"machine": processor()} | values)
+        values = asyncio.run(probe(model, out / f"probe-{dose}.log", settings))
+        append(lines, named | {"machine": machine()} | values)
 
 
 @main.command("train")
 @FOLDER
 @DOSE
-@click.option("--variant", type=click.Choice(list(VARIANTS)), required=True)
-@click.option("--seed", type=int, required=True)
+@VARIANT
+@SEED
+@LEARNER
 @INTO
-def train_command(out: Path, dose: str, variant: str, seed: int, lines: Path) -> None:
-    """Make or continue a training run."""
+@SETTINGS
+def train_command(out: Path, dose: str, variant: str, seed: int, lines: Path, **more: Any) -> None:
+    """Make or continue a training run on sums."""
     named = {"kind": "train", "dose": int(dose), "variant": variant, "seed": seed}
     if not _there(lines, named):
         model = warm(int(dose), out / "policies")
-        values = train(model, variant, seed, out / "runs" / f"dose-{dose}-{variant}-{seed}")
-        append(lines, named | {"machine": processor()} | values)
+        folder = out / "runs" / f"dose-{dose}-{variant}-{seed}"
+        values = train(model, variant, seed, folder, _words(**more))
+        append(lines, named | {"machine": machine()} | values)
+
+
+@main.command("workshop")
+@FOLDER
+@VARIANT
+@SEED
+@LEARNER
+@INTO
+@SETTINGS
+def workshop_command(out: Path, variant: str, seed: int, lines: Path, **more: Any) -> None:
+    """Make or continue a training run in the workshop."""
+    named = {"kind": "workshop", "variant": variant, "seed": seed}
+    if not _there(lines, named):
+        model = warm_workshop(out / "policies")
+        folder = out / "runs" / f"workshop-{variant}-{seed}"
+        values = train(model, variant, seed, folder, _words(**more), WORKSHOP)
+        append(lines, named | {"machine": machine()} | values)
 
 
 @main.command("page")
 def page_command() -> None:
     """Write the page."""
     page.write()
+
+
+def _words(learner: str, settings: tuple[str, ...]) -> list[str]:
+    """The arguments of r3l-launch that a command was given."""
+    return ["--learner", learner, *settings]
+
+
+def machine() -> str:
+    """The name of the first GPU, or of the processor."""
+    try:
+        return smi("name")
+    except FileNotFoundError:
+        return processor()
 
 
 def _there(file: Path, named: dict[str, object]) -> bool:

@@ -1,6 +1,7 @@
-"""Cold starts by dose: the number of demonstrated reflections.
+"""Cold starts: of the sums by dose, the number of demonstrated reflections, and of the workshop.
 
-smollm2 ─► 0: answers alone ─► 200: rounds of answer, reflection and retry ─► 1000: 800 rounds more
+smollm2 ─┬► 0: answers alone ─► 200: rounds of answer, reflection, retry ─► 1000: 800 rounds more
+         └► workshop: rounds of attempt, reflection, retry; some rules are left for reward to teach
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.results.lines import ROOT
@@ -20,11 +21,15 @@ from r3l.errors import UserError
 from r3l.settings.environment import EnvConfig
 
 SETTINGS = Path(__file__).parent / "settings.yaml"
+WORKSHOP = Path(__file__).parent / "workshop.yaml"
 DOSES = (0, 200, 1000)
 ANSWERS, FIRST_ANSWER = 600, 10_000
 """Demonstrated answers of dose 0, and the first of their tasks: those of reflections begin at 0."""
 STEPS = {0: 40, 200: 45, 1000: 180}
 """Optimizer steps of a dose's part: each lesson is seen about once."""
+
+WORKSHOP_START = "--steps 200 --tokens-per-batch 4096 --lr 5e-5 --seed 1".split()
+"""The workshop's cold start; four of its twelve rules are withheld."""
 
 
 def world() -> EnvConfig:
@@ -65,9 +70,19 @@ def warm(dose: int, policies: Path) -> Path:
         config = json.dumps(world().options["config"])
         learned = ["--model", str(before), "--env", world().name, "--set", f"config={config}"]
         learned += ["--seed", str(dose), "--lr", "3e-5", "--tokens-per-batch", "2400"]
-    command = [sys.executable, "-m", "learner.cli", "warmup", "--out", str(out), "--steps", *steps]
-    if subprocess.run(
-        [*command, "--compute", "bfloat16", *learned], cwd=ROOT, check=False
-    ).returncode:
-        raise UserError(f"dose {dose}: the cold start failed")
+    _warmup(out, ["--steps", *steps, *learned])
     return out
+
+
+def warm_workshop(policies: Path) -> Path:
+    """Make the workshop's policy unless it is there."""
+    out = policies / "workshop"
+    if not (out / "warmup.json").exists():
+        _warmup(out, ["--model", "smollm2", "--env", "workshop", *WORKSHOP_START])
+    return out
+
+
+def _warmup(out: Path, words: Sequence[str]) -> None:
+    command = [sys.executable, "-m", "learner.cli", "warmup", "--out", str(out), *words]
+    if subprocess.run([*command, "--compute", "bfloat16"], cwd=ROOT, check=False).returncode:
+        raise UserError(f"{out}: the cold start failed")

@@ -30,6 +30,7 @@ TITLES = {
     "outcome_first": "R³L, outcome first",
     "gated": "R³L, measured gate",
     "grpo_long": "GRPO without reference, 80 steps",
+    "r3l_long": "R³L, 80 steps",
 }
 assert TITLES.keys() == VARIANTS.keys()
 ROWS = ("base", "distilled", "reflect", "retry")

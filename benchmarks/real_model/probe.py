@@ -137,9 +137,9 @@ class Probe:
         return SampleParams(self.env.spec.max_response_tokens)
 
 
-async def probe(model: Path, log: Path) -> dict[str, Any]:
+async def probe(model: Path, log: Path, settings: Sequence[str] = ()) -> dict[str, Any]:
     """Returns what the guidance of the policy in `model` brings, as the values of a line."""
-    config = configuration.load(SETTINGS, [f"model={model}"])
+    config = configuration.load(SETTINGS, [f"model={model}", *settings])
     tasks = registry.tasks(config.env.name, config.env.options, "eval", TASKS)
     async with own_engine(config, log) as policy:
         run = Probe(policy, config)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
@@ -28,6 +29,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "gated": ("algorithm=r3l", "algorithm.gate=measured"),
     # About as many CPU seconds as R³L takes for its 20 steps.
     "grpo_long": ("algorithm=grpo", "algorithm.kl_coef=0", "learner.steps=80"),
+    "r3l_long": ("algorithm=r3l", "learner.steps=80"),
 }
 """Settings of each variant."""
 CPU = "cpu.jsonl"
@@ -41,15 +43,22 @@ MEANS = (
 """Metrics whose means over the steps are kept in a line."""
 
 
-def train(model: Path, variant: str, seed: int, folder: Path) -> dict[str, Any]:
-    """Make or continue the run in `folder`. Returns the values of its line. Raises UserError if it
-    fails."""
+def train(
+    model: Path,
+    variant: str,
+    seed: int,
+    folder: Path,
+    more: Sequence[str] = (),
+    settings: Path = SETTINGS,
+) -> dict[str, Any]:
+    """Make or continue the run in `folder`, from a file of settings and with `more` arguments.
+    Returns the values of its line. Raises UserError if it fails."""
     command = [sys.executable, "-m", "launch.cli", "--run", str(folder), "--actors", "1"]
     if (folder / "config.yaml").exists():
         command.append("--resume")
     else:
-        command += ["--config", str(SETTINGS), f"model={model}", f"seed={seed}"]
-        command += VARIANTS[variant]
+        command += ["--config", str(settings), f"model={model}", f"seed={seed}"]
+        command += [*VARIANTS[variant], *more]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".log").open("ab") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
@@ -74,6 +83,7 @@ def line_of(folder: Path) -> dict[str, Any]:
         "tokens": list(accumulate(step["group/generated_tokens"] for step in steps)),
         "trained": [round(tokens) for tokens in accumulate(trained)],
         "cpu": [_total(spent.get(number)) for number in range(1, len(steps) + 1)],
+        "wall": [round(step.time - history.steps[0].time, 1) for step in history.steps],
         "success_base": [step.get("group/success_base") for step in steps],
     }
     means = {tag: [step[tag] for step in steps if tag in step] for tag in MEANS}
