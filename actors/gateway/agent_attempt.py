@@ -230,7 +230,7 @@ class AgentEnvironment:
 
     async def _save(self, world: World, node: Node) -> None:
         """Save the world before a call, to the end even if the reply is sampled no more."""
-        await asyncio.shield(world.save(self.session.tree.nodes.index(node)))
+        await asyncio.shield(world.save(node.number))
 
     async def _restore(self, tape: TapePlayer, world: World, node: Node) -> None:
         """Puts the world back when the pivot has come; ends the attempt if that fails."""
@@ -264,12 +264,12 @@ class AgentEnvironment:
         session = self.session
         return trajectory(
             session.tree,
-            [*session.taped(), *session.others],
             outcome,
             slot=slot,
             temperature=session.temperature,
             train=train or self.settings.train,
             retry=session.pivot if retry else None,
+            others=session.others,
         )
 
     async def _outcome(self, servers: Iterable[str]) -> Outcome:
@@ -288,7 +288,7 @@ class AgentEnvironment:
         if not in_time and settings.at_timeout == "fail":
             limit = f"{settings.timeout_s:g} s (actor.agent.timeout_s)"
             raise _failed("agent_timeout", f"the agent took longer than {limit} and was killed")
-        if not session.calls:
+        if not session.tree.nodes:
             raise _failed("agent_no_calls", "the agent made no call; it must use OPENAI_BASE_URL")
         if session.tape:
             session.tape.check_met()
@@ -324,7 +324,9 @@ class AgentEnvironment:
         """Returns the result of the grader, or what the agent printed as its last line."""
         if not state["grader"]:
             return _last_line(state, "no_reward", "the agent")
-        calls = [{"messages": call.messages, "reply": call.reply} for call in self.session.taped()]
+        calls = [
+            {"messages": call.messages, "reply": call.reply} for call in self.session.tree.tape()
+        ]
         graded, in_time = await self._run({"grade": calls})
         if not in_time or graded["exit"] != 0:
             why = graded["stderr"] if in_time else "it took too long"

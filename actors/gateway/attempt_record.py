@@ -9,16 +9,16 @@ trained again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from msgspec.structs import replace
 
 from actors.gateway.call_tree import CallTree, Node, system_of
 from r3l.errors import EnvironmentFailed
 from r3l.records import AuxSample, Extra, Int32, Segment, Trajectory
+from r3l.rollout.attempt import Tokens
 from r3l.views.tape import TapedCall, write_tape
 
 Train = Literal["main", "all"]
@@ -35,39 +35,30 @@ class Outcome:
     finish: str = "terminated"
 
 
-@dataclass
 class _Chain:
-    """One conversation as a growing sequence."""
+    """One conversation as a sequence of tokens. `steps`: the calls whose replies may be trained,
+    and `spans`: where these are."""
 
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    steps: list[Node] = field(default_factory=list)
-    spans: list[tuple[int, int]] = field(default_factory=list)
-    nodes: Sequence[Node] = ()
-
-    @classmethod
-    def of(cls, nodes: Sequence[Node], *, guided: bool = False) -> _Chain:
-        chain = cls(nodes=nodes)
+    def __init__(self, nodes: Sequence[Node], *, guided: bool = False) -> None:
+        self.nodes, self.tokens = nodes, Tokens()
+        self.steps: list[Node] = []
+        self.spans: list[tuple[int, int]] = []
         for node in nodes:
-            given = (node.guided if guided else ()) or node.given
-            chain.ids += given
-            chain.logprobs += [0.0] * len(given)
-            if node.sample is None:
-                continue
-            start, tokens = len(chain.ids), node.sample.token_ids
-            chain.ids += tokens
-            chain.logprobs += [0.0] * len(tokens) if node.untrained else node.sample.logprobs
-            if not node.untrained:
-                chain.steps.append(node)
-                chain.spans.append((start, len(chain.ids)))
-        return chain
+            self.tokens.given((node.guided if guided else ()) or node.given)
+            start = len(self.tokens.ids)
+            if node.sample is not None and node.untrained:
+                self.tokens.given(node.sample.token_ids)
+            elif node.sample is not None:
+                self.tokens.sampled(node.sample)
+                self.steps.append(node)
+                self.spans.append((start, len(self.tokens.ids)))
 
     def arrays(self) -> dict[str, Any]:
         """Returns the arrays that a trajectory and a segment have in common."""
         samples = [node.sample for node in self.steps]
         return {
-            "token_ids": np.array(self.ids, np.int32),
-            "logprobs": np.array(self.logprobs, np.float32),
+            "token_ids": np.array(self.tokens.ids, np.int32),
+            "logprobs": np.array(self.tokens.logprobs, np.float32),
             "step_spans": np.array(self.spans, np.int32).reshape(-1, 2),
             "step_versions": np.array([s.version for s in samples if s], np.int32),
             "step_newest_versions": np.array([s.newest_version for s in samples if s], np.int32),
@@ -86,44 +77,34 @@ def conversations(
     first = next((node.kind for node in tree.nodes if not node.untrained), None)
 
     def order(chain: list[Node]) -> tuple[bool, bool, int]:
-        return pivot in chain, chain[-1].kind == first, tree.nodes.index(chain[-1])
+        return pivot in chain, chain[-1].kind == first, chain[-1].number
 
     ordered = sorted(chains, key=order, reverse=True)
     kept = [chain for chain in ordered if train == "all" or chain[-1].kind == first]
-    return [_Chain.of(chain) for chain in kept or ordered[:1]]
+    return [_Chain(chain) for chain in kept or ordered[:1]]
 
 
 def trajectory(
     tree: CallTree,
-    calls: Sequence[TapedCall],
     outcome: Outcome,
     *,
     slot: int,
     temperature: float,
     train: Train,
     retry: Node | None = None,
+    others: Sequence[TapedCall] = (),
 ) -> tuple[Trajectory, AuxSample]:
     """Returns an attempt as a record, and its main conversation as the policy saw it, with the
     guidance.
 
-    `calls`: the tape, in the order of the tree, then those of other models; `retry`: the pivot, if
-    the attempt is a retry. An outcome without a finish is that of an attempt under way. Raises
-    EnvironmentFailed if there is no call to train.
+    `retry`: the pivot, if the attempt is a retry; `others`: the calls of other models. An outcome
+    without a finish is that of an attempt under way. Raises EnvironmentFailed if there is no call
+    to train.
     """
-    taped = {id(node) for node in tree.nodes if node.taped} if retry else set[int]()
+    taped = {node for node in tree.nodes if node.taped} if retry else set[Node]()
     chains = conversations(tree, train, retry, unseen=not outcome.finish)
-    (chain, pivot), *others = kept = _trained_once(chains, taped)
-    where = {id(n): c for c in reversed(range(len(kept))) for n in kept[c][0].nodes}
-    tape = [
-        replace(
-            call,
-            conversation=where.get(id(node), -1),
-            trained=call.trained and id(node) not in taped,
-        )
-        for call, node in zip(calls, tree.nodes, strict=False)
-    ]
-    tape += calls[len(tree.nodes) :]
-    order = {id(node): number for number, node in enumerate(tree.nodes)}
+    (chain, pivot), *further = kept = _trained_once(chains, taped)
+    where = {node: c for c in reversed(range(len(kept))) for node in kept[c][0].nodes}
     decode = tree.chat.chat.text
     nodes = chain.steps
     made = Trajectory(
@@ -142,43 +123,41 @@ def trajectory(
         temperature=temperature,
         extra=Extra(
             reward_parts=outcome.parts,
-            step_cut=np.array([_cut(node) for node in nodes], np.bool_),
+            step_cut=np.array([node.finish == "length" for node in nodes], np.bool_),
             segments=tuple(
-                Segment(**each.arrays(), start=start, after=_after(each, order, chain))
-                for each, start in others
+                Segment(**each.arrays(), start=start, after=_after(each, chain))
+                for each, start in further
             ),
-            tape=write_tape(tape),
+            tape=write_tape([*tree.tape(where, taped), *others]),
         ),
     )
     return made, _as_shown(chain, pivot)
 
 
-def _after(chain: _Chain, order: Mapping[int, int], main: _Chain) -> Int32:
+def _after(chain: _Chain, main: _Chain) -> Int32:
     """Counts the main conversation's steps that were called before each step of another."""
-    called = [order[id(node)] for node in main.steps]
-    mine = [order[id(node)] for node in chain.steps]
+    called, mine = ([node.number for node in each.steps] for each in (main, chain))
     return np.searchsorted(called, mine).astype(np.int32)
 
 
 def _as_shown(chain: _Chain, pivot: int) -> AuxSample:
     """Makes the sample of a conversation with its guidance; it trains the steps from the pivot."""
-    shown = _Chain.of(chain.nodes, guided=True)
-    mask = np.zeros(len(shown.ids), np.bool_)
-    for start, end in shown.spans[pivot:]:
-        mask[start:end] = True
-    return AuxSample("retry", np.array(shown.ids, np.int32), mask)
+    shown = _Chain(chain.nodes, guided=True)
+    ids, mask = shown.tokens.arrays()
+    mask[: shown.spans[pivot][0]] = False
+    return AuxSample("retry", ids, mask)
 
 
-def _trained_once(chains: Sequence[_Chain], known: set[int]) -> list[tuple[_Chain, int]]:
+def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Chain, int]]:
     """Returns each conversation that has a step of its own, with the number of steps before it
     that an earlier conversation trains, or that are `known` from another attempt. Raises
     EnvironmentFailed if there is none."""
-    known, kept = set(known), []
+    kept = []
     for chain in chains:
-        start = sum(id(node) in known for node in chain.steps)  # shared steps come first
+        start = sum(node in known for node in chain.steps)  # shared steps come first
         if start < len(chain.steps):
             kept.append((chain, start))
-            known |= {id(node) for node in chain.steps}
+            known = known.union(chain.steps)
     if not kept:
         raise EnvironmentFailed(
             "agent: no call of this attempt can be trained: none was answered, or a grammar "
@@ -192,7 +171,3 @@ def _observation(node: Node) -> str:
     """Returns what a call showed the policy, as text."""
     shown = [message for message in node.messages if message["role"] != "system"]
     return "\n".join(str(message.get("content") or "") for message in shown)
-
-
-def _cut(node: Node) -> bool:
-    return node.sample is not None and node.sample.finish_reason == "length"

@@ -13,14 +13,14 @@ compact and hand over their conversations. Pure: no input or output.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from actors.gateway.parsers import Reply
 from r3l.errors import UserError
 from r3l.rollout.agent_chat import AgentChat, AgentMessage, Tool, plain_arguments, tool_call
 from r3l.rollout.policy_interface import Sample
+from r3l.views.tape import TapedCall
 
 Block = tuple[AgentMessage, ...]
 Kind = tuple[str, tuple[str, ...]]
@@ -30,24 +30,29 @@ Kind = tuple[str, tuple[str, ...]]
 @dataclass(eq=False)
 class Node:
     """One call. `messages`: new since the parent; `given`: the ids that they added, from the end
-    of the parent's reply to the invitation. `tools`: of the request, as canonical text.
+    of the parent's reply to the invitation. `tools`: those of its conversation. `number`: in the
+    order of the requests. `reply`: as the agent gets it, {} before; `finish`: how it ended.
     `untrained`: a grammar shaped the reply, or the agent asked for it so; it is read but not
     trained. `seen`: whether the agent received the reply. `taped`: whether the reply is that of an
     earlier attempt. `guided`: what the policy reads instead of `given`, if it is shown guidance
-    here. `finish`: how a taped reply ended."""
+    here. `began`: seconds after the attempt's start."""
 
     parent: Node | None
     messages: Block
-    tools: str
+    tools: tuple[Tool, ...]
     given: tuple[int, ...]
+    number: int = 0
     sample: Sample | None = None
-    reply: Reply | None = None
+    reply: AgentMessage = field(default_factory=dict)
+    finish: str = ""
     untrained: bool = False
     seen: bool = False
-    seconds: float = 0.0
     taped: bool = False
     guided: tuple[int, ...] = ()
-    finish: str = ""
+    dialect: str = ""
+    digest: str = ""
+    began: float = 0.0
+    seconds: float = 0.0
 
     def chain(self) -> list[Node]:
         """Returns the calls from the root to this one."""
@@ -72,8 +77,8 @@ class Node:
 
     @property
     def kind(self) -> Kind:
-        tools = json.loads(self.root.tools or "[]")
-        return system_of(self.root.messages), tuple(tool["function"]["name"] for tool in tools)
+        names = tuple(tool["function"]["name"] for tool in self.tools)
+        return system_of(self.root.messages), names
 
 
 @dataclass
@@ -86,13 +91,13 @@ class CallTree:
     def add(self, messages: Sequence[AgentMessage], tools: Sequence[Tool]) -> Node:
         """Finds where a request continues and adds its node. Raises UserError if the chat template
         refuses its messages."""
-        shown = canonical_tools(tools)
-        parent, new = self._place(messages, shown)
-        node = Node(parent, tuple(new), shown, self._encoded(parent, new, tools))
+        parent, new = self._place(messages, tuple(tools))
+        own = parent.tools if parent else tuple(tools)
+        node = Node(parent, tuple(new), own, self._encoded(parent, new, tools), len(self.nodes))
         self.nodes.append(node)
         return node
 
-    def guide(self, node: Node, tools: Sequence[Tool], guidance: str) -> None:
+    def guide(self, node: Node, guidance: str) -> None:
         """Show the policy guidance in a call, unless an earlier call of its conversation shows it:
         in the system prompt of a new conversation, or as one more message in one that has begun.
         If the template refuses that message, the guidance joins
@@ -107,13 +112,13 @@ class CallTree:
         else:
             messages.insert(0, {"role": "system", "content": guidance})
         try:
-            node.guided = self._encoded(node.parent, messages, tools)
+            node.guided = self._encoded(node.parent, messages, node.tools)
         except UserError:  # its roles must alternate
             if not node.messages:
                 raise
             *before, last = node.messages
             joined = last | {"content": f"{last.get('content') or ''}\n\n{guidance}"}
-            node.guided = self._encoded(node.parent, [*before, joined], tools)
+            node.guided = self._encoded(node.parent, [*before, joined], node.tools)
 
     def _encoded(
         self, parent: Node | None, new: Sequence[AgentMessage], tools: Sequence[Tool]
@@ -121,8 +126,9 @@ class CallTree:
         """Returns the ids that a call's new messages add."""
         if parent is None:
             return self.chat.open(for_template(new), tools)
-        assert parent.sample is not None and parent.reply is not None  # only these are continued
-        calls = [(call["id"], call["function"]["name"]) for call in parent.reply.calls]
+        assert parent.sample is not None  # only these are continued
+        made = parent.reply.get("tool_calls") or ()
+        calls = [(call["id"], call["function"]["name"]) for call in made]
         closing = self.chat.chat.close(parent.sample.token_ids)
         return (*closing, *self.chat.following(calls, for_template(new)))
 
@@ -130,11 +136,35 @@ class CallTree:
         """Returns the ends of the conversations whose replies the agent received, or all that were
         sampled."""
         seen = [node for node in self.nodes if (unseen or node.seen) and node.sample is not None]
-        parents = {id(node.parent) for node in seen}
-        return [node for node in seen if id(node) not in parents]
+        parents = {node.parent for node in seen}
+        return [node for node in seen if node not in parents]
+
+    def tape(
+        self, conversations: Mapping[Node, int] | None = None, known: Collection[Node] = ()
+    ) -> list[TapedCall]:
+        """Records all calls. `conversations`: the number of each call's conversation in the record;
+        `known`: the calls that are trained in another attempt."""
+        return [
+            TapedCall(
+                dialect=node.dialect,
+                digest=node.digest,
+                parent=-1 if node.parent is None else node.parent.number,
+                messages=node.messages,
+                reply=node.reply,
+                finish=node.finish,
+                tools=node.kind[1],
+                began=node.began,
+                seconds=node.seconds,
+                tokens=len(node.sample.token_ids) if node.sample else 0,
+                read=len(node.context()),
+                conversation=(conversations or {}).get(node, -1),
+                trained=node.seen and not node.untrained and node not in known,
+            )
+            for node in self.nodes
+        ]
 
     def _place(
-        self, messages: Sequence[AgentMessage], tools: str
+        self, messages: Sequence[AgentMessage], tools: tuple[Tool, ...]
     ) -> tuple[Node | None, Sequence[AgentMessage]]:
         """Returns the node that a request continues and the messages that are new; (None, all of
         them) for a new conversation."""
@@ -149,7 +179,7 @@ class CallTree:
                 and (node.parent is not None or node.tools == tools)
                 and [*map(_key, node.messages)] == [*map(_key, block)]
                 and node.sample is not None
-                and node.reply is not None
+                and node.reply
                 and same_reply(node.reply, reply)
             ]
             if not front:
@@ -190,21 +220,17 @@ def _key(message: AgentMessage) -> tuple[Any, ...]:
     )
 
 
-def same_reply(reply: Reply, message: AgentMessage) -> bool:
+def same_reply(reply: AgentMessage, message: AgentMessage) -> bool:
     """Whether a message is the reply that was sampled: the same text, tools and arguments. Its
     reasoning may be missing, but not different."""
     reasoning = str(message.get("reasoning_content") or "").strip()
-    return _key(reply.message()) == _key(message) and reasoning in ("", reply.reasoning)
+    return _key(reply) == _key(message) and reasoning in ("", reply.get("reasoning_content"))
 
 
 def canonical(arguments: str) -> str:
     """Normalises JSON text: spaces and the order of keys."""
     value = plain_arguments(arguments)
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-
-
-def canonical_tools(tools: Sequence[Tool]) -> str:
-    return json.dumps(tools, sort_keys=True) if tools else ""
 
 
 def _likeness(
@@ -215,12 +241,11 @@ def _likeness(
     chain = node.chain() if node else []
     same = 0
     for known, (_, message) in zip(chain, replies, strict=False):
-        if message is not None and known.reply is not None:
-            own = known.reply.message()
+        if message is not None:
             same += [c["id"] for c in message.get("tool_calls", ())] == [
-                c["id"] for c in own.get("tool_calls", ())
+                c["id"] for c in known.reply.get("tool_calls", ())
             ]
-            same += message.get("reasoning_content") == own.get("reasoning_content")
+            same += message.get("reasoning_content") == known.reply.get("reasoning_content")
     return same, sum(known.seen for known in chain)
 
 

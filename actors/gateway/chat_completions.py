@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from actors.gateway.parsers import Reply
 from r3l.rollout.agent_chat import AgentMessage, Tool, tool_call
 
 MODEL = "policy"
@@ -86,11 +85,10 @@ Answer = dict[str, Any]
 """A chat completion, as `write` makes it."""
 
 
-def write(reply: Reply, number: int, *, cut: bool, read: int, sampled: int) -> Answer:
+def write(message: AgentMessage, number: int, *, cut: bool, read: int, sampled: int) -> Answer:
     """Writes an answer. `number`: of the call in its attempt; `cut`: the reply met its budget;
     `read`, `sampled`: numbers of tokens."""
-    finish = "length" if cut else "tool_calls" if reply.calls else "stop"
-    message = reply.message()
+    finish = "length" if cut else "tool_calls" if message.get("tool_calls") else "stop"
     choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
     usage = {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled}
     return {

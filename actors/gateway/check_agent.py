@@ -61,8 +61,8 @@ class EchoPolicy:
     def _reply(self, node: Node, params: SampleParams) -> str:
         if params.json_schema is not None:
             return json.dumps(example(params.json_schema))
-        tools = json.loads(node.tools or "[]")
-        made = sum(len(n.reply.calls) for n in node.chain() if n.reply)
+        tools = node.tools
+        made = sum(len(n.reply.get("tool_calls", ())) for n in node.chain())
         if made < len(tools) or params.structural_tag:
             shape = tools[made % len(tools)]["function"]
             arguments = example(shape.get("parameters") or {"type": "object"})
@@ -109,7 +109,7 @@ async def check_agent(config: RunConfig, chat: ChatFormat) -> AsyncIterator[tupl
                     plan=GroupPlan(1),
                     on_failure=failures.append,
                 )
-                tapes.append(policy.session.taped())
+                tapes.append(policy.session.tree.tape())
                 played = result.trajectory
                 outcomes.append(f"reward {played.reward:g}" if played else f"failed: {failures[0]}")
             how = outcomes[0] if len({*outcomes}) == 1 else " and ".join(outcomes)

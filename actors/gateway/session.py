@@ -15,14 +15,14 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from msgspec import structs
 
 from actors.gateway.call_tree import CallTree, Kind, Node
 from actors.gateway.chat_completions import AgentRequest, Answer, Refused, bad, write
-from actors.gateway.parsers import Reply, ReplyReader
+from actors.gateway.parsers import ReplyReader
 from actors.gateway.tape_player import Recorded, TapePlayer, digest_of
 from r3l.actor_metrics import ActorMetrics
 from r3l.errors import (
@@ -40,18 +40,6 @@ from r3l.views.tape import TapedCall, without
 
 MOST_CALLS = 256
 MOST_BRANCHES = 64
-
-
-@dataclass(eq=False)
-class _Call:
-    """A request while it is sampled and after. `tools`: their names."""
-
-    tools: tuple[str, ...]
-    node: Node
-    digest: str
-    dialect: str
-    began: float
-    sampling: asyncio.Task[Answer]
 
 
 class Relay(Protocol):
@@ -89,7 +77,6 @@ class Session:
         self.ignore = ignore
         self.key = secrets.token_urlsafe(24)
         self.tree = CallTree(reader.chat)
-        self.calls: list[_Call] = []
         self.others: list[TapedCall] = []
         self.asked_others = 0
         self.result: dict[str, Any] | None = None
@@ -97,7 +84,8 @@ class Session:
         self.full = self.over = False
         self.temperature = 1.0
         self.changed = asyncio.Event()
-        self._newest: dict[str, _Call] = {}
+        self._newest: dict[str, tuple[Node, asyncio.Task[Answer]]] = {}
+        """Of each request, the call that was made last, and its answer."""
 
     def afresh(self) -> Session:
         """Returns a session for another start of the same attempt."""
@@ -125,15 +113,20 @@ class Session:
 
         `again`: the client says that it repeats the request. Raises Refused, as the task does.
         """
-        known = self._newest.get(digest)
-        if known is None or not (again or not known.sampling.done() or not known.node.seen):
-            known = self._begin(request, digest, dialect)
-        return known.sampling
+        if known := self._newest.get(digest):
+            node, sampling = known
+            if again or not sampling.done() or not node.seen:
+                return sampling
+        node, answering = self._begin(request, dialect)
+        sampling = asyncio.create_task(_until_over(answering))
+        sampling.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self._newest[digest] = node, sampling
+        return sampling
 
     def received(self, digest: str) -> None:
         """Note that the agent got the answer to a request."""
-        if call := self._newest.get(digest):
-            call.node.seen = True
+        if digest in self._newest:
+            self._newest[digest][0].seen = True
 
     def finish(self, result: dict[str, Any]) -> None:
         """Take the attempt's result, once; afterwards no call is answered."""
@@ -148,8 +141,8 @@ class Session:
 
     def close(self) -> None:
         self.end()
-        for call in self.calls:
-            call.sampling.cancel()
+        for _, sampling in self._newest.values():
+            sampling.cancel()
 
     def passing(self, digest: str) -> TapedCall | None:
         """Count a call of another model. Returns the recorded one that answers it, if there is one.
@@ -167,9 +160,6 @@ class Session:
         began = time.monotonic() - self.began - call.seconds
         self.others.append(structs.replace(call, began=began))
 
-    def taped(self) -> list[TapedCall]:
-        return [self._taped(call) for call in self.calls]
-
     @property
     def pivot(self) -> Node:
         """The call from which a retry samples: the first one, or that on the tape."""
@@ -179,9 +169,9 @@ class Session:
         if self.over:
             raise Refused(400, "attempt_is_over", "this attempt has ended; no call is answered")
 
-    def _begin(self, request: AgentRequest, digest: str, dialect: str) -> _Call:
+    def _begin(self, request: AgentRequest, dialect: str) -> tuple[Node, Awaitable[Answer]]:
         self._check_open()
-        if len(self.calls) >= MOST_CALLS:
+        if (count := len(self.tree.nodes)) >= MOST_CALLS:
             raise Refused(400, "too_many_calls", f"at most {MOST_CALLS} calls an attempt")
         if len(self.tree.leaves()) >= MOST_BRANCHES:
             raise Refused(400, "too_many_branches", f"at most {MOST_BRANCHES} conversations")
@@ -192,28 +182,22 @@ class Session:
             params, constrained = self._sampling(request)
             node = self.tree.add(request.messages, request.tools)
             node.untrained = constrained or not request.trained
-            canonical = digest_of(request, self.ignore)
-            recorded = self.tape and self.tape.take(canonical, request, node)
+            node.dialect, node.began = dialect, time.monotonic() - self.began
+            node.digest = digest_of(request, self.ignore)
+            recorded = self.tape and self.tape.take(node.digest, request, node)
             if recorded is None and request.trained and self._guides(node):
-                self.tree.guide(node, request.tools, self.guidance)
+                self.tree.guide(node, self.guidance)
         except (UserError, ReplayDiverged) as error:
-            del self.tree.nodes[len(self.calls) :]  # what is refused is not a call
+            del self.tree.nodes[count:]  # what is refused is not a call
             if isinstance(error, UserError):
                 raise Refused(400, "invalid_request_error", str(error)) from None
             self.fail(error)
             raise Refused(400, "replay_diverged", str(error)) from None
         self.metrics.agent["calls"] += 1
-        self.metrics.agent["rebased"] += node.parent is None and len(self.tree.nodes) > 1
-        answering = (
-            self._repeat(node, recorded) if recorded else self._sample(node, request, params)
-        )
-        sampling = asyncio.create_task(_until_over(answering))
-        sampling.add_done_callback(lambda task: task.cancelled() or task.exception())
-        tools = tuple(tool["function"]["name"] for tool in request.tools)
-        call = _Call(tools, node, canonical, dialect, time.monotonic(), sampling)
-        self.calls.append(call)
-        self._newest[digest] = call
-        return call
+        self.metrics.agent["rebased"] += node.parent is None and count > 0
+        if recorded:
+            return node, self._repeat(node, recorded)
+        return node, self._sample(node, request, params)
 
     def _guides(self, node: Node) -> bool:
         """Whether there is guidance, and a call's conversation is of the guided kind, but for what
@@ -225,7 +209,7 @@ class Session:
 
     def _sampling(self, request: AgentRequest) -> tuple[SampleParams, bool]:
         """Returns how a reply is sampled, and whether a grammar shapes it."""
-        own = self.params(len(self.calls))
+        own = self.params(len(self.tree.nodes))
         self.temperature = own.temperature
         grammar: dict[str, Any] = {}
         if request.tools and request.choice not in ("auto", "none"):
@@ -238,9 +222,9 @@ class Session:
 
     async def _repeat(self, node: Node, recorded: Recorded) -> Answer:
         self.metrics.agent["taped"] += 1
-        reply, call = recorded.reply_on(node), recorded.call
-        self.full = self.full or call.finish == "overflow"
-        return self._written(node, reply, call.finish, call.read, call.tokens)
+        recorded.answer(node)
+        self.full = self.full or node.finish == "overflow"
+        return _written(node, recorded.call.read, recorded.call.tokens)
 
     async def _sample(self, node: Node, request: AgentRequest, params: SampleParams) -> Answer:
         context, began = node.context(guided=True), time.monotonic()
@@ -266,38 +250,21 @@ class Session:
             )
         reply = self.reader.read(sample.token_ids, request.tools, request.choice, params.stop)
         self.metrics.agent["tool_parse_failed"] += reply.broken
-        node.sample, node.reply, node.seconds = sample, reply, time.monotonic() - began
+        node.sample, node.finish, node.reply = sample, sample.finish_reason, reply.message()
+        node.seconds = time.monotonic() - began
         if self.keep:
             await self.keep()
         read = len(node.context())  # without guidance, which the agent must not notice
-        return self._written(node, reply, sample.finish_reason, read, len(sample.token_ids))
-
-    def _written(self, node: Node, reply: Reply, finish: str, read: int, sampled: int) -> Answer:
-        number = self.tree.nodes.index(node)
-        return write(reply, number, cut=finish != "stop", read=read, sampled=sampled)
+        return _written(node, read, len(sample.token_ids))
 
     def fail(self, error: R3LError) -> None:
         """End the attempt with an error, the first one that it had."""
         self.problem = self.problem or error
         self.end()
 
-    def _taped(self, call: _Call) -> TapedCall:
-        node = call.node
-        numbers = {id(other): number for number, other in enumerate(self.tree.nodes)}
-        return TapedCall(
-            dialect=call.dialect,
-            digest=call.digest,
-            parent=-1 if node.parent is None else numbers[id(node.parent)],
-            messages=node.messages,
-            reply=node.reply.message() if node.reply else {},
-            finish=node.sample.finish_reason if node.sample else node.finish,
-            tools=call.tools,
-            began=call.began - self.began,
-            seconds=node.seconds,
-            tokens=len(node.sample.token_ids) if node.sample else 0,
-            read=len(node.context()),
-            trained=not node.untrained and node.seen,
-        )
+
+def _written(node: Node, read: int, sampled: int) -> Answer:
+    return write(node.reply, node.number, cut=node.finish != "stop", read=read, sampled=sampled)
 
 
 async def _until_over(answering: Awaitable[Answer]) -> Answer:

@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from actors.gateway.call_tree import Kind, Node, canonical, canonical_tools, system_of
+from actors.gateway.call_tree import Kind, Node, canonical, system_of
 from actors.gateway.chat_completions import AgentRequest
-from actors.gateway.parsers import Reply
 from r3l.errors import RecordError, ReplayDiverged
 from r3l.process.notices import notice
 from r3l.records import Trajectory
@@ -43,20 +42,12 @@ class Recorded:
     given: tuple[int, ...] = ()
     sample: Sample | None = None
 
-    def reply_on(self, node: Node) -> Reply:
-        """Answers a call from the tape: gives its node the recorded tokens, and returns the
-        reply."""
-        message = self.call.reply
-        reply = Reply(
-            message.get("content") or "",
-            message.get("reasoning_content") or "",
-            tuple(message.get("tool_calls") or ()),
-        )
-        node.taped, node.reply, node.seconds = True, reply, self.call.seconds
+    def answer(self, node: Node) -> None:
+        """Gives a call the recorded reply, with its tokens."""
+        node.taped, node.reply, node.seconds = True, self.call.reply, self.call.seconds
         node.finish = self.call.finish
         if self.sample is not None:
             node.given, node.sample = self.given, self.sample
-        return reply
 
 
 class TapePlayer:
@@ -249,7 +240,7 @@ def digest_of(request: AgentRequest, ignore: Sequence[str] = ()) -> str:
     ids: dict[str, int] = {}
     whole = [
         [_comparable(message, ids, ignore) for message in request.messages],
-        canonical_tools(request.tools),
+        request.tools,
         [request.choice, request.max_tokens, request.stop, request.json_schema, request.trained],
     ]
     text = json.dumps(whole, sort_keys=True, ensure_ascii=False)

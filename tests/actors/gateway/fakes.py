@@ -48,5 +48,5 @@ class Agent:
         tokens = (*self.tree.chat.chat.encode(f"{reply.text} {number}"), END)
         self.sampled[tokens] = context
         node.sample = Sample(tokens, (-0.5,) * len(tokens), number, number, "stop")
-        node.reply, node.seen = reply, seen
+        node.reply, node.seen = reply.message(), seen
         return node

@@ -7,7 +7,6 @@ from actors.gateway.call_tree import Node
 from actors.gateway.parsers import Reply
 from r3l.errors import EnvironmentFailed
 from r3l.records import Trajectory
-from r3l.views.tape import TapedCall
 from tests.actors.gateway.fakes import Agent, calling, result, system, user
 
 OPENING = [system("be brief"), user("add")]
@@ -16,7 +15,6 @@ OPENING = [system("be brief"), user("add")]
 def record(agent: Agent, train: str = "main", reward: float = 1.0) -> Trajectory:
     made, _ = trajectory(
         agent.tree,
-        [TapedCall("chat", str(number), -1, ()) for number in range(len(agent.tree.nodes))],
         Outcome(reward, {"sum": 1.0}, "well done"),
         slot=3,
         temperature=0.5,

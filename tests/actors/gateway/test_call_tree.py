@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from actors.gateway.attempt_record import Outcome, trajectory
 from actors.gateway.call_tree import canonical, same_reply
 from actors.gateway.parsers import Reply
-from r3l.views.tape import TapedCall
 from tests.actors.gateway.fakes import TOOLS, Agent, calling, result, system, user
 
 OPENING = [system("be brief"), user("add")]
@@ -73,7 +72,7 @@ def test_of_equal_replies_the_ids_of_the_calls_decide_which_one_was_meant() -> N
 def test_canonical_arguments_keep_what_is_no_object() -> None:
     assert canonical('{"b": 1, "a": 2}') == canonical('{"a":2,"b":1}')
     assert canonical("{oops ") == "{oops "
-    assert not same_reply(Reply("a"), {"role": "assistant", "content": "b"})
+    assert not same_reply(Reply("a").message(), {"role": "assistant", "content": "b"})
 
 
 EDITS = ("none", "drop reasoning", "reserialise", "rewrite", "delete", "swap", "double")
@@ -116,8 +115,7 @@ def test_no_trained_token_has_another_context_than_the_one_it_was_sampled_in(
         after = result(f"call{number:05d}", "2") if reply.calls else user("and now?")
         messages = edited([*messages, reply.message(), after], edit, at)
     agent.call(messages, Reply("done"))
-    calls = [TapedCall("chat", "", -1, ())] * len(agent.tree.nodes)
-    played, _ = trajectory(agent.tree, calls, Outcome(1.0), slot=0, temperature=1.0, train="all")
+    played, _ = trajectory(agent.tree, Outcome(1.0), slot=0, temperature=1.0, train="all")
     trained = []
     for sequence in played.conversations():
         ids = sequence.token_ids.tolist()

@@ -21,7 +21,7 @@ from r3l.rollout.agent_chat import tool_call
 
 ASKED = {"messages": [{"role": "user", "content": "hi"}]}
 REPLY = Reply("so", "hm", (tool_call("add", '{"a": 1}', "c1"),))
-WHOLE = write(REPLY, 3, cut=False, read=7, sampled=5)
+WHOLE = write(REPLY.message(), 3, cut=False, read=7, sampled=5)
 
 
 def listed(chunks: AsyncIterator[str]) -> list[str]:

@@ -109,7 +109,7 @@ def test_a_passed_call_is_recorded_and_not_trained(monkeypatch: pytest.MonkeyPat
     (call,) = session.others
     assert (call.model, call.trained, call.parent) == ("gpt-5", False, -1)
     assert call.reply["content"] == answer.text and '"gpt-5"' in call.messages[0]["content"]
-    assert len(session.tree.nodes) == len(session.taped()) == 1  # the policy's own
+    assert len(session.tree.nodes) == len(session.tree.tape()) == 1  # the policy's own
 
 
 def test_a_continued_attempt_repeats_their_whole_answers_once(

@@ -56,7 +56,7 @@ def test_an_answer_that_was_not_received_is_kept_for_the_retry() -> None:
         assert await session.sampling(ASKED, "d", "chat", again=True) is first
         assert await session.sampling(ASKED, "d", "chat", again=False) is not first
         assert len(policy.prompts) == 2
-        assert [call.trained for call in session.taped()] == [True, False]
+        assert [call.trained for call in session.tree.tape()] == [True, False]
 
     played(test)
 
@@ -69,7 +69,7 @@ def test_a_call_does_not_keep_all_messages_of_its_request() -> None:
         await session.sampling(asked, "d", "chat", again=False)
         del asked
         gc.collect()
-        assert alive() is None and session.taped()[0].reply["content"] == "yes"
+        assert alive() is None and session.tree.tape()[0].reply["content"] == "yes"
 
     played(test)
 
@@ -82,7 +82,7 @@ def test_a_reply_that_shall_not_be_trained_is_sampled_and_marked() -> None:
                 replace(ASKED, trained=trained), f"{trained}", "chat", again=False
             )
             session.received(f"{trained}")
-        assert [call.trained for call in session.taped()] == [True, False]
+        assert [call.trained for call in session.tree.tape()] == [True, False]
 
     played(test)
 
@@ -205,6 +205,6 @@ def test_a_refused_request_leaves_no_call(monkeypatch: pytest.MonkeyPatch) -> No
             with pytest.raises(Refused, match="refuses it"):
                 await session.sampling(ASKED, "d", "chat", again=False)
         await session.sampling(ASKED, "e", "chat", again=False)
-        assert session.tree.nodes == [call.node for call in session.calls]
+        assert [node.reply["content"] for node in session.tree.nodes] == ["yes"]
 
     played(test)

@@ -382,7 +382,6 @@ async def worked(session: Session, world: World) -> list[dict[str, Any]]:
 def record_of(session: Session, retry: bool = False, train: Train = "main") -> Trajectory:
     made, _ = trajectory(
         session.tree,
-        session.taped(),
         Outcome(0.0),
         slot=0,
         temperature=1.0,
@@ -617,7 +616,7 @@ async def planned(session: Session, doors: int = 3) -> list[str]:
 
     async def asked(talk: list[dict[str, Any]], text: str, **more: Any) -> None:
         talk.append({"role": "user", "content": text})
-        asked, number = AgentRequest(tuple(talk), **more), str(len(session.calls))
+        asked, number = AgentRequest(tuple(talk), **more), str(len(session.tree.nodes))
         answer = await session.sampling(asked, number, "chat", again=False)
         session.received(number)
         talk.append(answer["choices"][0]["message"])
@@ -671,7 +670,7 @@ def test_what_a_grammar_shaped_is_repeated_as_text_after_the_death_of_an_actor()
             again = await planned(session, 4 if sampled == 1 else 3)
             told = told or again
             assert again[:5] == told and len(policy.prompts) - before == sampled
-            assert [call.conversation for call in session.taped()][:1] == [-1]
+            assert [call.conversation for call in session.tree.tape()][:1] == [-1]
             left = record_of(session, train="all")
             assert left.num_steps == len(again) - 2
         assert left is not None and not left.extra.segments

@@ -156,7 +156,7 @@ def test_another_key_opens_no_attempt(key: str) -> None:
                 reply = await client.post(path, json=BODY, headers=header)
                 assert reply.status_code == 401
             assert (await client.get("/r3l/task", headers=header)).status_code == 401
-        assert session.result is None and not session.calls
+        assert session.result is None and not session.tree.nodes
 
     with_server(test)
 
