@@ -15,6 +15,7 @@ import os
 from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from signal import SIGHUP, SIGKILL, SIGTERM
 from typing import Any
@@ -24,7 +25,7 @@ from actors.gateway.attempt_record import Outcome, Train, trajectory
 from actors.gateway.call_tree import Node
 from actors.gateway.mcp_relay import McpRelay
 from actors.gateway.other_models import OtherModels
-from actors.gateway.parsers import reader_of
+from actors.gateway.parsers import ReplyReader, reader_of
 from actors.gateway.session import Session
 from actors.gateway.tape_player import Continuation, Replays, TapePlayer, main_kind
 from actors.gateway.web_app import WebApp
@@ -32,9 +33,9 @@ from actors.gateway.world_state import RestoreFailed, Snapshots, World
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import EnvironmentFailed, R3LError, ReplayDiverged
-from r3l.records import LARGEST_REWARD, MOST_PARTS, PART, AuxSample, Task, Trajectory
+from r3l.records import LARGEST_REWARD, PART, AuxSample, Task, Trajectory
 from r3l.rollout.attempt import ParamsOfStep
-from r3l.rollout.env_calls import guarded, number_of, raised, read_step
+from r3l.rollout.env_calls import guarded, number_of, parts_in, raised, read_step
 from r3l.rollout.env_interface import Environment, Offer, Retry
 from r3l.rollout.policy_interface import Policy
 from r3l.settings.actor import AgentConfig
@@ -51,12 +52,26 @@ shell says so with 128 more."""
 MakeEnv = Callable[[Task], Environment]
 State = dict[str, Any]
 """The environment's report on its process: `exit`, None while it runs, and the last lines of
-`stdout` and `stderr`; `grader`: whether there is one; `keeps`: whether the agent's state is
-kept; `mcp`: the MCP servers, with their URLs."""
+`stdout` and `stderr`."""
 
 
 class AgentKilled(EnvironmentFailed):
     """The agent's process was killed from outside."""
+
+
+@dataclass
+class Gateway:
+    """What the attempts of an actor share. `sessions`: those that the server at `url` answers, by
+    key."""
+
+    policy: Policy
+    reader: ReplyReader
+    metrics: ActorMetrics
+    settings: AgentConfig
+    sessions: dict[str, Session]
+    url: str
+    replays: Replays
+    snapshots: Snapshots
 
 
 @asynccontextmanager
@@ -71,20 +86,17 @@ async def agents_served(
     if not config.env.has_agents:
         yield make_env
         return
-    settings, counts = config.actor.agent, metrics or ActorMetrics()
+    settings, counts, sessions = config.actor.agent, metrics or ActorMetrics(), dict[str, Session]()
     reader = reader_of(policy.chat, settings)
     replays = Replays(settings.max_divergences, settings.ignore)
-    sessions: dict[str, Session] = {}
     app = WebApp(sessions, OtherModels(settings.models))
     async with app.served(settings.host, settings.port) as url:
         snapshots = Snapshots(settings.max_divergences, counts.agent)
+        gateway = Gateway(policy, reader, counts, settings, sessions, url, replays, snapshots)
 
         def make(task: Task) -> Environment:
             env = make_env(task)
-            if not by_agent(env.spec.name):
-                return env
-            session = Session(policy, reader, counts, settings.ignore)
-            return AgentEnvironment(env, session, sessions, url, settings, replays, snapshots)
+            return AgentEnvironment(env, gateway) if by_agent(env.spec.name) else env
 
         try:
             yield make
@@ -94,21 +106,14 @@ async def agents_served(
 
 class AgentEnvironment:
     """Implements `r3l.rollout.env_interface.PlayedByAgent` around the environment `agent`, for one
-    attempt. `sessions`: those that the server at `url` answers, by key."""
+    attempt. `session`: that of the agent's newest process; `kept`: the seconds of its sampling that
+    were put to the buffer."""
 
-    def __init__(
-        self,
-        env: Environment,
-        session: Session,
-        sessions: dict[str, Session],
-        url: str,
-        settings: AgentConfig,
-        replays: Replays,
-        snapshots: Snapshots,
-    ) -> None:
-        self.env, self.spec, self.session = env, env.spec, session
-        self.sessions, self.url, self.settings = sessions, url, settings
-        self.replays, self.snapshots, self.kept = replays, snapshots, 0.0
+    session: Session
+
+    def __init__(self, env: Environment, gateway: Gateway) -> None:
+        self.env, self.spec, self.gateway = env, env.spec, gateway
+        self.settings, self.counts = gateway.settings, gateway.metrics.agent
         self.reset, self.step, self.close = env.reset, env.step, env.close
 
     async def play_with_agent(
@@ -124,109 +129,108 @@ class AgentEnvironment:
         """Plays one attempt. The agent is started once more if it is killed from outside, and
         continued; and if a retry's world cannot be put back, without doing so. Raises EpisodeError
         with the causes of docs/agents.md, and whatever the engine raised."""
-        world = taken = self.snapshots.take(retry.base) if retry else None
+        self.slot, self.retry, self.offer, self.retried = slot, retry, offer, retried
+        world = taken = self.gateway.snapshots.take(retry.base) if retry else None
         killed = False
         try:
             while True:
                 try:
-                    return await self._play(
-                        task, slot, params, retry, left, offer, retried=retried, world=world
-                    )
+                    return await self._play(task, params, left, world)
                 except AgentKilled as error:
                     if killed:
                         raise
                     killed = True
                     log.warning("%s; it is started once more", error)
-                    self.session.metrics.agent["killed"] += 1
+                    self.counts["killed"] += 1
                     if not retry and any(n.sample and not n.taped for n in self.session.tree.nodes):
                         with suppress(EnvironmentFailed):  # there is no call to train yet
-                            left = self._progress(slot)
+                            left = self._progress()
                 except RestoreFailed as error:
                     log.warning("%s; the retry is played without the state", error)
                     world = None
-                self.session = self.session.afresh()
-        finally:
-            if taken:
-                await taken.remove()
-
-    async def _play(
-        self,
-        task: Task,
-        slot: int,
-        params: ParamsOfStep,
-        retry: Retry | None,
-        left: Trajectory | None,
-        offer: Offer | None,
-        *,
-        retried: bool,
-        world: World | None,
-    ) -> tuple[Trajectory, AuxSample]:
-        """Plays one attempt with one process of the agent. `world`: put back at a retry's pivot."""
-        session, counts = self.session, self.session.metrics.agent
-        self.sessions[session.key], self.kept = session, 0.0
-        session.metrics.agents_running = len(self.sessions)
-        counts["attempts"] += 1
-        saved: World | None = None
-        relay: McpRelay | None = None
-        if offer:
-            session.keep = partial(self._keep, slot, offer)
-        try:
-            tape = self.replays.player(retry) if retry else _continuation(left, params)
-            main = main_kind(retry.base, restarts=tape is None) if retry else None
-            session.open(task, params, tape, retry.guidance if retry else "", main)
-            secret = [server.key for server in self.settings.models.values()]
-            options = task.options | {"secret": secret}
-            await guarded(lambda: self.env.reset(seed=task.seed, options=options))
-            state = await self._step({"poll": None})
-            relay = McpRelay(session, state["mcp"], self._serve)
-            session.relay = relay
-            if tape and world and tape.pivot in world.saved and tape.repeats_tools():
-                tape.stateful = True
-                session.at_call = partial(self._restore, tape, world)
-            elif retried and state["keeps"]:
-                saved = self.snapshots.new(self._run_state)
-                session.at_call = partial(self._save, saved) if saved else None
-            outcome = await self._outcome(state["mcp"])
-            made, shown = await guarded(lambda: self._record(outcome, slot, retry))
-            if retry and tape:
-                self.replays.check(made, retry)
-            if saved:
-                await self.snapshots.keep(saved, made)
-                saved = None
         except ReplayDiverged as error:
-            counts["diverged"] += 1
-            self.replays.diverged(error)
+            self.counts["diverged"] += 1
+            self.gateway.replays.diverged(error)
             raise
         except R3LError:
             raise
         except Exception as error:  # whatever an agent printed must not end the actor
             raise raised(error) from error
         finally:
-            if relay:
-                await relay.close()
+            if taken:
+                await taken.remove()
+
+    async def _play(
+        self, task: Task, params: ParamsOfStep, left: Trajectory | None, world: World | None
+    ) -> tuple[Trajectory, AuxSample]:
+        """Plays one attempt with one process of the agent. `world`: put back at a retry's pivot."""
+        self.counts["attempts"] += 1
+        gateway, retry, session = self.gateway, self.retry, self._opened(task, params, left)
+        self.session, self.kept, saved = session, 0.0, None
+        gateway.sessions[session.key] = session
+        gateway.metrics.agents_running = len(gateway.sessions)
+        try:
+            secret = [server.key for server in self.settings.models.values()]
+            options = task.options | {"secret": secret}
+            reset = await guarded(lambda: self.env.reset(seed=task.seed, options=options))
+            given = json.loads(reset[0])
+            session.relay = McpRelay(session, given["mcp"], self._serve)
+            tape = session.tape
+            if tape and world and tape.pivot in world.saved and tape.repeats_tools():
+                tape.stateful = True
+                session.at_call = partial(self._restore, tape, world)
+            elif self.retried and given["keeps"]:
+                saved = gateway.snapshots.new(self._run_state)
+                session.at_call = partial(self._save, saved) if saved else None
+            outcome = await self._outcome(given)
+            made, shown = self._record(outcome, self.settings.train)
+            if retry and tape:
+                gateway.replays.check(made, retry)
+            if saved:
+                await gateway.snapshots.keep(saved, made)
+                saved = None
+        finally:
+            if session.relay:
+                await session.relay.close()
             if left:
                 self._count_continued()
             session.close()
-            del self.sessions[session.key]
-            session.metrics.agents_running = len(self.sessions)
+            del gateway.sessions[session.key]
+            gateway.metrics.agents_running = len(gateway.sessions)
             if saved:
                 await saved.remove()
-        counts["segments"] += len(made.conversations())
-        counts["restarts"] += retry is not None and tape is None
+        self.counts["segments"] += len(made.conversations())
+        self.counts["restarts"] += retry is not None and tape is None
         return made, shown
 
-    async def _keep(self, slot: int, offer: Offer) -> None:
+    def _opened(self, task: Task, params: ParamsOfStep, left: Trajectory | None) -> Session:
+        """Makes the session of a process of the agent. Raises ReplayDiverged."""
+        gateway, retry = self.gateway, self.retry
+        tape = gateway.replays.player(retry) if retry else _continuation(left, params)
+        return Session(
+            gateway.policy,
+            gateway.reader,
+            gateway.metrics,
+            task,
+            params,
+            ignore=self.settings.ignore,
+            tape=tape,
+            guidance=retry.guidance if retry else "",
+            main=main_kind(retry.base, restarts=tape is None) if retry else None,
+            keep=self._keep if self.offer else None,
+        )
+
+    async def _keep(self) -> None:
         """Offers the progress: all replies so far, also those that the agent has yet to receive.
         Ends the attempt if its slot is lost."""
-        session = self.session
-        sampled = sum(node.seconds for node in session.tree.nodes if not node.taped)
+        sampled = sum(node.seconds for node in self.session.tree.nodes if not node.taped)
         try:
-            if await offer(lambda: self._progress(slot), sampled - self.kept):
+            if self.offer and await self.offer(self._progress, sampled - self.kept):
                 self.kept = sampled
         except EnvironmentFailed:
             return  # there is no call to train yet
         except R3LError as error:
-            session.fail(error)
+            self.session.fail(error)
 
     async def _save(self, world: World, node: Node) -> None:
         """Save the world before a call, to the end even if the reply is sampled no more."""
@@ -247,35 +251,34 @@ class AgentEnvironment:
     async def _run_state(self, command: list[Any]) -> tuple[State, bool]:
         return await self._run({"state": command}, process="state", limit=self.settings.state_s)
 
-    def _progress(self, slot: int) -> Trajectory:
+    def _progress(self) -> Trajectory:
         """Records the attempt so far: all of its conversations."""
-        return self._record(Outcome(0.0, finish=""), slot, None, train="all")[0]
+        return self._record(Outcome(0.0, finish=""), "all")[0]
 
     def _count_continued(self) -> None:
         """Count what a continued attempt took from the actor before."""
-        counts = self.session.metrics.partial
+        counts = self.gateway.metrics.partial
         samples = [node.sample for node in self.session.tree.nodes if node.taped]
         counts["continued" if samples else "dropped"] += 1
         counts["tokens"] += sum(len(sample.token_ids) for sample in samples if sample)
 
-    def _record(
-        self, outcome: Outcome, slot: int, retry: Retry | None, train: Train | None = None
-    ) -> tuple[Trajectory, AuxSample]:
+    def _record(self, outcome: Outcome, train: Train) -> tuple[Trajectory, AuxSample]:
         session = self.session
         return trajectory(
             session.tree,
             outcome,
-            slot=slot,
-            temperature=session.temperature,
-            train=train or self.settings.train,
-            retry=session.pivot if retry else None,
+            slot=self.slot,
+            temperature=session.params(0).temperature,
+            train=train,
+            retry=session.pivot if self.retry else None,
             others=session.others,
         )
 
-    async def _outcome(self, servers: Iterable[str]) -> Outcome:
-        """Plays until the agent has ended, and grades it."""
+    async def _outcome(self, given: dict[str, Any]) -> Outcome:
+        """Plays until the agent has ended, and grades it. `given`: what the environment has."""
         session, settings = self.session, self.settings
-        state, in_time = await self._run({"start": self._variables(servers)}, session.changed)
+        variables = self._variables(given["mcp"])
+        state, in_time = await self._run({"start": variables}, session.changed)
         session.end()
         if session.problem is not None:
             raise session.problem
@@ -294,36 +297,32 @@ class AgentEnvironment:
             session.tape.check_met()
         finish = "terminated" if in_time else "truncated"
         if result is None:
-            result = await self._graded(state)
+            grades = given["grader"]
+            result = await self._graded() if grades else _last_line(state, "no_reward", "the agent")
         return outcome_of(
             result, self.spec.success_threshold, "context_overflow" if session.full else finish
         )
 
     def _variables(self, servers: Iterable[str] = ()) -> dict[str, str]:
-        key = self.session.key
-        direct = ",".join(
-            filter(
-                None, (*map(os.environ.get, ("no_proxy", "NO_PROXY")), urlsplit(self.url).hostname)
-            )
-        )
+        key, url = self.session.key, self.gateway.url
+        proxied = *map(os.environ.get, ("no_proxy", "NO_PROXY")), urlsplit(url).hostname
+        direct = ",".join(filter(None, proxied))
         return {
-            "OPENAI_BASE_URL": f"{self.url}/v1",
+            "OPENAI_BASE_URL": f"{url}/v1",
             "OPENAI_API_KEY": key,
-            "ANTHROPIC_BASE_URL": self.url,
+            "ANTHROPIC_BASE_URL": url,
             "ANTHROPIC_API_KEY": key,
-            "R3L_URL": self.url,
+            "R3L_URL": url,
             "NO_PROXY": direct,  # a proxy must not get these calls
             "no_proxy": direct,
             "OPENAI_AGENTS_DISABLE_TRACING": "1",  # it would send them to OpenAI
         } | {
-            f"R3L_MCP_{name.upper().replace('-', '_')}": f"{self.url}/mcp/{name}/{key}"
+            f"R3L_MCP_{name.upper().replace('-', '_')}": f"{url}/mcp/{name}/{key}"
             for name in servers
         }
 
-    async def _graded(self, state: State) -> Any:
-        """Returns the result of the grader, or what the agent printed as its last line."""
-        if not state["grader"]:
-            return _last_line(state, "no_reward", "the agent")
+    async def _graded(self) -> Any:
+        """Returns the result of the grader."""
         calls = [
             {"messages": call.messages, "reply": call.reply} for call in self.session.tree.tape()
         ]
@@ -386,15 +385,9 @@ def outcome_of(result: Any, threshold: float, finish: str) -> Outcome:
             f"the result {result!r:.200} has no reward: it must be a number within "
             f"±{LARGEST_REWARD:g}, or an object with such a reward",
         )
-    parts = given.get("parts")
-    named = {
-        name: number_of(value)
-        for name, value in (parts.items() if isinstance(parts, dict) else ())
-        if PART.fullmatch(name) and abs(number_of(value)) <= LARGEST_REWARD
-    }
-    shown = dict(list(named.items())[:MOST_PARTS])
+    parts = parts_in({"rewards": given.get("parts")})
     feedback = str(given.get("feedback") or "").encode(errors="replace").decode()
-    return Outcome(reward, shown, feedback, finish)
+    return Outcome(reward, parts, feedback, finish)
 
 
 def _last_line(state: State, cause: str, who: str) -> Any:

@@ -19,7 +19,6 @@ from typing import Any
 from actors.gateway.agent_attempt import AgentEnvironment, agents_served
 from actors.gateway.call_tree import Node
 from actors.gateway.parsers import ReplyReader, reader_of
-from actors.gateway.session import Session
 from envs.builtin.policy import model_path
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
@@ -43,16 +42,16 @@ LONGEST = 200
 
 
 class EchoPolicy:
-    """A policy without a model, for one attempt at a time: that of `session`."""
+    """A policy without a model, for one attempt at a time: that of `env`."""
 
-    session: Session
+    env: AgentEnvironment
 
     def __init__(self, chat: ChatFormat, reader: ReplyReader, context_length: int) -> None:
         self.chat, self.reader, self.context_length = chat, reader, context_length
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
         """Makes up a reply; an empty one if the context is full."""
-        node = next(n for n in self.session.tree.nodes if n.context() == [*token_ids])
+        node = next(n for n in self.env.session.tree.nodes if n.context() == [*token_ids])
         ids = (*self.chat.encode(self._reply(node, params)), self.chat.end_id)[: params.max_tokens]
         full = len(token_ids) + len(ids) > self.context_length
         ids = () if full else ids
@@ -100,7 +99,7 @@ async def check_agent(config: RunConfig, chat: ChatFormat) -> AsyncIterator[tupl
                 def environment(task: Task = task) -> Environment:
                     env = make_env(task)
                     assert isinstance(env, AgentEnvironment)
-                    policy.session = env.session
+                    policy.env = env
                     return env
 
                 failures: list[EpisodeError] = []
@@ -109,7 +108,7 @@ async def check_agent(config: RunConfig, chat: ChatFormat) -> AsyncIterator[tupl
                     plan=GroupPlan(1),
                     on_failure=failures.append,
                 )
-                tapes.append(policy.session.tree.tape())
+                tapes.append(policy.env.session.tree.tape())
                 played = result.trajectory
                 outcomes.append(f"reward {played.reward:g}" if played else f"failed: {failures[0]}")
             how = outcomes[0] if len({*outcomes}) == 1 else " and ".join(outcomes)

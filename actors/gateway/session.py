@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -38,72 +38,51 @@ from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.policy_interface import Policy, SampleParams
 from r3l.views.tape import TapedCall, without
 
+if TYPE_CHECKING:
+    from actors.gateway.mcp_relay import McpRelay
+
 MOST_CALLS = 256
 MOST_BRANCHES = 64
 
 
-class Relay(Protocol):
-    """The MCP servers of an attempt (actors.gateway.mcp_relay)."""
-
-    async def answer(
-        self, name: str, message: dict[str, Any], headers: Mapping[str, str]
-    ) -> dict[str, Any] | None: ...
-
-
+@dataclass(eq=False)
 class Session:
-    """An attempt, after `open`. `changed` is set when it has a result or cannot continue; `full`:
-    its context is full. `keep`: saves the progress after every reply, `at_call` the agent's world
-    while one is sampled; both before the agent gets it. `restored`: whether a retry's world has
-    been put back."""
+    """An attempt at a task. `params`: the sampling parameters of call k; `ignore`: patterns of text
+    that may differ when it is replayed. `tape`: answers calls instead of the policy. `guidance`:
+    shown to the policy in what it samples to train in conversations of the kind `main`, or of the
+    first call's kind.
 
+    `keep`: saves the progress after every reply, `at_call` the agent's world while one is sampled;
+    both before the agent gets it. `restored`: whether a retry's world has been put back. `changed`
+    is set when it has a result or cannot continue; `full`: its context is full. `others`: the calls
+    of other models and MCP servers."""
+
+    policy: Policy
+    reader: ReplyReader
+    metrics: ActorMetrics
     task: Task
     params: ParamsOfStep
+    ignore: Sequence[str] = ()
     tape: TapePlayer | None = None
-    guidance = ""
+    guidance: str = ""
     main: Kind | None = None
     keep: Callable[[], Awaitable[None]] | None = None
     at_call: Callable[[Node], Awaitable[None]] | None = None
-    relay: Relay | None = None
-    restored = False
+    relay: McpRelay | None = None
+    restored: bool = False
+    others: list[TapedCall] = field(default_factory=list)
+    asked_others: int = 0
+    result: dict[str, Any] | None = None
+    problem: R3LError | None = None
+    full: bool = False
+    over: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def __init__(
-        self,
-        policy: Policy,
-        reader: ReplyReader,
-        metrics: ActorMetrics,
-        ignore: Sequence[str] = (),
-    ) -> None:
-        self.policy, self.reader, self.metrics = policy, reader, metrics
-        self.ignore = ignore
-        self.key = secrets.token_urlsafe(24)
-        self.tree = CallTree(reader.chat)
-        self.others: list[TapedCall] = []
-        self.asked_others = 0
-        self.result: dict[str, Any] | None = None
-        self.problem: R3LError | None = None
-        self.full = self.over = False
-        self.temperature = 1.0
-        self.changed = asyncio.Event()
+    def __post_init__(self) -> None:
+        self.key, self.began = secrets.token_urlsafe(24), time.monotonic()
+        self.tree = CallTree(self.reader.chat)
         self._newest: dict[str, tuple[Node, asyncio.Task[Answer]]] = {}
         """Of each request, the call that was made last, and its answer."""
-
-    def afresh(self) -> Session:
-        """Returns a session for another start of the same attempt."""
-        return Session(self.policy, self.reader, self.metrics, self.ignore)
-
-    def open(
-        self,
-        task: Task,
-        params: ParamsOfStep,
-        tape: TapePlayer | None = None,
-        guidance: str = "",
-        main: Kind | None = None,
-    ) -> None:
-        """Begin an attempt at a task. `params`: the sampling parameters of call k; `tape`: answers
-        calls instead of the policy; `guidance`: shown to the policy in what it samples to train in
-        conversations of the kind `main`, or of the first call's kind."""
-        self.task, self.params, self.began = task, params, time.monotonic()
-        self.tape, self.guidance, self.main = tape, guidance, main
 
     def sampling(
         self, request: AgentRequest, digest: str, dialect: str, *, again: bool
@@ -210,7 +189,6 @@ class Session:
     def _sampling(self, request: AgentRequest) -> tuple[SampleParams, bool]:
         """Returns how a reply is sampled, and whether a grammar shapes it."""
         own = self.params(len(self.tree.nodes))
-        self.temperature = own.temperature
         grammar: dict[str, Any] = {}
         if request.tools and request.choice not in ("auto", "none"):
             grammar = self.reader.constraint(request.tools, request.choice)

@@ -1,6 +1,6 @@
 """The environment `agent`: a program that calls the policy itself, over HTTP.
 
-    reset ─► a folder of its own, the task's text
+    reset ─► a folder of its own; replies whether it has a grader and keeps state, and MCP servers
     step({"start": {variables}})   starts the agent's process
     step({"grade": [calls]})       starts the grader's process
     step({"poll": null})           how the process is doing: exit code and last lines
@@ -115,7 +115,8 @@ class Agent:
             shutil.copytree(Path(self.workspace).expanduser(), work, symlinks=True)
         else:
             work.mkdir()
-        return json.dumps(self.task), {}
+        has = {"grader": bool(self.grader), "keeps": self.keeps, "mcp": self.urls}
+        return json.dumps(has), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Takes one of the gateway's steps; replies to anything else with a sentence."""
@@ -191,14 +192,12 @@ class Agent:
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     def _state(self, name: str) -> dict[str, Any]:
-        """Returns the exit code, None while the process runs, and the last lines it wrote;
-        whether there is a grader, whether the agent's state is kept, and the MCP servers."""
+        """Returns the exit code, None while the process runs, and the last lines it wrote."""
         process = self.processes.get(name)
-        state: dict[str, Any] = {"exit": process and process.poll(), "keeps": self.keeps}
-        state |= {"grader": bool(self.grader), "mcp": self.urls}
-        state["pid"] = 0 if process is None else process.pid
-        state["folder"] = "" if process is None else str(process.folder)
-        if process is not None and not process.pipes:
+        if process is None:
+            return {}
+        state = {"exit": process.poll(), "pid": process.pid, "folder": str(process.folder)}
+        if not process.pipes:
             state |= {stream: process.last_line(stream) for stream in ("stdout", "stderr")}
         return state
 

@@ -7,8 +7,8 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import psutil
@@ -16,7 +16,6 @@ import pytest
 
 from actors.gateway import agent_attempt
 from actors.gateway.agent_attempt import AgentEnvironment, agents_served, outcome_of
-from actors.gateway.tape_player import Replays
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
 from r3l import codec
@@ -252,12 +251,8 @@ def test_a_users_proxy_exceptions_are_kept(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("no_proxy", "a.example")
     monkeypatch.setenv("NO_PROXY", "b.example")
     settings = config_of(tmp_path, "").actor.agent
-    session = SimpleNamespace(key="k", id="i")
-    env = SimpleNamespace(spec=None, reset=None, step=None, close=None)
-    attempt = AgentEnvironment(
-        *(cast(Any, env), cast(Any, session), {}, f"http://{settings.host}:1", settings),
-        *(Replays(3), cast(Any, None)),
-    )
+    attempt = AgentEnvironment(Mock(), Mock(url=f"http://{settings.host}:1"))
+    attempt.session = Mock(key="k")
     given = attempt._variables()
     assert given["NO_PROXY"] == given["no_proxy"] == f"a.example,b.example,{settings.host}"
 

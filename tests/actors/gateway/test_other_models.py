@@ -12,7 +12,7 @@ from actors.gateway.agent_attempt import AgentEnvironment
 from actors.gateway.chat_completions import Refused
 from actors.gateway.other_models import LONGEST_KEPT, OtherModels
 from actors.gateway.session import MOST_CALLS
-from actors.gateway.tape_player import Continuation, Replays
+from actors.gateway.tape_player import Continuation
 from actors.gateway.web_app import WebApp
 from r3l.config import load
 from r3l.errors import UserError
@@ -119,8 +119,9 @@ def test_a_continued_attempt_repeats_their_whole_answers_once(
 
     def played_by(body: dict[str, Any]) -> tuple[Any, Server, Trajectory]:
         answer, server, session = asked("/v1/chat/completions", body, {}, left)
-        attempt = AgentEnvironment(Mock(), session, {}, "", AgentConfig(), Replays(1), Mock())
-        return answer, server, attempt._progress(0)
+        attempt = AgentEnvironment(Mock(), Mock(settings=AgentConfig()))
+        attempt.session, attempt.slot, attempt.retry = session, 0, None
+        return answer, server, attempt._progress()
 
     left: Trajectory | None = None
     for body, again in (

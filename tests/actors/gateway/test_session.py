@@ -5,6 +5,7 @@ import gc
 import weakref
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,11 +24,10 @@ from tests.r3l.fakes import ScriptedPolicy
 ASKED = AgentRequest(({"role": "user", "content": "hi"},), max_tokens=64)
 
 
-def session_of(policy: ScriptedPolicy) -> Session:
+def session_of(policy: ScriptedPolicy, **more: Any) -> Session:
     reader = ReplyReader(AgentChat(policy.chat), "auto", "auto")
-    session = Session(policy, reader, ActorMetrics())
-    session.open(Task("t", "agent", 0), lambda k: SampleParams(32, 0.5, k))
-    return session
+    params = partial(SampleParams, 32, 0.5)
+    return Session(policy, reader, ActorMetrics(), Task("t", "agent", 0), params, **more)
 
 
 def played(test: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -19,7 +19,6 @@ from actors.gateway.attempt_record import Outcome, Train, trajectory
 from actors.gateway.call_tree import Node
 from actors.gateway.chat_completions import AgentRequest, Refused
 from actors.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
-from actors.gateway.parsers import ReplyReader
 from actors.gateway.session import Session
 from actors.gateway.tape_player import (
     Continuation,
@@ -39,13 +38,14 @@ from r3l.algorithms.credit import further_masks, lengths
 from r3l.config import RunConfig, load
 from r3l.errors import ReplayDiverged
 from r3l.records import Group, GroupPlan, SlotResult, Task, Trajectory
-from r3l.rollout.agent_chat import AgentChat, tool_call
+from r3l.rollout.agent_chat import tool_call
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_interface import Retry
 from r3l.rollout.group import explore_group
 from r3l.rollout.policy_interface import Sample, SampleParams
 from r3l.views.attempt_view import text
 from r3l.views.tape import TapedCall, messages_of, read_tape, write_tape
+from tests.actors.gateway.test_session import session_of
 from tests.r3l.fakes import CHATML, CharTokenizer, ScriptedPolicy
 
 AGENT = """
@@ -368,7 +368,6 @@ def perturbed(world: World, step: int, random: Random) -> World:
 
 async def worked(session: Session, world: World) -> list[dict[str, Any]]:
     """An agent that calls once for each list of messages, and continues its conversation."""
-    session.open(Task("t", "agent", 0), lambda k: SampleParams(32), session.tape, session.guidance)
     messages: list[dict[str, Any]] = []
     for number, new in enumerate(world):
         messages += new
@@ -397,14 +396,13 @@ def refusals(count: int, seed: int) -> tuple[int, int, int]:
     how many reached it though the world differs only later."""
     random = Random(seed)
     policy = ScriptedPolicy(lambda text: f"reply {len(text)}")
-    reader = ReplyReader(AgentChat(policy.chat), "auto", "auto")
 
     async def reaches(base: Trajectory, pivot: int, world: World) -> bool:
-        session = Session(policy, reader, ActorMetrics())
-        session.tape, session.guidance = retry_of(base, pivot), ADVICE
+        tape = retry_of(base, pivot)
+        session = session_of(policy, tape=tape, guidance=ADVICE)
         try:
             await worked(session, world)
-            session.tape.check_met()
+            tape.check_met()
             Replays(3).check(record_of(session, retry=True), Retry(base, pivot, ADVICE))
         except Refused:
             assert isinstance(session.problem, ReplayDiverged)
@@ -415,7 +413,7 @@ def refusals(count: int, seed: int) -> tuple[int, int, int]:
         reached = accepted = later = 0
         for _ in range(count):
             world = world_of(random)
-            session = Session(policy, reader, ActorMetrics())
+            session = session_of(policy)
             await worked(session, world)
             base, pivot = record_of(session), random.randrange(STEPS)
             reached += await reaches(base, pivot, world)
@@ -436,7 +434,6 @@ def test_no_world_that_differs_before_the_pivot_is_accepted(seed: int) -> None:
 
 async def interleaved(session: Session, worlds: list[World], order: list[int]) -> None:
     """An agent with several conversations, each of which calls in its turn."""
-    session.open(Task("t", "agent", 0), lambda k: SampleParams(32), session.tape)
     messages: list[list[dict[str, Any]]] = [[] for _ in worlds]
     made = Counter[int]()
     for number, which in enumerate(order):
@@ -455,7 +452,7 @@ def test_each_reply_of_a_continued_attempt_is_trained_in_the_context_it_was_samp
     """Conversations that look alike, in another order, of a world that may have changed."""
     random = Random(seed)
     policy = ScriptedPolicy(lambda text: f"reply {random.randrange(3)}")
-    reader, read = ReplyReader(AgentChat(policy.chat), "auto", "auto"), set[Any]()
+    read = set[Any]()
     sample, world = policy.sample, world_of(random)
     worlds, changes = [world, world, world_of(random)], random.random() < 0.5
 
@@ -470,7 +467,7 @@ def test_each_reply_of_a_continued_attempt_is_trained_in_the_context_it_was_samp
     order = [which for which in range(3) for _ in range(STEPS)]
     random.shuffle(order)
     cut = random.randrange(1, len(order) + 1)
-    first, second = (Session(policy, reader, ActorMetrics()) for _ in range(2))
+    first, second = session_of(policy), session_of(policy)
     asyncio.run(interleaved(first, worlds, order[:cut]))
     before = len(policy.prompts)
     second.tape = Continuation(record_of(first, train="all"))
@@ -554,8 +551,7 @@ async def walked_in(
     guidance: str = "",
 ) -> Session:
     """An agent that walks through three doors in one conversation."""
-    session = Session(policy, ReplyReader(AgentChat(policy.chat), "auto", "auto"), ActorMetrics())
-    session.open(Task("t", "agent", 0), lambda k: SampleParams(32), tape, guidance)
+    session = session_of(policy, tape=tape, guidance=guidance)
     turns = ["door 0"]
     for number in range(3):
         asked = request_of(dialect, body(turns))
@@ -632,16 +628,13 @@ async def planned(session: Session, doors: int = 3) -> list[str]:
 @pytest.mark.parametrize("restarts", [False, True])
 def test_the_main_conversation_is_guided_whichever_the_agent_begins_first(restarts: bool) -> None:
     policy = ScriptedPolicy(answers(1))
-    reader = ReplyReader(AgentChat(policy.chat), "auto", "auto")
 
     async def test() -> None:
-        first, second = (Session(policy, reader, ActorMetrics()) for _ in range(2))
-        first.open(Task("t", "agent", 0), lambda k: SampleParams(32))
-        await planned(first)
+        await planned(first := session_of(policy))
         base, before = record_of(first), len(policy.prompts)
         assert base.system == "Walk." and base.actions == ("left",) * 3
         tape, kind = None if restarts else retry_of(base, 1), main_kind(base, restarts=restarts)
-        second.open(Task("t", "agent", 0), lambda k: SampleParams(32), tape, ADVICE, kind)
+        second = session_of(policy, tape=tape, guidance=ADVICE, main=kind)
         await planned(second)
         retry = record_of(second, retry=True)
         assert retry.actions == (("right",) * 3 if restarts else ("left", "right", "right"))
@@ -659,14 +652,12 @@ def test_a_restart_guides_the_first_call_if_the_base_did() -> None:
 
 def test_what_a_grammar_shaped_is_repeated_as_text_after_the_death_of_an_actor() -> None:
     policy = ScriptedPolicy(lambda text: f"reply {len(policy.prompts)}")
-    reader = ReplyReader(AgentChat(policy.chat), "auto", "auto")
 
     async def test() -> None:
         left, told = None, list[str]()
         for sampled in (5, 0, 0, 1):  # the actor dies three times; then another door comes
-            session = Session(policy, reader, ActorMetrics())
             tape, before = left and Continuation(left), len(policy.prompts)
-            session.open(Task("t", "agent", 0), lambda k: SampleParams(32), tape)
+            session = session_of(policy, tape=tape)
             again = await planned(session, 4 if sampled == 1 else 3)
             told = told or again
             assert again[:5] == told and len(policy.prompts) - before == sampled
@@ -681,11 +672,9 @@ def test_what_a_grammar_shaped_is_repeated_as_text_after_the_death_of_an_actor()
 def test_parallel_conversations_are_replayed_in_any_order() -> None:
     """A new conversation that the base attempt did not have is no part of it."""
     policy = ScriptedPolicy(answers(1))
-    reader = ReplyReader(AgentChat(policy.chat), "auto", "auto")
 
     async def called(order: str, tape: TapePlayer | None = None) -> Session:
-        session = Session(policy, reader, ActorMetrics())
-        session.open(Task("t", "agent", 0), lambda k: SampleParams(32), tape, ADVICE * bool(tape))
+        session = session_of(policy, tape=tape, guidance=ADVICE * bool(tape))
         talks: dict[str, list[dict[str, Any]]] = {}
         for number, who in enumerate(order):
             messages = talks.setdefault(who, [])

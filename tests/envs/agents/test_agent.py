@@ -35,7 +35,8 @@ def test_a_process_runs_in_a_folder_of_its_own_with_the_task_and_the_variables(
 ) -> None:
     script = "import os, sys\nprint(os.getcwd(), os.environ['R3L_TASK'], os.environ['X'])\n"
     env = made(tmp_path, script + "print(end='\\n\\n')\nsys.exit('bad')")
-    assert json.loads(env.reset(seed=0, options={"task": {"id": "a"}})[0]) == {"id": "a"}
+    given = json.loads(env.reset(seed=0, options={"task": {"id": "a"}})[0])
+    assert given == {"grader": False, "keeps": False, "mcp": {}}
     assert env.folder is not None
     state = ended(env, {"start": {"X": "y"}})
     assert (state["exit"], state["stderr"]) == (1, "bad")
