@@ -167,6 +167,7 @@ class AgentEnvironment:
         self.counts["attempts"] += 1
         gateway, retry, session = self.gateway, self.retry, self._opened(task, params, left)
         self.session, self.kept, saved = session, 0.0, None
+        relay = McpRelay(session, self._serve)
         gateway.sessions[session.key] = session
         gateway.metrics.agents_running = len(gateway.sessions)
         try:
@@ -174,7 +175,7 @@ class AgentEnvironment:
             options = task.options | {"secret": secret}
             reset = await guarded(lambda: self.env.reset(seed=task.seed, options=options))
             given = json.loads(reset[0])
-            session.relay = McpRelay(session, given["mcp"], self._serve)
+            relay.urls, session.answer_mcp = given["mcp"], relay.answer
             tape = session.tape
             if tape and world and tape.pivot in world.saved and tape.repeats_tools():
                 tape.stateful = True
@@ -190,8 +191,7 @@ class AgentEnvironment:
                 await gateway.snapshots.keep(saved, made)
                 saved = None
         finally:
-            if session.relay:
-                await session.relay.close()
+            await relay.close()
             if left:
                 self._count_continued()
             session.close()
@@ -241,7 +241,7 @@ class AgentEnvironment:
         if node is tape.pivot_node:
             try:
                 await world.restore(tape.pivot, self._run_state)
-                self.session.restored = True
+                self.session.restored.set()
             except RestoreFailed as error:
                 self.session.fail(error)
 

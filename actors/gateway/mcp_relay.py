@@ -16,42 +16,33 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, BinaryIO, Protocol
+from typing import Any
 
 import httpx
 
 from actors.gateway.chat_completions import Refused, bad
-from actors.gateway.other_models import LONGEST_KEPT
-from actors.gateway.session import Session
+from actors.gateway.session import Message, Session
 from actors.gateway.tape_player import digest_of_passed, diverged
 from r3l.errors import EnvironmentFailed
-from r3l.views.tape import MCP, WHOLE, TapedCall
+from r3l.views.tape import MCP
 
 MOST_CALLS = 4096
-START_S = 30.0
 LONGEST_LINE = 32 << 20
 FORWARDED = ("mcp-protocol-version", "mcp-method", "mcp-name")
 MCP_SESSION = "mcp-session-id"
 LINE_END = re.compile(r"\r\n|\r|\n")
 """Of a stream; JSON may hold what else Python takes for the end of a line."""
-Message = dict[str, Any]
 Start = Callable[[str], Awaitable[str]]
 """Starts the process of a server; returns the folder with its pipes."""
-
-
-class Server(Protocol):
-    async def send(self, message: Message, headers: Mapping[str, str]) -> Message:
-        """Returns the reply to a request, {} for a notification. Raises EnvironmentFailed."""
-
-    async def close(self) -> None: ...
 
 
 class McpRelay:
     """The MCP servers of one attempt, by name. `urls`: the address of each server that already
     runs; a server with an empty one is started here."""
 
-    def __init__(self, session: Session, urls: Mapping[str, str], start: Start) -> None:
-        self.session, self.urls, self.start = session, urls, start
+    def __init__(self, session: Session, start: Start) -> None:
+        self.session, self.start = session, start
+        self.urls: Mapping[str, str] = {}
         self.live: dict[str, asyncio.Task[Server]] = {}
         self.hello: dict[str, Message] = {}
 
@@ -59,11 +50,12 @@ class McpRelay:
         self, name: str, message: Message, headers: Mapping[str, str]
     ) -> Message | None:
         """Answers a message of the agent; None for a notification. Raises Refused."""
+        session, method = self.session, str(message.get("method", ""))
+        session.check_open()
         if name not in self.urls:
             raise Refused(404, "no_such_server", f"env.options.mcp names no server {name}")
-        session, method = self.session, str(message.get("method", ""))
-        if session.over or len(session.others) >= MOST_CALLS:
-            raise Refused(400, "attempt_is_over", "this attempt has ended, or has too many calls")
+        if len(session.others) >= MOST_CALLS:
+            raise Refused(400, "too_many_calls", f"at most {MOST_CALLS} calls an attempt")
         if "id" not in message:
             if name in self.live:
                 await self._asked(name, message, headers)
@@ -75,27 +67,26 @@ class McpRelay:
             return {"jsonrpc": "2.0", "id": message["id"], "result": {}}
         if method == "initialize":
             self.hello[name] = message
-        params = {k: v for k, v in given.items() if k != "_meta"}
-        digest = digest_of_passed([MCP, name, method, params], session.ignore)
+        asked = {"method": method, "params": {k: v for k, v in given.items() if k != "_meta"}}
+        digest = digest_of_passed([MCP, name, asked], session.ignore)
         tape = session.tape
         if tape and tape.stateful and tape.pivot_node is None:
-            call = tape.take_passed(digest)
+            call = session.repeated(digest)
             if call is None:
-                shown = json.dumps(params)
+                shown = json.dumps(asked["params"])
                 session.fail(diverged(f"{method} {shown:.200} of MCP server {name} is new", 0))
                 raise Refused(400, "replay_diverged", "the base attempt made no such call")
-            reply = dict(json.loads(call.reply["content"]))
-        else:
-            while tape and tape.stateful and not session.restored:
-                if session.over:
-                    raise Refused(400, "attempt_is_over", "this attempt has ended")
-                await asyncio.sleep(0.005)
-            began = time.monotonic()
-            reply = await self._asked(name, message, headers)
-            reply = {key: reply[key] for key in ("result", "error") if key in reply}
-            seconds, asked = time.monotonic() - began, {"method": method, "params": params}
-            call = _taped(name, digest, asked, reply, seconds)
-        session.passed(call)
+            reply: Message = json.loads(call.reply["content"])
+            return {"jsonrpc": "2.0", "id": message["id"]} | reply
+        if tape and tape.stateful:
+            await session.restored.wait()
+            session.check_open()
+        began = time.monotonic()
+        reply = await self._asked(name, message, headers)
+        reply = {key: reply[key] for key in ("result", "error") if key in reply}
+        texts = [json.dumps(each, ensure_ascii=False) for each in (asked, reply)]
+        said, seconds = {"role": "tool", "content": texts[1]}, time.monotonic() - began
+        session.record(f"{MCP}:{name}", MCP, digest, texts[0], said, seconds)
         return {"jsonrpc": "2.0", "id": message["id"]} | reply
 
     async def close(self) -> None:
@@ -135,34 +126,26 @@ class McpRelay:
 
 
 class PipeServer:
-    """A server that reads and writes lines."""
+    """A server that reads and writes lines. `pipes`: its input and what else is to be closed;
+    `waiting`: by its number, the agent's id of a request, and its reply."""
 
-    def __init__(
-        self,
-        name: str,
-        lines: asyncio.StreamReader,
-        pipes: tuple[asyncio.WriteTransport, asyncio.ReadTransport],
-    ) -> None:
-        self.name, self.lines, self.pipes = name, lines, pipes
-        self.waiting: dict[int, asyncio.Future[Message]] = {}
-        self.asked: dict[int, Any] = {}  # the agent's ids
-        self.number = 0
+    def __init__(self, name: str, lines: asyncio.StreamReader, pipes: tuple[Any, ...]) -> None:
+        self.name, self.lines, self.pipes, self.number = name, lines, pipes, 0
+        self.waiting: dict[int, tuple[Any, asyncio.Future[Message]]] = {}
         self.reading = asyncio.create_task(self._read())
 
     @classmethod
     async def of(cls, name: str, folder: str) -> PipeServer:
-        """Opens the pipes of a process, which waits for that. Raises EnvironmentFailed."""
+        """Opens the pipes of a process that has yet to open its own ends: so the input is opened
+        to be read, too."""
+        stdin, stdout = f"{folder}/stdin", f"{folder}/stdout"
+        flags = (stdin, os.O_RDONLY), (stdin, os.O_WRONLY), (stdout, os.O_RDONLY)
+        held, written, read = (os.open(path, flag | os.O_NONBLOCK) for path, flag in flags)
         loop, lines = asyncio.get_running_loop(), asyncio.StreamReader(LONGEST_LINE)
-        theirs = os.fdopen(os.open(f"{folder}/stdout", os.O_RDONLY | os.O_NONBLOCK), "rb", 0)
+        out, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(written, "wb", 0))
         reader = asyncio.StreamReaderProtocol(lines)
-        reading, _ = await loop.connect_read_pipe(lambda: reader, theirs)
-        try:
-            stdin = await _opened_pipe(name, f"{folder}/stdin")
-            out, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, stdin)
-        except BaseException:
-            reading.close()
-            raise
-        return cls(name, lines, (out, reading))
+        reading, _ = await loop.connect_read_pipe(lambda: reader, os.fdopen(read, "rb", 0))
+        return cls(name, lines, (out, reading, os.fdopen(held)))
 
     async def send(self, message: Message, headers: Mapping[str, str]) -> Message:
         """Returns the reply, under a number of its own: several clients may use the server."""
@@ -172,17 +155,17 @@ class PipeServer:
         if "id" not in message:
             self._write(message)
             return {}
-        self.number += 1
-        reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         if self.reading.done():
             raise _failed(self.name, "has ended")
+        self.number += 1
         number = self.number
-        self.waiting[number], self.asked[number] = reply, message["id"]
+        reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self.waiting[number] = message["id"], reply
         self._write(message | {"id": number})
         try:
             return await reply
         finally:
-            self.asked.pop(number)
+            del self.waiting[number]
 
     async def close(self) -> None:
         self.reading.cancel()
@@ -193,7 +176,7 @@ class PipeServer:
         """Forward that a request is cancelled, unless several clients use its id."""
         params = message.get("params")
         given = params if isinstance(params, dict) else {}
-        numbers = [n for n, asked in self.asked.items() if asked == given.get("requestId")]
+        numbers = [n for n, (asked, _) in self.waiting.items() if asked == given.get("requestId")]
         if len(numbers) == 1:
             self._write(message | {"params": given | {"requestId": numbers[0]}})
 
@@ -208,7 +191,7 @@ class PipeServer:
         except ValueError:
             why = f"wrote a line of more than {LONGEST_LINE} bytes"
         finally:
-            for reply in self.waiting.values():
+            for _, reply in self.waiting.values():
                 if not reply.done():
                     reply.set_exception(_failed(self.name, why))
 
@@ -224,10 +207,9 @@ class PipeServer:
                 refusal = {"code": -32601, "message": "the client offers nothing"}
                 self._write({"jsonrpc": "2.0", "id": message["id"], "error": refusal})
             return
-        number = message.get("id")
-        reply = self.waiting.pop(number, None) if isinstance(number, int) else None
-        if reply and not reply.done():
-            reply.set_result(message)
+        for number, (_, reply) in self.waiting.items():
+            if number == message.get("id") and not reply.done():
+                reply.set_result(message)
 
 
 class HttpServer:
@@ -266,31 +248,7 @@ class HttpServer:
         await self.client.aclose()
 
 
-async def _opened_pipe(name: str, path: str) -> BinaryIO:
-    """Opens the input of a process when it has opened its end. Raises EnvironmentFailed."""
-    end = time.monotonic() + START_S
-    while True:
-        try:
-            return os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "wb", 0)
-        except OSError:
-            if time.monotonic() > end:
-                raise _failed(name, f"has not started within {START_S:g} s") from None
-            await asyncio.sleep(0.005)
-
-
-def _taped(name: str, digest: str, request: Message, reply: Message, seconds: float) -> TapedCall:
-    asked, said = json.dumps(request, ensure_ascii=False), json.dumps(reply, ensure_ascii=False)
-    return TapedCall(
-        dialect=MCP,
-        digest=digest,
-        parent=-1,
-        messages=({"role": "user", "content": asked[:LONGEST_KEPT]},),
-        reply={"role": "tool", "content": said[:LONGEST_KEPT]},
-        finish=WHOLE if len(said) <= LONGEST_KEPT else "cut",
-        seconds=seconds,
-        trained=False,
-        model=f"{MCP}:{name}",
-    )
+Server = PipeServer | HttpServer
 
 
 def _failed(name: str, why: str) -> EnvironmentFailed:

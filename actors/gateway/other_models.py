@@ -18,13 +18,13 @@ from starlette.responses import Response
 
 from actors.gateway.chat_completions import Refused
 from actors.gateway.dialects import MESSAGES, Dialect
+from actors.gateway.session import MOST_CALLS, Session
+from actors.gateway.tape_player import digest_of_passed
 from r3l.errors import UserError
 from r3l.settings.actor import ModelServer
-from r3l.views.tape import WHOLE, TapedCall
 
 FORWARDED = ("accept", "content-type", "anthropic-version", "anthropic-beta")
 LIMIT_S = 600.0
-LONGEST_KEPT = 64 << 10  # bytes of a request, or characters of an answer, on the tape
 
 
 class OtherModels:
@@ -46,16 +46,19 @@ class OtherModels:
             return None
         return next((s for pattern, s in self.servers.items() if fnmatchcase(name, pattern)), None)
 
-    @staticmethod
-    def repeated(call: TapedCall) -> Response:
-        """Returns the answer of a recorded call."""
-        return Response(call.reply["content"], media_type=call.reply["media_type"])
-
-    async def ask(
-        self, server: ModelServer, request: Request, raw: bytes, dialect: Dialect, digest: str
-    ) -> tuple[Response, TapedCall]:
-        """Returns the server's answer, a stream in one piece, and its record. Raises Refused if
+    async def answer(
+        self, session: Session, server: ModelServer, request: Request, raw: bytes, dialect: Dialect
+    ) -> Response:
+        """Returns the recorded answer, or the server's, a stream in one piece. Raises Refused if
         there is none."""
+        session.check_open()
+        if session.asked_others >= MOST_CALLS:
+            raise Refused(400, "too_many_calls", f"at most {MOST_CALLS} calls an attempt")
+        session.asked_others += 1
+        body = json.loads(raw)
+        digest = digest_of_passed([dialect.name, body], session.ignore)
+        if call := session.repeated(digest):
+            return Response(call.reply["content"], media_type=call.reply["media_type"])
         headers = {name: request.headers[name] for name in FORWARDED if name in request.headers}
         if secret := os.environ.get(server.key, ""):
             by_name = {"x-api-key": secret}
@@ -66,17 +69,9 @@ class OtherModels:
         except httpx.HTTPError as error:
             why = str(error) or type(error).__name__
             raise Refused(502, "no_answer", f"{server.url} does not answer: {why}") from None
-        media = answer.headers.get("content-type")
-        finish = WHOLE if len(answer.text) <= LONGEST_KEPT else "cut"
-        call = TapedCall(
-            dialect=dialect.name,
-            digest=digest,
-            parent=-1,
-            messages=({"role": "user", "content": raw[:LONGEST_KEPT].decode(errors="replace")},),
-            reply={"role": "assistant", "content": answer.text[:LONGEST_KEPT], "media_type": media},
-            finish=finish if answer.status_code == 200 else str(answer.status_code),
-            seconds=time.monotonic() - began,
-            trained=False,
-            model=str(json.loads(raw)["model"]),
-        )
-        return Response(answer.content, answer.status_code, media_type=media), call
+        media, seconds = answer.headers.get("content-type"), time.monotonic() - began
+        reply = {"role": "assistant", "content": answer.text, "media_type": media}
+        if answer.status_code != 200:
+            reply["finish"] = str(answer.status_code)
+        session.record(body["model"], dialect.name, digest, raw.decode(), reply, seconds)
+        return Response(answer.content, answer.status_code, media_type=media)

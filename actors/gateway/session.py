@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import structs
 
@@ -36,13 +36,16 @@ from r3l.errors import (
 from r3l.records import Task
 from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.policy_interface import Policy, SampleParams
-from r3l.views.tape import TapedCall, without
-
-if TYPE_CHECKING:
-    from actors.gateway.mcp_relay import McpRelay
+from r3l.views.tape import WHOLE, TapedCall, without
 
 MOST_CALLS = 256
 MOST_BRANCHES = 64
+LONGEST_KEPT = 64 << 10
+"""Characters of what another model or an MCP server was asked, or replied, on the tape."""
+
+Message = dict[str, Any]
+AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None]]
+"""Answers a message to the MCP server of that name (actors.gateway.mcp_relay)."""
 
 
 @dataclass(eq=False)
@@ -53,9 +56,9 @@ class Session:
     first call's kind.
 
     `keep`: saves the progress after every reply, `at_call` the agent's world while one is sampled;
-    both before the agent gets it. `restored`: whether a retry's world has been put back. `changed`
-    is set when it has a result or cannot continue; `full`: its context is full. `others`: the calls
-    of other models and MCP servers."""
+    both before the agent gets it. `restored` is set when a retry's world has been put back,
+    `changed` when it has a result or cannot continue; the end sets both. `full`: its context is
+    full. `others`: the calls of other models and MCP servers."""
 
     policy: Policy
     reader: ReplyReader
@@ -68,8 +71,8 @@ class Session:
     main: Kind | None = None
     keep: Callable[[], Awaitable[None]] | None = None
     at_call: Callable[[Node], Awaitable[None]] | None = None
-    relay: McpRelay | None = None
-    restored: bool = False
+    answer_mcp: AnswerMcp | None = None
+    restored: asyncio.Event = field(default_factory=asyncio.Event)
     others: list[TapedCall] = field(default_factory=list)
     asked_others: int = 0
     result: dict[str, Any] | None = None
@@ -109,7 +112,7 @@ class Session:
 
     def finish(self, result: dict[str, Any]) -> None:
         """Take the attempt's result, once; afterwards no call is answered."""
-        self._check_open()
+        self.check_open()
         self.result = result
         self.end()
 
@@ -117,39 +120,52 @@ class Session:
         """Answer no further call."""
         self.over = True
         self.changed.set()
+        self.restored.set()
 
     def close(self) -> None:
         self.end()
         for _, sampling in self._newest.values():
             sampling.cancel()
 
-    def passing(self, digest: str) -> TapedCall | None:
-        """Count a call of another model. Returns the recorded one that answers it, if there is one.
-        Raises Refused unless it may be made."""
-        self._check_open()
-        if self.asked_others >= MOST_CALLS:
-            raise Refused(400, "too_many_calls", f"at most {MOST_CALLS} calls an attempt")
-        self.asked_others += 1
+    def repeated(self, digest: str) -> TapedCall | None:
+        """Returns the recorded call that answers a call of another model or an MCP server, if there
+        is one, and records it again."""
         if recorded := self.tape and self.tape.take_passed(digest):
-            self.passed(recorded)
+            began = time.monotonic() - self.began
+            self.others.append(structs.replace(recorded, began=began, seconds=0.0))
         return recorded or None
 
-    def passed(self, call: TapedCall) -> None:
-        """Record the call of another model, which has ended just now."""
-        began = time.monotonic() - self.began - call.seconds
-        self.others.append(structs.replace(call, began=began))
+    def record(
+        self, model: str, dialect: str, digest: str, asked: str, reply: Message, seconds: float
+    ) -> None:
+        """Record the call of another model or an MCP server, which has ended just now. `reply`: its
+        `content`, and how it ended as `finish` if not well."""
+        said, finish = reply["content"], reply.pop("finish", WHOLE)
+        call = TapedCall(
+            dialect=dialect,
+            digest=digest,
+            parent=-1,
+            messages=({"role": "user", "content": asked[:LONGEST_KEPT]},),
+            reply=reply | {"content": said[:LONGEST_KEPT]},
+            finish="cut" if finish == WHOLE and len(said) > LONGEST_KEPT else finish,
+            began=time.monotonic() - self.began - seconds,
+            seconds=seconds,
+            trained=False,
+            model=model,
+        )
+        self.others.append(call)
 
     @property
     def pivot(self) -> Node:
         """The call from which a retry samples: the first one, or that on the tape."""
         return (self.tape and self.tape.pivot_node) or self.tree.nodes[0]
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         if self.over:
             raise Refused(400, "attempt_is_over", "this attempt has ended; no call is answered")
 
     def _begin(self, request: AgentRequest, dialect: str) -> tuple[Node, Awaitable[Answer]]:
-        self._check_open()
+        self.check_open()
         if (count := len(self.tree.nodes)) >= MOST_CALLS:
             raise Refused(400, "too_many_calls", f"at most {MOST_CALLS} calls an attempt")
         if len(self.tree.leaves()) >= MOST_BRANCHES:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from msgspec import structs
 
 from actors.gateway.call_tree import Kind, Node, canonical, system_of
 from actors.gateway.chat_completions import AgentRequest
@@ -88,12 +87,10 @@ class TapePlayer:
         return all(call.finish == WHOLE and call.reply for call in calls)
 
     def take_passed(self, digest: str) -> TapedCall | None:
-        """Returns the recorded call of another model that answers a request, once and in no time,
-        until the pivot has come. None if it is to be asked."""
+        """Returns the recorded call of another model that answers a request, once, until the pivot
+        has come. None if it is to be asked."""
         calls = self._passed[digest]
-        if not calls or self.pivot_node is not None:
-            return None
-        return structs.replace(calls.popleft(), seconds=0.0)
+        return calls.popleft() if calls and self.pivot_node is None else None
 
     def take(self, digest: str, request: AgentRequest, node: Node) -> Recorded | None:
         """Returns the recorded call that answers a request, None if it is to be sampled. Raises

@@ -27,7 +27,6 @@ from actors.gateway.chat_completions import MODEL, Answer, Refused, bad
 from actors.gateway.dialects import CHAT, DIALECTS, Dialect, request_of
 from actors.gateway.other_models import OtherModels
 from actors.gateway.session import Session
-from actors.gateway.tape_player import digest_of_passed
 from r3l.errors import UserError
 
 BODY_LIMIT = 32 << 20  # bytes of a request
@@ -90,12 +89,7 @@ class WebApp:
         raw = await _read(request)
         body = _parsed(raw)
         if server := self.others.server_of(body):
-            wanted = digest_of_passed([dialect.name, body], session.ignore)
-            if recorded := session.passing(wanted):
-                return self.others.repeated(recorded)
-            passed, call = await self.others.ask(server, request, raw, dialect, wanted)
-            session.passed(call)
-            return passed
+            return await self.others.answer(session, server, request, raw, dialect)
         asked = request_of(dialect, body)
         digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
         again = request.headers.get("x-stainless-retry-count", "0") != "0"
@@ -148,10 +142,12 @@ class WebApp:
         return JSONResponse({})
 
     async def _mcp(self, request: Request) -> Response:
-        relay = self._session_of(request.path_params["key"]).relay
-        assert relay is not None  # it is opened with the session
-        message, name = _parsed(await _read(request)), request.path_params["name"]
-        reply = await relay.answer(name, message, request.headers)
+        name, answer = (
+            request.path_params["name"],
+            self._session_of(request.path_params["key"]).answer_mcp,
+        )
+        assert answer is not None  # it is set before the agent starts
+        reply = await answer(name, _parsed(await _read(request)), request.headers)
         return Response(status_code=202) if reply is None else JSONResponse(reply)
 
     def _session(self, request: Request) -> Session:

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from actors.gateway import mcp_relay
 from actors.gateway.call_tree import Node
 from actors.gateway.chat_completions import Refused
-from actors.gateway.mcp_relay import HttpServer, McpRelay, PipeServer, Server
+from actors.gateway.mcp_relay import HttpServer, McpRelay, PipeServer
 from actors.gateway.tape_player import TapePlayer
 from r3l.config import RunConfig, load
 from r3l.errors import EnvironmentFailed
@@ -199,7 +198,9 @@ def relay_of(url: str = "http://127.0.0.1:9/", *, tape: bool = False) -> McpRela
     async def start(name: str) -> str:
         raise AssertionError
 
-    return McpRelay(session, {"s": url}, start)
+    relay = McpRelay(session, start)
+    relay.urls = {"s": url}
+    return relay
 
 
 def request_for(method: str, **params: Any) -> dict[str, Any]:
@@ -224,7 +225,7 @@ def test_a_call_after_the_pivot_waits_until_the_world_is_put_back() -> None:
     async def test() -> None:
         relay, server = relay_of(tape=True), _Live()
 
-        async def opened(*_: Any) -> Server:
+        async def opened(*_: Any) -> Any:
             return server
 
         relay._opened = opened  # type: ignore[method-assign]
@@ -233,10 +234,10 @@ def test_a_call_after_the_pivot_waits_until_the_world_is_put_back() -> None:
         await asyncio.sleep(0.05)
         assert pong == {"jsonrpc": "2.0", "id": 3, "result": {}}
         assert not asking.done() and not server.sent
-        relay.session.restored = True
+        relay.session.restored.set()
         assert await asking == {"jsonrpc": "2.0", "id": 3, "result": {}}
         assert server.sent == [CALL] and len(relay.session.others) == 1
-        relay.session.restored = False
+        relay.session.restored.clear()
         asking = asyncio.create_task(relay.answer("s", request_for(CALL), {}))
         await asyncio.sleep(0)
         relay.session.end()
@@ -267,19 +268,17 @@ def test_a_server_whose_start_is_repeated_in_vain_is_closed(
     assert [server.name for server in closed] == ["s"] and closed[0].client.is_closed
 
 
-def test_the_output_of_a_process_that_does_not_start_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mcp_relay, "START_S", 0.01)
+def test_the_pipes_of_a_process_that_has_not_opened_them_are_closed(tmp_path: Path) -> None:
     for name in ("stdin", "stdout"):
         os.mkfifo(tmp_path / name)
 
     async def test() -> None:
-        with pytest.raises(EnvironmentFailed, match="has not started"):
-            await PipeServer.of("s", str(tmp_path))
+        server = await PipeServer.of("s", str(tmp_path))
+        await server.close()
         await asyncio.sleep(0.01)
-        with pytest.raises(OSError, match="No such device"):  # there is no reader
-            os.open(tmp_path / "stdout", os.O_WRONLY | os.O_NONBLOCK)
+        for name in ("stdin", "stdout"):
+            with pytest.raises(OSError, match="No such device"):  # there is no reader
+                os.open(tmp_path / name, os.O_WRONLY | os.O_NONBLOCK)
 
     asyncio.run(test())
 
@@ -313,7 +312,7 @@ def test_a_cancelled_request_is_named_as_the_server_knows_it() -> None:
         with pytest.raises(EnvironmentFailed):
             await asks[0]
         await asyncio.gather(*asks, return_exceptions=True)
-        assert not server.asked
+        assert not server.waiting
 
     asyncio.run(test())
 

@@ -10,8 +10,9 @@ import pytest
 
 from actors.gateway.agent_attempt import AgentEnvironment
 from actors.gateway.chat_completions import Refused
-from actors.gateway.other_models import LONGEST_KEPT, OtherModels
-from actors.gateway.session import MOST_CALLS
+from actors.gateway.dialects import CHAT
+from actors.gateway.other_models import OtherModels
+from actors.gateway.session import LONGEST_KEPT, MOST_CALLS
 from actors.gateway.tape_player import Continuation
 from actors.gateway.web_app import WebApp
 from r3l.config import load
@@ -156,10 +157,30 @@ def test_a_request_without_a_model_is_for_the_policy() -> None:
 
 def test_calls_are_counted_when_they_begin() -> None:
     session = session_of(ScriptedPolicy(lambda text: "yes"))
-    for _ in range(MOST_CALLS):
-        session.passing("digest")
-    with pytest.raises(Refused, match=f"at most {MOST_CALLS} calls"):
-        session.passing("digest")
+    session.asked_others = MOST_CALLS - 1
+    others, server = OtherModels({}), ModelServer(url="https://x")
+
+    async def run() -> None:
+        arrived, go = asyncio.Event(), asyncio.Event()
+
+        async def slow(request: httpx.Request) -> httpx.Response:
+            arrived.set()
+            await go.wait()
+            return httpx.Response(200)
+
+        def ask() -> Any:
+            request = Mock(headers={}, url=httpx.URL("http://gateway/v1/chat/completions"))
+            return others.answer(session, server, request, b'{"model": "m"}', CHAT)
+
+        others.client = httpx.AsyncClient(transport=httpx.MockTransport(slow))
+        first = asyncio.create_task(ask())
+        await arrived.wait()
+        with pytest.raises(Refused, match=f"at most {MOST_CALLS} calls"):
+            await ask()
+        go.set()
+        await first
+
+    asyncio.run(run())
 
 
 def test_its_failures_are_the_agents_to_see(monkeypatch: pytest.MonkeyPatch) -> None:
