@@ -42,12 +42,21 @@ WARN_AFTER_S = 10.0
 REPORT_S = 1.0  # between two calls of `silent`
 CLOSE_CHECK_S = 0.1  # until a waiting request notices that another thread closes its client
 QUEUE_FULL_S = 0.005  # wait before another try to send into a full queue
-ASK_AGAIN_S = 0.05  # between two requests for a draw while too few groups are ready
+ASK_AGAIN_S, LONGEST_PAUSE_S, PAUSE = 0.05, 0.5, 10
+"""Between two requests for a draw while too few groups are ready: PAUSE times as long as the reply
+took, so that the service has that much time for others, but within these bounds."""
 REQUESTS_AT_ONCE = messages.REQUESTS_IN_FLIGHT // 2
 """Half of what the service allows: the other half is for requests that were given up."""
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+def _pause_s(asked: float, until: float) -> float:
+    """Returns how long a draw waits before its next request, at most `until` then."""
+    now = time.monotonic()
+    pause = min(max(ASK_AGAIN_S, PAUSE * (now - asked)), LONGEST_PAUSE_S)
+    return max(0.0, min(pause, until - now))
 
 
 class _Client:
@@ -172,10 +181,11 @@ class BufferClient(_Client, BlockingCalls):
         until = time.monotonic() + call.wait_s
         while True:
             with self._lock:
+                asked = time.monotonic()
                 result = call.read(self._exchange(call))
             if result is not None or time.monotonic() >= until:
                 break
-            time.sleep(ASK_AGAIN_S)
+            time.sleep(_pause_s(asked, until))
         if result is None:
             call.gave_up()
         return result
@@ -261,7 +271,7 @@ class AsyncBufferClient(_Client, AsyncCalls):
                     del self._waiting[waiting.rid]
             if result is not None or time.monotonic() >= until:
                 break
-            await asyncio.sleep(ASK_AGAIN_S)
+            await asyncio.sleep(_pause_s(waiting.start, until))
         if result is None:
             call.gave_up()
         return result

@@ -45,6 +45,8 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
     draw_deadlines.expire_overdue(work)
     _check_share(work, args)
     _expire_unusable(work, args.version)
+    if _lacks_groups(work, args):
+        return None
     picked = _sound_picks(work, args)
     if not picked:
         return None
@@ -77,7 +79,7 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
     """Explains why a draw cannot be filled: which groups exist and what is missing."""
     index = work.index
     ready = index.ready(args.count, work.config.sampler)
-    resting = len(index.replayable()) - len(index.replays(work.config.sampler))
+    resting = len(index.replayable()) - index.count_replays(work.config.sampler)
     unfinished, unheld = len(index.unfinished("train")), len(index.unheld("train"))
     expired = under(index.counts, "drop/group")
     stale, flat = expired["stale"], expired[NO_CONTRAST]
@@ -209,6 +211,13 @@ def _check_share(work: UnitOfWork, args: operations.DrawGroups) -> None:
 def _most_held(work: UnitOfWork) -> int:
     """The most groups that a consumer may hold: as many as can be in flight, B(η + 1)."""
     return work.groups_per_step * (work.config.max_staleness + 1)
+
+
+def _lacks_groups(work: UnitOfWork, args: operations.DrawGroups) -> bool:
+    """Whether there are too few groups. Without sorting them, since a consumer that waits asks
+    often."""
+    repeats = (args.consumer, args.version) in work.index.returned
+    return not repeats and work.index.ready(args.count, work.config.sampler) < args.count
 
 
 def _sound_picks(work: UnitOfWork, args: operations.DrawGroups) -> list[Pick]:

@@ -109,18 +109,23 @@ class Index:
         rested = [row for row in self._replayable.values() if row.steps[-1] <= since]
         return sorted(rested, key=lambda row: row.group_id)
 
+    def count_replays(self, sampler: SamplerConfig) -> int:
+        """Returns how many trained groups may be drawn again now."""
+        since = self.progress.version - sampler.cooldown
+        return sum(row.steps[-1] <= since for row in self._replayable.values())
+
     def replayed_in(self, count: int, sampler: SamplerConfig) -> int | None:
         """Returns how many already trained groups a batch of `count` groups takes, if there are so
         many; None if the sampler decides."""
         share = sampler.replay_share
         if sampler.replay_no_contrast:
-            return min(len(self.progress.replaced), count, len(self.replays(sampler)))
-        return None if share is None else min(round(share * count), len(self.replays(sampler)))
+            return min(len(self.progress.replaced), count, self.count_replays(sampler))
+        return None if share is None else min(round(share * count), self.count_replays(sampler))
 
     def ready(self, count: int, sampler: SamplerConfig) -> int:
         """Returns how many groups are available for a batch of `count`."""
         again = self.replayed_in(count, sampler)
-        return len(self._complete) + (len(self.replays(sampler)) if again is None else again)
+        return len(self._complete) + (self.count_replays(sampler) if again is None else again)
 
     def forget_replay(self, row: GroupRow) -> None:
         """Remove a trained group from the groups that may be drawn again."""

@@ -111,6 +111,30 @@ def test_a_client_queues_requests_beyond_its_limit(serve):
 
 
 @pytest.mark.system
+@pytest.mark.parametrize("kind", [BufferClient, AsyncBufferClient])
+def test_a_draw_that_waits_leaves_a_slow_service_most_of_its_time(serve, monkeypatch, kind) -> None:
+    served, asked, exchange = serve(), list[float](), kind._exchange
+
+    def slow(client, call):
+        asked.append(time.monotonic())
+        time.sleep(0.05)
+        return exchange(client, call)
+
+    monkeypatch.setattr(kind, "_exchange", slow)
+
+    async def draw() -> None:
+        async with AsyncBufferClient(served.endpoint) as client:
+            assert await client.draw(1, 0, wait_s=2.5) is None
+
+    if kind is AsyncBufferClient:
+        asyncio.run(draw())
+    else:
+        with BufferClient(served.endpoint) as client:
+            assert client.draw(1, 0, wait_s=2.5) is None
+    assert 2 <= len(asked) <= 7  # with a pause of 0.05 s they are 25
+
+
+@pytest.mark.system
 def test_coroutines_share_one_client(serve, tasks, done):
     served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=8", "buffer.max_staleness=0")
 

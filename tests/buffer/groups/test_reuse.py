@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from buffer import BufferClient
+from buffer.groups import draws
 from buffer.sampling.samplers import FLOOR
 from buffer.storage import counts
 from buffer.tools import commands
@@ -169,12 +170,14 @@ def test_new_groups_fill_the_places_of_trained_ones_that_are_missing(make):
     assert _train(desk, 1).replayed == ()  # nothing was trained before
 
 
-def test_a_batch_waits_for_its_new_groups_however_many_trained_ones_there_are(make):
+def test_a_batch_waits_for_its_new_groups_however_many_trained_ones_there_are(make, monkeypatch):
     desk = mixed(make)
     desk.commit(desk.draw(2, version=2).draw_id, 3)
     assert desk.draw(2, version=3) is None
     assert "1 of 2 groups are ready" in desk.shortage(2, 3)
     assert desk.index.ready(2, desk.config.buffer.sampler) == 1
+    monkeypatch.setattr(draws, "candidates", lambda work: pytest.fail("it sorted all of them"))
+    assert desk.draw(2, version=3) is None
 
 
 def test_trained_groups_have_a_limit_of_their_own_and_new_ones_keep_theirs(make):
