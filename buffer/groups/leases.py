@@ -85,6 +85,15 @@ def release(work: UnitOfWork, args: operations.Release) -> Ids:
     return Ids(tuple(released))
 
 
+def extend(work: UnitOfWork, seconds: float) -> None:
+    """Extend all leases and draws, which could not be renewed while the service stood still."""
+    index = work.index
+    for row in [*index.unfinished("eval"), *index.unfinished("train")]:
+        if row.has_holder:
+            work.save(row.with_changes(deadline=row.deadline + seconds), "clock")
+    index.last_seen = {name: at + seconds for name, at in index.last_seen.items()}
+
+
 def expire_overdue(work: UnitOfWork) -> None:
     """Apply all deadlines of draws and leases that have passed. Unfinished groups without a holder
     expire if they are too old to be drawn."""

@@ -5,7 +5,9 @@
                                           ▼
               rebuild the index, try one by one, reply with the error to the one that fails
 
-A reply is sent only after the commit that made it true. Leases expire every second.
+A reply is sent only after the commit that made it true. Leases expire every second. After
+STALLED_S in which nothing could be committed, since the process was stopped or the disk was slow or
+full, all leases get that time in addition.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ BATCH_REQUESTS = 256
 BATCH_BYTES = 16 << 20
 TICK_S = 1.0
 READER_CHECK_S = 10.0
+STALLED_S = 3.0
 log = logging.getLogger(__name__)
 
 Results = list[tuple[Request, Result]]
@@ -53,6 +56,8 @@ class Writer:
         self.done_bytes = 0  # read by the front, for back-pressure
         self._capacity = Capacity(store)
         self._ticked = self._readers_checked = 0.0
+        self._worked = time.time()  # when the last transaction began in which actors could renew
+        self._failed = False  # the last requests
         self._retain_at = 0.0  # when to check next whether to evict groups
 
     def run(self, send: Callable[[Results], None]) -> None:
@@ -99,9 +104,15 @@ class Writer:
                 if full:
                     notice_again("full", f"new results are refused, actors wait: {full}")
                 work = UnitOfWork(txn, self.index, self.config, time.time(), full)
+                stalled = work.now - self._worked
+                if stalled > STALLED_S:
+                    leases.extend(work, stalled)
                 self._tick(work)
                 results = [(request, self.handlers.handle(work, request)) for request in requests]
                 work.finish()
+            self._failed = self._failed and not requests
+            if not self._failed or stalled > STALLED_S:
+                self._worked = work.now
             return results
         except Exception as error:  # the transaction is undone; the service continues
             log.error("a transaction of %d requests failed", len(requests), exc_info=error)
@@ -109,6 +120,7 @@ class Writer:
             if isinstance(error, StoreError) and error.cause == "disk":
                 notice_again("disk", f"requests are refused: {error}")
             self.index = Index.load(self.store, self.config.buffer)
+            self._failed = True
             if not requests:
                 time.sleep(TICK_S)  # no request waits, and a retry would fail at once
             if len(requests) > 1:  # one at a time, so that only the failing one is refused

@@ -340,6 +340,18 @@ def test_a_service_stopped_by_sigterm_ends_with_0_and_keeps_its_leases(serve, ta
         assert client.put(lease.group_id, "a", done("base", 1)).complete
 
 
+def test_a_stopped_service_takes_no_group_from_its_actor(serve, tasks):
+    served = serve("tcp://127.0.0.1:0", "buffer.lease_s=4")
+    with BufferClient(served.endpoint, timeout_s=60) as client:
+        client.add_tasks(tasks(2))
+        group = client.lease("a", 0, GroupPlan(1)).group_id
+        served.process.send_signal(signal.SIGSTOP)
+        time.sleep(6)
+        served.process.send_signal(signal.SIGCONT)
+        assert client.lease("b", 0, GroupPlan(1)).group_id != group
+        assert client.renew([group], "a") == () and client.stats().leases_expired == 0
+
+
 def _fails(*arguments):
     command = [sys.executable, "-m", "buffer.cli", "serve", *map(str, arguments)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -3,6 +3,7 @@
 import shutil
 from collections import Counter
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 
@@ -108,6 +109,32 @@ def test_the_clock_expires_leases_without_any_request(working, queue, desk):
         txn.put_row(txn.row("g0000000001").with_changes(deadline=1.0))
     working.index = Index.load(desk.store, desk.config.buffer)
     run(working, queue)
+    assert desk.row("g0000000001").lease_expired
+
+
+def test_leases_get_the_time_in_which_the_writer_could_not_renew_them(
+    working, queue, desk, monkeypatch
+):
+    now = [1000.0]
+    clock = SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0], sleep=lambda s: None)
+    monkeypatch.setattr(writer, "time", clock)
+    working._worked = 999.0
+    run(working, queue, lease())  # for 10 s
+    now[0] = 1020.0  # the process was stopped
+    run(working, queue)
+    assert desk.row("g0000000001").deadline == 1030.0
+    with monkeypatch.context() as full:
+        full.setattr(working.handlers, "handle", lambda *_: 1 / 0)
+        for now[0] in range(1021, 1050, 2):  # an actor's heartbeats
+            run(working, queue, calls.renew(["g0000000001"], "a"))
+            run(working, queue)
+    run(working, queue, calls.renew(["g0000000001"], "a"))
+    row = desk.row("g0000000001")
+    assert (
+        row.has_holder and row.deadline == now[0] + 10 and not desk.index.counts["leases_expired"]
+    )
+    for now[0] in range(1050, 1062):
+        run(working, queue)
     assert desk.row("g0000000001").lease_expired
 
 
