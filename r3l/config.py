@@ -25,7 +25,7 @@ from r3l.settings.buffer import BufferConfig
 from r3l.settings.environment import EnvConfig
 from r3l.settings.error_text import one_line
 from r3l.settings.evaluation import EvalConfig
-from r3l.settings.learner import LearnerConfig
+from r3l.settings.learner import ADAPTERS_LR, LearnerConfig
 from r3l.settings.section import Section, in_full
 
 AnySection = TypeVar("AnySection", bound=Section)
@@ -87,9 +87,11 @@ def load(
     that are applied first if the model is the shipped policy. Raises a one-line UserError."""
     overrides, below = list(overrides), {}
     above: dict[str, Any] = {} if path is None else _read_yaml(path)
+    given = apply_overrides(overrides, deepcopy(above))
     if demo is not None:
-        model = apply_overrides(overrides, deepcopy(above)).get("model", "builtin")
-        below = _read_yaml(demo) if model == "builtin" else {}
+        below = _read_yaml(demo) if given.get("model", "builtin") == "builtin" else {}
+    if _has_adapters(given) != _has_adapters(above):
+        _drop_default_rate(above)
     return parse(RunConfig, apply_overrides(overrides, _overlay(below, above)))
 
 
@@ -140,6 +142,21 @@ def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
             value = _overlay(was, value) if isinstance(value, dict) else value
         merged[key] = value
     return merged
+
+
+def _has_adapters(tree: dict[str, Any]) -> bool:
+    learner = tree.get("learner")
+    lora = learner.get("lora") if isinstance(learner, dict) else None
+    return isinstance(lora, dict) and bool(lora.get("rank"))
+
+
+def _drop_default_rate(tree: dict[str, Any]) -> None:
+    """Drops a learning rate that is the default with the adapters of `tree`, or without: a run's
+    file also holds defaults."""
+    default = ADAPTERS_LR if _has_adapters(tree) else LearnerConfig.model_fields["lr"].default
+    learner = tree.get("learner")
+    if isinstance(learner, dict) and learner.get("lr") == default:
+        del learner["lr"]
 
 
 def _keep_for_new_name(section: dict[str, Any], key: str, name: Any) -> dict[str, Any]:

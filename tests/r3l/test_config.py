@@ -195,6 +195,24 @@ def test_the_file_of_a_run_goes_with_another_algorithm_and_environment(tmp_path)
     assert load(path, ["buffer.sampler.reuse=2", "buffer.sampler=lifo"]).buffer.sampler.reuse == 2
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "rate"),
+    [
+        ((), ["learner.lora.rank=4"], 1e-5),
+        (["learner.lora.rank=4"], ["learner.lora.rank=0"], 1e-6),
+        (["learner.lora.rank=4"], ["learner.lora.rank=8"], 1e-5),
+        (["learner.lr=1e-4"], ["learner.lora.rank=4"], 1e-4),
+        ((), ["learner.lora.rank=4", "learner.lr=1e-6"], 1e-6),
+    ],
+)
+def test_the_file_of_a_run_keeps_a_rate_that_was_chosen_when_adapters_are_switched(
+    tmp_path, before, after, rate
+):
+    file = tmp_path / "config.yaml"
+    file.write_text(dump(load(None, before)))
+    assert load(file, after).learner.lr == rate
+
+
 def test_the_demos_settings_lie_below_the_file_if_the_policy_is_the_shipped_one(tmp_path):
     demo, path = tmp_path / "demo.yaml", tmp_path / "my.yaml"
     demo.write_text("env: workshop\nlearner: {lr: 0.5, steps: 9}\nbuffer: {max_staleness: 1}\n")
