@@ -27,6 +27,7 @@ from actors.gateway.tape_player import Recorded, TapePlayer, digest_of
 from r3l.actor_metrics import ActorMetrics
 from r3l.errors import (
     EngineDead,
+    EnvironmentFailed,
     EpisodeError,
     R3LError,
     ReplayDiverged,
@@ -183,8 +184,11 @@ class Session:
             if recorded is None and request.trained and self._guides(node):
                 self.tree.guide(node, self.guidance)
         except (UserError, ReplayDiverged) as error:
+            refused = self.tree.nodes[count:]
             del self.tree.nodes[count:]  # what is refused is not a call
             if isinstance(error, UserError):
+                if self.tape and self.tape.pivot_node in refused:
+                    self.fail(EnvironmentFailed(f"agent: {error}", cause="guidance_refused"))
                 raise Refused(400, "invalid_request_error", str(error)) from None
             self.fail(error)
             raise Refused(400, "replay_diverged", str(error)) from None

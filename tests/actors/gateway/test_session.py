@@ -14,11 +14,13 @@ from actors.gateway import session as module
 from actors.gateway.chat_completions import AgentRequest, Refused
 from actors.gateway.parsers import ReplyReader
 from actors.gateway.session import Session
+from actors.gateway.tape_player import Recorded, TapePlayer, digest_of
 from r3l.actor_metrics import ActorMetrics
 from r3l.errors import EngineDead, EngineFailed, RequestRefused, UserError
 from r3l.records import Task
 from r3l.rollout.agent_chat import AgentChat
 from r3l.rollout.policy_interface import Sample, SampleParams
+from r3l.views.tape import TapedCall
 from tests.r3l.fakes import ScriptedPolicy
 
 ASKED = AgentRequest(({"role": "user", "content": "hi"},), max_tokens=64)
@@ -206,5 +208,24 @@ def test_a_refused_request_leaves_no_call(monkeypatch: pytest.MonkeyPatch) -> No
                 await session.sampling(ASKED, "d", "chat", again=False)
         await session.sampling(ASKED, "e", "chat", again=False)
         assert [node.reply["content"] for node in session.tree.nodes] == ["yes"]
+
+    played(test)
+
+
+def test_a_retry_whose_guidance_the_template_refuses_fails_at_once_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refusing(*_: Any) -> None:
+        raise UserError("the template refuses it")
+
+    async def test() -> None:
+        call = TapedCall("chat", digest_of(ASKED, ()), -1, ASKED.messages)
+        session = session_of(ScriptedPolicy(lambda text: "yes"), guidance="go right")
+        session.tape = TapePlayer([Recorded(call)], 0)
+        monkeypatch.setattr(session.tree, "guide", refusing)
+        with pytest.raises(Refused, match="refuses it"):
+            await session.sampling(ASKED, "d", "chat", again=False)
+        assert session.problem is not None and session.problem.cause == "guidance_refused"
+        assert session.restored.is_set()  # what waits for the world ends
 
     played(test)
