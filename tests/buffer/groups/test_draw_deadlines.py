@@ -188,16 +188,16 @@ def test_a_dead_consumer_stops_neither_actors_nor_the_learner(serve, tasks, done
         "tcp://127.0.0.1:0",
         "learner.groups_per_step=2",
         "buffer.max_staleness=0",
-        "buffer.draw_s=2",
+        "buffer.draw_s=4",
     )
     with BufferClient(served.endpoint) as learner:
         learner.add_tasks(tasks(9))
         for _ in range(2):
             learner.put(learner.lease("a", 0, GroupPlan(1)).group_id, "a", done())
+        began = time.monotonic()
         with BufferClient(served.endpoint) as notebook:
             theirs = notebook.draw(2, 0, consumer="notebook")
         assert learner.stats().drawn_by == {"notebook": 2}
-        began = time.monotonic()
         ours = learner.draw(2, 0, wait_s=30.0)
         assert time.monotonic() - began > 1
         assert [g.group_id for g in ours.groups] == [g.group_id for g in theirs.groups]
