@@ -7,6 +7,7 @@ import logging
 import secrets
 import string
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -124,20 +125,14 @@ class ReplyReader:
         return {"structural_tag": tag} if tag else {"json_schema": outputs.json}
 
     def _found(self) -> str:
+        written = self.chat.chat.encode(self.written())
         for name in CANDIDATES:
-            try:
-                kind = self._parser(name, "")
-                request = _request(PROBE_TOOLS, "auto")
-                written = self.written()
-                _, _, calls = kind(self.tokenizer, request.tools).parse(
-                    written, request, enable_auto_tools=True
-                )
-            except Exception as error:  # a parser may raise anything; the next one may fit
-                log.debug("tool parser %s does not fit: %r", name, error)
-                continue
-            found = [(call.name, json.loads(call.arguments)) for call in calls or ()]
-            if found == [("add_one", {"a": 1})]:
-                return name
+            with suppress(UserError):  # it does not fit the tokenizer
+                self._kind = self._parser(name, "")
+                made = [call["function"] for call in self.read(written, PROBE_TOOLS, "auto").calls]
+                found = [(call["name"], json.loads(call["arguments"])) for call in made]
+                if found == [("add_one", {"a": 1})]:
+                    return name
         raise UserError(
             f"actor.agent.tool_parser=auto: no known parser reads the tool calls of the chat "
             f"template of {self.tokenizer.name_or_path!r}; name one of vLLM's tool parsers, or none"

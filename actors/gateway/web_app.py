@@ -13,8 +13,8 @@ import contextlib
 import hashlib
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import uvicorn
@@ -72,7 +72,9 @@ class WebApp:
             date_header=False,
             timeout_graceful_shutdown=int(END_S),
         )
-        server = _Server(config)
+        server = uvicorn.Server(config)
+        # The signal handlers are the actor's.
+        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         try:
             shown = socket.gethostname() if host == "0.0.0.0" else host
@@ -159,14 +161,6 @@ class WebApp:
         if session is None:
             raise Refused(401, "invalid_api_key", "the key belongs to no running attempt")
         return session
-
-
-class _Server(uvicorn.Server):
-    """A server that does not replace the process's signal handlers."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def _gone(request: Request) -> bool:

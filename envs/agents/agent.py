@@ -19,13 +19,13 @@ import json
 import os
 import re
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from envs.agents.agent_checks import (
-    CALL_FUNCTION,
+    PROGRAM,
+    is_url,
     keepers_of,
     servers_of,
     starter_of,
@@ -41,8 +41,7 @@ from r3l.rollout.prompts import Prompts
 MAIN = "agent"
 """The process of the agent or the grader, whose folder is the attempt's."""
 
-PROGRAM = (sys.executable, str(CALL_FUNCTION))
-COPY = (sys.executable, str(CALL_FUNCTION), f"{Path(__file__).with_name('workspace_copy.py')}:run")
+COPY = (*PROGRAM, f"{Path(__file__).with_name('workspace_copy.py')}:run")
 
 LONGEST_VARIABLE = 120_000
 """Bytes of R3L_TASK; a longer task is left out, because Linux would start no program with it."""
@@ -84,6 +83,7 @@ class Agent:
         own = prompts or {}
         self.spec = EnvSpec(NAME, "", max_steps=256, max_response_tokens=1024, prompts=own)
         self.starter, self.argv = self._starter(command, python)
+        self.asked = [command] if is_url(command) else []
         self.grader = starter_of_function("reward", reward, python) if reward else ()
         if workspace and not Path(workspace).expanduser().is_dir():
             raise UserError(f"env agent: workspace {workspace} is not a folder")
@@ -128,7 +128,7 @@ class Agent:
         match name:
             case "start":
                 self.given = value
-                self._start(MAIN, self.starter, self.argv, [self.task])
+                self._start(MAIN, self.starter, self.argv, [self.task, *self.asked])
             case "grade":
                 self.given = {}
                 self._start(MAIN, self.grader, (), [self.task, value, self._work])

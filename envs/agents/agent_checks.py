@@ -20,6 +20,8 @@ from r3l.errors import UserError
 
 CALL_FUNCTION = Path(__file__).with_name("call_function.py")
 REMOTE = Path(__file__).with_name("remote_agent.py")
+PROGRAM: Argv = (sys.executable, str(CALL_FUNCTION))
+"""The starter of programs."""
 WORKSPACE = "workspace"
 """The snapshot that is a copy of the agent's folder alone."""
 CHECK_S = 60.0
@@ -41,36 +43,37 @@ def interpreter(python: str) -> str:
 
 
 @cache
-def starter_of(command: str, python: str) -> tuple[Argv, Argv]:
+def starter_of(command: str, python: str, option: str = "command") -> tuple[Argv, Argv]:
     """Returns the command of the starter (envs.agents.call_function), and the words of the program
-    that it starts, with files as absolute paths; none for `file.py:function`.
+    that it starts, with files as absolute paths; none for `file.py:function` and for a URL.
 
     Raises UserError if there is no such program, file or function, if the interpreter lacks a
     package that the file imports, or if a URL does not answer.
     """
-    if command.startswith(("http://", "https://")):
-        _check_url(command)
-        return (sys.executable, str(CALL_FUNCTION)), (sys.executable, str(REMOTE), command)
+    what = f"env agent: {option} {command!r}"
+    if is_url(command):
+        _check_url(what, command)
+        return (*PROGRAM, f"{REMOTE}:play"), ()
     if is_function(command):
-        return starter_of_function("command", command, python), ()
+        return starter_of_function(option, command, python), ()
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise UserError(f"env agent: command {command!r}: {error}") from None
+        raise UserError(f"{what}: {error}") from None
     if not words:
-        raise UserError("env agent: command is empty; give the line that starts the agent")
+        raise UserError(f"env agent: {option} is empty; give the line that starts the agent")
     own = interpreter(python)
     runs_python = words[0] in ("python", "python3")
     program = own if runs_python else shutil.which(words[0])
     if program is None:
-        raise UserError(f"env agent: command {command!r}: {words[0]} is not a program")
+        raise UserError(f"{what}: {words[0]} is not a program")
     script = next((word for word in words[1:] if word.endswith(".py")), "")
     if runs_python and script:
         if not os.path.exists(script):
-            raise UserError(f"env agent: command {command!r}: {script} does not exist")
+            raise UserError(f"{what}: {script} does not exist")
         _check_imports(script, own)
     rest = [os.path.abspath(word) if os.path.exists(word) else word for word in words[1:]]
-    return (sys.executable, str(CALL_FUNCTION)), (os.path.abspath(program), *rest)
+    return PROGRAM, (os.path.abspath(program), *rest)
 
 
 def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
@@ -78,18 +81,16 @@ def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
     `workspace`. Raises UserError unless both are programs."""
     if snapshot in ("", WORKSPACE) and not restore:
         return {}
-    found = {}
     for option, command in (("snapshot", snapshot), ("restore", restore)):
         if not command or command == WORKSPACE or is_function(command):
             raise UserError(
                 f"env agent: {option} {command!r} must be a command, next to the other one of "
                 f"snapshot and restore; or set snapshot: {WORKSPACE} alone"
             )
-        try:
-            found[option] = starter_of(command, python)[1]
-        except UserError as error:
-            raise UserError(str(error).replace("command", option, 1)) from None
-    return {"save": found["snapshot"], "restore": found["restore"]}
+    return {
+        "save": starter_of(snapshot, python, "snapshot")[1],
+        "restore": starter_of(restore, python, "restore")[1],
+    }
 
 
 def servers_of(mcp: dict[str, str], python: str) -> dict[str, Argv]:
@@ -101,15 +102,11 @@ def servers_of(mcp: dict[str, str], python: str) -> dict[str, Argv]:
                 f"env agent: mcp: {name}: {command} must be a command or a URL, by a name of small "
                 "letters, digits, _ and -"
             )
-        try:
-            argv = starter_of(str(command), python)[1]
-        except UserError as error:
-            raise UserError(f"{error} (mcp: {name})") from None
-        servers[name] = () if str(REMOTE) in argv else argv
+        servers[name] = starter_of(str(command), python, f"mcp: {name}:")[1]
     return servers
 
 
-def _check_url(url: str) -> None:
+def _check_url(what: str, url: str) -> None:
     """Raises UserError if no server listens at a URL."""
     try:
         parts = urlsplit(url)
@@ -117,7 +114,11 @@ def _check_url(url: str) -> None:
         socket.create_connection(place, CONNECT_S).close()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise UserError(f"env agent: command {url} does not answer ({why})") from None
+        raise UserError(f"{what} does not answer ({why})") from None
+
+
+def is_url(command: str) -> bool:
+    return command.startswith(("http://", "https://"))
 
 
 def is_function(target: str) -> bool:

@@ -25,8 +25,12 @@ def read_tasks(file: str) -> ListedTasks:
     seen: dict[str, int] = {}
     for number, line in numbered_lines(path, f"env agent: tasks {path}", remedy):
         where = f"env agent: tasks {path}, line {number}"
-        task = _object(line, where)
-        name = task.get("id")
+        try:
+            task = json.loads(line)
+            name = task.get("id")
+        except (ValueError, RecursionError, AttributeError) as error:
+            example = '{"id": 1}'
+            raise UserError(f"{where}: must be a JSON object such as {example} ({error})") from None
         if not isinstance(name, str | int) or name == "":
             raise UserError(f"{where}: has no id; give each task an `id` that stays the same")
         if (name := str(name)) in seen:
@@ -55,13 +59,3 @@ def split_tasks(tasks: Sequence[tuple[Split | None, Task]]) -> ListedTasks:
         every = listed["train"] + listed["eval"]
         listed = {"train": listed["train"] or every, "eval": listed["eval"] or every}
     return ListedTasks(listed)
-
-
-def _object(line: str, where: str) -> dict[str, object]:
-    try:
-        task = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: is not JSON ({error})") from None
-    if not isinstance(task, dict):
-        raise UserError(f'{where}: must be a JSON object such as {{"id": 1}}')
-    return task

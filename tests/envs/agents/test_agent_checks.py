@@ -43,7 +43,7 @@ def test_files_of_a_command_become_absolute(script: Path) -> None:
         ("python needs.py", "", "imports nosuchpackage, which .* does not have"),
         ("needs.py:play", "", "No module named 'nosuchpackage'"),
         ("python broken.py", "", "cannot be read as Python"),
-        ("http://127.0.0.1:1/play", "", "http://127.0.0.1:1/play does not answer"),
+        ("http://127.0.0.1:1/play", "", "'http://127.0.0.1:1/play' does not answer"),
         ("https://:x/", "", "does not answer"),
     ],
 )
