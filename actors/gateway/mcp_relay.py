@@ -51,11 +51,9 @@ class McpRelay:
     ) -> Message | None:
         """Answers a message of the agent; None for a notification. Raises Refused."""
         session, method = self.session, str(message.get("method", ""))
-        session.check_open()
+        session.check_open(len(session.others), MOST_CALLS)
         if name not in self.urls:
             raise Refused(404, "no_such_server", f"env.options.mcp names no server {name}")
-        if len(session.others) >= MOST_CALLS:
-            raise Refused(400, "too_many_calls", f"at most {MOST_CALLS} calls an attempt")
         if "id" not in message:
             if name in self.live:
                 await self._asked(name, message, headers)
