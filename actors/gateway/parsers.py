@@ -106,17 +106,19 @@ class ReplyReader:
         broken = bool(tools and not made and self._mark) and self._mark in content
         return Reply(content, (reasoning or "").strip(), made, broken)
 
-    def check(self, tools: Sequence[Tool], choice: Any) -> None:
-        """Raises UserError for tools, or a choice of them, that the parser cannot work with."""
-        if self._kind is not None and tools:
-            _request(tools, choice)
-
     def constraint(self, tools: Sequence[Tool], choice: Any) -> dict[str, Any]:
-        """Returns how `tool_choice` required, or a named tool, constrains sampling: `json` or
-        `structural_tag`, as vLLM's own server does. Raises UserError without a tool parser."""
-        if self._kind is None or not self.tool_parser:
+        """Returns how `tool_choice` required, or a named tool, constrains sampling: `json_schema`
+        or `structural_tag`, as vLLM's own server does. Raises UserError for tools, or a choice of
+        them, that the template or the parser cannot work with."""
+        if not tools:
+            return {}
+        if not self.chat.takes_tools:
+            raise UserError("tools: the chat template of this policy shows no tools")
+        request, forced = _request(tools, choice), choice not in ("auto", "none")
+        if forced and not self.tool_parser:
             raise UserError(f"tool_choice {choice!r}: this model has no tool parser")
-        request = _request(tools, choice)
+        if self._kind is None or not forced:
+            return {}
         wanted = self._kind(self.tokenizer, request.tools).adjust_request(request)
         outputs = wanted.structured_outputs
         if outputs is None:

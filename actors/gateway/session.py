@@ -172,10 +172,7 @@ class Session:
         self.check_open(count := len(self.tree.nodes))
         if len(self.tree.leaves()) >= MOST_BRANCHES:
             raise Refused(400, "too_many_branches", f"at most {MOST_BRANCHES} conversations")
-        if request.tools and not self.reader.chat.takes_tools:
-            raise Refused(400, "no_tools", "tools: the chat template of this policy shows no tools")
         try:
-            self.reader.check(request.tools, request.choice)
             params, constrained = self._sampling(request)
             node = self.tree.add(request.messages, request.tools)
             node.untrained = constrained or not request.trained
@@ -210,10 +207,8 @@ class Session:
     def _sampling(self, request: AgentRequest) -> tuple[SampleParams, bool]:
         """Returns how a reply is sampled, and whether a grammar shapes it."""
         own = self.params(len(self.tree.nodes))
-        grammar: dict[str, Any] = {}
-        if request.tools and request.choice not in ("auto", "none"):
-            grammar = self.reader.constraint(request.tools, request.choice)
-        elif request.json_schema is not None:
+        grammar = self.reader.constraint(request.tools, request.choice)
+        if not grammar and request.json_schema is not None:
             grammar = {"json_schema": request.json_schema}
         budget = min(own.max_tokens, request.max_tokens or own.max_tokens)
         stop = (*own.stop, *request.stop)

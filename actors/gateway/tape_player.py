@@ -53,10 +53,9 @@ class TapePlayer:
     """Plays the calls of a tape, in any order.
 
     The first `pivot` calls are answered from the tape, and what other models were asked before it
-    (`passed`). All of them and the call `pivot` itself, if
-    there is one, must come before any request that neither is on the tape nor follows from a new
-    reply. `pivot_node`: that call, when it has come; `stateful`: whether the world is put
-    back then.
+    (`passed`). All of them and the call `pivot` itself, if there is one (-1: none of them), must
+    come before any request that neither is on the tape nor follows from a new reply. `pivot_node`:
+    that call, when it has come; `stateful`: whether the world is put back then.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class Continuation(TapePlayer):
     shaped is not trained: if its tokens were not kept, its text is repeated."""
 
     def __init__(self, left: Trajectory) -> None:
-        super().__init__(recorded_calls(left), 0, passed=passed_calls(left))
+        super().__init__(recorded_calls(left), -1, passed=passed_calls(left))
         self._nodes: dict[int, Node] = {}
 
     def take(self, digest: str, request: AgentRequest, node: Node) -> Recorded | None:
@@ -136,9 +135,6 @@ class Continuation(TapePlayer):
                 self._nodes[number] = node
                 return recorded
         return None
-
-    def check_met(self) -> None:
-        """Accepts an attempt that took another way."""
 
 
 def recorded_calls(attempt: Trajectory) -> list[Recorded]:
@@ -240,13 +236,11 @@ def digest_of(request: AgentRequest, ignore: Sequence[str] = ()) -> str:
         request.tools,
         [request.choice, request.max_tokens, request.stop, request.json_schema, request.trained],
     ]
-    text = json.dumps(whole, sort_keys=True, ensure_ascii=False)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return digest_of_passed(whole)
 
 
 def digest_of_passed(request: Any, ignore: Sequence[str] = ()) -> str:
-    """Returns a digest of a request that is passed on. What a pattern of `ignore` matches does not
-    count."""
+    """Returns a digest of a request as it is. What a pattern of `ignore` matches does not count."""
     text = without(json.dumps(request, sort_keys=True, ensure_ascii=False), ignore)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

@@ -75,11 +75,11 @@ def test_a_required_call_constrains_sampling(reader: ReplyReader) -> None:
 
 
 def test_a_choice_of_an_unknown_tool_is_refused_before_sampling(reader: ReplyReader) -> None:
-    reader.check(PROBE_TOOLS, "auto")
+    reader.constraint(PROBE_TOOLS, "auto")
     with pytest.raises(UserError, match="tools and tool_choice"):
-        reader.check(PROBE_TOOLS, {"type": "function", "function": {"name": "nothing"}})
+        reader.constraint(PROBE_TOOLS, {"type": "function", "function": {"name": "nothing"}})
     with pytest.raises(UserError, match="tools and tool_choice"):
-        reader.check([{"type": "function", "function": {"name": 3}}], "auto")
+        reader.constraint([{"type": "function", "function": {"name": 3}}], "auto")
 
 
 def test_a_reply_becomes_a_message(reader: ReplyReader) -> None:
