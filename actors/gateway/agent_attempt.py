@@ -12,9 +12,8 @@ import asyncio
 import json
 import logging
 import os
-from asyncio import FIRST_COMPLETED
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from signal import SIGHUP, SIGKILL, SIGTERM
@@ -341,18 +340,15 @@ class AgentEnvironment:
     ) -> tuple[State, bool]:
         """Runs a process until it ends, `changed` is set or time is up, then kills it. Returns its
         state, and False if time was up."""
-        state = await self._step(start)
-        waits: list[asyncio.Task[Any]] = [asyncio.create_task(_process_end(state["pid"]))]
-        if changed is not None:
-            waits.append(asyncio.create_task(changed.wait()))
-        limit = limit or self.settings.timeout_s
-        try:
-            ended, _ = await asyncio.wait(waits, timeout=limit, return_when=FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        state = await self._step({"stop": process})
-        return state, bool(ended)
+        state, ended = await self._step(start), changed or asyncio.Event()
+        in_time = True
+        with _set_at_end(ended, state["pid"]):
+            try:
+                async with asyncio.timeout(limit or self.settings.timeout_s):
+                    await ended.wait()
+            except TimeoutError:
+                in_time = False
+        return await self._step({"stop": process}), in_time
 
     async def _step(self, command: dict[str, Any]) -> State:
         action = json.dumps(command)
@@ -405,16 +401,19 @@ def _failed(cause: str, message: str) -> EnvironmentFailed:
     return EnvironmentFailed(message, cause=cause)
 
 
-async def _process_end(pid: int) -> None:
-    """Waits until a process of this machine has ended."""
+@contextmanager
+def _set_at_end(ended: asyncio.Event, pid: int) -> Iterator[None]:
+    """Sets an event when a process of this machine has ended."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
+        ended.set()
+        yield
         return
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop = asyncio.get_running_loop()
     loop.add_reader(fd, ended.set)
     try:
-        await ended.wait()
+        yield
     finally:
         loop.remove_reader(fd)
         os.close(fd)

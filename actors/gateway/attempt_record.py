@@ -113,7 +113,7 @@ def trajectory(
         **chain.arrays(),
         step_seconds=np.array([node.seconds for node in nodes], np.float32),
         reward=outcome.reward,
-        system=system_of(nodes[0].root.messages),
+        system=system_of(chain.nodes[0].messages),
         observations=(*map(_observation, nodes), outcome.feedback),
         actions=tuple(decode(node.sample.token_ids) for node in nodes if node.sample),
         parent=slot if retry else -1,

@@ -72,13 +72,9 @@ class Node:
         return ids
 
     @property
-    def root(self) -> Node:
-        return self.chain()[0]
-
-    @property
     def kind(self) -> Kind:
         names = tuple(tool["function"]["name"] for tool in self.tools)
-        return system_of(self.root.messages), names
+        return system_of(self.chain()[0].messages), names
 
 
 @dataclass

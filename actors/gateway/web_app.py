@@ -144,12 +144,10 @@ class WebApp:
         return JSONResponse({})
 
     async def _mcp(self, request: Request) -> Response:
-        name, answer = (
-            request.path_params["name"],
-            self._session_of(request.path_params["key"]).answer_mcp,
-        )
+        given = request.path_params
+        answer = self._session_of(given["key"]).answer_mcp
         assert answer is not None  # it is set before the agent starts
-        reply = await answer(name, _parsed(await _read(request)), request.headers)
+        reply = await answer(given["name"], _parsed(await _read(request)), request.headers)
         return Response(status_code=202) if reply is None else JSONResponse(reply)
 
     def _session(self, request: Request) -> Session:
