@@ -11,7 +11,7 @@ TORCH_CUDA_INDEX ?= https://download.pytorch.org/whl/cu130
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 EXTRA := $(shell test -e /proc/driver/nvidia/version && echo gpu || echo cpu)
 
-BY_DAY := --ignore tests/benchmarks --ignore tests/buffer/stress
+BY_DAY := --ignore tests/buffer/stress
 # One more than the cores of a small machine: tests wait for a third of their time.
 IN_THREE := -n 3 --dist loadfile --no-loadscope-reorder
 
@@ -32,10 +32,10 @@ unit: $(VENV)/.installed
 system: $(VENV)/.installed
 	$(BIN)/python -m pytest tests -m "system and not nightly" $(BY_DAY)
 
-# What takes longer: the experiments' tests, the buffer under stress, every library and cluster, an
-# hour and more. Needs root and Linux.
+# What takes longer: the buffer under stress, every library and cluster, an hour and more. Needs
+# root and Linux.
 nightly: $(VENV)/.installed
-	$(BIN)/python -m pytest tests/benchmarks tests/buffer/stress
+	$(BIN)/python -m pytest tests/buffer/stress
 	$(BIN)/python -m pytest tests -m nightly $(BY_DAY)
 	$(MAKE) soak soak-actors chaos test-envs test-agents test-extras test-clusters
 

@@ -46,11 +46,17 @@ def warm_command(out: Path, dose: str) -> None:
 @SETTINGS
 def probe_command(out: Path, dose: str, lines: Path, settings: tuple[str, ...]) -> None:
     """Measure on a frozen policy what guidance brings."""
-    named = {"kind": "probe", "dose": int(dose), "variant": "frozen", "seed": 0}
+    named = {
+        "kind": "probe",
+        "machine": machine(),
+        "dose": int(dose),
+        "variant": "frozen",
+        "seed": 0,
+    }
     if not _there(lines, named):
         model = warm(int(dose), out / "policies")
         values = asyncio.run(probe(model, out / f"probe-{dose}.log", settings))
-        append(lines, named | {"machine": machine()} | values)
+        append(lines, named | values)
 
 
 @main.command("train")
@@ -63,12 +69,18 @@ def probe_command(out: Path, dose: str, lines: Path, settings: tuple[str, ...]) 
 @SETTINGS
 def train_command(out: Path, dose: str, variant: str, seed: int, lines: Path, **more: Any) -> None:
     """Make or continue a training run on sums."""
-    named = {"kind": "train", "dose": int(dose), "variant": variant, "seed": seed}
+    named = {
+        "kind": "train",
+        "machine": machine(),
+        "dose": int(dose),
+        "variant": variant,
+        "seed": seed,
+    }
     if not _there(lines, named):
         model = warm(int(dose), out / "policies")
         folder = out / "runs" / f"dose-{dose}-{variant}-{seed}"
         values = train(model, variant, seed, folder, _words(**more))
-        append(lines, named | {"machine": machine()} | values)
+        append(lines, named | values)
 
 
 @main.command("workshop")
@@ -80,12 +92,12 @@ def train_command(out: Path, dose: str, variant: str, seed: int, lines: Path, **
 @SETTINGS
 def workshop_command(out: Path, variant: str, seed: int, lines: Path, **more: Any) -> None:
     """Make or continue a training run in the workshop."""
-    named = {"kind": "workshop", "variant": variant, "seed": seed}
+    named = {"kind": "workshop", "machine": machine(), "variant": variant, "seed": seed}
     if not _there(lines, named):
         model = warm_workshop(out / "policies")
         folder = out / "runs" / f"workshop-{variant}-{seed}"
         values = train(model, variant, seed, folder, _words(**more), WORKSHOP)
-        append(lines, named | {"machine": machine()} | values)
+        append(lines, named | values)
 
 
 @main.command("page")

@@ -35,18 +35,26 @@ TITLES = {
 assert TITLES.keys() == VARIANTS.keys()
 ROWS = ("base", "distilled", "reflect", "retry")
 PHASES = ("pack", "forward", "backward", "update")
+UNITS = {
+    "tokens": "sampled tokens", "trained": "trained tokens", "cpu": "CPU seconds",
+    "wall": "seconds",
+}  # fmt: skip
 Lines = Sequence[dict[str, Any]]
 
 
 def render(lines: Lines) -> str:
     """The text of the page."""
-    probes = sorted((x for x in lines if x["kind"] == "probe"), key=lambda line: line["dose"])
-    runs = [line for line in lines if line["kind"] == "train"]
+    here = [line for line in lines if not on_gpu(line)]
+    probes = sorted((x for x in here if x["kind"] == "probe"), key=lambda line: line["dose"])
+    runs = [line for line in here if line["kind"] == "train"]
+    elsewhere = [line for line in lines if line["kind"] == "train" and on_gpu(line)]
     tables = {
         "gains": gains(probes),
         "ways": ways(probes),
         "examples": examples(probes),
-        "training": training(runs),
+        "training": training(runs, ("tokens", "trained", "cpu")),
+        "gpu_training": training(elsewhere, ("tokens", "trained", "cpu", "wall")),
+        "workshop": workshop([line for line in lines if line["kind"] == "workshop"]),
         "phases": phases(runs),
         "rows": rows_of_a_step(runs),
     }
@@ -88,21 +96,51 @@ def examples(probes: Lines) -> str:
     return "```text\n" + "\n".join(shown) + "\n```"
 
 
-def training(runs: Lines) -> str:
+def training(runs: Lines, units: Sequence[str]) -> str:
     """Held-out success and costs, by dose and variant."""
     rows = []
     for dose, variant, made in _by_variant(runs):
         before = fmean(run["evaluations"][0][1] for run in made)
         after = fmean(after_start(run) for run in made)
         last = fmean(run["evaluations"][-1][1] for run in made)
-        spent = [
-            f"{fmean(run['curve'][unit][-1] or 0 for run in made):,.0f}"
-            for unit in ("tokens", "trained", "cpu")
-        ]
         cells = [str(dose), TITLES[variant], f"{before:.3f}", f"{after:.3f}", f"{last:.3f}"]
-        rows.append([*cells, *spent, ", ".join(str(run["seed"]) for run in made)])
-    head = "dose, variant, before, mean after, last, sampled tokens, trained tokens, CPU seconds"
-    return _table([*head.split(", "), "seeds"], rows)
+        rows.append([*cells, *_spent(made, units), _seeds(made)])
+    head = ["dose", "variant", "before", "mean after", "last", *(UNITS[unit] for unit in units)]
+    return _table([*head, "seeds"], rows)
+
+
+def workshop(runs: Lines) -> str:
+    """Steps to a held-out success, and costs, by machine and variant."""
+    rows = []
+    for machine in sorted({run["machine"] for run in runs}):
+        for variant in VARIANTS:
+            made = [r for r in runs if (r["machine"], r["variant"]) == (machine, variant)]
+            if made:
+                cells = [machine, TITLES[variant], f"{made[0]['evaluations'][0][1]:.2f}"]
+                cells += [", ".join(_steps_to(run, share) for run in made) for share in (0.5, 0.9)]
+                last = fmean(run["evaluations"][-1][1] for run in made)
+                spent = _spent(made, ("tokens", "trained", "cpu", "wall"))
+                rows.append([*cells, f"{last:.2f}", *spent, _seeds(made)])
+    head = ["machine", "variant", "before", "steps to 0.5", "to 0.9", "last", *UNITS.values()]
+    return _table([*head, "seeds"], rows)
+
+
+def _steps_to(run: dict[str, Any], share: float) -> str:
+    """The step of the first evaluation with this success."""
+    return next((str(step) for step, success in run["evaluations"] if success >= share), "–")
+
+
+def _spent(runs: Lines, units: Sequence[str]) -> list[str]:
+    return [f"{fmean(run['curve'][unit][-1] or 0 for run in runs):,.0f}" for unit in units]
+
+
+def _seeds(runs: Lines) -> str:
+    return ", ".join(str(seed) for seed in sorted(run["seed"] for run in runs))
+
+
+def on_gpu(line: dict[str, Any]) -> bool:
+    """Whether a line was made on a GPU."""
+    return str(line["machine"]).startswith("NVIDIA")
 
 
 def phases(runs: Lines) -> str:

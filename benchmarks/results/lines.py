@@ -7,7 +7,7 @@ import json
 import platform
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
@@ -99,7 +99,8 @@ class _Warm(TypedDict):
 
 class _RealModel(TypedDict):
     kind: str
-    dose: int
+    machine: str
+    dose: NotRequired[int]
     variant: str
     seed: int
 
@@ -115,7 +116,7 @@ SHAPES: dict[str, type] = {
 KEYS = {
     "e4": ("step", "seed"),
     "warm": ("cell", "told", "reflection_cost"),
-    "real-model": ("kind", "dose", "variant", "seed"),
+    "real-model": ("kind", "machine", "dose", "variant", "seed"),
 }
 """What tells the lines of a file apart, if not cell, variant and seed."""
 
@@ -156,7 +157,7 @@ def read_lines(file: Path, setup: Setup | None = None) -> list[dict[str, Any]]:
             raise UserError(
                 f"{file}:{number}: the parts of its curve differ in length; delete the line"
             )
-        key = tuple(line[name] for name in named)
+        key = tuple(line.get(name) for name in named)
         if setup is not None and line["setup"] != setup(line):
             raise UserError(
                 f"{file}:{number}: {' '.join(map(str, key))} is a run of another setup; delete the "

@@ -86,7 +86,7 @@ def warmup(recipe: Recipe, out: Path) -> None:
         half.save_pretrained(out)
     (out / UNFINISHED).rename(out / RECORD)
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
-    echo(f"saved in {out}, as {str(dtype).removeprefix('torch.')}")
+    echo(f"saved in {out}, as {str(_dtype(out)).removeprefix('torch.')}")
 
 
 def _conversations(recipe: Recipe, chat: ChatFormat, start: Path) -> list[Lesson]:

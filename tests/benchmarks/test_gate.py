@@ -26,6 +26,7 @@ def test_harmful_guidance_is_left_out_down_to_the_floor() -> None:
     assert len(chances) == steps and chances[0] == 1.0 and chances[-1] < 2 * FLOOR
 
 
+@pytest.mark.nightly
 def test_the_page_on_disk_is_the_one_made_here(capsys: pytest.CaptureFixture[str]) -> None:
     gate.main()
     assert capsys.readouterr().out == PAGE.read_text()

@@ -46,6 +46,7 @@ def test_a_measure_that_fails_or_comes_too_late_is_a_line(
     assert [line["error"] for line in lines_of(lines.path)[3:]] == ["no time was left"] * 2
 
 
+@pytest.mark.nightly
 @pytest.mark.system
 def test_every_job_leaves_its_lines_on_a_cpu(tmp_path: Path) -> None:
     path = tmp_path / "lines"
@@ -92,6 +93,7 @@ def test_what_stands_in_for_kernels_computes_what_transformers_does() -> None:
     subprocess.run([sys.executable, "-c", KERNELS], check=True, timeout=120)  # its ops are global
 
 
+@pytest.mark.nightly
 @pytest.mark.system
 def test_an_engine_leaves_its_lines_on_a_cpu(tmp_path: Path) -> None:
     path = tmp_path / "lines"

@@ -182,6 +182,7 @@ def test_a_command_stopped_half_way_makes_only_what_is_missing(
     assert [run.seed for run in made] == [3, 4]
 
 
+@pytest.mark.nightly
 @pytest.mark.system
 def test_a_command_that_is_killed_leaves_nobody_and_its_run_is_made_again(tmp_path: Path) -> None:
     lines = tmp_path / "lines"
@@ -298,8 +299,8 @@ def test_every_experiment_names_variants_and_cells_that_exist() -> None:
 
 def test_the_pages_are_made_from_the_committed_lines_alone() -> None:
     pages = page.render(finished(LINES), LINES)
-    written = {LINES / "gpu.md"}  # by hand, from the lines of make bench-gpu
-    assert LINES.parent / "results.md" in pages and set(LINES.glob("*.md")) - written < set(pages)
+    others = {LINES / "gpu.md", LINES / "real-model.md", LINES / "week.md"}
+    assert LINES.parent / "results.md" in pages and set(LINES.glob("*.md")) - others < set(pages)
     for path, text in pages.items():
         assert text == path.read_text(encoding="utf-8"), path
 

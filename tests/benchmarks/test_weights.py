@@ -23,6 +23,7 @@ def test_the_simulated_step_moves_weights_as_adamw_does() -> None:
     assert torch.allclose(start - 1e-2 * direction, parameter, atol=1e-6)
 
 
+@pytest.mark.nightly
 @pytest.mark.system
 def test_a_small_run_without_an_engine_prints_updates_and_the_crowd() -> None:
     small = ["--no-engine", "--hidden", "64", "--layers", "1", "--repeat", "1", "--encrypted"]
