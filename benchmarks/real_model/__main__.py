@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from benchmarks.gpu.whole_run import smi
-from benchmarks.real_model import page
-from benchmarks.real_model.doses import DOSES, WORKSHOP, warm, warm_workshop
+from benchmarks.real_model import calculator, page
+from benchmarks.real_model.doses import DOSES, WORKSHOP, warm, warm_calculator, warm_workshop
 from benchmarks.real_model.probe import probe
 from benchmarks.real_model.training import VARIANTS, train
 from benchmarks.results.lines import append, processor, read_lines
@@ -97,6 +97,22 @@ def workshop_command(out: Path, variant: str, seed: int, lines: Path, **more: An
         model = warm_workshop(out / "policies")
         folder = out / "runs" / f"workshop-{variant}-{seed}"
         values = train(model, variant, seed, folder, _words(**more), WORKSHOP)
+        append(lines, named | values)
+
+
+@main.command("calculator")
+@FOLDER
+@SEED
+@LEARNER
+@INTO
+@SETTINGS
+def calculator_command(out: Path, seed: int, lines: Path, **more: Any) -> None:
+    """Make or continue a training run of the calculator agent, with GRPO."""
+    named = {"kind": "calculator", "machine": machine(), "variant": "grpo", "seed": seed}
+    if not _there(lines, named):
+        model, folder = warm_calculator(out / "policies"), out / "runs" / f"calculator-{seed}"
+        words = [*calculator.RUN, *_words(**more)]
+        values = train(model, "grpo", seed, folder, words, calculator.SETTINGS)
         append(lines, named | values)
 
 

@@ -1,7 +1,8 @@
-"""Cold starts: of the sums by dose, the number of demonstrated reflections, and of the workshop.
+"""Cold starts: of the sums by dose, the number of demonstrated reflections, and of two others.
 
 smollm2 ─┬► 0: answers alone ─► 200: rounds of answer, reflection, retry ─► 1000: 800 rounds more
-         └► workshop: rounds of attempt, reflection, retry; some rules are left for reward to teach
+         ├► workshop: rounds of attempt, reflection, retry; some rules are left for reward to teach
+         └► calculator: conversations that use the tool
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.real_model import calculator
 from benchmarks.results.lines import ROOT
 from envs.base import Skill
 from envs.demonstrations import demonstrating, warmup_tasks
@@ -60,10 +62,8 @@ def warm(dose: int, policies: Path) -> Path:
         return out
     steps = [str(STEPS[dose])]
     if dose == DOSES[0]:
-        data = policies / "answers.jsonl"
-        policies.mkdir(parents=True, exist_ok=True)
-        data.write_text("".join(f"{line}\n" for line in answers()), encoding="utf-8")
-        learned = ["--model", "smollm2", "--data", str(data), "--lr", "5e-5"]
+        data = _data(policies / "answers.jsonl", answers())
+        learned = ["--model", "smollm2", "--data", data, "--lr", "5e-5"]
         learned += ["--tokens-per-batch", "1024"]
     else:
         before = warm(DOSES[DOSES.index(dose) - 1], policies)
@@ -80,6 +80,21 @@ def warm_workshop(policies: Path) -> Path:
     if not (out / "warmup.json").exists():
         _warmup(out, ["--model", "smollm2", "--env", "workshop", *WORKSHOP_START])
     return out
+
+
+def warm_calculator(policies: Path) -> Path:
+    """Make the calculator agent's policy unless it is there."""
+    out = policies / "calculator"
+    if not (out / "warmup.json").exists():
+        data = _data(policies / "calculator.jsonl", calculator.conversations())
+        _warmup(out, ["--model", "smollm2", "--data", data, *calculator.START])
+    return out
+
+
+def _data(file: Path, lines: Iterator[str]) -> str:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(file)
 
 
 def _warmup(out: Path, words: Sequence[str]) -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.real_model import chart
 from benchmarks.real_model.step_rows import ALL
 from benchmarks.real_model.training import VARIANTS
 from benchmarks.results.lines import LINES, read_lines
 
 FILE, PAGE = LINES / "real-model.jsonl", LINES / "real-model.md"
+PICTURE = LINES / "real-model.svg"
 TEMPLATE = Path(__file__).with_name("page.md")
 KINDS = {
     "own schema": "its own reflection",
@@ -55,6 +57,7 @@ def render(lines: Lines) -> str:
         "training": training(runs, ("tokens", "trained", "cpu")),
         "gpu_training": training(elsewhere, ("tokens", "trained", "cpu", "wall")),
         "workshop": workshop([line for line in lines if line["kind"] == "workshop"]),
+        "calculator": calculator([line for line in lines if line["kind"] == "calculator"]),
         "phases": phases(runs),
         "rows": rows_of_a_step(runs),
     }
@@ -123,6 +126,41 @@ def workshop(runs: Lines) -> str:
                 rows.append([*cells, f"{last:.2f}", *spent, _seeds(made)])
     head = ["machine", "variant", "before", "steps to 0.5", "to 0.9", "last", *UNITS.values()]
     return _table([*head, "seeds"], rows)
+
+
+def calculator(runs: Lines) -> str:
+    """The evaluations of each seed."""
+    steps = [str(step) for step, _ in runs[0]["evaluations"]] if runs else []
+    rows = []
+    for run in sorted(runs, key=lambda run: run["seed"]):
+        successes = [f"{success:.2f}" for _, success in run["evaluations"]]
+        rows.append([run["machine"], str(run["seed"]), *successes, *_spent([run], ("wall",))])
+    return _table(["machine", "seed", *steps, UNITS["wall"]], rows)
+
+
+def draw(lines: Lines, out: Path) -> None:
+    """Draw the picture of the page."""
+    kinds = {
+        kind: [line for line in lines if line["kind"] == kind]
+        for kind in ("train", "workshop", "calculator")
+    }
+    sums = [line for line in kinds["train"] if line["dose"] == 200 and not on_gpu(line)]
+    shown = {
+        "sums, on one core": sums,
+        "workshop, on a GPU": kinds["workshop"],
+        "calculator agent, on a GPU": kinds["calculator"],
+    }
+    chart.draw({title: _by_title(runs) for title, runs in shown.items()}, out)
+
+
+def _by_title(runs: Lines) -> dict[str, Lines]:
+    found = {
+        TITLES[variant].removesuffix(" without reference"): [
+            run for run in runs if run["variant"] == variant
+        ]
+        for variant in ("r3l", "no_reflect", "grpo")
+    }
+    return {title: made for title, made in found.items() if made}
 
 
 def _steps_to(run: dict[str, Any], share: float) -> str:
@@ -199,5 +237,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def write() -> None:
-    """Write the page from the lines in docs/results."""
-    PAGE.write_text(render(read_lines(FILE)), encoding="utf-8")
+    """Write the page and its picture from the lines in docs/results."""
+    lines = read_lines(FILE)
+    PAGE.write_text(render(lines), encoding="utf-8")
+    draw(lines, PICTURE)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.real_model import doses, page, training
+from benchmarks.real_model import calculator, doses, page, training
 from benchmarks.real_model.probe import Slot, Thought, gain, summary
 from benchmarks.real_model.sums import worked
 from benchmarks.results.lines import read_lines
@@ -89,8 +89,29 @@ def test_a_line_of_a_run_adds_up_its_steps(tmp_path: Path) -> None:
     assert page.after_start(line) == 0.3 and line["parts"] == {"learner": 8.5, "engine": 2.0}
 
 
-def test_the_page_is_that_of_the_lines() -> None:
-    assert page.PAGE.read_text(encoding="utf-8") == page.render(read_lines(page.FILE))
+def test_page_and_picture_are_those_of_the_lines(tmp_path: Path) -> None:
+    lines = read_lines(page.FILE)
+    assert page.PAGE.read_text(encoding="utf-8") == page.render(lines)
+    page.draw(lines, tmp_path / "made.svg")
+    assert (tmp_path / "made.svg").read_bytes() == page.PICTURE.read_bytes()
+
+
+def test_a_run_in_the_workshop_counts_the_steps_to_the_first_evaluation_that_is_high_enough() -> (
+    None
+):
+    curve = {"tokens": [9], "trained": [9], "cpu": [None], "wall": [0.0]}
+    run = {"machine": "M", "variant": "r3l", "seed": 2, "curve": curve}
+    run["evaluations"] = [[0, 0.1], [5, 0.5], [10, 0.4]]
+    assert (
+        page.workshop([run]).splitlines()[-1]
+        == "| M | R³L | 0.10 | 5 | – | 0.40 | 9 | 9 | 0 | 0 | 2 |"
+    )
+
+
+def test_a_demonstrated_conversation_calls_the_tool_and_repeats_its_result() -> None:
+    system, asked, call, result, answer = json.loads(next(calculator.conversations()))["messages"]
+    assert "multiply" in system["content"] and asked["content"] == "What is 12 times 3?"
+    assert '"a": 12' in call["content"] and "36" in result["content"] and answer["content"] == "36"
 
 
 @pytest.mark.parametrize("variant", training.VARIANTS)
