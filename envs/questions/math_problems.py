@@ -1,4 +1,4 @@
-"""Mathematics with a reference answer, judged by math-verify (envs.questions.verifier).
+"""Mathematics with a reference answer, compared by envs.questions.math_answer.
 
 A task carries its problem and reference, so an actor needs no data. An attempt never sees the
 reference. A reflection sees it only if `reflect_with_answer` is set.

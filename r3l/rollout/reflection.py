@@ -1,4 +1,4 @@
-"""Reflections: the policy's structured diagnosis of an attempt (R³L, arXiv 2601.03715).
+"""Reads reflections: the policy's structured diagnosis of an attempt (R³L, arXiv 2601.03715).
 
     text of the model  ──parse──►  Reflection  ──triggers_retry──►  retry, or keep the base attempt
 

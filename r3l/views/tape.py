@@ -1,4 +1,4 @@
-"""The tape of an attempt: every call that its agent made, as compressed JSON.
+"""What is kept of every call of an agent (`TapedCall`), and the tape: an attempt's calls as JSON.
 
 Two tapes are equal up to the first call whose digests differ; `first_difference` shows it.
 """
