@@ -27,5 +27,5 @@ def play(task: dict[str, Any], url: str) -> Any:
         sys.exit(f"{url} did not play the attempt: {error}")
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

@@ -38,7 +38,12 @@ def server() -> Iterator[Any]:
 
 @pytest.mark.parametrize(
     ("answer", "result"),
-    [(b'{\n "reward": 1.0}\n', {"reward": 1.0}), (b"", ""), (b"what", "what")],
+    [
+        (b'{\n "reward": 1.0}\n', {"reward": 1.0}),
+        (b"", ""),
+        (b"what", "what"),
+        (b"[" * 9999, "[" * 9999),
+    ],
 )
 def test_the_reply_is_the_result(
     server: Any, answer: bytes, result: Any, monkeypatch: pytest.MonkeyPatch
