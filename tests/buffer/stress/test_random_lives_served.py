@@ -3,6 +3,7 @@ and copied while it serves."""
 
 import random
 import threading
+import time
 from types import SimpleNamespace
 from unittest import mock
 
@@ -20,7 +21,6 @@ OPTIONS = (
     f"buffer.max_staleness={ETA}",
     "buffer.lease_s=86400",
 )
-LIFE_S = 0.1  # at most, of a service: some requests get a reply, and the next is hit
 
 
 class Window:
@@ -70,10 +70,14 @@ class Window:
             return txn.row(group_id)
 
     def _kill_it_again_and_again(self):
-        chance = random.Random(self.served.process.pid)
-        while not self.over.wait(LIFE_S * chance.random()):
+        """Some requests get a reply, and the next is hit: a service lives at most a quarter
+        of the time that it takes to start."""
+        chance, life_s = random.Random(self.served.process.pid), 0.1
+        while not self.over.wait(life_s * chance.random()):
+            began = time.monotonic()
             self.served.kill()
             self.served = Served(self.folder, self.served.endpoint, *self.options)
+            life_s = (time.monotonic() - began) / 4
             self.kills += 1
 
     def close(self):
@@ -113,7 +117,7 @@ class ServedLives(Lives):
         remembered = sum(map(len, self.steps.values()))
         assert stats.trained == remembered + stats.rewound_evicted
 
-    restart = time_passes = learner_is_silent_for_too_long = None  # no clock of its own
+    restart = time_passes = learner_is_silent_for_too_long = evict = None  # it does so by itself
     commit_after_the_draw_expired = move_to_a_snapshot = None
 
 
