@@ -1,0 +1,50 @@
+"""A real run that learns nothing says why, and a healthy one says nothing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(600)]
+ROOT = Path(__file__).parents[2]
+SMALL = (
+    "learner.groups_per_step=2", "algorithm.group_size=4", "actor.concurrent_requests=8",
+    "eval.tasks=1", "eval.every=0", "learner.steps=7",
+)  # fmt: skip
+HOPELESS = (
+    *("--model", str(ROOT / "envs/builtin/policies/tiny")),
+    *("--env", str(Path(__file__).with_name("hopeless.py")) + ":Hopeless"),
+)
+CHANCE = ("algorithm=grpo", "env.options.chance=true")
+BROKEN = ("learner.lr=0.3", "learner.warmup_steps=0", "learner.grad_clip=1000", "learner.steps=14")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "causes"),
+    [
+        (["algorithm=grpo", "actor.max_model_len=64"], ["are cut off by the context"]),
+        (["actor.max_response_tokens=1"], ["are cut off at their limit"]),
+        ([*HOPELESS], ["no response gives an answer", "rewards of every group are equal",
+                       "no retry is better"]),
+        ([*HOPELESS, "env.options.reward=1.0"], ["the tasks are solved already"]),
+        (["actor.max_reflection_tokens=22", "algorithm.constrained_reflection=false"],
+         ["no reflection can be read"]),
+        ([*HOPELESS, *CHANCE, "algorithm.kl_coef=0.0001", *BROKEN],
+         ["the policy's entropy is", "the KL to the reference model is"]),
+        ([*HOPELESS, *CHANCE, *BROKEN, "learner.lr=0.03", "buffer.max_staleness=6"],
+         ["far from the one that sampled"]),
+        (["learner.lr=1e-12"], ["lost in rounding"]),
+        ([], []),
+    ],
+    ids="context responses world solved reflections broken far rounding healthy".split(),
+)  # fmt: skip
+def test_a_run_that_learns_nothing_says_why(
+    tmp_path: Path, arguments: list[str], causes: list[str]
+) -> None:
+    command = [sys.executable, "-m", "launch.cli", "--run", str(tmp_path / "run"), "--actors", "1"]
+    made = subprocess.run([*command, *SMALL, *arguments], capture_output=True, text=True, cwd=ROOT)
+    said = [line for line in made.stdout.splitlines() if line.startswith("learns nothing: ")]
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert all(any(cause in line for line in said) for cause in causes), said
+    assert bool(said) == bool(causes), said
