@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -21,12 +22,19 @@ async def own_engine(config: RunConfig, log: Path) -> AsyncIterator[Policy]:
 
             policy = VLLMPolicy.start(Path(config.model), config.actor, seed=config.seed)
     except EngineDead as error:
-        raise EngineDead(f"{error} (log: {log})") from error
+        raise EngineDead(f"{_cause(log) or error} (log: {log})") from error
     try:
         yield policy
     finally:
         with output_into(log):
             policy.close()
+
+
+def _cause(log: Path) -> str:
+    """The error that the engine's process printed last, which vLLM's own error does not name."""
+    printed = log.read_text(encoding="utf-8", errors="replace")
+    found = re.findall(r"^\w+Error: .+", printed, re.MULTILINE)
+    return f"the engine did not start: {found[-1]}" if found else ""
 
 
 @contextmanager

@@ -19,9 +19,21 @@ def test_what_others_print_is_not_between_the_json(tmp_path, capfd):
     assert (tmp_path / "log").read_text() == "an engine starts\nso does its process\n"
 
 
-def test_an_engine_that_does_not_start_is_named_with_its_log(tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        (b"its own words\n", r"did not start \(log: .*/log\)"),
+        (
+            b"  at line 3\nValueError: no memory is free\n",
+            r"did not start: ValueError: no memory is",
+        ),
+    ],
+)
+def test_an_engine_that_does_not_start_is_named_with_its_log(
+    tmp_path, monkeypatch, capfd, printed, said
+):
     def start(model, actor, *, seed):
-        os.write(1, b"its own words\n")
+        os.write(1, printed)
         raise EngineDead("the engine did not start")
 
     monkeypatch.setattr("actors.engine.VLLMPolicy.start", start)
@@ -30,6 +42,6 @@ def test_an_engine_that_does_not_start_is_named_with_its_log(tmp_path, monkeypat
         async with own_engine(load(), tmp_path / "log"):
             pass
 
-    with pytest.raises(EngineDead, match=r"did not start \(log: .*/log\)"):
+    with pytest.raises(EngineDead, match=said):
         asyncio.run(begin())
     assert capfd.readouterr().out == ""
