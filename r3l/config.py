@@ -90,7 +90,8 @@ def load(
     given = apply_overrides(overrides, deepcopy(above))
     if demo is not None:
         below = _read_yaml(demo) if given.get("model", "builtin") == "builtin" else {}
-    if _has_adapters(given) != _has_adapters(above):
+    of_a_run = RunConfig.model_fields.keys() <= above.keys()  # whose file also holds the defaults
+    if of_a_run and _has_adapters(given) != _has_adapters(above):
         _drop_default_rate(above)
     return parse(RunConfig, apply_overrides(overrides, _overlay(below, above)))
 
@@ -151,8 +152,7 @@ def _has_adapters(tree: dict[str, Any]) -> bool:
 
 
 def _drop_default_rate(tree: dict[str, Any]) -> None:
-    """Drops a learning rate that is the default with the adapters of `tree`, or without: a run's
-    file also holds defaults."""
+    """Drops a learning rate that is the default with the adapters of `tree`, or without."""
     default = ADAPTERS_LR if _has_adapters(tree) else LearnerConfig.model_fields["lr"].default
     learner = tree.get("learner")
     if isinstance(learner, dict) and learner.get("lr") == default:

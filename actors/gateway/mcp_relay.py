@@ -28,6 +28,8 @@ from r3l.views.tape import MCP
 
 MOST_CALLS = 4096
 LONGEST_LINE = 32 << 20
+START_S = 60.0
+"""A process that has not answered its first request by then has failed."""
 FORWARDED = ("mcp-protocol-version", "mcp-method", "mcp-name")
 MCP_SESSION = "mcp-session-id"
 LINE_END = re.compile(r"\r\n|\r|\n")
@@ -161,7 +163,12 @@ class PipeServer:
         self.waiting[number] = message["id"], reply
         self._write(message | {"id": number})
         try:
-            return await reply
+            async with asyncio.timeout(START_S if number == 1 else None):
+                return await reply
+        except TimeoutError:
+            raise _failed(
+                self.name, f"has not answered within {START_S:g} s of its start"
+            ) from None
         finally:
             del self.waiting[number]
 
@@ -196,7 +203,7 @@ class PipeServer:
     def _take(self, line: bytes) -> None:
         try:
             message = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return  # text that the server printed
         if not isinstance(message, dict):
             return
@@ -236,7 +243,7 @@ class HttpServer:
         for text in (answer.text, *lines):
             try:
                 reply = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(reply, dict) and reply.get("id") == message["id"]:
                 return reply

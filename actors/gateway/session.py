@@ -30,7 +30,6 @@ from r3l.errors import (
     EnvironmentFailed,
     EpisodeError,
     R3LError,
-    ReplayDiverged,
     RequestRefused,
     UserError,
 )
@@ -180,16 +179,13 @@ class Session:
             node.digest = digest_of(request, self.ignore)
             recorded = self.tape and self.tape.take(node.digest, request, node)
             if recorded is None and request.trained and self._guides(node):
-                self.tree.guide(node, self.guidance)
-        except (UserError, ReplayDiverged) as error:
-            refused = self.tree.nodes[count:]
+                self._guide(node)
+        except (UserError, EpisodeError) as error:
             del self.tree.nodes[count:]  # what is refused is not a call
             if isinstance(error, UserError):
-                if self.tape and self.tape.pivot_node in refused:
-                    self.fail(EnvironmentFailed(f"agent: {error}", cause="guidance_refused"))
                 raise Refused(400, "invalid_request_error", str(error)) from None
             self.fail(error)
-            raise Refused(400, "replay_diverged", str(error)) from None
+            raise Refused(400, str(error.cause), str(error)) from None
         self.metrics.agent["calls"] += 1
         self.metrics.agent["rebased"] += node.parent is None and count > 0
         if recorded:
@@ -203,6 +199,13 @@ class Session:
             return False
         (system, tools), (main, named) = node.kind, self.main or self.tree.nodes[0].kind
         return tools == named and without(system, self.ignore) == without(main, self.ignore)
+
+    def _guide(self, node: Node) -> None:
+        """Raises EnvironmentFailed if the chat template refuses the guidance."""
+        try:
+            self.tree.guide(node, self.guidance)
+        except UserError as error:
+            raise EnvironmentFailed(f"agent: {error}", cause="guidance_refused") from None
 
     def _sampling(self, request: AgentRequest) -> tuple[SampleParams, bool]:
         """Returns how a reply is sampled, and whether a grammar shapes it."""

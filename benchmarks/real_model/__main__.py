@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,12 @@ def train_command(out: Path, dose: str, variant: str, seed: int, lines: Path, **
 @SETTINGS
 def workshop_command(out: Path, variant: str, seed: int, lines: Path, **more: Any) -> None:
     """Make or continue a training run in the workshop."""
-    named = {"kind": "workshop", "machine": machine(), "variant": variant, "seed": seed}
+    named = {
+        "kind": "workshop",
+        "machine": machine(more["learner"]),
+        "variant": variant,
+        "seed": seed,
+    }
     if not _there(lines, named):
         model = warm_workshop(out / "policies")
         folder = out / "runs" / f"workshop-{variant}-{seed}"
@@ -108,7 +114,12 @@ def workshop_command(out: Path, variant: str, seed: int, lines: Path, **more: An
 @SETTINGS
 def calculator_command(out: Path, seed: int, lines: Path, **more: Any) -> None:
     """Make or continue a training run of the calculator agent, with GRPO."""
-    named = {"kind": "calculator", "machine": machine(), "variant": "grpo", "seed": seed}
+    named = {
+        "kind": "calculator",
+        "machine": machine(more["learner"]),
+        "variant": "grpo",
+        "seed": seed,
+    }
     if not _there(lines, named):
         model, folder = warm_calculator(out / "policies"), out / "runs" / f"calculator-{seed}"
         words = [*calculator.RUN, *_words(**more)]
@@ -127,12 +138,11 @@ def _words(learner: str, settings: tuple[str, ...]) -> list[str]:
     return ["--learner", learner, *settings]
 
 
-def machine() -> str:
-    """The name of the first GPU, or of the processor."""
-    try:
-        return smi("name")
-    except FileNotFoundError:
-        return processor()
+def machine(learner: str = "1gpu") -> str:
+    """The name of the first GPU, unless there is none or the learner uses none, or of the
+    processor."""
+    named = "" if "cpu" in learner or not shutil.which("nvidia-smi") else smi("name")
+    return named if named.startswith("NVIDIA ") else processor()
 
 
 def _there(file: Path, named: dict[str, object]) -> bool:

@@ -26,7 +26,7 @@ def draw(charts: Mapping[str, Runs], out: Path) -> None:
         for name, made in runs.items():
             for number, run in enumerate(made):
                 steps, successes = zip(*run["evaluations"], strict=True)
-                colour = COLOURS[run["variant"].removesuffix("_long")]
+                colour = COLOURS[run["variant"]]
                 label = None if number else name
                 axis.plot(steps, successes, color=colour, label=label, linewidth=1.3)
         axis.set_title(title, fontsize=9)

@@ -3,8 +3,7 @@
     reset ─► a folder of its own; replies whether it has a grader and keeps state, and MCP servers
     step({"start": {variables}})   starts the agent's process
     step({"grade": [calls]})       starts the grader's process
-    step({"poll": null})           how the process is doing: exit code and last lines
-    step({"stop": null})           the same, then kills it with its process group
+    step({"stop": null})           ends it with its process group: exit code and last lines
     step({"state": [save or restore, folder, call]})   starts envs.agents.workspace_copy
     step({"serve": name})          starts an MCP server, which reads and writes pipes
     step({"stop": "state"})        the same for that process, which runs next to the agent

@@ -82,7 +82,7 @@ def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
     if snapshot in ("", WORKSPACE) and not restore:
         return {}
     for option, command in (("snapshot", snapshot), ("restore", restore)):
-        if not command or command == WORKSPACE or is_function(command):
+        if not command or command == WORKSPACE or is_function(command) or is_url(command):
             raise UserError(
                 f"env agent: {option} {command!r} must be a command, next to the other one of "
                 f"snapshot and restore; or set snapshot: {WORKSPACE} alone"

@@ -98,7 +98,7 @@ ACTOR = (
     (
         "tokens_per_s",
         "tokens/s",
-        "sampled since the step before, or in the last 5 s if that is longer",
+        "sampled in the last step, or in the last steps that took 5 s",
     ),
     ("prefix_hit", "share", "prompt tokens in the prefix cache"),
 )
@@ -107,7 +107,7 @@ AGENT = (
     (
         "calls_per_s",
         "calls/s",
-        "answered since the step before, or in the last 5 s if that is longer",
+        "answered in the last step, or in the last steps that took 5 s",
     ),
 )
 

@@ -213,6 +213,11 @@ def test_the_file_of_a_run_keeps_a_rate_that_was_chosen_when_adapters_are_switch
     assert load(file, after).learner.lr == rate
 
 
+def test_a_users_file_keeps_its_rate_when_adapters_are_switched_on(tmp_path):
+    (tmp_path / "my.yaml").write_text("learner: {lr: 1.0e-6}\n")
+    assert load(tmp_path / "my.yaml", ["learner.lora.rank=8"]).learner.lr == 1e-6
+
+
 def test_the_demos_settings_lie_below_the_file_if_the_policy_is_the_shipped_one(tmp_path):
     demo, path = tmp_path / "demo.yaml", tmp_path / "my.yaml"
     demo.write_text("env: workshop\nlearner: {lr: 0.5, steps: 9}\nbuffer: {max_staleness: 1}\n")

@@ -258,7 +258,7 @@ def test_a_users_proxy_exceptions_are_kept(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_late_agent_is_graded_by_its_last_line_if_so_set(tmp_path: Path) -> None:
-    limits = ("actor.agent.timeout_s=8", "actor.agent.at_timeout=grade")
+    limits = ("actor.agent.timeout_s=15", "actor.agent.at_timeout=grade")
     ((result,), _) = play(config_of(tmp_path, "late", *limits))
     assert result.trajectory is not None
     assert (result.trajectory.reward, result.trajectory.finish) == (0.25, "truncated")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from actors.gateway import mcp_relay
 from actors.gateway.call_tree import Node
 from actors.gateway.chat_completions import Refused
 from actors.gateway.mcp_relay import HttpServer, McpRelay, PipeServer
@@ -279,6 +280,23 @@ def test_the_pipes_of_a_process_that_has_not_opened_them_are_closed(tmp_path: Pa
         for name in ("stdin", "stdout"):
             with pytest.raises(OSError, match="No such device"):  # there is no reader
                 os.open(tmp_path / name, os.O_WRONLY | os.O_NONBLOCK)
+
+    asyncio.run(test())
+
+
+def test_a_process_that_never_answers_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_relay, "START_S", 0.2)
+    for name in ("stdin", "stdout"):
+        os.mkfifo(tmp_path / name)
+
+    async def test() -> None:
+        server = await PipeServer.of("s", str(tmp_path))
+        with pytest.raises(EnvironmentFailed, match="s has not answered within") as found:
+            await server.send({"jsonrpc": "2.0", "id": 1, "method": "initialize"}, {})
+        assert found.value.cause == "mcp_failed"
+        await server.close()
 
     asyncio.run(test())
 

@@ -201,9 +201,8 @@ def test_a_refused_request_leaves_no_call(monkeypatch: pytest.MonkeyPatch) -> No
 
     async def test() -> None:
         session = session_of(ScriptedPolicy(lambda text: "yes"))
-        session.guidance = "go right"
         with monkeypatch.context() as patched:
-            patched.setattr(session.tree, "guide", refusing)
+            patched.setattr(session.tree, "add", refusing)
             with pytest.raises(Refused, match="refuses it"):
                 await session.sampling(ASKED, "d", "chat", again=False)
         await session.sampling(ASKED, "e", "chat", again=False)
@@ -212,8 +211,9 @@ def test_a_refused_request_leaves_no_call(monkeypatch: pytest.MonkeyPatch) -> No
     played(test)
 
 
+@pytest.mark.parametrize("taped", [True, False])
 def test_a_retry_whose_guidance_the_template_refuses_fails_at_once_by_name(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, taped: bool
 ) -> None:
     def refusing(*_: Any) -> None:
         raise UserError("the template refuses it")
@@ -221,11 +221,12 @@ def test_a_retry_whose_guidance_the_template_refuses_fails_at_once_by_name(
     async def test() -> None:
         call = TapedCall("chat", digest_of(ASKED, ()), -1, ASKED.messages)
         session = session_of(ScriptedPolicy(lambda text: "yes"), guidance="go right")
-        session.tape = TapePlayer([Recorded(call)], 0)
+        session.tape = TapePlayer([Recorded(call)], 0) if taped else None
         monkeypatch.setattr(session.tree, "guide", refusing)
         with pytest.raises(Refused, match="refuses it"):
             await session.sampling(ASKED, "d", "chat", again=False)
         assert session.problem is not None and session.problem.cause == "guidance_refused"
         assert session.restored.is_set()  # what waits for the world ends
+        assert not session.tree.nodes
 
     played(test)

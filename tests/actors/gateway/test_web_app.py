@@ -123,7 +123,9 @@ def test_a_client_that_left_gets_the_same_answer_when_it_asks_again() -> None:
             await client.post(
                 "/v1/chat/completions", json=BODY, timeout=httpx.Timeout(60, read=0.1)
             )
-        while not session.tree.nodes:
+        while not all(sampling.done() for _, sampling in session._newest.values()):
+            await asyncio.sleep(0.01)
+        for _ in range(20):  # in which the reply to who left is written
             await asyncio.sleep(0.01)
         assert not session.tree.nodes[0].seen
         reply = await client.post("/v1/chat/completions", json=BODY)

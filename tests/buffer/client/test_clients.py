@@ -131,7 +131,7 @@ def test_a_draw_that_waits_leaves_a_slow_service_most_of_its_time(serve, monkeyp
     else:
         with BufferClient(served.endpoint) as client:
             assert client.draw(1, 0, wait_s=2.5) is None
-    assert 2 <= len(asked) <= 7  # with a pause of 0.05 s they are 25
+    assert len(asked) <= 7  # with a pause of 0.05 s they are 25
 
 
 @pytest.mark.system

@@ -341,12 +341,12 @@ def test_a_service_stopped_by_sigterm_ends_with_0_and_keeps_its_leases(serve, ta
 
 
 def test_a_stopped_service_takes_no_group_from_its_actor(serve, tasks):
-    served = serve("tcp://127.0.0.1:0", "buffer.lease_s=4")
+    served = serve("tcp://127.0.0.1:0", "buffer.lease_s=10")
     with BufferClient(served.endpoint, timeout_s=60) as client:
         client.add_tasks(tasks(2))
         group = client.lease("a", 0, GroupPlan(1)).group_id
         served.process.send_signal(signal.SIGSTOP)
-        time.sleep(6)
+        time.sleep(12)
         served.process.send_signal(signal.SIGCONT)
         assert client.lease("b", 0, GroupPlan(1)).group_id != group
         assert client.renew([group], "a") == () and client.stats().leases_expired == 0

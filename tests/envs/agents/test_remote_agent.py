@@ -4,11 +4,15 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from envs.agents.agent import Agent
 from envs.agents.remote_agent import play
+from r3l.errors import UserError
+from tests.buffer.fakes import until
 
 GIVEN = {"R3L_URL": "http://r3l", "OPENAI_BASE_URL": "http://r3l/v1", "OPENAI_API_KEY": "key"}
 
@@ -26,6 +30,10 @@ class Answering(BaseHTTPRequestHandler):
 
     def log_message(self, *given: Any) -> None:
         """Silence."""
+
+
+def address(server: Any) -> str:
+    return f"http://127.0.0.1:{server.server_port}/play"
 
 
 @pytest.fixture
@@ -51,13 +59,30 @@ def test_the_reply_is_the_result(
     server.answer = 200, answer
     for name, value in GIVEN.items():
         monkeypatch.setenv(name, value)
-    assert play({"id": 1}, f"http://127.0.0.1:{server.server_port}/play") == result
+    assert play({"id": 1}, address(server)) == result
     assert server.asked == {
         "task": {"id": 1},
         "url": "http://r3l",
         "base_url": "http://r3l/v1",
         "api_key": "key",
     }
+
+
+def test_a_long_task_reaches_the_server(server: Any, tmp_path: Path) -> None:
+    server.answer, tasks = (200, b"1.0"), tmp_path / "tasks.jsonl"
+    tasks.write_text('{"id": "a", "split": "train"}\n')
+    env, task = Agent(command=address(server), tasks=str(tasks)), {"text": "x" * (1 << 20)}
+    env.reset(seed=0, options={"task": task})
+    state = json.loads(env.step(json.dumps({"start": GIVEN}))[0])
+    until(lambda: json.loads(env.step('{"poll": null}')[0])["exit"] is not None)
+    assert server.asked["task"] == task and state["exit"] in (None, 0)
+    env.close()
+
+
+def test_a_server_cannot_keep_the_state_of_an_attempt(server: Any, tmp_path: Path) -> None:
+    given = {"command": "true", "tasks": str(tmp_path), "snapshot": address(server)}
+    with pytest.raises(UserError, match=r"snapshot .* must be a command"):
+        Agent(**given, restore=address(server))
 
 
 def test_a_server_that_refuses_ends_the_process_with_its_status(
@@ -67,4 +92,4 @@ def test_a_server_that_refuses_ends_the_process_with_its_status(
     for name, value in GIVEN.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit, match="did not play the attempt: HTTP Error 503"):
-        play({"id": 1}, f"http://127.0.0.1:{server.server_port}/play")
+        play({"id": 1}, address(server))
