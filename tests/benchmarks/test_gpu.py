@@ -89,6 +89,7 @@ torch.testing.assert_close((query, key), wanted)
 """
 
 
+@pytest.mark.nightly
 def test_what_stands_in_for_kernels_computes_what_transformers_does() -> None:
     subprocess.run([sys.executable, "-c", KERNELS], check=True, timeout=120)  # its ops are global
 

@@ -18,6 +18,7 @@ def test_the_noise_of_two_vectors_by_hand() -> None:
     assert moments.noise == pytest.approx(2 / 3)
 
 
+@pytest.mark.nightly
 def test_credit_changes_the_gradient_of_a_group_that_was_retried_late() -> None:
     policy = sampler(ORIGIN, seed=0)
     config = gradients._config((*ESTIMATORS["credit"][1], *ALONE), 0)

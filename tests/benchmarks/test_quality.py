@@ -16,6 +16,7 @@ from learner.warmup.recipe import RECORD, warmed_for
 from r3l.errors import EngineDead, UserError
 
 
+@pytest.mark.nightly
 def test_the_shipped_policy_reads_reflects_and_follows_advice_but_does_not_know_the_world():
     found = asyncio.run(measure(sampler(builtin_policy(), 0), "workshop", 64, {}))
     assert found.success <= 0.05

@@ -205,6 +205,7 @@ def test_a_command_that_is_killed_leaves_nobody_and_its_run_is_made_again(tmp_pa
     assert [line["seed"] for line in read_lines(lines / "e0.jsonl")] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.nightly
 @pytest.mark.system
 def test_a_warm_start_ends_with_the_command_that_is_killed(tmp_path: Path) -> None:
     chosen = ["--only", "e1", "--cell", "base-0.13-rho-1", "--variant", "grpo", "--seeds", "1"]

@@ -18,6 +18,7 @@ from benchmarks.retries import (
 )
 
 
+@pytest.mark.nightly
 def test_every_retry_of_an_agent_with_a_shell_reaches_its_step(tmp_path: Path) -> None:
     config = settings("shell", tmp_path, f"actor.agent.ignore=['{DATES}']")
     found = asyncio.run(reached(config, MadeUp("shell", 0), 10, 1))

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import searches
 
 
+@pytest.mark.nightly
 def test_every_search_takes_a_bounded_time() -> None:
     with pytest.raises(SystemExit) as ended:
         searches.main()
