@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-import matplotlib
 import psutil
-from matplotlib.figure import Figure
 
+from benchmarks.results.charts import new_figure, save
 from r3l.files.run_folder import RunFolder
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
@@ -174,9 +173,7 @@ def growth(lines: Sequence[dict[str, Any]], kind: str, field: str, skip: int) ->
 
 def draw(lines: Sequence[dict[str, Any]], out: Path) -> None:
     """Draws memory, files and threads by kind of process, and the disk, over the steps."""
-    matplotlib.rcParams["svg.hashsalt"] = "r3l"
-    matplotlib.rcParams["svg.fonttype"] = "none"
-    figure = Figure(figsize=(9, 6), layout="constrained")
+    figure = new_figure(9, 6)
     axes = figure.subplots(2, 2)
     for axis, field, title, unit in (
         (axes[0, 0], "anonymous", "memory without pages of files, MiB", 1 << 10),
@@ -200,7 +197,7 @@ def draw(lines: Sequence[dict[str, Any]], out: Path) -> None:
         axis.tick_params(labelsize=7)
         axis.legend(fontsize=6, loc="best")
     figure.supxlabel("optimizer steps (dotted: the run was started again)", fontsize=9)
-    figure.savefig(out, format="svg", metadata={"Date": None})
+    save(figure, out)
 
 
 def table(lines: Sequence[dict[str, Any]], skip: int) -> Iterator[str]:

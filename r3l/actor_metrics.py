@@ -117,10 +117,10 @@ class ActorMetrics:
             "agent/<count>",
             "1",
             "of agents: attempts, calls, segments (trained conversations), rebased (conversations "
-            "rendered whole again), tool_parse_failed (replies whose tool call stayed text), taped "
-            "(calls answered from a tape), diverged (retries), restarts (retries from the start), "
-            "killed (agents that were started once more), restored (worlds put back at a retry's "
-            "step), snapshot_failed, restore_failed",
+            "rendered whole again), tool_parse_failed (replies whose tool call or reasoning stayed "
+            "text), taped (calls answered from a tape), diverged (retries), restarts (retries "
+            "from the start), killed (agents that were started once more), restored (worlds put "
+            "back at a retry's step), snapshot_failed, restore_failed",
         ),
     )
     weights_full_bytes: int = _total("weights/received_full_bytes", "bytes", "of whole chunks")

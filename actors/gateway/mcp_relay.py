@@ -53,7 +53,7 @@ class McpRelay:
     ) -> Message | None:
         """Answers a message of the agent; None for a notification. Raises Refused."""
         session, method = self.session, str(message.get("method", ""))
-        session.check_open(len(session.others), MOST_CALLS)
+        session.check_calls(len(session.others), MOST_CALLS)
         if name not in self.urls:
             raise Refused(404, "no_such_server", f"env.options.mcp names no server {name}")
         if "id" not in message:

@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from actors.gateway.chat_completions import Refused
 from actors.gateway.dialects import MESSAGES, Dialect
-from actors.gateway.session import Session
+from actors.gateway.session import MOST_CALLS, Session
 from actors.gateway.tape_player import digest_of_passed
 from r3l.errors import UserError
 from r3l.settings.actor import ModelServer
@@ -51,7 +51,7 @@ class OtherModels:
     ) -> Response:
         """Returns the recorded answer, or the server's, a stream in one piece. Raises Refused if
         there is none."""
-        session.check_open(session.asked_others)
+        session.check_calls(session.asked_others, MOST_CALLS)
         session.asked_others += 1
         body = json.loads(raw)
         digest = digest_of_passed([dialect.name, body], session.ignore)

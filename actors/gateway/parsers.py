@@ -39,7 +39,7 @@ _CALL_ID = 9  # characters; Mistral's template takes no other length
 @dataclass(frozen=True)
 class Reply:
     """A reply as an agent reads it. `calls`: as in a message's `tool_calls`, with their arguments
-    as JSON text. `broken`: it began a tool call that could not be parsed, so it is text."""
+    as JSON text. `broken`: its tool call or its reasoning could not be parsed, so it is text."""
 
     text: str
     reasoning: str = ""
@@ -98,7 +98,7 @@ class ReplyReader:
             )
         except Exception as error:  # a parser may raise anything
             log.debug("a reply could not be parsed: %r", error)
-            return Reply(text, broken=bool(tools))
+            return Reply(text, broken=True)
         if not all(_is_object(call.arguments) for call in calls or ()):
             return Reply(text, broken=True)
         made = tuple(tool_call(call.name, call.arguments, _call_id()) for call in calls or ())

@@ -160,15 +160,19 @@ class Session:
         """The call from which a retry samples: the first one, or that on the tape."""
         return (self.tape and self.tape.pivot_node) or self.tree.nodes[0]
 
-    def check_open(self, calls: int = 0, most: int = 0) -> None:
-        """Raises Refused if the attempt has ended, or has as many calls as it may have."""
+    def check_open(self) -> None:
+        """Raises Refused if the attempt has ended."""
         if self.over:
             raise Refused(400, "attempt_is_over", "this attempt has ended; no call is answered")
-        if calls >= (most := most or MOST_CALLS):
+
+    def check_calls(self, calls: int, most: int) -> None:
+        """Raises Refused if the attempt has ended, or has as many calls as it may have."""
+        self.check_open()
+        if calls >= most:
             raise Refused(400, "too_many_calls", f"at most {most} calls an attempt")
 
     def _begin(self, request: AgentRequest, dialect: str) -> tuple[Node, Awaitable[Answer]]:
-        self.check_open(count := len(self.tree.nodes))
+        self.check_calls(count := len(self.tree.nodes), MOST_CALLS)
         if len(self.tree.leaves()) >= MOST_BRANCHES:
             raise Refused(400, "too_many_branches", f"at most {MOST_BRANCHES} conversations")
         try:

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from benchmarks.results.charts import COLOURS
+from benchmarks.results.charts import COLOURS, new_figure, save
 
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 """Runs by what the legend calls them; `variant` chooses the colour."""
@@ -18,9 +16,7 @@ Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 
 def draw(charts: Mapping[str, Runs], out: Path) -> None:
     """Write the charts, by title, next to each other."""
-    matplotlib.rcParams["svg.hashsalt"] = "r3l"  # equal bytes for equal data
-    matplotlib.rcParams["svg.fonttype"] = "none"  # text as text, not as outlines
-    figure = Figure(figsize=(9, 2.9), layout="constrained")
+    figure = new_figure(9, 2.9)
     axes = figure.subplots(1, len(charts), sharey=True, squeeze=False)[0]
     for axis, (title, runs) in zip(axes, charts.items(), strict=True):
         for name, made in runs.items():
@@ -38,4 +34,4 @@ def draw(charts: Mapping[str, Runs], out: Path) -> None:
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7, frameon=False)
     axes[0].set_ylabel("held-out success", fontsize=8)
-    figure.savefig(out, format="svg", metadata={"Date": None})
+    save(figure, out)

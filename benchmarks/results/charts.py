@@ -26,14 +26,24 @@ Runs = Mapping[str, Sequence[Record]]
 """Runs by variant."""
 
 
+def new_figure(width: float, height: float) -> Figure:
+    """Makes a figure of this size in inches."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save(figure: Figure, out: Path) -> None:
+    """Write a figure as SVG: equal bytes for equal data, and text as text, not as outlines."""
+    matplotlib.rcParams["svg.hashsalt"] = "r3l"
+    matplotlib.rcParams["svg.fonttype"] = "none"
+    figure.savefig(out, format="svg", metadata={"Date": None})
+
+
 def grid(charts: Sequence[Sequence[tuple[str, Runs]]], labels: Mapping[str, str], unit: str,
          out: Path) -> None:  # fmt: skip
     """Write a grid of charts, each a title and its runs: success of first attempts (mean over
     seeds; the band is its 95 % bootstrap interval, if there are two seeds) by what was spent."""
     rows, columns = len(charts), len(charts[0])
-    matplotlib.rcParams["svg.hashsalt"] = "r3l"  # equal bytes for equal data
-    matplotlib.rcParams["svg.fonttype"] = "none"  # text as text, not as outlines
-    figure = Figure(figsize=(2.6 * columns + 1, 2.0 * rows + 0.9), layout="constrained")
+    figure = new_figure(2.6 * columns + 1, 2.0 * rows + 0.9)
     axes = figure.subplots(rows, columns, squeeze=False, sharey=True)
     for across, line in zip(axes, charts, strict=True):
         for axis, (title, runs) in zip(across, line, strict=True):
@@ -47,16 +57,14 @@ def grid(charts: Sequence[Sequence[tuple[str, Runs]]], labels: Mapping[str, str]
     handles = {h.get_label(): h for axis in axes.flat for h in axis.get_lines()}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6, fontsize=8)
     figure.supxlabel(UNITS[unit], fontsize=9)
-    figure.savefig(out, format="svg", metadata={"Date": None})
+    save(figure, out)
 
 
 def overview(ratios: Mapping[str, Mapping[float, Sequence[tuple[float, Ratio, bool]]]],
              out: Path) -> None:  # fmt: skip
     """Write one chart for each unit: the ratio of R³L to GRPO against base success, a line for
     each ρ. A triangle is an upper bound; an open mark is a cell that does not count."""
-    matplotlib.rcParams["svg.hashsalt"] = "r3l"
-    matplotlib.rcParams["svg.fonttype"] = "none"
-    figure = Figure(figsize=(8.4, 3.6), layout="constrained")
+    figure = new_figure(8.4, 3.6)
     axes = figure.subplots(1, len(ratios), squeeze=False, sharey=True)[0]
     for axis, (unit, by_rho) in zip(axes, ratios.items(), strict=True):
         for colour, (rho, points) in zip(RHO_COLOURS, by_rho.items(), strict=True):
@@ -78,7 +86,7 @@ def overview(ratios: Mapping[str, Mapping[float, Sequence[tuple[float, Ratio, bo
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("cost of R³L / cost of GRPO", fontsize=9)
     axes[-1].legend(fontsize=8, frameon=False)
-    figure.savefig(out, format="svg", metadata={"Date": None})
+    save(figure, out)
 
 
 def _curve(axis: object, runs: Sequence[Record], colour: str, label: str, unit: str) -> None:

@@ -66,6 +66,18 @@ def test_a_call_whose_arguments_are_no_object_stays_text(
     assert read(reader, text) == Reply(text, broken=True)
 
 
+def test_a_reply_whose_reasoning_cannot_be_parsed_stays_text_and_is_marked(
+    reader: ReplyReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise ValueError("no parser can read this")
+
+    monkeypatch.setattr(reader, "reasoning_parser", "some")
+    monkeypatch.setattr(reader, "_kind", broken)
+    ids = [*reader.chat.chat.encode("so"), reader.chat.chat.end_id]
+    assert reader.read(ids, (), "auto") == Reply("so", broken=True)
+
+
 def test_a_text_that_ended_the_reply_is_left_out(reader: ReplyReader) -> None:
     assert read(reader, "one END", stop=("END",)).text.strip() == "one"
 
