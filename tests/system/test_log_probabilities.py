@@ -30,6 +30,7 @@ pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
 AGENT = ROOT / "tests" / "actors" / "gateway" / "stdlib_agent.py"
+NATS = 1e-4  # what float32 may differ by: the engine's batches, and so its sums, vary with time
 GRPO = load(None, ["algorithm=grpo", "algorithm.group_size=4"])  # has a reference model
 
 
@@ -77,7 +78,7 @@ def test_the_learner_computes_the_stored_log_probabilities_at_any_temperature(
     rows = sampled(served, temperature)
     metrics = measured(trainer, rows)
     tokens = sum(int(row.mask.sum()) for row in rows)
-    assert tokens > 300 and abs(metrics["learner/behaviour_kl"]) < 1e-4
+    assert tokens > 300 and abs(metrics["learner/behaviour_kl"]) < NATS
     assert metrics["learner/behaviour_ess"] > 0.999
     assert abs(metrics["learner/kl_reference"]) < 1e-6, "of equal weights"
     if temperature != 1.0:
@@ -93,7 +94,7 @@ def test_a_greedy_token_has_its_log_probability_at_temperature_1(served: Served)
         greedy = await policy.sample(PROMPT, SampleParams(4, 0.0))
         await other
         alone = await served.ask_logits()
-        assert greedy.logprobs[0] == pytest.approx(alone[greedy.token_ids[0]], abs=1e-4)
+        assert greedy.logprobs[0] == pytest.approx(alone[greedy.token_ids[0]], abs=NATS)
         return list(alone.values())
 
     assert max(served.run(ask())) < 0.0
@@ -158,7 +159,7 @@ def test_the_learner_computes_the_log_probabilities_that_are_stored_of_an_agent(
         assert not played.extra.segments  # the second call continues the first
         sampled = played.response_mask[1:]
         gap = np.abs(learned(played.token_ids)[sampled] - played.logprobs[1:][sampled]).max()
-        assert gap < 1e-5, gap
+        assert gap < NATS, gap
 
 
 def test_a_retry_has_the_tokens_of_its_base_and_samples_with_the_guidance(
@@ -183,6 +184,6 @@ def test_a_retry_has_the_tokens_of_its_base_and_samples_with_the_guidance(
                 if sample.kind == "retry":
                     known = retry.logprobs[retry.responses_from(retry.pivot)]
                     mine = learned(sample.token_ids)[sample.response_mask[1:]]
-                    assert np.abs(mine - known).max() < 1e-5
+                    assert np.abs(mine - known).max() < NATS
                     compared += 1
     assert compared, [(result.role, result.status, result.cause) for g in groups for result in g]
