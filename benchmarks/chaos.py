@@ -32,6 +32,7 @@ from buffer.storage.transaction import read_group
 from buffer.tools.verify import verify
 from r3l.errors import R3LError
 from r3l.files.run_folder import RunFolder
+from r3l.process.process_list import every_process
 
 INSIDE = "R3L_CHAOS_INSIDE"
 RECOVERY_S = 240.0  # without a step after an event, until chaos gives up
@@ -161,11 +162,11 @@ class Chaos:
     def parts(self, module: str) -> list[psutil.Process]:
         """The processes of the run that execute a module, such as actors.cli."""
         found = []
-        for process in psutil.process_iter(["cmdline", "status"]):
-            words = process.info["cmdline"] or []
-            lives = process.info["status"] != psutil.STATUS_ZOMBIE
-            if lives and module in words and any(str(self.run) in word for word in words):
-                found.append(process)
+        for process in every_process():
+            with suppress(psutil.Error):
+                words = process.cmdline()  # of one that has ended it is empty
+                if module in words and any(str(self.run) in word for word in words):
+                    found.append(process)
         return found
 
     def endpoint(self) -> str:

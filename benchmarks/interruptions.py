@@ -37,6 +37,7 @@ from pydantic import Field
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.published.grpo import GRPOConfig
 from r3l.files.run_folder import RunFolder
+from r3l.process.process_list import every_process
 
 HOW = ("Ctrl-C", "SIGTERM", "terminal lost")
 SETTINGS = (
@@ -134,9 +135,10 @@ def steps(run: Path) -> list[int]:
 def left(run: Path) -> list[int]:
     """Returns the processes that name the run's folder."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if process.pid != os.getpid() and any(str(run) in w for w in process.info["cmdline"] or []):
-            found.append(process.pid)
+    for process in every_process():
+        with suppress(psutil.Error):
+            if process.pid != os.getpid() and any(str(run) in w for w in process.cmdline()):
+                found.append(process.pid)
     return found
 
 

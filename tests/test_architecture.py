@@ -250,3 +250,12 @@ def test_no_wait_can_lose_a_cancellation() -> None:
     what was to end goes on for ever; `asyncio.timeout` does not."""
     for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
         assert "wait_for(" not in path.read_text(encoding="utf-8"), f"{path}: use asyncio.timeout"
+
+
+def test_no_process_is_overlooked() -> None:
+    """`psutil.process_iter` overlooks a process with the id of an ended one, if it saw that one."""
+    rooms = (*ROOMS, "benchmarks", "tests")
+    for path in (path for room in rooms for path in (ROOT / room).rglob("*.py")):
+        if path != Path(__file__):
+            text = path.read_text(encoding="utf-8")
+            assert "psutil.process_iter(" not in text, f"{path}: use every_process"

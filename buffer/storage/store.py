@@ -24,6 +24,7 @@ from buffer.storage.transaction import Txn
 from r3l import codec
 from r3l.errors import SchemaVersionError, StoreError, UserError
 from r3l.files.whole_file import flush, rename_whole, whole_folder
+from r3l.process.process_list import every_process
 
 PAGE = 4096  # bytes of LMDB's pages
 GIB = 1 << 30
@@ -264,7 +265,7 @@ def _refuse_other_files(folder: Path) -> None:
 def _holders(lock: Path) -> list[str]:
     """Returns the ids of the processes that have a store's lock open, as far as this user sees."""
     found = []
-    for process in psutil.process_iter():
+    for process in every_process():
         with suppress(psutil.Error, OSError):
             if any(Path(file.path) == lock.resolve() for file in process.open_files()):
                 found.append(str(process.pid))

@@ -37,6 +37,7 @@ from envs.isolation.reaper import CLEAR_S, MARK
 from r3l.actor_metrics import ActorMetrics
 from r3l.codec import RECORD_LIMIT, pack, unpack
 from r3l.errors import EnvironmentFailed, RecordError, UserError, from_wire
+from r3l.process.process_list import every_process
 from r3l.records import Task
 from r3l.rollout.env_interface import Environment, EnvSpec
 from r3l.settings.environment import EnvConfig
@@ -362,7 +363,7 @@ async def _end(process: Process, mark: str, *, patient: bool) -> None:
 
 def _kill_marked(mark: str) -> None:
     """Kill every process of this user that has the mark of a reaper."""
-    for process in psutil.process_iter():
+    for process in every_process():
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get(MARK) == mark:
                 process.kill()

@@ -29,6 +29,7 @@ from r3l.errors import BufferUnavailable, R3LError
 from r3l.files.progress_lines import StepLine
 from r3l.files.run_folder import ProcessStatus, RunFolder
 from r3l.process.endpoints import reached
+from r3l.process.process_list import every_process
 
 REPLY_S = 5.0  # timeout of the buffer's reply
 BALANCED = 0.1  # idle share of learner and actors below which neither limits the other
@@ -173,7 +174,7 @@ def take(run: RunFolder) -> Snapshot:
 def processes_of(run: Path) -> list[Process]:
     """Finds the run's processes on this machine that the user may see, buffer first."""
     processes = []
-    for process in psutil.process_iter():
+    for process in every_process():
         with contextlib.suppress(psutil.Error, OSError), process.oneshot():
             words = process.cmdline()
             role = next((role for module, role in ROLES.items() if module in words), "")

@@ -34,6 +34,7 @@ from pathlib import Path
 import psutil
 
 from r3l.process.last_heartbeat import LastHeartbeat
+from r3l.process.process_list import every_process
 
 SAVES, LAST = "learner", "buffer"
 DEADLINE_S = 20.0
@@ -83,15 +84,12 @@ class Kept:
 
     def workers(self) -> list[psutil.Process]:
         """Finds the processes in this run's working folder that have the arguments `worker`."""
-        running = psutil.process_iter(["cmdline", "cwd"]) if self.worker else ()
-        here = os.getcwd()
-        return [
-            process
-            for process in running
-            if process.info["cwd"] == here
-            and _contains(process.info["cmdline"] or [], self.worker)
-            and _runs(process)
-        ]
+        found, here = [], os.getcwd()
+        for process in every_process() if self.worker else ():
+            with contextlib.suppress(psutil.Error, OSError):
+                if _contains(process.cmdline(), self.worker) and process.cwd() == here:
+                    found.append(process)
+        return [process for process in found if _runs(process)]
 
 
 def end_in_order(

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from buffer.storage.store import Store
+from r3l.process.process_list import every_process
 from r3l.views.tape import read_tape
 from tests.processes import command_line, lives
 from tests.system.test_actor import Job, until
@@ -46,7 +47,7 @@ CAUSES = {"agent_exit", "grader_failed", "agent_no_calls"}
 def processes(folder: Path, kind: str) -> list[psutil.Process]:
     """The run's processes of a kind. A grader is a fork of its starter."""
     found = []
-    for process in psutil.process_iter():
+    for process in every_process():
         line = " ".join(command_line(process))
         if kind == "agent" and f"{folder}/agent.py" in line and lives(process):
             found.append(process)
@@ -58,7 +59,7 @@ def processes(folder: Path, kind: str) -> list[psutil.Process]:
 
 
 def helpers() -> list[psutil.Process]:
-    return [p for p in psutil.process_iter() if command_line(p)[1:] == HELPER]
+    return [p for p in every_process() if command_line(p)[1:] == HELPER]
 
 
 def job_of(folder: Path) -> Job:

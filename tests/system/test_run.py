@@ -18,6 +18,7 @@ from buffer.storage.store import Store
 from buffer.tools.verify import verify
 from buffer.wire.curve_keys import generate
 from learner.metrics.tags import check_tag
+from r3l.process.process_list import every_process
 from tests.buffer.fakes import until
 from tests.processes import command_line, lives
 from tests.system.generate import PROMPT
@@ -48,9 +49,9 @@ def launch(run: Path, *arguments: str, module: str = "launch.cli") -> subprocess
 def processes_of(run: Path) -> list[str]:
     """Command lines of living processes that belong to a run."""
     found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        line = " ".join(process.info["cmdline"] or [])
-        if str(run) in line and process.info["status"] != psutil.STATUS_ZOMBIE:
+    for process in every_process():
+        line = " ".join(command_line(process))
+        if str(run) in line and lives(process):
             found.append(line)
     return found
 
@@ -104,8 +105,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         found.resumed.append(line.rstrip("\n"))
         if module := victims.pop(step_of(line), ""):
             (victim,) = (
-                p for p in psutil.process_iter(["cmdline"])
-                if module in (p.info["cmdline"] or []) and str(run) in " ".join(p.info["cmdline"])
+                p for p in every_process()
+                if module in (words := command_line(p)) and str(run) in " ".join(words)
             )  # fmt: skip
             victim.kill()
     assert resumed.wait(timeout=200) == 0 and not victims, found
@@ -283,7 +284,7 @@ def step_of(line: str) -> int:
 
 def listeners_of(run: Path) -> set[str]:
     """The addresses at which the processes of a run listen."""
-    own = [p for p in psutil.process_iter(["cmdline"]) if str(run) in (p.info["cmdline"] or [])]
+    own = [p for p in every_process() if str(run) in command_line(p)]
     found: set[str] = set()
     with_children = [one for process in own for one in (process, *process.children(recursive=True))]
     for process in with_children:
@@ -294,8 +295,8 @@ def listeners_of(run: Path) -> set[str]:
 
 def rank_of(run: Path, rank: int) -> psutil.Process:
     """The learner's process of a rank."""
-    for process in psutil.process_iter(["cmdline"]):
-        if {"learner.cli", str(run)} <= set(process.info["cmdline"] or ()):
+    for process in every_process():
+        if {"learner.cli", str(run)} <= set(command_line(process)):
             with contextlib.suppress(psutil.Error):
                 if process.environ().get("RANK") == str(rank):
                     return process

@@ -22,6 +22,7 @@ from r3l import codec
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig, load
 from r3l.errors import EngineDead, EnvironmentFailed, LeaseLost
+from r3l.process.process_list import every_process
 from r3l.records import GroupPlan, SlotResult
 from r3l.rollout.group import explore_group
 from r3l.rollout.partial import Progress
@@ -62,7 +63,7 @@ def play(
 def left_behind(by: int | None = None) -> list[psutil.Process]:
     """The living agents of an actor, by its process id; by default of this process."""
     found, command = [], [str(AGENT), str(by or os.getpid())]
-    for process in psutil.process_iter():
+    for process in every_process():
         try:
             if process.cmdline()[-2:] == command and lives(process):
                 found.append(process)

@@ -5,12 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from launch.backends import processes
 from launch.backends.processes import Children
 from r3l.process import run_keeper
+from r3l.process.process_list import every_process
 from tests.launch.fakes import said, until
 from tests.processes import lives
 
@@ -27,7 +27,7 @@ PARENT = (
 
 def alive(session: int) -> list[int]:
     found = []
-    for process in psutil.process_iter():
+    for process in every_process():
         try:
             if os.getsid(process.pid) == session and lives(process):
                 found.append(process.pid)

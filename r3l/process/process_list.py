@@ -1,0 +1,16 @@
+"""The processes of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import psutil
+
+
+def every_process() -> Iterator[psutil.Process]:
+    """Yields each process of this machine. `psutil.process_iter` must not be used: it remembers
+    processes by their ids and overlooks a new process that has the id of an ended one."""
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            yield psutil.Process(pid)
