@@ -57,11 +57,14 @@ class Recorder(VLLMPolicy):
 
 @dataclass
 class Spent:
-    """What a part of a run took: sampled tokens, seconds, and CPU seconds of all processes."""
+    """What a part of a run took: sampled tokens, calls of the engine, the tokens of prompts that
+    were not in its prefix cache, seconds, and CPU seconds of all processes."""
 
-    tokens: int = 0
-    seconds: float = 0.0
-    cpu: float = 0.0
+    tokens: int
+    calls: int
+    read: int
+    seconds: float
+    cpu: float
 
     @property
     def rate(self) -> float:
@@ -106,15 +109,20 @@ class Bench:
             actor = Actor("bench", policy, client, subscriber, make_env, config)
             running = asyncio.create_task(actor.run())
             await asyncio.sleep(seconds / 5)
-            policy.asked, before = [], metrics.generated_tokens
+            policy.asked, (sampled, read) = [], _counted(metrics)
             cpu, began = self.cpu(), time.monotonic()
             await asyncio.sleep(seconds)
-            took = time.monotonic() - began
-            spent = Spent(metrics.generated_tokens - before, took, self.cpu() - cpu)
+            took, (sampled_since, read_since) = time.monotonic() - began, _counted(metrics)
+            counts = sampled_since - sampled, len(policy.asked), read_since - read
+            spent = Spent(*counts, took, self.cpu() - cpu)
             actor.stop.set()
             await running
             subscriber.close()
         return spent
+
+
+def _counted(metrics: ActorMetrics) -> tuple[int, int]:
+    return metrics.generated_tokens, metrics.prompt_tokens - metrics.cached_tokens
 
 
 async def in_one_batch(policy: Recorder) -> tuple[int, float]:
@@ -158,8 +166,11 @@ async def world_and_agent(
     for _ in range(repeat):
         pair = [await bench.through_the_loop(config, seconds) for config in (world, agent)]
         ratios.append(pair[1].rate / pair[0].rate)
-        shown = [f"{s.rate:6.0f} tok/s, {1e3 * s.cpu / s.tokens:6.2f} CPU s/1000" for s in pair]
-        print(f"world {shown[0]}; agent {shown[1]}; ratio {ratios[-1]:.2f}", flush=True)
+        for name, spent in zip(("world", "agent"), pair, strict=True):
+            each = f"{spent.tokens / spent.calls:.1f} sampled, {spent.read / spent.calls:.1f} read"
+            print(f"{name}: {spent.rate:6.0f} tok/s, {1e3 * spent.cpu / spent.tokens:6.2f} CPU "
+                  f"s/1000; tokens a call: {each}", flush=True)  # fmt: skip
+        print(f"ratio {ratios[-1]:.2f}", flush=True)
     print(f"median ratio {median(ratios):.2f}")
 
 

@@ -1,9 +1,11 @@
 """`python -m benchmarks.peers`: a step of GRPO by r3l-launch and by TRL, on this machine.
 
-Both train the same untrained model on the same work: 12 prompts a step, 8 samples each, 64 tokens a
-prompt and 64 a sample, no KL, the same reward and learning rate. They take turns. TRL samples with
+Both train the same model on the same work: 12 prompts a step, 8 samples each, 64 tokens a prompt
+and 64 a sample, no KL, the same reward and learning rate. They take turns. TRL samples with
 transformers, in the process that trains, with as many threads as it likes; of r3l every process has
 what its plan gives it. A run's first SKIPPED steps are left out.
+
+The size 135 is SmolLM2-135M-Instruct, with 4 prompts of about 75 tokens; the others are untrained.
 
 TRL is installed beside the packages of this environment, in `build/peers`, when it is missing.
 """
@@ -25,7 +27,8 @@ from statistics import median
 import click
 import psutil
 
-from benchmarks.peers_trl import LEARNING_RATE, PROMPTS, SAMPLES, TOKENS
+from benchmarks.peers_trl import LEARNING_RATE, SAMPLES, TOKENS
+from envs.builtin.policy import model_path
 from envs.registry import make
 from learner.warmup import tiny_policy
 from r3l.process.memory import STEADY_MEMORY
@@ -36,6 +39,9 @@ PACKAGES = "trl==1.16.0 accelerate==1.15.0 datasets==5.2.0 dill multiprocess xxh
 SKIPPED = 3
 SIZES = {"1": (128, 4, 32), "12": (384, 6, 64), "60": (768, 8, 64)}
 """Millions of parameters: hidden size, layers, size of a head."""
+SMOLLM2 = "135"
+PROMPTS = dict.fromkeys(SIZES, 12) | {SMOLLM2: 4}
+"""Prompts a step of each size."""
 PARTS = {
     "learner": "learner.cli",
     "engine": "VLLM::EngineCore",
@@ -72,6 +78,15 @@ class Words:
 """
 
 
+@dataclass(frozen=True)
+class Work:
+    """`prompts`: of a step; `bf16`: both compute in bfloat16 with weights in float32."""
+
+    steps: int
+    prompts: int
+    bf16: bool
+
+
 @dataclass
 class Measured:
     """A run: seconds until its first step, and of each later step but the first SKIPPED; CPU
@@ -85,11 +100,10 @@ class Measured:
 
 def write_work(folder: Path, size: str) -> None:
     """The model, r3l's environment and TRL's prompts."""
-    hidden, layers, head = SIZES[size]
-    tokenizer = tiny_policy.build_tokenizer([" ".join(WORDS), SYSTEM, "Done."])
-    tokenizer.save_pretrained(folder / "model")
-    model = tiny_policy.build_model(tokenizer, seed=0, hidden=hidden, layers=layers, head=head)
-    model.save_pretrained(folder / "model")
+    if size == SMOLLM2:
+        (folder / "model").symlink_to(model_path("smollm2"))
+    else:
+        write_model(folder / "model", *SIZES[size])
     (folder / "words.py").write_text(FILE, encoding="utf-8")
     env = make(f"{folder / 'words.py'}:Words")
     asked = [
@@ -99,32 +113,42 @@ def write_work(folder: Path, size: str) -> None:
     (folder / "prompts.json").write_text(json.dumps(asked), encoding="utf-8")
 
 
-def settings(folder: Path) -> list[str]:
+def write_model(folder: Path, hidden: int, layers: int, head: int) -> None:
+    """An untrained model that knows the work's words."""
+    tokenizer = tiny_policy.build_tokenizer([" ".join(WORDS), SYSTEM, "Done."])
+    tokenizer.save_pretrained(folder)
+    model = tiny_policy.build_model(tokenizer, seed=0, hidden=hidden, layers=layers, head=head)
+    model.save_pretrained(folder)
+
+
+def settings(folder: Path, work: Work) -> list[str]:
     """r3l's settings of the work."""
     return [
         "algorithm=grpo", "algorithm.kl_coef=0", f"algorithm.group_size={SAMPLES}",
         f"env={folder / 'words.py'}:Words", f"model={folder / 'model'}", "eval.tasks=0",
-        f"learner.groups_per_step={PROMPTS}", f"learner.lr={LEARNING_RATE}",
+        f"learner.groups_per_step={work.prompts}", f"learner.lr={LEARNING_RATE}",
+        f"learner.compute={'bfloat16' if work.bf16 else 'auto'}",
         "learner.checkpoint_every=1000", "buffer.max_staleness=1",
-        f"actor.concurrent_requests={PROMPTS * SAMPLES}",
+        f"actor.concurrent_requests={work.prompts * SAMPLES}",
         "actor.engine.kv_cache_memory_bytes=536870912", "actor.max_model_len=256",
     ]  # fmt: skip
 
 
-def r3l(folder: Path, steps: int) -> tuple[list[str], Path, dict[str, str]]:
+def r3l(folder: Path, work: Work) -> tuple[list[str], Path, dict[str, str]]:
     """The command of r3l, the file of its steps, its environment."""
     run = folder / f"run-{time.monotonic_ns()}"
     command = [sys.executable, "-m", "launch.cli", "--run", str(run), "--actors", "1"]
-    command += ["--steps", str(steps), *settings(folder)]
+    command += ["--steps", str(work.steps), *settings(folder, work)]
     return command, run / "progress.jsonl", {}
 
 
-def trl(folder: Path, steps: int) -> tuple[list[str], Path, dict[str, str]]:
+def trl(folder: Path, work: Work) -> tuple[list[str], Path, dict[str, str]]:
     """The command of TRL, the file of its steps, its environment."""
     out = folder / f"trl-{time.monotonic_ns()}.jsonl"
     script = str(ROOT / "benchmarks" / "peers_trl.py")
     files = map(str, (folder / "model", folder / "prompts.json", out))
-    return [sys.executable, script, *files, str(steps)], out, {"PYTHONPATH": str(SITE)}
+    numbers = map(str, (work.steps, work.prompts, int(work.bf16)))
+    return [sys.executable, script, *files, *numbers], out, {"PYTHONPATH": str(SITE)}
 
 
 PEERS = {"r3l": r3l, "TRL": trl}
@@ -194,15 +218,17 @@ def profile(runs: list[Measured], file: Path) -> str:
     return f"CPU s/step: {', '.join(parts)}; {', '.join(spans)}"
 
 
-def floor(folder: Path, steps: int) -> tuple[float, float]:
+def floor(folder: Path, work: Work) -> tuple[float, float]:
     """CPU seconds a step of sampling and of training alone; no system made of the two can take less
     than their sum divided by the number of cores."""
     spent = list[float]()
     for part in ("generation", "training"):
-        command = [sys.executable, "-m", "benchmarks.peers_floor", part, str(folder), str(steps)]
+        command = [sys.executable, "-m", "benchmarks.peers_floor", part, str(folder)]
+        command += [str(work.steps), *settings(folder, work)]
         environment = os.environ | {"OMP_NUM_THREADS": "1"} | STEADY_MEMORY
-        made = subprocess.run([*command, *settings(folder)], env=environment, capture_output=True,
-                              text=True, cwd=ROOT, check=False)  # fmt: skip
+        made = subprocess.run(
+            command, env=environment, capture_output=True, text=True, cwd=ROOT, check=False
+        )
         if made.returncode:
             raise click.ClickException(f"{' '.join(command)}\n{made.stderr[-2000:]}")
         spent.append(median(json.loads(made.stdout.splitlines()[-1])[SKIPPED:]))
@@ -230,10 +256,11 @@ def install() -> None:
 
 
 @click.command()
-@click.option("--sizes", default="1,12", show_default=True, help=f"of {', '.join(SIZES)} million")
+@click.option("--sizes", default="1,12", show_default=True, help=f"of {', '.join(PROMPTS)} million")
 @click.option("--steps", default=20, show_default=True, type=click.IntRange(SKIPPED + 2))
 @click.option("--rounds", default=2, show_default=True, type=click.IntRange(1))
-def main(sizes: str, steps: int, rounds: int) -> None:
+@click.option("--bf16", is_flag=True, help="both compute in bfloat16, with weights in float32")
+def main(sizes: str, steps: int, rounds: int, bf16: bool) -> None:
     """Measure r3l and TRL in turns and print the table."""
     install()
     rows = ["| parameters | | s/step | CPU s/step | first step, s | memory, GiB |"]
@@ -242,12 +269,12 @@ def main(sizes: str, steps: int, rounds: int) -> None:
     for size in sizes.split(","):
         found: dict[str, list[Measured]] = {name: [] for name in PEERS}
         with tempfile.TemporaryDirectory(prefix="r3l-peers-") as name:
-            folder = Path(name)
+            folder, work = Path(name), Work(steps, PROMPTS[size], bf16)
             write_work(folder, size)
             for _ in range(rounds):
                 for peer, prepare in PEERS.items():
-                    found[peer].append(measure(*prepare(folder, steps), folder / "said.log"))
-            alone = floor(folder, steps)
+                    found[peer].append(measure(*prepare(folder, work), folder / "said.log"))
+            alone = floor(folder, work)
             notes += [
                 f"{size} M: sampling alone {alone[0]:.2f} CPU s/step, training {alone[1]:.2f}",
                 f"{size} M: {profile(found['r3l'], max(folder.glob('run-*/progress.jsonl')))}",

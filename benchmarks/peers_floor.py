@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from benchmarks.peers_trl import PROMPTS, SAMPLES, TOKENS
+from benchmarks.peers_trl import SAMPLES, TOKENS
 from launch.checks.presets import DEMO
 from r3l import config as configuration
 from r3l.config import RunConfig
@@ -40,13 +40,13 @@ async def generate(folder: Path, steps: int, config: RunConfig) -> list[float]:
 
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     prompts = json.loads((folder / "prompts.json").read_text(encoding="utf-8"))
-    policy = VLLMPolicy.start(folder / "model", config.actor)
+    policy, count = VLLMPolicy.start(folder / "model", config.actor), config.learner.groups_per_step
     made: list[Step] = []
     spent = []
     for step in range(steps):
         asked = [
             tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-            for messages in prompts[step * PROMPTS : (step + 1) * PROMPTS]
+            for messages in prompts[step * count : (step + 1) * count]
             for _ in range(SAMPLES)
         ]
         before = _cpu_seconds()

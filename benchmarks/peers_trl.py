@@ -1,7 +1,7 @@
 """TRL's side of `python -m benchmarks.peers`, run in an environment that has TRL: the same model,
 prompts, reward and numbers of prompts, samples and tokens, by TRL's own GRPOTrainer.
 
-    python benchmarks/peers_trl.py MODEL PROMPTS.json STEPS.jsonl STEPS
+    python benchmarks/peers_trl.py MODEL PROMPTS.json STEPS.jsonl STEPS PROMPTS BF16
 """
 
 import json
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-PROMPTS, SAMPLES, TOKENS, LEARNING_RATE = 12, 8, 64, 1e-6
+SAMPLES, TOKENS, LEARNING_RATE = 8, 64, 1e-6
 
 
 def rewards(completions: list[Any], **_: object) -> list[float]:
@@ -18,7 +18,7 @@ def rewards(completions: list[Any], **_: object) -> list[float]:
     return [float(len(one[-1]["content"]) % 2) for one in completions]
 
 
-def main(model: str, prompts: Path, out: Path, steps: int) -> None:
+def main(model: str, prompts: Path, out: Path, steps: int, count: int, bf16: bool) -> None:
     """Train, and note the end of every step."""
     import pyarrow
     from datasets import Dataset
@@ -35,7 +35,7 @@ def main(model: str, prompts: Path, out: Path, steps: int) -> None:
     table = pyarrow.Table.from_pylist([{"prompt": messages} for messages in asked])
     config = GRPOConfig(
         output_dir=str(out.parent / "trl"),
-        per_device_train_batch_size=PROMPTS * SAMPLES,
+        per_device_train_batch_size=count * SAMPLES,
         num_generations=SAMPLES,
         max_completion_length=TOKENS,
         max_steps=steps,
@@ -43,7 +43,7 @@ def main(model: str, prompts: Path, out: Path, steps: int) -> None:
         beta=0.0,
         temperature=1.0,
         use_cpu=True,
-        bf16=False,
+        bf16=bf16,
         gradient_checkpointing=False,
         logging_strategy="no",
         save_strategy="no",
@@ -60,4 +60,5 @@ def main(model: str, prompts: Path, out: Path, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+    steps_, prompts_, bf16_ = map(int, sys.argv[4:])
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), steps_, prompts_, bool(bf16_))
