@@ -6,7 +6,8 @@ engine alone neither waits for environments nor knows which prompts follow from 
 has a quarter more requests than the engine has places, so that some always wait for one.
 
 `python -m benchmarks.actors --agent` compares the actor's loop in the workshop with the same loop
-and `examples/agents/workshop_agent.py`, an agent that plays the workshop in its own process.
+and `examples/agents/workshop_agent.py`, an agent that plays the workshop in its own process. The
+replies of both have at most as many tokens as the workshop allows.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from actors.weights.subscriber import WeightSubscriber
 from buffer import AsyncBufferClient
 from envs.builtin.policy import builtin_policy, model_path
 from envs.isolation.pool import environments_of_all
-from envs.registry import tasks_of_all
+from envs.registry import make, tasks_of_all
 from launch.checks.presets import DEMO
 from r3l import config as configuration
 from r3l.actor_metrics import ActorMetrics
@@ -178,8 +179,9 @@ async def measure(
     model: str, requests: int, seconds: float, repeat: int, agent: bool, usage: Path | None
 ) -> None:
     """Start the engine and compare."""
-    grpo = ["algorithm=grpo"] if agent else []
-    config = settings(model, requests, *grpo)
+    most = make("workshop").spec.max_response_tokens
+    more = ["algorithm=grpo", f"actor.max_response_tokens={most}"] if agent else []
+    config = settings(model, requests, *more)
     policy = Recorder.start(model_path(config.model), config.actor)
     assert isinstance(policy, Recorder)
     freeze_heap()  # as an actor does
@@ -188,7 +190,7 @@ async def measure(
         bench = Bench(policy, usage, services)
         await bench.through_the_loop(config, 5.0)  # kernels warm up
         if agent:
-            other = settings(model, requests, *grpo, *AGENT)
+            other = settings(model, requests, *more, *AGENT)
             await world_and_agent(bench, config, other, seconds, repeat)
         else:
             await loop_and_batch(bench, config, seconds, repeat)

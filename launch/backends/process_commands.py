@@ -126,10 +126,11 @@ def free_port() -> int:
     """Finds a free TCP port for DeepSpeed's `--master_port`.
 
     It must be chosen here because every rank receives the port before rank 0 listens on it. It is
-    below the system's range for outgoing connections, so no such connection takes it first.
+    below the system's range for outgoing connections, so no such connection takes it first. Two
+    processes with the same seed must not choose the same one.
     """
     while True:
-        port = random.randrange(20_000, 32_000)
+        port = random.SystemRandom().randrange(20_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

@@ -75,12 +75,17 @@ class Kept:
     def kill(self) -> None:
         """Kills the process and everything it started, even if the process itself has already
         ended."""
-        if self.pid is not None:
+        if self.pid is not None and not self._id_is_used_again():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
         for process in self.workers():  # those of a Ray runner are in other groups
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+
+    def _id_is_used_again(self) -> bool:
+        """Whether another process has the id now: then nothing of the group is left."""
+        leader = self._leader
+        return leader is not None and psutil.pid_exists(leader.pid) and not leader.is_running()
 
     def workers(self) -> list[psutil.Process]:
         """Finds the processes in this run's working folder that have the arguments `worker`."""

@@ -181,6 +181,20 @@ def test_what_a_process_started_is_killed_with_it_although_it_has_ended(
     gone.communicate()
 
 
+def test_a_process_with_the_id_of_an_ended_one_is_not_killed() -> None:
+    other = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        kept = Kept("actor-0", other.pid)
+        assert kept._leader is not None
+        kept._leader._ident = (other.pid, 1.0)  # as the kept one began at another time
+        kept.kill()
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(0.5)
+    finally:
+        other.kill()
+        other.wait()
+
+
 class Counted(Kept):
     """A process that ends so many looks after it was asked."""
 
