@@ -6,8 +6,8 @@ engine alone neither waits for environments nor knows which prompts follow from 
 has a quarter more requests than the engine has places, so that some always wait for one.
 
 `python -m benchmarks.actors --agent` compares the actor's loop in the workshop with the same loop
-and `examples/agents/workshop_agent.py`, an agent that plays the workshop in its own process. The
-replies of both have at most as many tokens as the workshop allows.
+and `examples/agents/workshop_agent.py`, an agent that plays the workshop in its own process. Their
+replies may have the same number of tokens.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import click
 
@@ -138,7 +139,8 @@ async def in_one_batch(policy: Recorder) -> tuple[int, float]:
 def settings(model: str, requests: int, *more: str) -> RunConfig:
     """Returns the settings of a run with `requests` places in the engine."""
     overrides = [f"model={model}", f"actor.engine.max_num_seqs={requests}",
-                 f"actor.concurrent_requests={requests * 5 // 4}"]  # fmt: skip
+                 f"actor.concurrent_requests={requests * 5 // 4}",
+                 f"actor.engine.kv_cache_memory_bytes={2 << 30}"]  # fmt: skip
     return configuration.load(DEMO, [*overrides, *more])
 
 
@@ -176,10 +178,16 @@ async def world_and_agent(
 
 
 async def measure(
-    model: str, requests: int, seconds: float, repeat: int, agent: bool, usage: Path | None
+    model: str,
+    requests: int,
+    seconds: float,
+    repeat: int,
+    agent: bool,
+    tokens: int | None,
+    usage: Path | None,
 ) -> None:
     """Start the engine and compare."""
-    most = make("workshop").spec.max_response_tokens
+    most = tokens or make("workshop").spec.max_response_tokens
     more = ["algorithm=grpo", f"actor.max_response_tokens={most}"] if agent else []
     config = settings(model, requests, *more)
     policy = Recorder.start(model_path(config.model), config.actor)
@@ -203,13 +211,13 @@ async def measure(
 @click.option("--seconds", default=20.0, show_default=True, help="length of each run")
 @click.option("--repeat", default=3, show_default=True, help="runs")
 @click.option("--agent", is_flag=True, help="compare the workshop with an agent that plays it")
+@click.option("--tokens", type=int, help="with --agent: the most tokens of a reply; default: what "
+              "the workshop allows")  # fmt: skip
 @click.option("--usage", type=Path, help="with --agent: a file with the CPU nanoseconds of the "
               "control group that this runs in, cpuacct.usage")  # fmt: skip
-def main(
-    model: str, requests: int, seconds: float, repeat: int, agent: bool, usage: Path | None
-) -> None:
+def main(**given: Any) -> None:
     """Compare the actor's loop with its engine."""
-    asyncio.run(measure(model, requests, seconds, repeat, agent, usage))
+    asyncio.run(measure(**given))
 
 
 if __name__ == "__main__":

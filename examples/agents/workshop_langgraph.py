@@ -1,7 +1,8 @@
 """The workshop, played by a LangGraph agent: pip install langgraph langchain-openai numpy msgspec
 
     r3l-launch --config examples/agents/workshop.yaml --run graph \
-      env.options.command=examples/agents/workshop_langgraph.py:play env.options.python=PYTHON
+      env.options.command=examples/agents/workshop_langgraph.py:play env.options.python=PYTHON \
+      learner.groups_per_step=6 learner.lr=5e-4
 """
 
 import sys
