@@ -20,7 +20,7 @@ from signal import SIGHUP, SIGKILL, SIGTERM
 from typing import Any
 from urllib.parse import urlsplit
 
-from actors.gateway.attempt_record import Outcome, Train, trajectory
+from actors.gateway.attempt_record import Train, trajectory
 from actors.gateway.call_tree import Node
 from actors.gateway.mcp_relay import McpRelay
 from actors.gateway.other_models import OtherModels
@@ -29,12 +29,13 @@ from actors.gateway.session import Session
 from actors.gateway.tape_player import Continuation, Replays, TapePlayer, main_kind
 from actors.gateway.web_app import WebApp
 from actors.gateway.world_state import RestoreFailed, Snapshots, World
+from envs.agents.agent_result import Outcome, State, failed, graded, last_line, outcome_of
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import EnvironmentFailed, R3LError, ReplayDiverged
-from r3l.records import LARGEST_REWARD, PART, AuxSample, Task, Trajectory
+from r3l.records import AuxSample, Task, Trajectory
 from r3l.rollout.attempt import ParamsOfStep
-from r3l.rollout.env_calls import guarded, number_of, parts_in, raised, read_step
+from r3l.rollout.env_calls import guarded, raised, read_step
 from r3l.rollout.env_interface import Environment, Offer, Retry
 from r3l.rollout.policy_interface import Policy
 from r3l.settings.actor import AgentConfig
@@ -49,9 +50,6 @@ KILLED = frozenset(
 shell says so with 128 more."""
 
 MakeEnv = Callable[[Task], Environment]
-State = dict[str, Any]
-"""The environment's report on its process: `exit`, None while it runs, and the last lines of
-`stdout` and `stderr`."""
 
 
 class AgentKilled(EnvironmentFailed):
@@ -284,20 +282,20 @@ class AgentEnvironment:
         result = session.result
         if result is None and in_time and state["exit"] != 0 and not session.full:
             code = state["exit"]
-            failed = AgentKilled if code in KILLED else EnvironmentFailed
+            error = AgentKilled if code in KILLED else EnvironmentFailed
             why = f"the agent ended with exit code {code}: {state['stderr']}"
-            raise failed(why, cause="agent_exit")
+            raise error(why, cause="agent_exit")
         if not in_time and settings.at_timeout == "fail":
             limit = f"{settings.timeout_s:g} s (actor.agent.timeout_s)"
-            raise _failed("agent_timeout", f"the agent took longer than {limit} and was killed")
+            raise failed("agent_timeout", f"the agent took longer than {limit} and was killed")
         if not session.tree.nodes:
-            raise _failed("agent_no_calls", "the agent made no call; it must use OPENAI_BASE_URL")
+            raise failed("agent_no_calls", "the agent made no call; it must use OPENAI_BASE_URL")
         if session.tape:
             session.tape.check_met()
         finish = "terminated" if in_time else "truncated"
         if result is None:
             grades = given["grader"]
-            result = await self._graded() if grades else _last_line(state, "no_reward", "the agent")
+            result = await self._graded() if grades else last_line(state, "no_reward", "the agent")
         return outcome_of(
             result, self.spec.success_threshold, "context_overflow" if session.full else finish
         )
@@ -325,11 +323,10 @@ class AgentEnvironment:
         calls = [
             {"messages": call.messages, "reply": call.reply} for call in self.session.tree.tape()
         ]
-        graded, in_time = await self._run({"grade": calls})
-        if not in_time or graded["exit"] != 0:
-            why = graded["stderr"] if in_time else "it took too long"
-            raise _failed("grader_failed", f"the grader failed: {why}")
-        return _last_line(graded, "grader_failed", "the grader")
+        state, in_time = await self._run({"grade": calls})
+        if not in_time:
+            raise failed("grader_failed", "the grader failed: it took too long")
+        return graded(state)
 
     async def _run(
         self,
@@ -365,40 +362,6 @@ def _continuation(left: Trajectory | None, params: ParamsOfStep) -> Continuation
     except ReplayDiverged as error:
         log.warning("a partial attempt is dropped, and its slot played afresh: %s", error)
         return None
-
-
-def outcome_of(result: Any, threshold: float, finish: str) -> Outcome:
-    """Reads a result: a number, or {reward, parts, feedback} or {failed}. Raises
-    EnvironmentFailed."""
-    given = result if isinstance(result, dict) else {"reward": result}
-    if cause := str(given.get("failed") or ""):
-        name = cause if PART.fullmatch(cause) else "agent_failed"
-        raise _failed(name, f"the agent reports its failure: {cause!r:.300}")
-    reward = number_of(given.get("reward")) / threshold
-    if not abs(reward) <= LARGEST_REWARD:
-        raise _failed(
-            "no_reward",
-            f"the result {result!r:.200} has no reward: it must be a number within "
-            f"±{LARGEST_REWARD:g}, or an object with such a reward",
-        )
-    parts = parts_in({"rewards": given.get("parts")})
-    feedback = str(given.get("feedback") or "").encode(errors="replace").decode()
-    return Outcome(reward, parts, feedback, finish)
-
-
-def _last_line(state: State, cause: str, who: str) -> Any:
-    line = state.get("stdout", "")
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        example = '{"reward": 1.0}'
-        raise _failed(
-            cause, f"{who}'s last line is {line!r:.200}; it must be JSON such as {example}"
-        ) from None
-
-
-def _failed(cause: str, message: str) -> EnvironmentFailed:
-    return EnvironmentFailed(message, cause=cause)
 
 
 @contextmanager

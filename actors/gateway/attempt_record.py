@@ -10,29 +10,18 @@ trained again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from actors.gateway.call_tree import CallTree, Node, system_of
+from envs.agents.agent_result import Outcome
 from r3l.errors import EnvironmentFailed
 from r3l.records import AuxSample, Extra, Int32, Segment, Trajectory
 from r3l.rollout.attempt import Tokens
 from r3l.views.tape import TapedCall, write_tape
 
 Train = Literal["main", "all"]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How an attempt ended: reward (1.0 is full success), reward parts, closing remark and
-    finish."""
-
-    reward: float
-    parts: dict[str, float] = field(default_factory=dict)
-    feedback: str = ""
-    finish: str = "terminated"
 
 
 class _Chain:

@@ -3,6 +3,7 @@
     reset ─► a folder of its own; replies whether it has a grader and keeps state, and MCP servers
     step({"start": {variables}})   starts the agent's process
     step({"grade": [calls]})       starts the grader's process
+    step({"regrade": [calls]})     the same for a stored attempt, which has no folder; waits for it
     step({"stop": null})           ends it with its process group: exit code and last lines
     step({"state": [save or restore, folder, call]})   starts envs.agents.workspace_copy
     step({"serve": name})          starts an MCP server, which reads and writes pipes
@@ -19,6 +20,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,8 @@ COPY = (*PROGRAM, f"{Path(__file__).with_name('workspace_copy.py')}:run")
 LONGEST_VARIABLE = 120_000
 """Bytes of R3L_TASK; a longer task is left out, because Linux would start no program with it."""
 
+LOOKS_S = 0.01
+
 FIELD = re.compile(r"\{(\w+)\}")
 """A field of the task in a command, such as `{question}`."""
 
@@ -53,12 +57,12 @@ class Agent:
     """A program to train. `command`: the line that starts it, `file.py:function`, called with the
     task, or the URL of a server that plays it (envs.agents.remote_agent); `python`: its
     interpreter; `tasks`: a file with one JSON object a line; `reward`: `file.py:function`, called
-    with the task, the calls and the agent's folder; if left out, the agent posts its reward or
-    prints it as its last line; `workspace`: a folder that is copied into the agent's own;
-    `snapshot`: `workspace`, or a command that keeps what is outside the agent's folder, and
-    `restore`: a command that puts it back (envs.agents.workspace_copy); `mcp`: MCP servers by name,
-    each a command or a URL; `prompts`: texts that
-    replace those of r3l/rollout/prompts, by name."""
+    with the task, the calls and, if it takes a third argument, the agent's folder; if left out, the
+    agent posts its reward or prints it as its last line; `workspace`: a folder that is copied into
+    the agent's own; `snapshot`: `workspace`, or a command that keeps what is outside the agent's
+    folder, and `restore`: a command that puts it back (envs.agents.workspace_copy); `mcp`: MCP
+    servers by name, each a command or a URL; `prompts`: texts that replace those of
+    r3l/rollout/prompts, by name."""
 
     once = True  # its process and folder end with the attempt, however that ends
 
@@ -131,6 +135,11 @@ class Agent:
             case "grade":
                 self.given = {}
                 self._start(MAIN, self.grader, (), [self.task, value, self._work])
+            case "regrade":
+                self.given = {}
+                self._start(MAIN, self.grader, (), [self.task, value])
+                while self.processes[MAIN].poll() is None:
+                    time.sleep(LOOKS_S)
             case "state":
                 operation, kept, call = value
                 words, process = self._words(self.keepers.get(operation, ())), name

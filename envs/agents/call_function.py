@@ -44,10 +44,21 @@ def find(target: str) -> Any:
 
 def call(function: Any, arguments: list[Any]) -> None:
     """Call the function and print its result as a line of its own."""
-    value = function(*arguments)
+    value = function(*arguments[: _takes(function)])
     if inspect.isawaitable(value):
         value = asyncio.run(_awaited(value))
     print(f"\n{json.dumps(value)}")
+
+
+def _takes(function: Any) -> int | None:
+    """Returns how many arguments a function takes by position, None for any number."""
+    try:
+        kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
+    except ValueError:  # it is not written in Python
+        return None
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return None
+    return len([kind for kind in kinds if kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD])
 
 
 async def _awaited(value: Any) -> Any:

@@ -1,8 +1,9 @@
 """Writes a finished store again, with rewards from a corrected environment or verifier.
 
 every attempt ─► its actions, replayed and checked ─► reward ─► group ─► new store, linked to
-                         │ another observation                             the old one
-                         └─► reported; the store is refused, or the attempt left out
+        │                │ another observation              ▲              the old one
+        │                └─► reported; the store is refused, or the attempt left out
+        └─► of an agent: its calls, given to the grader ────┘
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from buffer.storage.store_path import store_path
 from buffer.tools import store_reads
 from buffer.tools.rewrite import put_group, rewritten
 from envs.isolation.pool import environments_of_all
+from learner.offline.regraded_agent import regraded_agent
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EpisodeError, ReplayDiverged, UserError
@@ -33,6 +35,7 @@ from r3l.rollout.attempt import regraded
 from r3l.rollout.env_calls import guarded
 from r3l.rollout.env_interface import Environment
 from r3l.rollout.group import verified
+from r3l.settings.environment import by_agent
 
 AT_ONCE = 16
 """Attempts that are replayed at the same time."""
@@ -84,11 +87,12 @@ def regrade_command(
 def regrade(folder: Path, out: Path, config: RunConfig, *, drop_diverged: bool = False) -> Tally:
     """Writes a store to `out` with the rewards of `config.env`, and a line to the terminal for
     every attempt left out. If it raises UserError, nothing has been written."""
-    if config.env.has_agents:
-        raise UserError(
-            f"env {config.env.title}: cannot be regraded, because what an agent made in its folder "
-            "is not stored; play the tasks again"
-        )
+    for env in config.env.each():
+        if by_agent(env.name) and not env.options.get("reward"):
+            raise UserError(
+                f"env {env.name}: cannot be regraded, because the agent gives its reward itself; "
+                "name a grader: env.options.reward=file.py:function"
+            )
     regrader = Regrader(config, drop_diverged)
     with Store(folder, read_only=True) as source:
         asyncio.run(regrader.run(source, out))
@@ -139,7 +143,8 @@ class Regrader:
             return result
         env = await guarded(lambda: make_env(group.task))
         try:
-            new = await regraded(env, group.task, attempt)
+            again = regraded_agent if by_agent(group.task.env) else regraded
+            new = await again(env, group.task, attempt)
         except EpisodeError as error:
             return self._left_out(group, result, error)
         finally:

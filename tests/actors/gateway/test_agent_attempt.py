@@ -15,13 +15,13 @@ import psutil
 import pytest
 
 from actors.gateway import agent_attempt
-from actors.gateway.agent_attempt import AgentEnvironment, agents_served, outcome_of
+from actors.gateway.agent_attempt import AgentEnvironment, agents_served
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
 from r3l import codec
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig, load
-from r3l.errors import EngineDead, EnvironmentFailed, LeaseLost
+from r3l.errors import EngineDead, LeaseLost
 from r3l.process.process_list import every_process
 from r3l.records import GroupPlan, SlotResult
 from r3l.rollout.group import explore_group
@@ -263,22 +263,6 @@ def test_a_late_agent_is_graded_by_its_last_line_if_so_set(tmp_path: Path) -> No
     ((result,), _) = play(config_of(tmp_path, "late", *limits))
     assert result.trajectory is not None
     assert (result.trajectory.reward, result.trajectory.finish) == (0.25, "truncated")
-
-
-def test_a_result_needs_a_number(tmp_path: Path) -> None:
-    good = outcome_of({"reward": 2, "parts": {"a": 1, "b c": 2}, "feedback": "hm"}, 2.0, "x")
-    assert (good.reward, good.parts, good.feedback, good.finish) == (1.0, {"a": 1.0}, "hm", "x")
-    assert outcome_of(0.5, 1.0, "x").reward == 0.5
-    for result, cause in (
-        ({"failed": "disk_full"}, "disk_full"),
-        ({"failed": "the disk is full"}, "agent_failed"),
-        ("what", "no_reward"),
-        ({"reward": float("nan")}, "no_reward"),
-        ({}, "no_reward"),
-    ):
-        with pytest.raises(EnvironmentFailed) as failed:
-            outcome_of(result, 1.0, "x")
-        assert failed.value.cause == cause
 
 
 WALKER = """

@@ -2,9 +2,10 @@
 
 import pytest
 
-from actors.gateway.attempt_record import Outcome, conversations, trajectory
+from actors.gateway.attempt_record import conversations, trajectory
 from actors.gateway.call_tree import Node
 from actors.gateway.parsers import Reply
+from envs.agents.agent_result import Outcome
 from r3l.errors import EnvironmentFailed
 from r3l.records import Trajectory
 from tests.actors.gateway.fakes import Agent, calling, result, system, user

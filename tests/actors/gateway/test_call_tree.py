@@ -6,9 +6,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.gateway.attempt_record import Outcome, trajectory
+from actors.gateway.attempt_record import trajectory
 from actors.gateway.call_tree import canonical, same_reply
 from actors.gateway.parsers import Reply
+from envs.agents.agent_result import Outcome
 from tests.actors.gateway.fakes import TOOLS, Agent, calling, result, system, user
 
 OPENING = [system("be brief"), user("add")]

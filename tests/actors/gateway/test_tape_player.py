@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from actors.gateway.agent_attempt import agents_served
-from actors.gateway.attempt_record import Outcome, Train, trajectory
+from actors.gateway.attempt_record import Train, trajectory
 from actors.gateway.call_tree import Node
 from actors.gateway.chat_completions import AgentRequest, Refused
 from actors.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
@@ -29,6 +29,7 @@ from actors.gateway.tape_player import (
     recorded_calls,
     retry_of,
 )
+from envs.agents.agent_result import Outcome
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
 from learner.step.batch import rows_of

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,3 +24,20 @@ def test_a_function_is_found_and_its_result_printed(
     assert json.loads(capsys.readouterr().out.split("\n")[1]) == {"sum": 3}
     with pytest.raises(SystemExit, match="defines no function other"):
         find(f"{file}:other")
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda: "none", "none"),
+        (lambda a, b: [a, b], [1, 2]),
+        (lambda a, b, c=0, *, d=4: [a, b, c, d], [1, 2, 3, 4]),
+        (lambda *all_: list(all_), [1, 2, 3]),
+        (max, 3),
+    ],
+)
+def test_a_function_gets_as_many_arguments_as_it_takes(
+    function: Any, said: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call(function, [1, 2, 3])
+    assert json.loads(capsys.readouterr().out) == said

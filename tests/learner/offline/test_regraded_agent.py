@@ -1,0 +1,97 @@
+"""Stored attempts of an agent get the rewards of another grader, which sees their calls."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from envs.registry import tasks_of_all
+from learner.offline.regrade import Tally, regrade
+from r3l.codec import encode
+from r3l.config import RunConfig
+from r3l.errors import UserError
+from r3l.records import GroupPlan, SlotResult
+from r3l.views.tape import read_tape, write_tape
+from tests.actors.gateway.test_agent_attempt import config_of, play
+from tests.buffer.fakes import Desk
+from tests.learner.offline.test_regrade import groups, sound
+
+pytestmark = pytest.mark.system
+
+GRADERS = """
+def first(task, calls):
+    right = calls[-1]["reply"]["content"] == task["answer"]
+    return {"reward": float(right), "parts": {"calls": len(calls)}, "feedback": "as before"}
+
+def second(task, calls):
+    return {"reward": 0.5, "feedback": calls[0]["messages"][-1]["content"]}
+
+def in_folder(task, calls, folder):
+    return 1.0
+
+def broken(task, calls):
+    raise KeyError("no such field")
+"""
+
+
+def graded_by(folder: Path, name: str) -> RunConfig:
+    (folder / "graders.py").write_text(GRADERS)
+    return config_of(folder, "", reward=f"{folder / 'graders.py'}:{name}")
+
+
+def played(folder: Path) -> list[SlotResult]:
+    results, _ = play(graded_by(folder, "first"), attempts=2)
+    assert [result.trajectory.reward for result in results if result.trajectory] == [1.0, 1.0]
+    return results
+
+
+def stored(folder: Path, results: list[SlotResult]) -> Path:
+    desk = Desk(folder / "store", max_staleness=9, algorithm={"name": "grpo", "group_size": 2})
+    desk.add(tasks_of_all(graded_by(folder, "first").env, "train", 1))
+    lease = desk.lease(plan=GroupPlan(2, 0))
+    desk.put(lease.group_id, results)
+    desk.commit(desk.draw(1).draw_id, 1)
+    desk.store.close()
+    return desk.folder
+
+
+def test_the_same_grader_changes_nothing_and_another_one_rewards_parts_and_feedback(
+    tmp_path: Path,
+) -> None:
+    store = stored(tmp_path, played(tmp_path))
+    tally = regrade(store, tmp_path / "same", graded_by(tmp_path, "first"))
+    assert tally == Tally(groups=1, attempts=2, successes_before=2, successes=2)
+    assert [*map(encode, groups(tmp_path / "same"))] == [*map(encode, groups(store))]
+
+    tally = regrade(store, tmp_path / "other", graded_by(tmp_path, "second"))
+    assert tally == Tally(groups=1, attempts=2, changed=2, successes_before=2)
+    (group,) = groups(tmp_path / "other")
+    for attempt in group.trajectories:
+        assert (attempt.reward, attempt.feedback, attempt.observations[-1]) == (0.5, "q", "q")
+        assert attempt.extra.reward_parts == {} and attempt.extra.tape
+    assert sound(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("grader", "why"), [("in_folder", "argument.*'folder'"), ("broken", "no such field")]
+)
+def test_a_grader_that_fails_or_needs_the_folder_is_one_line_and_nothing_is_written(
+    tmp_path: Path, grader: str, why: str
+) -> None:
+    store = stored(tmp_path, played(tmp_path))
+    line = f"the grader failed.*{why}.*nothing was written"
+    with pytest.raises(UserError, match=line) as refused:
+        regrade(store, tmp_path / "new", graded_by(tmp_path, grader))
+    assert "\n" not in str(refused.value) and not (tmp_path / "new").exists()
+
+
+def test_an_attempt_whose_messages_were_too_long_is_one_line(tmp_path: Path) -> None:
+    cut = []
+    for result in played(tmp_path):
+        made = result.trajectory
+        assert made is not None
+        calls = [replace(call, messages=()) for call in read_tape(made.extra.tape)]
+        extra = replace(made.extra, tape=write_tape(calls))
+        cut.append(replace(result, trajectory=replace(made, extra=extra)))
+    with pytest.raises(UserError, match="too long to be stored; nothing was written"):
+        regrade(stored(tmp_path, cut), tmp_path / "new", graded_by(tmp_path, "first"))
