@@ -6,8 +6,8 @@ engine alone neither waits for environments nor knows which prompts follow from 
 has a quarter more requests than the engine has places, so that some always wait for one.
 
 `python -m benchmarks.actors --agent` compares the actor's loop in the workshop with the same loop
-and `examples/agents/workshop_agent.py`, an agent that plays the workshop in its own process. Their
-replies may have the same number of tokens.
+and `examples/agents/workshop_agent.py`, an agent that plays the workshop in its own process; one
+limit holds for the replies of both.
 """
 
 from __future__ import annotations
@@ -211,8 +211,8 @@ async def measure(
 @click.option("--seconds", default=20.0, show_default=True, help="length of each run")
 @click.option("--repeat", default=3, show_default=True, help="runs")
 @click.option("--agent", is_flag=True, help="compare the workshop with an agent that plays it")
-@click.option("--tokens", type=int, help="with --agent: the most tokens of a reply; default: what "
-              "the workshop allows")  # fmt: skip
+@click.option("--tokens", type=click.IntRange(1), help="with --agent: the most tokens "
+              "of a reply; default: what the workshop allows")  # fmt: skip
 @click.option("--usage", type=Path, help="with --agent: a file with the CPU nanoseconds of the "
               "control group that this runs in, cpuacct.usage")  # fmt: skip
 def main(**given: Any) -> None:

@@ -164,7 +164,7 @@ class Chaos:
         found = []
         for process in every_process():
             with suppress(psutil.Error):
-                words = process.cmdline()  # of one that has ended it is empty
+                words = process.cmdline()
                 if module in words and any(str(self.run) in word for word in words):
                     found.append(process)
         return found

@@ -80,7 +80,8 @@ class Words:
 
 @dataclass(frozen=True)
 class Work:
-    """`prompts`: of a step; `bf16`: both compute in bfloat16 with weights in float32."""
+    """`prompts`: of a step; `bf16`: r3l's learner and TRL compute in bfloat16, with weights in
+    float32."""
 
     steps: int
     prompts: int
@@ -259,7 +260,7 @@ def install() -> None:
 @click.option("--sizes", default="1,12", show_default=True, help=f"of {', '.join(PROMPTS)} million")
 @click.option("--steps", default=20, show_default=True, type=click.IntRange(SKIPPED + 2))
 @click.option("--rounds", default=2, show_default=True, type=click.IntRange(1))
-@click.option("--bf16", is_flag=True, help="both compute in bfloat16, with weights in float32")
+@click.option("--bf16", is_flag=True, help="r3l's learner and TRL compute in bfloat16")
 def main(sizes: str, steps: int, rounds: int, bf16: bool) -> None:
     """Measure r3l and TRL in turns and print the table."""
     install()

@@ -12,8 +12,8 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from signal import SIGHUP, SIGKILL, SIGTERM
@@ -30,12 +30,13 @@ from actors.gateway.tape_player import Continuation, Replays, TapePlayer, main_k
 from actors.gateway.web_app import WebApp
 from actors.gateway.world_state import RestoreFailed, Snapshots, World
 from envs.agents.agent_result import Outcome, State, failed, graded, last_line, outcome_of
+from envs.agents.agent_steps import run_process, take_step
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import EnvironmentFailed, R3LError, ReplayDiverged
 from r3l.records import AuxSample, Task, Trajectory
 from r3l.rollout.attempt import ParamsOfStep
-from r3l.rollout.env_calls import guarded, raised, read_step
+from r3l.rollout.env_calls import guarded, raised
 from r3l.rollout.env_interface import Environment, Offer, Retry
 from r3l.rollout.policy_interface import Policy
 from r3l.settings.actor import AgentConfig
@@ -243,10 +244,11 @@ class AgentEnvironment:
                 self.session.fail(error)
 
     async def _serve(self, name: str) -> str:
-        return str((await self._step({"serve": name}))["folder"])
+        return str((await take_step(self.env, {"serve": name}))["folder"])
 
     async def _run_state(self, command: list[Any]) -> tuple[State, bool]:
-        return await self._run({"state": command}, process="state", limit=self.settings.state_s)
+        limit_s = self.settings.state_s
+        return await run_process(self.env, {"state": command}, limit_s, process="state")
 
     def _progress(self) -> Trajectory:
         """Records the attempt so far: all of its conversations."""
@@ -275,7 +277,9 @@ class AgentEnvironment:
         """Plays until the agent has ended, and grades it. `given`: what the environment has."""
         session, settings = self.session, self.settings
         variables = self._variables(given["mcp"])
-        state, in_time = await self._run({"start": variables}, session.changed)
+        state, in_time = await run_process(
+            self.env, {"start": variables}, settings.timeout_s, session.changed
+        )
         session.end()
         if session.problem is not None:
             raise session.problem
@@ -323,34 +327,7 @@ class AgentEnvironment:
         calls = [
             {"messages": call.messages, "reply": call.reply} for call in self.session.tree.tape()
         ]
-        state, in_time = await self._run({"grade": calls})
-        if not in_time:
-            raise failed("grader_failed", "the grader failed: it took too long")
-        return graded(state)
-
-    async def _run(
-        self,
-        start: dict[str, Any],
-        changed: asyncio.Event | None = None,
-        process: str | None = None,
-        limit: float = 0.0,
-    ) -> tuple[State, bool]:
-        """Runs a process until it ends, `changed` is set or time is up, then kills it. Returns its
-        state, and False if time was up."""
-        state, ended = await self._step(start), changed or asyncio.Event()
-        in_time = True
-        with _set_at_end(ended, state["pid"]):
-            try:
-                async with asyncio.timeout(limit or self.settings.timeout_s):
-                    await ended.wait()
-            except TimeoutError:
-                in_time = False
-        return await self._step({"stop": process}), in_time
-
-    async def _step(self, command: dict[str, Any]) -> State:
-        action = json.dumps(command)
-        answer = await guarded(lambda: self.env.step(action))
-        return dict(json.loads(read_step(self.spec.name, answer)[0]))
+        return graded(*await run_process(self.env, {"grade": calls}, self.settings.timeout_s))
 
 
 def _continuation(left: Trajectory | None, params: ParamsOfStep) -> Continuation | None:
@@ -362,21 +339,3 @@ def _continuation(left: Trajectory | None, params: ParamsOfStep) -> Continuation
     except ReplayDiverged as error:
         log.warning("a partial attempt is dropped, and its slot played afresh: %s", error)
         return None
-
-
-@contextmanager
-def _set_at_end(ended: asyncio.Event, pid: int) -> Iterator[None]:
-    """Sets an event when a process of this machine has ended."""
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        ended.set()
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    loop.add_reader(fd, ended.set)
-    try:
-        yield
-    finally:
-        loop.remove_reader(fd)
-        os.close(fd)

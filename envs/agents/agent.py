@@ -3,7 +3,7 @@
     reset ─► a folder of its own; replies whether it has a grader and keeps state, and MCP servers
     step({"start": {variables}})   starts the agent's process
     step({"grade": [calls]})       starts the grader's process
-    step({"regrade": [calls]})     the same for a stored attempt, which has no folder; waits for it
+    step({"regrade": [calls]})     the same without the folder, for a stored attempt
     step({"stop": null})           ends it with its process group: exit code and last lines
     step({"state": [save or restore, folder, call]})   starts envs.agents.workspace_copy
     step({"serve": name})          starts an MCP server, which reads and writes pipes
@@ -20,7 +20,6 @@ import os
 import re
 import shutil
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +45,6 @@ COPY = (*PROGRAM, f"{Path(__file__).with_name('workspace_copy.py')}:run")
 
 LONGEST_VARIABLE = 120_000
 """Bytes of R3L_TASK; a longer task is left out, because Linux would start no program with it."""
-
-LOOKS_S = 0.01
 
 FIELD = re.compile(r"\{(\w+)\}")
 """A field of the task in a command, such as `{question}`."""
@@ -108,13 +105,14 @@ class Agent:
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Ends the previous attempt's process and makes a new folder. `secret` of the options:
-        variables that no process of the attempt gets."""
+        variables that no process of the attempt gets; `stored`: the attempt is a stored one, whose
+        folder stays empty."""
         self.close()
         given = options or {}
         self.task, self.secret = dict(given.get("task", {})), given.get("secret", [])
         self.folder = Path(tempfile.mkdtemp(prefix="r3l-agent-"))
         work = self.folder / "work"
-        if self.workspace:
+        if self.workspace and not given.get("stored"):
             shutil.copytree(Path(self.workspace).expanduser(), work, symlinks=True)
         else:
             work.mkdir()
@@ -138,8 +136,6 @@ class Agent:
             case "regrade":
                 self.given = {}
                 self._start(MAIN, self.grader, (), [self.task, value])
-                while self.processes[MAIN].poll() is None:
-                    time.sleep(LOOKS_S)
             case "state":
                 operation, kept, call = value
                 words, process = self._words(self.keepers.get(operation, ())), name

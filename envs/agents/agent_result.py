@@ -32,7 +32,7 @@ def outcome_of(result: Any, threshold: float, finish: str) -> Outcome:
     given = result if isinstance(result, dict) else {"reward": result}
     if cause := str(given.get("failed") or ""):
         name = cause if PART.fullmatch(cause) else "agent_failed"
-        raise failed(name, f"the agent reports its failure: {cause!r:.300}")
+        raise failed(name, f"the result reports a failure: {cause!r:.300}")
     reward = number_of(given.get("reward")) / threshold
     if not abs(reward) <= LARGEST_REWARD:
         raise failed(
@@ -45,10 +45,11 @@ def outcome_of(result: Any, threshold: float, finish: str) -> Outcome:
     return Outcome(reward, parts, feedback, finish)
 
 
-def graded(state: State) -> Any:
-    """Returns the result of a grader that has ended. Raises EnvironmentFailed."""
-    if state["exit"] != 0:
-        raise failed("grader_failed", f"the grader failed: {state['stderr']}")
+def graded(state: State, in_time: bool) -> Any:
+    """Returns the result of a grader. Raises EnvironmentFailed if it failed or took too long."""
+    if not in_time or state["exit"] != 0:
+        why = state["stderr"] if in_time else "it took too long"
+        raise failed("grader_failed", f"the grader failed: {why}")
     return last_line(state, "grader_failed", "the grader")
 
 

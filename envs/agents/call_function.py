@@ -53,11 +53,13 @@ def call(function: Any, arguments: list[Any]) -> None:
 def _takes(function: Any) -> int | None:
     """Returns how many arguments a function takes by position, None for any number."""
     try:
-        kinds = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
-    except ValueError:  # it is not written in Python
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # it is not written in Python
         return None
+    kinds = [parameter.kind for parameter in signature.parameters.values()]
     if inspect.Parameter.VAR_POSITIONAL in kinds:
-        return None
+        wrapped = getattr(function, "__wrapped__", None)  # what a decorator hands them on to
+        return wrapped and _takes(wrapped)
     return len([kind for kind in kinds if kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD])
 
 

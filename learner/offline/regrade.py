@@ -1,4 +1,4 @@
-"""Writes a finished store again, with rewards from a corrected environment or verifier.
+"""Writes a finished store again, with rewards from a corrected environment, verifier or grader.
 
 every attempt ─► its actions, replayed and checked ─► reward ─► group ─► new store, linked to
         │                │ another observation              ▲              the old one
@@ -43,7 +43,7 @@ AT_ONCE = 16
 
 @dataclass
 class Tally:
-    """The counts of a regrade: attempts that were replayed, changed in reward or left out; full
+    """The counts of a regrade: attempts in all, changed in reward and left out; full
     successes before and after; auxiliary samples that the new rewards do not justify."""
 
     groups: int = 0
@@ -63,8 +63,8 @@ class Tally:
 @click.option(
     "--drop-diverged",
     is_flag=True,
-    help="leave out attempts that the environment no longer replays, as failed; else they are "
-    "errors",
+    help="leave out attempts that the environment no longer replays, or that an agent's grader "
+    "does not grade, as failed; else they are errors",
 )
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def regrade_command(
@@ -75,7 +75,8 @@ def regrade_command(
     drop_diverged: bool,
     overrides: tuple[str, ...],
 ) -> None:
-    """Replay the actions of every stored attempt and write a store with the new rewards.
+    """Write a store with new rewards: replay the actions of every stored attempt, or grade an
+    agent's calls.
 
     KEY=VALUE are settings, such as env.options.strict=true.
     """
@@ -90,8 +91,8 @@ def regrade(folder: Path, out: Path, config: RunConfig, *, drop_diverged: bool =
     for env in config.env.each():
         if by_agent(env.name) and not env.options.get("reward"):
             raise UserError(
-                f"env {env.name}: cannot be regraded, because the agent gives its reward itself; "
-                "name a grader: env.options.reward=file.py:function"
+                f"env {env.name}: cannot be regraded, because its agent or taskset gives the "
+                "reward itself; an agent can have a grader, the option reward=file.py:function"
             )
     regrader = Regrader(config, drop_diverged)
     with Store(folder, read_only=True) as source:
@@ -143,8 +144,10 @@ class Regrader:
             return result
         env = await guarded(lambda: make_env(group.task))
         try:
-            again = regraded_agent if by_agent(group.task.env) else regraded
-            new = await again(env, group.task, attempt)
+            if by_agent(env.spec.name):
+                new = await regraded_agent(env, group.task, attempt, self.config.actor.agent)
+            else:
+                new = await regraded(env, group.task, attempt)
         except EpisodeError as error:
             return self._left_out(group, result, error)
         finally:
@@ -162,12 +165,10 @@ class Regrader:
         name = f"group {group.group_id}, {result.role} {result.slot}"
         if "step" in error.facts:
             name += f", step {error.facts['step']}"
-        if not (self.drop_diverged and isinstance(error, ReplayDiverged)):
-            hint = "; --drop-diverged leaves such attempts out"
-            raise UserError(
-                f"{name}: {error}; nothing was written"
-                f"{hint if isinstance(error, ReplayDiverged) else ''}"
-            ) from error
+        alone = isinstance(error, ReplayDiverged) or error.cause == "grader_failed"
+        if not (self.drop_diverged and alone):
+            hint = "; --drop-diverged leaves such attempts out" if alone else ""
+            raise UserError(f"{name}: {error}; nothing was written{hint}") from error
         echo(f"left out: {name}: {error}", err=True)
         self.tally.attempts += 1
         self.tally.diverged += 1

@@ -84,8 +84,10 @@ class Kept:
 
     def _id_is_used_again(self) -> bool:
         """Whether another process has the id now: then nothing of the group is left."""
-        leader = self._leader
-        return leader is not None and psutil.pid_exists(leader.pid) and not leader.is_running()
+        try:
+            return self._leader is not None and psutil.Process(self._leader.pid) != self._leader
+        except psutil.NoSuchProcess:
+            return False
 
     def workers(self) -> list[psutil.Process]:
         """Finds the processes in this run's working folder that have the arguments `worker`."""

@@ -22,9 +22,13 @@ def test_a_result_needs_a_number() -> None:
         assert failed.value.cause == cause
 
 
-def test_a_grader_that_failed_or_printed_no_json_is_named() -> None:
-    assert graded({"exit": 0, "stdout": "[1, 2]"}) == [1, 2]
-    for state in ({"exit": 1, "stderr": "KeyError: a"}, {"exit": 0, "stdout": "KeyError: a"}):
-        with pytest.raises(EnvironmentFailed, match=r"grader.*KeyError: a") as failed:
-            graded(state)
+def test_a_grader_that_failed_or_took_too_long_or_printed_no_json_is_named() -> None:
+    assert graded({"exit": 0, "stdout": "[1, 2]"}, True) == [1, 2]
+    for state, in_time, why in (
+        ({"exit": 1, "stderr": "KeyError: a"}, True, "KeyError: a"),
+        ({"exit": 0, "stdout": "KeyError: a"}, True, "KeyError: a"),
+        ({"exit": None, "stderr": ""}, False, "too long"),
+    ):
+        with pytest.raises(EnvironmentFailed, match=f"grader.*{why}") as failed:
+            graded(state, in_time)
         assert failed.value.cause == "grader_failed"

@@ -1,5 +1,6 @@
 """A function is found and called, also if it is asynchronous."""
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -8,6 +9,22 @@ from typing import Any
 import pytest
 
 from envs.agents.call_function import MODULE, call, find
+
+
+def counted(function: Any) -> Any:
+    @functools.wraps(function)
+    def inner(*given: Any) -> Any:
+        return function(*given)
+
+    return inner
+
+
+def given_all(function: Any) -> Any:
+    @functools.wraps(function)
+    def inner(a: Any, b: Any, c: Any) -> Any:
+        return [*function(a, b), c]
+
+    return inner
 
 
 def test_a_function_is_found_and_its_result_printed(
@@ -34,6 +51,8 @@ def test_a_function_is_found_and_its_result_printed(
         (lambda a, b, c=0, *, d=4: [a, b, c, d], [1, 2, 3, 4]),
         (lambda *all_: list(all_), [1, 2, 3]),
         (max, 3),
+        (counted(lambda a, b: [a, b]), [1, 2]),
+        (given_all(lambda a, b: [a, b]), [1, 2, 3]),
     ],
 )
 def test_a_function_gets_as_many_arguments_as_it_takes(

@@ -154,6 +154,7 @@ def test_bad_folders_are_one_line(store: Path, tmp_path: Path, what: str) -> Non
     assert done.exit_code == 2 and rule in done.output.splitlines()[-1]
 
 
-def test_an_agent_without_a_grader_cannot_be_regraded(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"env agent: cannot be regraded.*env\.options\.reward"):
-        module.regrade(tmp_path / "store", tmp_path / "new", load(None, ["env=agent"]))
+@pytest.mark.parametrize("env", ["agent", "verifiers:products"])
+def test_an_agent_without_a_grader_cannot_be_regraded(tmp_path: Path, env: str) -> None:
+    with pytest.raises(UserError, match=f"env {env}: cannot be regraded.*a grader"):
+        module.regrade(tmp_path / "store", tmp_path / "new", load(None, [f"env={env}"]))

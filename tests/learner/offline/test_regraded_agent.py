@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from envs.registry import tasks_of_all
 from learner.offline.regrade import Tally, regrade
 from r3l.codec import encode
-from r3l.config import RunConfig
+from r3l.config import RunConfig, load
 from r3l.errors import UserError
 from r3l.records import GroupPlan, SlotResult
 from r3l.views.tape import read_tape, write_tape
@@ -19,6 +19,7 @@ from tests.learner.offline.test_regrade import groups, sound
 pytestmark = pytest.mark.system
 
 GRADERS = """
+import os, time
 def first(task, calls):
     right = calls[-1]["reply"]["content"] == task["answer"]
     return {"reward": float(right), "parts": {"calls": len(calls)}, "feedback": "as before"}
@@ -31,12 +32,21 @@ def in_folder(task, calls, folder):
 
 def broken(task, calls):
     raise KeyError("no such field")
+
+def gives_up(task, calls):
+    return {"failed": "the judge is away"}
+
+def hangs(task, calls):
+    time.sleep(600)
+
+def looks_around(task, calls):
+    return {"reward": 0.0, "feedback": f"{os.listdir()} {os.environ.get('JUDGE_KEY')}"}
 """
 
 
-def graded_by(folder: Path, name: str) -> RunConfig:
+def graded_by(folder: Path, name: str, *more: str, **options: str) -> RunConfig:
     (folder / "graders.py").write_text(GRADERS)
-    return config_of(folder, "", reward=f"{folder / 'graders.py'}:{name}")
+    return config_of(folder, "", *more, reward=f"{folder / 'graders.py'}:{name}", **options)
 
 
 def played(folder: Path) -> list[SlotResult]:
@@ -73,7 +83,12 @@ def test_the_same_grader_changes_nothing_and_another_one_rewards_parts_and_feedb
 
 
 @pytest.mark.parametrize(
-    ("grader", "why"), [("in_folder", "argument.*'folder'"), ("broken", "no such field")]
+    ("grader", "why"),
+    [
+        ("in_folder", "argument.*'folder'"),
+        ("broken", "no such field"),
+        ("hangs", "it took too long"),
+    ],
 )
 def test_a_grader_that_fails_or_needs_the_folder_is_one_line_and_nothing_is_written(
     tmp_path: Path, grader: str, why: str
@@ -81,7 +96,7 @@ def test_a_grader_that_fails_or_needs_the_folder_is_one_line_and_nothing_is_writ
     store = stored(tmp_path, played(tmp_path))
     line = f"the grader failed.*{why}.*nothing was written"
     with pytest.raises(UserError, match=line) as refused:
-        regrade(store, tmp_path / "new", graded_by(tmp_path, grader))
+        regrade(store, tmp_path / "new", graded_by(tmp_path, grader, "actor.agent.timeout_s=2"))
     assert "\n" not in str(refused.value) and not (tmp_path / "new").exists()
 
 
@@ -93,5 +108,39 @@ def test_an_attempt_whose_messages_were_too_long_is_one_line(tmp_path: Path) -> 
         calls = [replace(call, messages=()) for call in read_tape(made.extra.tape)]
         extra = replace(made.extra, tape=write_tape(calls))
         cut.append(replace(result, trajectory=replace(made, extra=extra)))
-    with pytest.raises(UserError, match="too long to be stored; nothing was written"):
+    with pytest.raises(UserError, match=r"too long to be stored; nothing was written.*--drop-div"):
         regrade(stored(tmp_path, cut), tmp_path / "new", graded_by(tmp_path, "first"))
+
+
+def test_the_grader_is_in_an_empty_folder_without_the_keys_of_other_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = stored(tmp_path, played(tmp_path))
+    monkeypatch.setenv("JUDGE_KEY", "hidden")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file").write_text("of the agent")
+    server = '{judge: {url: "http://127.0.0.1:1", key: JUDGE_KEY}}'
+    config = graded_by(
+        tmp_path, "looks_around", f"actor.agent.models={server}", workspace=str(tmp_path / "data")
+    )
+    regrade(store, tmp_path / "new", config)
+    (group,) = groups(tmp_path / "new")
+    assert {attempt.feedback for attempt in group.trajectories} == {"[] None"}
+
+
+@pytest.mark.parametrize("grader", ["broken", "gives_up"])
+def test_failures_can_be_left_out(tmp_path: Path, grader: str) -> None:
+    store, failing = stored(tmp_path, played(tmp_path)), graded_by(tmp_path, grader)
+    tally = regrade(store, tmp_path / "new", failing, drop_diverged=True)
+    assert tally == Tally(groups=1, attempts=2, diverged=2)
+    (group,) = groups(tmp_path / "new")
+    assert {(result.status, result.cause) for result in group.results} == {
+        ("failed", "grader_failed")
+    }
+
+
+def test__another_environment_replays_no_agent(tmp_path: Path) -> None:
+    store = stored(tmp_path, played(tmp_path))
+    world = load(None, [f"env={Path(__file__).with_name('corridors.py')}:Corridor"])
+    with pytest.raises(UserError, match="system prompt has changed; nothing was written"):
+        regrade(store, tmp_path / "other", world)
