@@ -1,5 +1,6 @@
 """Stored attempts of an agent get the rewards of another grader, which sees their calls."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,11 @@ from r3l.errors import UserError
 from r3l.records import GroupPlan, SlotResult
 from r3l.views.tape import read_tape, write_tape
 from tests.actors.gateway.test_agent_attempt import config_of, play
+from tests.actors.gateway.test_tape_player import answers, explored
+from tests.actors.gateway.test_tape_player import config_of as walker
 from tests.buffer.fakes import Desk
 from tests.learner.offline.test_regrade import groups, sound
+from tests.r3l.fakes import ScriptedPolicy
 
 pytestmark = pytest.mark.system
 
@@ -32,6 +36,9 @@ def in_folder(task, calls, folder):
 
 def broken(task, calls):
     raise KeyError("no such field")
+
+def went_right(task, calls):
+    return sum(call["reply"]["content"] == "right" for call in calls) / len(calls)
 
 def gives_up(task, calls):
     return {"failed": "the judge is away"}
@@ -80,6 +87,25 @@ def test_the_same_grader_changes_nothing_and_another_one_rewards_parts_and_feedb
         assert (attempt.reward, attempt.feedback, attempt.observations[-1]) == (0.5, "q", "q")
         assert attempt.extra.reward_parts == {} and attempt.extra.tape
     assert sound(tmp_path / "other")
+
+
+def test_a_retry_is_graded_by_all_of_its_calls_those_from_the_tape_too(tmp_path: Path) -> None:
+    config = walker(tmp_path, "", 4, "algorithm=r3l", "algorithm.group_size=2")
+    ((base, retry),), *_ = explored(config, ScriptedPolicy(answers(2)))
+    desk = Desk(tmp_path / "store", max_staleness=9, algorithm={"name": "r3l", "group_size": 2})
+    desk.add(tasks_of_all(config.env, "train", 1))
+    desk.put(desk.lease(plan=GroupPlan(1, 1)).group_id, [base, retry])
+    desk.store.close()
+    (tmp_path / "graders.py").write_text(GRADERS)
+    options = {**config.env.options, "reward": f"{tmp_path / 'graders.py'}:went_right"}
+    regrade(
+        desk.folder,
+        tmp_path / "new",
+        load(None, ["env=agent", f"env.options={json.dumps(options)}"]),
+    )
+    (group,) = groups(tmp_path / "new")
+    assert [(each.role, each.reward) for each in group.trajectories] == [
+        ("base", 0.0), ("distilled", 0.5)]  # fmt: skip
 
 
 @pytest.mark.parametrize(
