@@ -165,7 +165,7 @@ def test_failures_can_be_left_out(tmp_path: Path, grader: str) -> None:
     }
 
 
-def test__another_environment_replays_no_agent(tmp_path: Path) -> None:
+def test_another_environment_replays_no_agent(tmp_path: Path) -> None:
     store = stored(tmp_path, played(tmp_path))
     world = load(None, [f"env={Path(__file__).with_name('corridors.py')}:Corridor"])
     with pytest.raises(UserError, match="system prompt has changed; nothing was written"):
