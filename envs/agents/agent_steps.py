@@ -1,4 +1,4 @@
-"""Takes the steps of the environment `agent`, for whoever plays or grades an attempt."""
+"""Takes the steps of the environment `agent`: the gateway's, and those of a regrade."""
 
 from __future__ import annotations
 

@@ -30,7 +30,6 @@ pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
 AGENT = ROOT / "tests" / "actors" / "gateway" / "stdlib_agent.py"
-NATS = 1e-4  # what float32 may differ by: the engine's batches, and so its sums, vary with time
 GRPO = load(None, ["algorithm=grpo", "algorithm.group_size=4"])  # has a reference model
 
 
@@ -78,7 +77,7 @@ def test_the_learner_computes_the_stored_log_probabilities_at_any_temperature(
     rows = sampled(served, temperature)
     metrics = measured(trainer, rows)
     tokens = sum(int(row.mask.sum()) for row in rows)
-    assert tokens > 300 and abs(metrics["learner/behaviour_kl"]) < NATS
+    assert tokens > 300 and abs(metrics["learner/behaviour_kl"]) < 1e-4
     assert metrics["learner/behaviour_ess"] > 0.999
     assert abs(metrics["learner/kl_reference"]) < 1e-6, "of equal weights"
     if temperature != 1.0:
@@ -94,7 +93,7 @@ def test_a_greedy_token_has_its_log_probability_at_temperature_1(served: Served)
         greedy = await policy.sample(PROMPT, SampleParams(4, 0.0))
         await other
         alone = await served.ask_logits()
-        assert greedy.logprobs[0] == pytest.approx(alone[greedy.token_ids[0]], abs=NATS)
+        assert greedy.logprobs[0] == pytest.approx(alone[greedy.token_ids[0]], abs=1e-4)
         return list(alone.values())
 
     assert max(served.run(ask())) < 0.0
@@ -102,7 +101,7 @@ def test_a_greedy_token_has_its_log_probability_at_temperature_1(served: Served)
 
 def config_of(folder: Path) -> RunConfig:
     tasks = folder / "tasks.jsonl"
-    asked = [{"id": n, "question": "use saw", "answer": "use", "mood": ""} for n in range(4)]
+    asked = [{"id": n, "question": "use saw", "answer": "use", "mood": ""} for n in range(8)]
     tasks.write_text("\n".join(map(json.dumps, asked)))
     given = {"command": f"python {AGENT}", "tasks": str(tasks)}
     return load(
@@ -117,9 +116,10 @@ def config_of(folder: Path) -> RunConfig:
 
 
 def explored(
-    served: Served, config: RunConfig, plan: GroupPlan, count: int = 4
+    served: Served, config: RunConfig, plan: GroupPlan, count: int
 ) -> list[list[SlotResult]]:
-    """Explores groups of tasks of agents."""
+    """Explores groups of tasks of agents, one after the other. With one attempt in each, the
+    engine's batches, and so its rounding, are the same every time."""
 
     async def explore() -> list[list[SlotResult]]:
         tasks = tasks_of_all(config.env, "train", count)
@@ -127,11 +127,10 @@ def explored(
             environments_of_all(config.env, count) as made,
             agents_served(made, config, served.policy) as make_env,
         ):
-            groups = [
-                explore_group(t, served.policy, lambda t=t: make_env(t), config, plan=plan)
+            return [
+                await explore_group(t, served.policy, lambda t=t: make_env(t), config, plan=plan)
                 for t in tasks
             ]
-            return await asyncio.gather(*groups)
 
     return served.run(explore())
 
@@ -150,7 +149,7 @@ def learned(token_ids: Any) -> Any:
 def test_the_learner_computes_the_log_probabilities_that_are_stored_of_an_agent(
     served: Served, tmp_path: Path
 ) -> None:
-    groups = explored(served, config_of(tmp_path), GroupPlan(2))
+    groups = explored(served, config_of(tmp_path), GroupPlan(1), 8)
     results = [result for group in groups for result in group]
     assert results
     for result in results:
@@ -159,7 +158,7 @@ def test_the_learner_computes_the_log_probabilities_that_are_stored_of_an_agent(
         assert not played.extra.segments  # the second call continues the first
         sampled = played.response_mask[1:]
         gap = np.abs(learned(played.token_ids)[sampled] - played.logprobs[1:][sampled]).max()
-        assert gap < NATS, gap
+        assert gap < 1e-5, gap
 
 
 def test_a_retry_has_the_tokens_of_its_base_and_samples_with_the_guidance(
@@ -169,7 +168,7 @@ def test_a_retry_has_the_tokens_of_its_base_and_samples_with_the_guidance(
     improved = "algorithm.verified_requires_success=false"
     short = "actor.max_reflection_tokens=192"
     example = ROOT / "examples" / "agents" / "workshop_r3l.yaml"
-    groups = explored(served, load(example, [improved, short]), GroupPlan(4, 4), 6)
+    groups = explored(served, load(example, [improved, short]), GroupPlan(1, 1), 24)
     compared = 0
     for group in groups:
         bases = {result.slot: result.trajectory for result in group if result.role == "base"}
@@ -184,6 +183,6 @@ def test_a_retry_has_the_tokens_of_its_base_and_samples_with_the_guidance(
                 if sample.kind == "retry":
                     known = retry.logprobs[retry.responses_from(retry.pivot)]
                     mine = learned(sample.token_ids)[sample.response_mask[1:]]
-                    assert np.abs(mine - known).max() < NATS
+                    assert np.abs(mine - known).max() < 1e-5
                     compared += 1
     assert compared, [(result.role, result.status, result.cause) for g in groups for result in g]

@@ -1,11 +1,12 @@
 """The commands and environments of a run's processes."""
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from launch.backends.process_commands import ProcessCommands
+from launch.backends.process_commands import ProcessCommands, free_port
 from launch.backends.processes import Children
 from launch.checks.draft import PlanOptions
 from launch.plan import make_plan, write_run_folder
@@ -117,3 +118,11 @@ def test_modules_of_the_users_folder_with_names_of_ours_break_no_process(
     assert "-P" in commands.learner()
     ranks = ProcessCommands(replace(small, topology=topology(2, "2cpu")))
     assert "-P" in ranks.learner() and ranks.learner_env()["PYTHONSAFEPATH"] == "1"
+
+
+def test_two_processes_with_the_same_seed_choose_other_ports() -> None:
+    chosen = []
+    for _ in range(2):
+        random.seed(1)
+        chosen.append([free_port() for _ in range(3)])
+    assert chosen[0] != chosen[1]
