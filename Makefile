@@ -90,7 +90,7 @@ test-agents: $(VENV)/.installed
 	test -x build/verifiers/bin/python || $(PYTHON) -m venv build/verifiers
 	build/verifiers/bin/pip install --quiet verifiers uv
 	echo $(CURDIR)/tests/envs/agents/tasksets > $$(build/verifiers/bin/python -c 'import site; print(site.getsitepackages()[0])')/r3l_tests.pth
-	$(BIN)/python -m pytest tests/actors/gateway tests/envs/agents tests/envs/adapters/test_openenv.py -rs
+	$(BIN)/python -m pytest tests/actors/agents tests/actors/gateway tests/envs/agents tests/envs/adapters/test_openenv.py -rs
 
 # Loggers with their real packages, offline.
 test-extras: $(VENV)/.installed

@@ -111,9 +111,9 @@ async def _run(
     EngineDead if too many engines failed in a row.
     """
     from actors.actor import Actor
+    from actors.agents.agent_attempt import agents_served
     from actors.engine import VLLMPolicy
     from actors.engine_arguments import check_engine_arguments
-    from actors.gateway.agent_attempt import agents_served
     from actors.weights.load_check import LoadCheck
     from actors.weights.subscriber import WeightSubscriber
     from buffer import AsyncBufferClient

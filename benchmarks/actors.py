@@ -27,8 +27,8 @@ from typing import Any
 import click
 
 from actors.actor import Actor
+from actors.agents.agent_attempt import agents_served
 from actors.engine import VLLMPolicy
-from actors.gateway.agent_attempt import agents_served
 from actors.weights.subscriber import WeightSubscriber
 from buffer import AsyncBufferClient
 from envs.builtin.policy import builtin_policy, model_path

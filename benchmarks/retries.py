@@ -28,8 +28,8 @@ from typing import Any, TypeVar
 import click
 import psutil
 
+from actors.agents.agent_attempt import AgentEnvironment, agents_served
 from actors.engine import VLLMPolicy
-from actors.gateway.agent_attempt import AgentEnvironment, agents_served
 from envs.builtin.policy import model_path
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all

@@ -240,7 +240,7 @@ async def _play(
     config: RunConfig,
     options: dict[str, Any],
 ) -> None:
-    from actors.gateway.agent_attempt import agents_served
+    from actors.agents.agent_attempt import agents_served
     from envs.isolation.pool import environments_of_all
     from launch.evaluation.play import play_all
 

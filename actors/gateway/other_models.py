@@ -18,8 +18,8 @@ from starlette.responses import Response
 
 from actors.gateway.chat_completions import Refused
 from actors.gateway.dialects import MESSAGES, Dialect
+from actors.gateway.recorded_call import digest_of_passed
 from actors.gateway.session import MOST_CALLS, Session
-from actors.gateway.tape_player import digest_of_passed
 from r3l.errors import UserError
 from r3l.settings.actor import ModelServer
 

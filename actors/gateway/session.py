@@ -23,7 +23,7 @@ from msgspec import structs
 from actors.gateway.call_tree import CallTree, Kind, Node
 from actors.gateway.chat_completions import AgentRequest, Answer, Refused, bad, write
 from actors.gateway.parsers import ReplyReader
-from actors.gateway.tape_player import Recorded, TapePlayer, digest_of
+from actors.gateway.recorded_call import Recorded, Tape, digest_of
 from r3l.actor_metrics import ActorMetrics
 from r3l.errors import (
     EngineDead,
@@ -45,7 +45,7 @@ LONGEST_KEPT = 64 << 10
 
 Message = dict[str, Any]
 AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None]]
-"""Answers a message to the MCP server of that name (actors.gateway.mcp_relay)."""
+"""Answers a message to the MCP server of that name (actors.agents.mcp_relay)."""
 
 
 @dataclass(eq=False)
@@ -66,7 +66,7 @@ class Session:
     task: Task
     params: ParamsOfStep
     ignore: Sequence[str] = ()
-    tape: TapePlayer | None = None
+    tape: Tape | None = None
     guidance: str = ""
     main: Kind | None = None
     keep: Callable[[], Awaitable[None]] | None = None

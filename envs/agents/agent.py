@@ -9,7 +9,7 @@
     step({"serve": name})          starts an MCP server, which reads and writes pipes
     step({"stop": "state"})        the same for that process, which runs next to the agent
 
-The gateway (actors.gateway) plays these steps. The process runs in the worker process's isolation:
+actors.agents.agent_attempt plays these steps. The process runs in the worker process's isolation:
 its memory is limited, and it ends with the worker or the actor, however they end.
 """
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.actors.gateway.test_agent_attempt import left_behind
+from tests.actors.agents.test_agent_attempt import left_behind
 from tests.system.test_actor import until
 
 pytestmark = pytest.mark.system
@@ -40,7 +40,7 @@ def test_the_program_of_the_page_trains(tmp_path: Path) -> None:
 def test_a_killed_actor_leaves_no_agent_behind(tmp_path: Path) -> None:
     script = (
         "import asyncio, sys\nfrom pathlib import Path\n"
-        "from tests.actors.gateway.test_agent_attempt import config_of, play\n"
+        "from tests.actors.agents.test_agent_attempt import config_of, play\n"
         "play(config_of(Path(sys.argv[1]), 'silent'), attempts=3)\n"
     )
     actor = subprocess.Popen(

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(60 * MINUTES + 900)]
 
 AGENT = f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parents[1] / "actors" / "gateway")!r})
+sys.path.insert(0, {str(Path(__file__).parents[1] / "actors" / "agents")!r})
 from stdlib_agent import ask
 
 messages = [{{"role": "user", "content": "begin"}}]

@@ -18,7 +18,7 @@ from tests.processes import command_line, lives
 from tests.system.test_actor import Job, until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
-AGENT = Path(__file__).parents[1] / "actors" / "gateway" / "stdlib_agent.py"
+AGENT = Path(__file__).parents[1] / "actors" / "agents" / "stdlib_agent.py"
 HELPER = ["sleep", str(100_000_000 + os.getpid())]  # of this test alone
 PROGRAM = f"""
 import json, os, subprocess, sys, time

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from actors.gateway.agent_attempt import agents_served
+from actors.agents.agent_attempt import agents_served
 from envs.builtin.policy import builtin_policy
 from envs.isolation.pool import environments_of_all
 from envs.registry import make, tasks, tasks_of_all
@@ -29,7 +29,7 @@ from tests.actors.fakes import PROMPT, Served
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
-AGENT = ROOT / "tests" / "actors" / "gateway" / "stdlib_agent.py"
+AGENT = ROOT / "tests" / "actors" / "agents" / "stdlib_agent.py"
 GRPO = load(None, ["algorithm=grpo", "algorithm.group_size=4"])  # has a reference model
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.gateway.attempt_record import trajectory
+from actors.agents.attempt_record import trajectory
 from actors.gateway.call_tree import canonical, same_reply
 from actors.gateway.parsers import Reply
 from envs.agents.agent_result import Outcome

@@ -8,12 +8,12 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
-from actors.gateway.agent_attempt import AgentEnvironment
+from actors.agents.agent_attempt import AgentEnvironment
+from actors.agents.tape_player import Continuation
 from actors.gateway.chat_completions import Refused
 from actors.gateway.dialects import CHAT
 from actors.gateway.other_models import OtherModels
 from actors.gateway.session import LONGEST_KEPT, MOST_CALLS
-from actors.gateway.tape_player import Continuation
 from actors.gateway.web_app import WebApp
 from r3l.config import load
 from r3l.errors import UserError

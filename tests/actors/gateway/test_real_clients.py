@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from actors.gateway.agent_attempt import agents_served
+from actors.agents.agent_attempt import agents_served
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
 from r3l.actor_metrics import ActorMetrics

@@ -13,9 +13,9 @@ from r3l.config import RunConfig, load
 from r3l.errors import UserError
 from r3l.records import GroupPlan, SlotResult
 from r3l.views.tape import read_tape, write_tape
-from tests.actors.gateway.test_agent_attempt import config_of, play
-from tests.actors.gateway.test_tape_player import answers, explored
-from tests.actors.gateway.test_tape_player import config_of as walker
+from tests.actors.agents.test_agent_attempt import config_of, play
+from tests.actors.agents.test_tape_player import answers, explored
+from tests.actors.agents.test_tape_player import config_of as walker
 from tests.buffer.fakes import Desk
 from tests.learner.offline.test_regrade import groups, sound
 from tests.r3l.fakes import ScriptedPolicy

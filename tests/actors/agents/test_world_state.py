@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from actors.gateway.world_state import MOST_ATTEMPTS, MOST_BYTES, Snapshots
+from actors.agents.world_state import MOST_ATTEMPTS, MOST_BYTES, Snapshots
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.records import SlotResult
-from tests.actors.gateway import test_agent_attempt, test_tape_player
-from tests.actors.gateway.test_tape_player import answers, attempts, explored
+from tests.actors.agents import test_agent_attempt, test_tape_player
+from tests.actors.agents.test_tape_player import answers, attempts, explored
 from tests.r3l.fakes import ScriptedPolicy
 
 WALK = """

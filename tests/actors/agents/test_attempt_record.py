@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.gateway.attempt_record import conversations, trajectory
+from actors.agents.attempt_record import conversations, trajectory
 from actors.gateway.call_tree import Node
 from actors.gateway.parsers import Reply
 from envs.agents.agent_result import Outcome

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from actors.gateway import mcp_relay
+from actors.agents import mcp_relay
+from actors.agents.mcp_relay import HttpServer, McpRelay, PipeServer
+from actors.agents.tape_player import TapePlayer
 from actors.gateway.call_tree import Node
 from actors.gateway.chat_completions import Refused
-from actors.gateway.mcp_relay import HttpServer, McpRelay, PipeServer
-from actors.gateway.tape_player import TapePlayer
 from r3l.config import RunConfig, load
 from r3l.errors import EnvironmentFailed
 from r3l.records import SlotResult
 from r3l.views.tape import MCP, read_tape
-from tests.actors.gateway import test_tape_player
+from tests.actors.agents import test_tape_player
+from tests.actors.agents.test_tape_player import answers, attempts, explored
+from tests.actors.agents.test_world_state import program
 from tests.actors.gateway.test_session import session_of
-from tests.actors.gateway.test_tape_player import answers, attempts, explored
-from tests.actors.gateway.test_world_state import program
 from tests.r3l.fakes import ScriptedPolicy
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "agents"

@@ -20,9 +20,10 @@ from typing import Any
 
 import httpx
 
+from actors.agents.tape_player import diverged
 from actors.gateway.chat_completions import Refused, bad
+from actors.gateway.recorded_call import digest_of_passed
 from actors.gateway.session import Message, Session
-from actors.gateway.tape_player import digest_of_passed, diverged
 from r3l.errors import EnvironmentFailed
 from r3l.views.tape import MCP
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.gateway.check_agent import check_agent, example, main
+from actors.agents.check_agent import check_agent, example, main
 from r3l.config import load
 from r3l.rollout.chat import ChatFormat
 from tests.actors.gateway.test_real_clients import Vocabulary

@@ -14,8 +14,8 @@ import httpx
 import psutil
 import pytest
 
-from actors.gateway import agent_attempt
-from actors.gateway.agent_attempt import AgentEnvironment, agents_served
+from actors.agents import agent_attempt
+from actors.agents.agent_attempt import AgentEnvironment, agents_served
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
 from r3l import codec

@@ -1,6 +1,6 @@
 """Checks an agent without a model: plays some of its tasks twice and compares the two tapes.
 
-    python -m actors.gateway.check_agent agent.yaml [KEY=VALUE …]
+    python -m actors.agents.check_agent agent.yaml [KEY=VALUE …]
 
 The replies are made up: each tool is called once, with arguments that fit its schema; then the
 newest text is repeated. The chat template is that of the run's model.
@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from actors.gateway.agent_attempt import AgentEnvironment, agents_served
+from actors.agents.agent_attempt import AgentEnvironment, agents_served
 from actors.gateway.call_tree import Node
 from actors.gateway.parsers import ReplyReader, reader_of
 from envs.builtin.policy import model_path

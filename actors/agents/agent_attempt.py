@@ -20,15 +20,15 @@ from signal import SIGHUP, SIGKILL, SIGTERM
 from typing import Any
 from urllib.parse import urlsplit
 
-from actors.gateway.attempt_record import Train, trajectory
+from actors.agents.attempt_record import Train, trajectory
+from actors.agents.mcp_relay import McpRelay
+from actors.agents.tape_player import Continuation, Replays, TapePlayer, main_kind
+from actors.agents.world_state import RestoreFailed, Snapshots, World
 from actors.gateway.call_tree import Node
-from actors.gateway.mcp_relay import McpRelay
 from actors.gateway.other_models import OtherModels
 from actors.gateway.parsers import ReplyReader, reader_of
 from actors.gateway.session import Session
-from actors.gateway.tape_player import Continuation, Replays, TapePlayer, main_kind
 from actors.gateway.web_app import WebApp
-from actors.gateway.world_state import RestoreFailed, Snapshots, World
 from envs.agents.agent_result import Outcome, State, failed, graded, last_line, outcome_of
 from envs.agents.agent_steps import run_process, take_step
 from r3l.actor_metrics import ActorMetrics
@@ -104,10 +104,11 @@ async def agents_served(
 
 class AgentEnvironment:
     """Implements `r3l.rollout.env_interface.PlayedByAgent` around the environment `agent`, for one
-    attempt. `session`: that of the agent's newest process; `kept`: the seconds of its sampling that
-    were put to the buffer."""
+    attempt. `session`: that of the agent's newest process; `tape`: what answers its first calls;
+    `kept`: the seconds of its sampling that were put to the buffer."""
 
     session: Session
+    tape: TapePlayer | None
 
     def __init__(self, env: Environment, gateway: Gateway) -> None:
         self.env, self.spec, self.gateway = env, env.spec, gateway
@@ -174,7 +175,7 @@ class AgentEnvironment:
             reset = await guarded(lambda: self.env.reset(seed=task.seed, options=options))
             given = json.loads(reset[0])
             relay.urls, session.answer_mcp = given["mcp"], relay.answer
-            tape = session.tape
+            tape = self.tape
             if tape and world and tape.pivot in world.saved and tape.repeats_tools():
                 tape.stateful = True
                 session.at_call = partial(self._restore, tape, world)
@@ -205,6 +206,7 @@ class AgentEnvironment:
         """Makes the session of a process of the agent. Raises ReplayDiverged."""
         gateway, retry = self.gateway, self.retry
         tape = gateway.replays.player(retry) if retry else _continuation(left, params)
+        self.tape = tape
         return Session(
             gateway.policy,
             gateway.reader,
@@ -294,8 +296,8 @@ class AgentEnvironment:
             raise failed("agent_timeout", f"the agent took longer than {limit} and was killed")
         if not session.tree.nodes:
             raise failed("agent_no_calls", "the agent made no call; it must use OPENAI_BASE_URL")
-        if session.tape:
-            session.tape.check_met()
+        if self.tape:
+            self.tape.check_met()
         finish = "terminated" if in_time else "truncated"
         if result is None:
             grades = given["grader"]

@@ -1,7 +1,6 @@
 """A retry from the tape: the prefix is the base attempt's, token for token, or it is refused."""
 
 import asyncio
-import dataclasses
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -14,21 +13,20 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from actors.gateway.agent_attempt import agents_served
-from actors.gateway.attempt_record import Train, trajectory
-from actors.gateway.call_tree import Node
-from actors.gateway.chat_completions import AgentRequest, Refused
-from actors.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
-from actors.gateway.session import Session
-from actors.gateway.tape_player import (
+from actors.agents.agent_attempt import agents_served
+from actors.agents.attempt_record import Train, trajectory
+from actors.agents.tape_player import (
     Continuation,
     Replays,
     TapePlayer,
-    digest_of,
     main_kind,
     recorded_calls,
     retry_of,
 )
+from actors.gateway.call_tree import Node
+from actors.gateway.chat_completions import AgentRequest, Refused
+from actors.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
+from actors.gateway.session import Session
 from envs.agents.agent_result import Outcome
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
@@ -39,7 +37,6 @@ from r3l.algorithms.credit import further_masks, lengths
 from r3l.config import RunConfig, load
 from r3l.errors import ReplayDiverged
 from r3l.records import Group, GroupPlan, SlotResult, Task, Trajectory
-from r3l.rollout.agent_chat import tool_call
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_interface import Retry
 from r3l.rollout.group import explore_group
@@ -293,28 +290,6 @@ def test_other_models_are_asked_from_the_pivot_on(tmp_path: Path) -> None:
     assert player.take_passed("other") is None and player.take_passed("d") == judged[1]
     player.pivot_node = Node(None, (), "", ())
     assert player.take_passed("d") is None
-
-
-def test_a_digest_ignores_ids_spaces_and_order_but_nothing_else() -> None:
-    def request(name: str, arguments: str, number: str, text: str = "3") -> AgentRequest:
-        called = {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [tool_call(name, arguments, number)],
-        }
-        return AgentRequest((called, {"role": "tool", "content": text, "tool_call_id": number}))
-
-    one = digest_of(request("add", '{"a": 1, "b": 2}', "x"))
-    assert one == digest_of(request("add", '{"b":2,"a":1}', "y"))
-    assert one != digest_of(request("add", '{"a": 2, "b": 2}', "x"))
-    assert one != digest_of(request("add", '{"a": 1, "b": 2}', "x", "3 "))
-    asked = request("add", '{"a": 1, "b": 2}', "x")
-    assert one != digest_of(dataclasses.replace(asked, trained=False))
-    noted = digest_of(request("add", "{}", "x", "12:30"), [r"\d+:\d+"])
-    assert noted == digest_of(request("add", "{}", "x", "12:31"), [r"\d+:\d+"])
-    dated = digest_of(request("add", "{}", "x", "Date: 1\n3"), ["Date: .*"])  # one line of it
-    assert dated == digest_of(request("add", "{}", "x", "Date: 2\n3"), ["Date: .*"])
-    assert dated != digest_of(request("add", "{}", "x", "Date: 2\n4"), ["Date: .*"])
 
 
 def test_a_retried_attempt_is_stored_shown_and_trained_from_its_pivot(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Plays attempts with agents: the process, its tape, its world and its record."""
