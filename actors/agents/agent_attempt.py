@@ -144,7 +144,12 @@ class AgentEnvironment:
                     if not retry and any(n.sample and not n.taped for n in self.session.tree.nodes):
                         with suppress(EnvironmentFailed):  # there is no call to train yet
                             left = self._progress()
-                except RestoreFailed as error:
+                except EnvironmentFailed as error:
+                    broken = world and world.restored and error.cause == "agent_exit"
+                    if not broken and not isinstance(error, RestoreFailed):
+                        raise
+                    if world and broken:
+                        world.snapshots.failed("restore_failed", f"afterwards {error}")
                     log.warning("%s; the retry is played without the state", error)
                     world = None
         except ReplayDiverged as error:
@@ -176,8 +181,8 @@ class AgentEnvironment:
             given = json.loads(reset[0])
             relay.urls, session.answer_mcp = given["mcp"], relay.answer
             tape = self.tape
-            if tape and world and tape.pivot in world.saved and tape.repeats_tools():
-                tape.stateful = True
+            if tape and world and tape.pivot in world.saved:
+                tape.stateful = given["keeps_all"] and tape.repeats_tools()
                 session.at_call = partial(self._restore, tape, world)
             elif self.retried and given["keeps"]:
                 saved = gateway.snapshots.new(self._run_state)
@@ -186,6 +191,8 @@ class AgentEnvironment:
             made, shown = self._record(outcome, self.settings.train)
             if retry and tape:
                 gateway.replays.check(made, retry)
+            if world and world.restored:
+                gateway.snapshots.in_a_row["restore_failed"] = 0
             if saved:
                 await gateway.snapshots.keep(saved, made)
                 saved = None

@@ -93,12 +93,12 @@ class Snapshots:
 
 class World:
     """The world of one base attempt. `saved`: the calls before which it was saved; `run`: runs a
-    process in the attempt that is under way."""
+    process in the attempt that is under way; `restored`: it was put back in a retry."""
 
     def __init__(self, snapshots: Snapshots, folder: Path, run: Run) -> None:
         self.snapshots, self.folder, self.run = snapshots, folder, run
         self.saved: set[int] = set()
-        self.saving, self.bytes = True, 0
+        self.saving, self.restored, self.bytes = True, False, 0
         self._one = asyncio.Lock()
 
     async def save(self, call: int) -> None:
@@ -129,7 +129,7 @@ class World:
         except EnvironmentFailed as error:
             self.snapshots.failed("restore_failed", str(error))
             raise RestoreFailed(str(error), cause="restore_failed") from error
-        self.snapshots.in_a_row["restore_failed"] = 0
+        self.restored = True
         self.snapshots.counts["restored"] += 1
 
     async def end(self) -> None:

@@ -1,11 +1,11 @@
 """The environment `agent`: a program that calls the policy itself, over HTTP.
 
-    reset ─► a folder of its own; replies whether it has a grader and keeps state, and MCP servers
+    reset ─► a folder of its own; replies whether it has a grader, what it keeps, and MCP servers
     step({"start": {variables}})   starts the agent's process
     step({"grade": [calls]})       starts the grader's process
     step({"regrade": [calls]})     the same without the folder, for a stored attempt
     step({"stop": null})           ends it with its process group: exit code and last lines
-    step({"state": [save or restore, folder, call]})   starts envs.agents.workspace_copy
+    step({"state": [save or restore, folder, call]})   copies the folder, or puts a copy back
     step({"serve": name})          starts an MCP server, which reads and writes pipes
     step({"stop": "state"})        the same for that process, which runs next to the agent
 
@@ -23,7 +23,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from envs.agents import workspace_copy
 from envs.agents.agent_checks import (
+    NOTHING,
     PROGRAM,
     is_url,
     keepers_of,
@@ -56,10 +58,10 @@ class Agent:
     interpreter; `tasks`: a file with one JSON object a line; `reward`: `file.py:function`, called
     with the task, the calls and, if it takes a third argument, the agent's folder; if left out, the
     agent posts its reward or prints it as its last line; `workspace`: a folder that is copied into
-    the agent's own; `snapshot`: `workspace`, or a command that keeps what is outside the agent's
-    folder, and `restore`: a command that puts it back (envs.agents.workspace_copy); `mcp`: MCP
-    servers by name, each a command or a URL; `prompts`: texts that replace those of
-    r3l/rollout/prompts, by name."""
+    the agent's own; `snapshot`: `none` for no copies of the agent's folder, a command that keeps
+    what is outside it, or `workspace` if nothing is, and `restore`: a command that puts it back
+    (envs.agents.workspace_copy); `mcp`: MCP servers by name, each a command or a URL; `prompts`:
+    texts that replace those of r3l/rollout/prompts, by name."""
 
     once = True  # its process and folder end with the attempt, however that ends
 
@@ -88,7 +90,8 @@ class Agent:
         if workspace and not Path(workspace).expanduser().is_dir():
             raise UserError(f"env agent: workspace {workspace} is not a folder")
         self.workspace = workspace
-        self.keeps, self.keepers = bool(snapshot), keepers_of(snapshot, restore, python)
+        self.keepers = keepers_of(snapshot, restore, python)
+        self.keeps, self.keeps_all = snapshot != NOTHING, snapshot not in ("", NOTHING)
         self.servers = servers_of(mcp or {}, python)
         self.urls = {name: "" if self.servers[name] else url for name, url in (mcp or {}).items()}
         self.task: dict[str, Any] = {}
@@ -116,7 +119,8 @@ class Agent:
             shutil.copytree(Path(self.workspace).expanduser(), work, symlinks=True)
         else:
             work.mkdir()
-        has = {"grader": bool(self.grader), "keeps": self.keeps, "mcp": self.urls}
+        has = {"grader": bool(self.grader), "mcp": self.urls}
+        has |= {"keeps": self.keeps, "keeps_all": self.keeps_all}
         return json.dumps(has), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -139,7 +143,10 @@ class Agent:
             case "state":
                 operation, kept, call = value
                 words, process = self._words(self.keepers.get(operation, ())), name
-                self._start(name, COPY, (), [operation, self._work, kept, call, words])
+                arguments = (operation, self._work, kept, call, words)
+                if operation == "save" and not words and workspace_copy.is_small(self._work):
+                    return json.dumps(_copied(*arguments)), 0.0, False, False, {}
+                self._start(name, COPY, (), [*arguments])
             case "serve":
                 process = f"mcp-{value}"
                 self._start(process, PROGRAM, self.servers[value], [], pipes=True)
@@ -208,3 +215,11 @@ class Agent:
     def _stop(self, name: str) -> None:
         if process := self.processes.pop(name, None):
             process.kill()
+
+
+def _copied(*arguments: Any) -> dict[str, Any]:
+    """Copies a small folder in this process. Returns the state of a process that has ended."""
+    try:
+        return {"exit": 0, "stdout": json.dumps(workspace_copy.run(*arguments))}
+    except (SystemExit, OSError) as error:
+        return {"exit": 1, "stderr": str(error)}

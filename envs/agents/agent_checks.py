@@ -24,6 +24,8 @@ PROGRAM: Argv = (sys.executable, str(CALL_FUNCTION))
 """The starter of programs."""
 WORKSPACE = "workspace"
 """The snapshot that is a copy of the agent's folder alone."""
+NOTHING = "none"
+"""The snapshot that is no copy at all."""
 CHECK_S = 60.0
 CONNECT_S = 10.0
 _MISSING = "import sys\nfrom importlib.util import find_spec\nsys.path.insert(0, sys.argv[1])\n" + (
@@ -78,14 +80,15 @@ def starter_of(command: str, python: str, option: str = "command") -> tuple[Argv
 
 def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
     """Returns the commands that keep and put back what is outside an agent's folder, none for
-    `workspace`. Raises UserError unless both are programs."""
-    if snapshot in ("", WORKSPACE) and not restore:
+    a copy of the folder alone. Raises UserError unless both are programs."""
+    if snapshot in ("", NOTHING, WORKSPACE) and not restore:
         return {}
     for option, command in (("snapshot", snapshot), ("restore", restore)):
-        if not command or command == WORKSPACE or is_function(command) or is_url(command):
+        no_program = command in ("", NOTHING, WORKSPACE)
+        if no_program or is_function(command) or is_url(command):
             raise UserError(
                 f"env agent: {option} {command!r} must be a command, next to the other one of "
-                f"snapshot and restore; or set snapshot: {WORKSPACE} alone"
+                f"snapshot and restore; or set snapshot: {WORKSPACE} or {NOTHING} alone"
             )
     return {
         "save": starter_of(snapshot, python, "snapshot")[1],

@@ -31,6 +31,8 @@ async def run_process(
     """Runs a process until it ends, `changed` is set or time is up, then kills it. Returns its
     state, and False if time was up. `process`: the name by which it is stopped."""
     state, ended = await take_step(env, start), changed or asyncio.Event()
+    if "pid" not in state:  # it was done in the worker process
+        return state, True
     in_time = True
     with _set_at_end(ended, state["pid"]):
         try:

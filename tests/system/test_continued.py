@@ -1,7 +1,8 @@
 """Actors are killed while they play attempts of many steps: other actors continue the attempts.
 
-`make soak-actors` does so for minutes. Set R3L_SOAK_PROGRESS_S=1e9 to see what a kill costs if no
-progress is put. Add `-o faulthandler_timeout=0` for more than 14 minutes.
+`make soak-actors` does so for minutes. R3L_SOAK_PROGRESS_S=1e9 shows what a kill costs if no
+progress is put, R3L_SOAK_ATTEMPTS=1 what it costs with one attempt at a time in each actor. Add
+`-o faulthandler_timeout=0` for more than 14 minutes.
 """
 
 import json
@@ -24,7 +25,7 @@ KILL_S = float(os.environ.get("R3L_SOAK_KILL_S", "60" if MINUTES else "0"))
 RESPONSE_S = os.environ.get("R3L_SOAK_RESPONSE_S", "1.2" if MINUTES else "0.2")
 PROGRESS_S = float(os.environ.get("R3L_SOAK_PROGRESS_S", "0"))  # every response is put
 SLOW = "tests.system.slow_actor"
-ATTEMPTS = 4  # at the same time, in each of two actors
+ATTEMPTS = int(os.environ.get("R3L_SOAK_ATTEMPTS", "4"))  # at the same time, in each of two actors
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(60 * MINUTES + 900)]
 
@@ -50,7 +51,7 @@ def settings_of(world: str, folder: Path) -> list[str]:
         (folder / "tasks.jsonl").write_text("\n".join(map(json.dumps, tasks)))
         options = {"command": f"python {folder}/agent.py", "tasks": f"{folder}/tasks.jsonl"}
         env = ["env.name=agent", f"env.options={json.dumps(options)}"]
-    plan = f"algorithm={{name: grpo, group_size: {ATTEMPTS}}}"
+    plan = "algorithm={name: grpo, group_size: 4}"
     actor = [f"actor.concurrent_requests={ATTEMPTS}", f"actor.progress_s={PROGRESS_S}"]
     return [*env, plan, *actor]
 

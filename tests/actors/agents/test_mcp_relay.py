@@ -119,11 +119,12 @@ def test_tools_are_repeated_from_the_tape_and_the_folder_put_back(
         assert json.loads(calls[-1].reply["content"]) == {"result": {"made": "0123"}}
 
 
-def test_without_a_state_the_tools_run_for_real(
+def test_unless_all_of_their_state_is_kept_the_tools_run_for_real(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results, *_ = played(config_of(tmp_path, monkeypatch))
+    results, metrics, _ = played(config_of(tmp_path, monkeypatch))
     assert attempts(results)[1].observations[3] == "door 3 after right 0123"
+    assert metrics.agent["restored"] == 1
     assert asked(tmp_path) == (HELLO + [CALL] * 4) * 2
 
 

@@ -27,6 +27,9 @@ WALK = """
             open("other.txt", "w").close()
         if task["mood"] == "killed " + str(attempt) and step == 3:
             os.kill(os.getpid(), 9)
+        if task["mood"] == "own":
+            walked or os.mkdir(own := str(time.time_ns()))
+            open(own + "/note", "w").close()
 """
 END = 'return {{"reward": 0.0, "feedback": open("log.txt").read()}}\n'
 AGENT = (
@@ -58,13 +61,24 @@ def test_a_retry_finds_the_folder_of_its_base_attempt_at_its_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attempt 1 wrote 111 before the call of step 2; attempt 0 had written 000."""
-    (results,), metrics, _ = played(config_of(tmp_path, monkeypatch))
+    (results,), metrics, _ = played(config_of(tmp_path, monkeypatch, snapshot=""))
     assert feedback(results) == ["0000", "0001"]
     assert metrics.agent["restored"] == 1 and metrics.agent["snapshot_failed"] == 0
-    (results,), *_ = played(config_of(tmp_path, monkeypatch, snapshot=""))
+    (results,), *_ = played(config_of(tmp_path, monkeypatch, snapshot="none"))
     assert feedback(results)[1] == "3333"
     (results,), *_ = played(config_of(tmp_path, monkeypatch, mood="other"))
     assert feedback(results)[1] == "4445"
+
+
+def test_an_agent_that_the_copy_breaks_is_retried_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of a name of its own that the retry uses is not one of the base attempt."""
+    config = config_of(tmp_path, monkeypatch, "actor.agent.max_divergences=2", mood="own")
+    groups, metrics, failures = played(config, times=3)
+    counts = [metrics.agent[name] for name in ("restored", "restore_failed", "snapshot_failed")]
+    assert counts == [2, 2, 0] and not failures
+    assert [attempts(results)[1].pivot for results in groups] == [2, 2, 2]
 
 
 def program(folder: Path, name: str, text: str) -> str:

@@ -36,7 +36,7 @@ def test_a_process_runs_in_a_folder_of_its_own_with_the_task_and_the_variables(
     script = "import os, sys\nprint(os.getcwd(), os.environ['R3L_TASK'], os.environ['X'])\n"
     env = made(tmp_path, script + "print(end='\\n\\n')\nsys.exit('bad')")
     given = json.loads(env.reset(seed=0, options={"task": {"id": "a"}})[0])
-    assert given == {"grader": False, "keeps": False, "mcp": {}}
+    assert given == {"grader": False, "keeps": True, "keeps_all": False, "mcp": {}}
     assert env.folder is not None
     state = ended(env, {"start": {"X": "y"}})
     assert (state["exit"], state["stderr"]) == (1, "bad")
@@ -44,6 +44,29 @@ def test_a_process_runs_in_a_folder_of_its_own_with_the_task_and_the_variables(
     folder = env.folder
     env.close()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(("size", "by_a_process"), [(1, False), (2 << 20, True)])
+def test_only_a_large_folder_is_copied_by_a_process(
+    tmp_path: Path, size: int, by_a_process: bool
+) -> None:
+    env = made(tmp_path, "")
+    env.reset(seed=0, options={"task": {"id": "a"}})
+    assert env.folder is not None
+    (env.folder / "work" / "data").write_bytes(bytes(size))
+    kept = tmp_path / "kept"
+    first = json.loads(env.step(json.dumps({"state": ["save", str(kept), 0]}))[0])
+    assert ("pid" in first) == by_a_process
+    deadline = time.monotonic() + 120
+    while not (kept / "0.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert (kept / "0.json").exists()
+    if not by_a_process:
+        assert first["exit"] == 0 and json.loads(first["stdout"])["bytes"] > size
+        (kept / "1.json").mkdir()  # it cannot be written
+        failed = json.loads(env.step(json.dumps({"state": ["save", str(kept), 1]}))[0])
+        assert failed["exit"] == 1 and "1.json" in failed["stderr"]
+    env.close()
 
 
 def test_no_process_of_an_attempt_gets_a_secret_variable(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envs.agents import workspace_copy
-from envs.agents.workspace_copy import first_difference, listed, run
+from envs.agents.workspace_copy import SMALL, first_difference, is_small, listed, run
 
 
 @pytest.fixture
@@ -184,3 +184,14 @@ def test_commands_keep_what_is_outside(work: Path, monkeypatch: pytest.MonkeyPat
 
 def test_equal_listings_have_no_difference(work: Path) -> None:
     assert first_difference(listed(work), listed(work)) == ""
+
+
+def test_a_folder_is_small_if_its_files_are_few_and_short(work: Path) -> None:
+    (work / "pipe").symlink_to("/dev/zero")  # only its own size counts
+    assert is_small(str(work))
+    (work / "long").write_bytes(bytes(SMALL[1]))
+    assert not is_small(str(work))
+    (work / "long").unlink()
+    for number in range(SMALL[0]):
+        (work / f"{number}").touch()
+    assert not is_small(str(work))
