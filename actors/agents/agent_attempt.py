@@ -22,11 +22,12 @@ from urllib.parse import urlsplit
 
 from actors.agents.attempt_record import Train, trajectory
 from actors.agents.mcp_relay import McpRelay
-from actors.agents.tape_player import Continuation, Replays, TapePlayer, main_kind
+from actors.agents.tape_reader import Replays, continuation_of, main_kind, repeats_tools
 from actors.agents.world_state import RestoreFailed, Snapshots, World
 from actors.gateway.call_tree import Node
 from actors.gateway.other_models import OtherModels
 from actors.gateway.parsers import ReplyReader, reader_of
+from actors.gateway.recorded_call import TapePlayer
 from actors.gateway.session import Session
 from actors.gateway.web_app import WebApp
 from envs.agents.agent_result import Outcome, State, failed, graded, last_line, outcome_of
@@ -104,11 +105,10 @@ async def agents_served(
 
 class AgentEnvironment:
     """Implements `r3l.rollout.env_interface.PlayedByAgent` around the environment `agent`, for one
-    attempt. `session`: that of the agent's newest process; `tape`: what answers its first calls;
-    `kept`: the seconds of its sampling that were put to the buffer."""
+    attempt. `session`: that of the agent's newest process; `kept`: the seconds of its sampling that
+    were put to the buffer."""
 
     session: Session
-    tape: TapePlayer | None
 
     def __init__(self, env: Environment, gateway: Gateway) -> None:
         self.env, self.spec, self.gateway = env, env.spec, gateway
@@ -180,9 +180,9 @@ class AgentEnvironment:
             reset = await guarded(lambda: self.env.reset(seed=task.seed, options=options))
             given = json.loads(reset[0])
             relay.urls, session.answer_mcp = given["mcp"], relay.answer
-            tape = self.tape
+            tape = session.tape
             if tape and world and tape.pivot in world.saved:
-                tape.stateful = given["keeps_all"] and tape.repeats_tools()
+                tape.stateful = given["keeps_all"] and repeats_tools(tape)
                 session.at_call = partial(self._restore, tape, world)
             elif self.retried and given["keeps"]:
                 saved = gateway.snapshots.new(self._run_state)
@@ -213,7 +213,6 @@ class AgentEnvironment:
         """Makes the session of a process of the agent. Raises ReplayDiverged."""
         gateway, retry = self.gateway, self.retry
         tape = gateway.replays.player(retry) if retry else _continuation(left, params)
-        self.tape = tape
         return Session(
             gateway.policy,
             gateway.reader,
@@ -303,8 +302,8 @@ class AgentEnvironment:
             raise failed("agent_timeout", f"the agent took longer than {limit} and was killed")
         if not session.tree.nodes:
             raise failed("agent_no_calls", "the agent made no call; it must use OPENAI_BASE_URL")
-        if self.tape:
-            self.tape.check_met()
+        if session.tape:
+            session.tape.check_met()
         finish = "terminated" if in_time else "truncated"
         if result is None:
             grades = given["grader"]
@@ -339,12 +338,12 @@ class AgentEnvironment:
         return graded(*await run_process(self.env, {"grade": calls}, self.settings.timeout_s))
 
 
-def _continuation(left: Trajectory | None, params: ParamsOfStep) -> Continuation | None:
+def _continuation(left: Trajectory | None, params: ParamsOfStep) -> TapePlayer | None:
     """Returns a player of what an earlier actor left of an attempt, None if it cannot be used."""
     if left is None or left.temperature != params(0).temperature:
         return None
     try:
-        return Continuation(left)
+        return continuation_of(left)
     except ReplayDiverged as error:
         log.warning("a partial attempt is dropped, and its slot played afresh: %s", error)
         return None

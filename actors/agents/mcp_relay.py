@@ -20,9 +20,8 @@ from typing import Any
 
 import httpx
 
-from actors.agents.tape_player import diverged
 from actors.gateway.chat_completions import Refused, bad
-from actors.gateway.recorded_call import digest_of_passed
+from actors.gateway.recorded_call import digest_of_passed, diverged
 from actors.gateway.session import Message, Session
 from r3l.errors import EnvironmentFailed
 from r3l.views.tape import MCP

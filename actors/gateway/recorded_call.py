@@ -1,5 +1,12 @@
-"""What a session knows of the tape of an earlier attempt, and the digests by which requests are
-found on it."""
+"""Answers requests from the tape of an earlier attempt, on which digests find them.
+
+    request ─► digest ─► on the tape, before the pivot ─► the recorded reply, with its exact tokens
+                  │  └─► on the tape, from the pivot on ─► sampled
+                  └────► not on the tape ─► sampled, if it follows from what was sampled; else it
+                                            diverged
+
+Tools run for real, so equal requests prove that the world gave equal answers.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +14,14 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from actors.gateway.call_tree import Node, canonical
 from actors.gateway.chat_completions import AgentRequest
+from r3l.errors import ReplayDiverged
 from r3l.rollout.agent_chat import AgentMessage
 from r3l.rollout.policy_interface import Sample
-from r3l.views.tape import TapedCall, without
+from r3l.views.tape import WHOLE, TapedCall, difference, messages_of, without
 
 
 @dataclass(frozen=True)
@@ -34,21 +42,83 @@ class Recorded:
             node.given, node.sample = self.given, self.sample
 
 
-class Tape(Protocol):
-    """Answers requests as an earlier attempt did (actors.agents.tape_player). `pivot_node`: the
-    call from which a retry samples, when it has come; `stateful`: whether the world is put back
-    then."""
+class TapePlayer:
+    """Plays the calls of a tape, in any order, for a new process of the agent.
 
-    pivot_node: Node | None
-    stateful: bool
+    A retry repeats the calls before `pivot`, and what other models were asked before it (`passed`).
+    These calls and the pivot must come before any request that neither is on the tape nor follows
+    from a new reply. `pivot_node`: the pivot, when it has come; `stateful`: whether the world is
+    put back then.
 
-    def take(self, digest: str, request: AgentRequest, node: Node) -> Recorded | None:
-        """Returns the recorded call that answers a request, None if it is to be sampled. Raises
-        ReplayDiverged if the request does not belong to the attempt."""
+    The continuation of an attempt that lost its actor has no pivot (-1). A request that continues
+    the same calls gets the recorded reply, with the tokens that the policy read for it. Any other
+    is sampled, since every reply may be trained in the context in which it was sampled. A reply
+    that a grammar shaped is not trained: if its tokens were not kept, its text is repeated.
+    """
+
+    def __init__(
+        self,
+        recorded: Sequence[Recorded],
+        pivot: int = -1,
+        ignore: Sequence[str] = (),
+        passed: Sequence[TapedCall] = (),
+    ) -> None:
+        self.recorded, self.pivot, self.ignore, self.passed = recorded, pivot, ignore, passed
+        self.calls = [each.call for each in recorded]
+        self.pivot_node: Node | None = None
+        self.stateful = False
+        self._open = set(range(min(pivot + 1, len(recorded))))
+        self._nodes: dict[int, Node] = {}
+        self._passed = [call for call in passed if call.finish == WHOLE and call.reply]
 
     def take_passed(self, digest: str) -> TapedCall | None:
         """Returns the recorded call of another model that answers a request, once, until the pivot
         has come. None if it is to be asked."""
+        call = next((call for call in self._passed if call.digest == digest), None)
+        if call is None or self.pivot_node is not None:
+            return None
+        self._passed.remove(call)
+        return call
+
+    def take(self, digest: str, request: AgentRequest, node: Node) -> Recorded | None:
+        """Returns the recorded call that answers a request, once; None if it is to be sampled.
+        Raises ReplayDiverged if the request does not belong to the attempt."""
+        fitting = (n for n in range(len(self.calls)) if self._answers(n, digest, node))
+        if (number := next(fitting, None)) is not None:
+            self._nodes[number] = node
+            self._open.discard(number)
+            if number == self.pivot:
+                self.pivot_node = node
+            recorded = self.recorded[number]
+            return recorded if recorded.call.reply and not 0 <= self.pivot <= number else None
+        if self._open and all(each.taped for each in node.chain()[:-1]):
+            number = min(self._open)
+            shown = difference(messages_of(self.calls, number), request.messages, self.ignore)
+            raise diverged(f"call {number} differs from the recorded one: {shown}", number)
+        return None
+
+    def check_met(self) -> None:
+        """Raises ReplayDiverged unless all the calls that had to come have come."""
+        if self._open:
+            number = min(self._open)
+            raise diverged(f"the agent ended without the recorded call {number}", number)
+
+    def _answers(self, number: int, digest: str, node: Node) -> bool:
+        """Whether a recorded call that was not taken yet has this digest and, in a continuation,
+        follows the same calls."""
+        call = self.calls[number]
+        if call.digest != digest or number in self._nodes:
+            return False
+        if self.pivot >= 0:
+            return True
+        if self.recorded[number].sample is None:
+            return bool(call.reply) and node.untrained
+        parent = self._nodes.get(call.parent)
+        return bool(call.reply) and node.parent is parent and (parent is None) == (call.parent < 0)
+
+
+def diverged(how: str, call: int) -> ReplayDiverged:
+    return ReplayDiverged(f"agent: {how}", cause="replay_diverged", step=call)
 
 
 def digest_of(request: AgentRequest, ignore: Sequence[str] = ()) -> str:

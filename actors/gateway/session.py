@@ -23,7 +23,7 @@ from msgspec import structs
 from actors.gateway.call_tree import CallTree, Kind, Node
 from actors.gateway.chat_completions import AgentRequest, Answer, Refused, bad, write
 from actors.gateway.parsers import ReplyReader
-from actors.gateway.recorded_call import Recorded, Tape, digest_of
+from actors.gateway.recorded_call import Recorded, TapePlayer, digest_of
 from r3l.actor_metrics import ActorMetrics
 from r3l.errors import (
     EngineDead,
@@ -66,7 +66,7 @@ class Session:
     task: Task
     params: ParamsOfStep
     ignore: Sequence[str] = ()
-    tape: Tape | None = None
+    tape: TapePlayer | None = None
     guidance: str = ""
     main: Kind | None = None
     keep: Callable[[], Awaitable[None]] | None = None

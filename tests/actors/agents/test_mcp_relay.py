@@ -13,15 +13,15 @@ import pytest
 
 from actors.agents import mcp_relay
 from actors.agents.mcp_relay import HttpServer, McpRelay, PipeServer
-from actors.agents.tape_player import TapePlayer
 from actors.gateway.call_tree import Node
 from actors.gateway.chat_completions import Refused
+from actors.gateway.recorded_call import TapePlayer
 from r3l.config import RunConfig, load
 from r3l.errors import EnvironmentFailed
 from r3l.records import SlotResult
 from r3l.views.tape import MCP, read_tape
-from tests.actors.agents import test_tape_player
-from tests.actors.agents.test_tape_player import answers, attempts, explored
+from tests.actors.agents import test_tape_reader
+from tests.actors.agents.test_tape_reader import answers, attempts, explored
 from tests.actors.agents.test_world_state import program
 from tests.actors.gateway.test_session import session_of
 from tests.r3l.fakes import ScriptedPolicy
@@ -73,7 +73,7 @@ def tool(method, id=None, **params):
     assert reply["id"] == id
     return reply.get("result")
 """
-AGENT = test_tape_player.AGENT.replace(
+AGENT = test_tape_reader.AGENT.replace(
     "        reply = ask(messages)\n", TOOLS + "        reply = ask(messages)\n"
 ).replace("\n\ndef play", TOOL + "\n\ndef play")
 
@@ -81,8 +81,8 @@ AGENT = test_tape_player.AGENT.replace(
 def config_of(
     folder: Path, monkeypatch: pytest.MonkeyPatch, mood: str = "", snapshot: str = "", url: str = ""
 ) -> RunConfig:
-    monkeypatch.setattr(test_tape_player, "AGENT", AGENT)
-    config = test_tape_player.config_of(folder, mood)
+    monkeypatch.setattr(test_tape_reader, "AGENT", AGENT)
+    config = test_tape_reader.config_of(folder, mood)
     command = program(folder, "server", SERVER.format(log=str(folder / "asked")))
     own = {"mcp": {"my-tools": url or command}, "snapshot": snapshot}
     env = config.env.model_copy(update={"options": config.env.options | own})

@@ -16,8 +16,8 @@ from actors.agents.world_state import MOST_ATTEMPTS, MOST_BYTES, Snapshots
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.records import SlotResult
-from tests.actors.agents import test_agent_attempt, test_tape_player
-from tests.actors.agents.test_tape_player import answers, attempts, explored
+from tests.actors.agents import test_agent_attempt, test_tape_reader
+from tests.actors.agents.test_tape_reader import answers, attempts, explored
 from tests.r3l.fakes import ScriptedPolicy
 
 WALK = """
@@ -33,7 +33,7 @@ WALK = """
 """
 END = 'return {{"reward": 0.0, "feedback": open("log.txt").read()}}\n'
 AGENT = (
-    test_tape_player.AGENT.replace(
+    test_tape_reader.AGENT.replace(
         "        reply = ask(messages)\n", WALK + "        reply = ask(messages)\n"
     ).split("    return {{")[0]
     + f"    {END}"
@@ -41,8 +41,8 @@ AGENT = (
 
 
 def config_of(folder: Path, monkeypatch: pytest.MonkeyPatch, *more: str, **own: str) -> RunConfig:
-    monkeypatch.setattr(test_tape_player, "AGENT", AGENT)
-    config = test_tape_player.config_of(folder, own.pop("mood", ""), 4, *more)
+    monkeypatch.setattr(test_tape_reader, "AGENT", AGENT)
+    config = test_tape_reader.config_of(folder, own.pop("mood", ""), 4, *more)
     options = config.env.options | {"snapshot": "workspace"} | own
     return config.model_copy(update={"env": config.env.model_copy(update={"options": options})})
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from actors.agents.tape_player import TapePlayer
 from actors.gateway import session as module
 from actors.gateway.chat_completions import AgentRequest, Refused
 from actors.gateway.parsers import ReplyReader
-from actors.gateway.recorded_call import Recorded, digest_of
+from actors.gateway.recorded_call import Recorded, TapePlayer, digest_of
 from actors.gateway.session import Session
 from r3l.actor_metrics import ActorMetrics
 from r3l.errors import EngineDead, EngineFailed, RequestRefused, UserError

@@ -14,8 +14,8 @@ from r3l.errors import UserError
 from r3l.records import GroupPlan, SlotResult
 from r3l.views.tape import read_tape, write_tape
 from tests.actors.agents.test_agent_attempt import config_of, play
-from tests.actors.agents.test_tape_player import answers, explored
-from tests.actors.agents.test_tape_player import config_of as walker
+from tests.actors.agents.test_tape_reader import answers, explored
+from tests.actors.agents.test_tape_reader import config_of as walker
 from tests.buffer.fakes import Desk
 from tests.learner.offline.test_regrade import groups, sound
 from tests.r3l.fakes import ScriptedPolicy

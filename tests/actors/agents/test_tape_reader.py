@@ -15,10 +15,9 @@ from msgspec.structs import replace
 
 from actors.agents.agent_attempt import agents_served
 from actors.agents.attempt_record import Train, trajectory
-from actors.agents.tape_player import (
-    Continuation,
+from actors.agents.tape_reader import (
     Replays,
-    TapePlayer,
+    continuation_of,
     main_kind,
     recorded_calls,
     retry_of,
@@ -26,6 +25,7 @@ from actors.agents.tape_player import (
 from actors.gateway.call_tree import Node
 from actors.gateway.chat_completions import AgentRequest, Refused
 from actors.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
+from actors.gateway.recorded_call import TapePlayer
 from actors.gateway.session import Session
 from envs.agents.agent_result import Outcome
 from envs.isolation.pool import environments_of_all
@@ -444,7 +444,7 @@ def test_each_reply_of_a_continued_attempt_is_trained_in_the_context_it_was_samp
     first, second = session_of(policy), session_of(policy)
     asyncio.run(interleaved(first, worlds, order[:cut]))
     before = len(policy.prompts)
-    second.tape = Continuation(record_of(first, train="all"))
+    second.tape = continuation_of(record_of(first, train="all"))
     if changes:
         worlds[2] = perturbed(worlds[2], random.randrange(STEPS), random)
         random.shuffle(order)
@@ -630,7 +630,7 @@ def test_what_a_grammar_shaped_is_repeated_as_text_after_the_death_of_an_actor()
     async def test() -> None:
         left, told = None, list[str]()
         for sampled in (5, 0, 0, 1):  # the actor dies three times; then another door comes
-            tape, before = left and Continuation(left), len(policy.prompts)
+            tape, before = left and continuation_of(left), len(policy.prompts)
             session = session_of(policy, tape=tape)
             again = await planned(session, 4 if sampled == 1 else 3)
             told = told or again

@@ -1,0 +1,116 @@
+"""Reads the tape of a recorded attempt, and decides how retries begin: from it or at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from actors.gateway.call_tree import Kind, system_of
+from actors.gateway.recorded_call import Recorded, TapePlayer, diverged
+from r3l.errors import RecordError, ReplayDiverged
+from r3l.process.notices import notice
+from r3l.records import Trajectory
+from r3l.rollout.env_interface import Retry
+from r3l.rollout.policy_interface import Sample
+from r3l.views.tape import MCP, WHOLE, TapedCall, read_tape
+
+
+def recorded_calls(attempt: Trajectory) -> list[Recorded]:
+    """Reads the calls of a recorded attempt with their exact tokens. Raises ReplayDiverged if its
+    tape is damaged."""
+    try:
+        calls = [call for call in read_tape(attempt.extra.tape) if not call.model]
+    except RecordError as error:
+        raise diverged(str(error), 0) from error
+    conversations = attempt.conversations()
+    recorded = []
+    for call in calls:
+        if call.conversation < 0:
+            recorded.append(Recorded(call))
+            continue
+        own = conversations[call.conversation]
+        reply = slice(call.read, call.read + call.tokens)
+        parent = calls[call.parent] if call.parent >= 0 else None
+        start = 0 if parent is None else parent.read + parent.tokens
+        step = int(own.step_spans[:, 0].searchsorted(call.read))
+        trained = step < len(own.step_spans) and int(own.step_spans[step, 0]) == call.read
+        sample = Sample(
+            token_ids=tuple(own.token_ids[reply].tolist()),
+            logprobs=tuple(own.logprobs[reply].tolist()),
+            version=int(own.step_versions[step]) if trained else 0,
+            newest_version=int(own.step_newest_versions[step]) if trained else 0,
+            finish_reason=call.finish,  # type: ignore[arg-type]
+        )
+        recorded.append(Recorded(call, tuple(own.token_ids[start : call.read].tolist()), sample))
+    return recorded
+
+
+def passed_calls(attempt: Trajectory) -> list[TapedCall]:
+    """Reads the calls of other models of a recorded attempt, whose tape can be read."""
+    return [call for call in read_tape(attempt.extra.tape) if call.model]
+
+
+def continuation_of(left: Trajectory) -> TapePlayer:
+    """Returns a player of what an earlier actor left of an attempt. Raises ReplayDiverged."""
+    return TapePlayer(recorded_calls(left), passed=passed_calls(left))
+
+
+def retry_of(base: Trajectory, step: int, ignore: Sequence[str] = ()) -> TapePlayer:
+    """Returns a player up to a step of an attempt's main conversation. Raises ReplayDiverged."""
+    recorded, read = recorded_calls(base), int(base.step_spans[step, 0])
+    places = [(each.call.conversation, each.call.read) for each in recorded]
+    if (0, read) not in places:
+        raise diverged(f"the tape lacks the call of step {step}", 0)
+    return TapePlayer(recorded, places.index((0, read)), ignore, passed_calls(base))
+
+
+def repeats_tools(tape: TapePlayer) -> bool:
+    """Whether a retry's tape has all replies of MCP servers before the pivot."""
+    before = tape.calls[tape.pivot].began
+    calls = [call for call in tape.passed if call.dialect == MCP and call.began < before]
+    return all(call.finish == WHOLE and call.reply for call in calls)
+
+
+def main_kind(base: Trajectory, *, restarts: bool) -> Kind | None:
+    """Returns the kind of an attempt's main conversation. None if it is that of the first call and
+    the retry restarts: then the system prompt may differ. Raises ReplayDiverged."""
+    calls = [each.call for each in recorded_calls(base)]
+    main = next((call for call in calls if call.conversation == 0), None)
+    if main is None:
+        return None
+    kind = base.system, main.tools
+    if restarts and (main is calls[0] or kind == (system_of(calls[0].messages), calls[0].tools)):
+        return None
+    return kind
+
+
+class Replays:
+    """Decides how the retries of an actor begin: from the tape or, after `limit` retries in a row
+    whose replay diverged, at the start of the attempt."""
+
+    def __init__(self, limit: int, ignore: Sequence[str] = ()) -> None:
+        self.limit, self.ignore, self.in_a_row = limit, ignore, 0
+
+    def player(self, retry: Retry) -> TapePlayer | None:
+        """Returns the player of a retry; None for a restart."""
+        if self.in_a_row >= self.limit:
+            return None
+        return retry_of(retry.base, retry.pivot, self.ignore)
+
+    def diverged(self, error: ReplayDiverged) -> None:
+        self.in_a_row += 1
+        if self.in_a_row == self.limit:
+            notice(
+                f"retries of the agent restart from now on: {self.limit} in a row could not be "
+                f"replayed (actor.agent.max_divergences), the last because {error}"
+            )
+
+    def check(self, made: Trajectory, retry: Retry) -> None:
+        """Raises ReplayDiverged unless a retry has the tokens of its base attempt before the
+        pivot."""
+        base, steps = retry.base, retry.pivot
+        end = int(base.step_spans[steps - 1, 1]) if steps else 0
+        if made.pivot != steps or not np.array_equal(made.token_ids[:end], base.token_ids[:end]):
+            raise diverged("the retry's main conversation has another beginning", steps)
+        self.in_a_row = 0
