@@ -43,9 +43,8 @@ class Stopped(Exception):
 class Actor:
     """Explores groups on one engine. `run` returns once `stop` is set.
 
-    Consumes leases from the buffer and produces slot results. Waits for leases, which admission
-    grants, and for the engine. SIGTERM unblocks it: it puts finished results, releases its leases
-    and returns.
+    Consumes leases and produces slot results. Waits for leases, which admission grants, and for the
+    engine. SIGTERM unblocks it: it puts finished results, releases its leases and returns.
     """
 
     def __init__(
@@ -96,8 +95,7 @@ class Actor:
             await self.requests.leave(self.held)
 
     async def _explore_forever(self) -> NoReturn:
-        """Hash the engine's weights, then lease a group whenever the engine has room for its
-        attempts."""
+        """Hash the engine's weights, then lease a group whenever the engine has room for it."""
         await self.policy.hash_first_weights()
         while True:
             while not self.occupancy.admits(self.live.total(), self.plan.base):

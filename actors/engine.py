@@ -56,8 +56,7 @@ class VLLMPolicy:
 
     `version` is the policy version for new requests. `fingerprints` holds the weight hash of each
     version it had. `metrics` counts the requests, `load_check` checks every load, and `merger`
-    merges adapters that are published alone. An engine that does not reply for `timeout_s` counts
-    as dead.
+    merges adapters that are published alone. An engine that is silent for `timeout_s` is dead.
     """
 
     def __init__(
@@ -253,8 +252,7 @@ class VLLMPolicy:
         evicted when their room is needed.
 
         Raises EngineDead if the load fails, because the engine's weights are then unknown;
-        EngineSick if they differ from the published ones; UserError for adapters of another base
-        model.
+        EngineSick if they differ from the published ones; UserError for another model's adapters.
         """
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 

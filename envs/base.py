@@ -86,8 +86,7 @@ class Demonstrating(TextEnv, Protocol):
         """A closing remark on the finished attempt."""
 
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
-        """Returns the demonstrator's next action, which follows `advice` (a reflection's
-        suggestion)."""
+        """Returns the next action, which follows `advice` (a reflection's suggestion)."""
 
     def reflection(self) -> dict[str, Any]:
         """A teacher's reflection on the finished attempt: the five fields of
@@ -107,8 +106,7 @@ class TaskSource(Protocol):
 
 @dataclass(frozen=True)
 class SeededTasks:
-    """Endless tasks for an environment whose reset seed determines the task. Splits share no
-    seed."""
+    """Endless tasks: the seed of a reset determines the task. Splits share no seed."""
 
     env: str
 
@@ -143,8 +141,7 @@ class ListedTasks:
 
 def split_of(what: str) -> Split:
     """Returns the split that owns an instance, decided by a hash of its content: a tenth is for
-    evaluation, a tenth for warm-up. Generators that use it never pose the same instance in two
-    splits."""
+    evaluation, a tenth for warm-up. So a generator poses no instance in two splits."""
     share = zlib.crc32(what.encode()) % 10
     return "eval" if share == 0 else "warmup" if share == 1 else "train"
 

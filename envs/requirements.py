@@ -1,5 +1,4 @@
-"""Checks an environment's options, packages, programs and data. Each error says in one line what to
-do."""
+"""Checks an environment's options, packages, programs and data; errors say what to do."""
 
 from __future__ import annotations
 

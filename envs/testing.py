@@ -38,8 +38,7 @@ CLOSE_S = 10.0
 
 @dataclass
 class Recorded:
-    """One recorded attempt: `replies[k]` is (observation, reward, terminated, truncated) after
-    `actions[k]`."""
+    """A recorded attempt; `replies[k]`: (observation, reward, terminated, truncated) of a step."""
 
     first: str
     actions: list[str] = field(default_factory=list)
@@ -61,8 +60,7 @@ def check_env(
     """Check an environment: a registry name or path (made with `options`), or an instance.
 
     A name is checked on one of its training tasks per seed and with two instances; an instance by
-    `reset(seed=seed)`. At most `max_steps` steps are played per attempt. Raises AssertionError with
-    the seed and the step.
+    `reset(seed=seed)`. An attempt has at most `max_steps` steps. Raises AssertionError.
     """
     made = options or {}
     before = {p.pid for p in psutil.Process().children(recursive=True)}
@@ -145,8 +143,7 @@ class Check:
         self.call(lambda: Prompts(spec.prompts))
 
     def _random_attempt(self) -> Recorded:
-        """Plays a random attempt: admissible actions, or else the demonstration's, and some
-        nonsense."""
+        """Plays admissible actions, or else the demonstration's, at random, and some nonsense."""
         rng, env = random.Random(self.seed), self.env
         played = self.reset(env)
         shown = self._shown()
@@ -248,8 +245,7 @@ class Check:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check the environment NAME with options NAME=VALUE; print one line. Returns 0 if it passes,
-    else 2."""
+    """Check the environment NAME with options; print one line. Returns 0 if it passes, else 2."""
     if not arguments or arguments[0].startswith("-"):
         print("usage: python -m envs.testing file.py:Class [option=value …]", file=sys.stderr)
         return 2

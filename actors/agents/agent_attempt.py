@@ -60,8 +60,7 @@ class AgentKilled(EnvironmentFailed):
 
 @dataclass
 class Gateway:
-    """What the attempts of an actor share. `sessions`: those that the server at `url` answers, by
-    key."""
+    """What the attempts of an actor share. `sessions`: by key, those of the server at `url`."""
 
     policy: Policy
     reader: ReplyReader
@@ -104,9 +103,8 @@ async def agents_served(
 
 
 class AgentEnvironment:
-    """Implements `r3l.rollout.env_interface.PlayedByAgent` around the environment `agent`, for one
-    attempt. `session`: that of the agent's newest process; `kept`: the seconds of its sampling that
-    were put to the buffer."""
+    """Implements `r3l.rollout.env_interface.PlayedByAgent` for one attempt. `session`: that of the
+    agent's newest process; `kept`: the seconds of its sampling that were put to the buffer."""
 
     session: Session
 

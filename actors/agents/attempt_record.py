@@ -3,8 +3,7 @@
 leaves the agent saw ─► chains root → leaf ─► the main one is the trajectory,
                                               the others its segments; each reply trained once
 
-A retry's main conversation is that of its pivot; what it took from its base attempt's tape is not
-trained again.
+A retry's main conversation is that of its pivot; what it took from the tape is not trained again.
 """
 
 from __future__ import annotations
@@ -83,12 +82,10 @@ def trajectory(
     retry: Node | None = None,
     others: Sequence[TapedCall] = (),
 ) -> tuple[Trajectory, AuxSample]:
-    """Returns an attempt as a record, and its main conversation as the policy saw it, with the
-    guidance.
+    """Returns an attempt as a record, and its main conversation as the policy saw it.
 
-    `retry`: the pivot, if the attempt is a retry; `others`: the calls of other models. An outcome
-    without a finish is that of an attempt under way. Raises EnvironmentFailed if there is no call
-    to train.
+    `retry`: the pivot of a retry; `others`: the calls of other models. An outcome without a finish
+    is that of an attempt under way. Raises EnvironmentFailed if there is no call to train.
     """
     taped = {node for node in tree.nodes if node.taped} if retry else set[Node]()
     chains = conversations(tree, train, retry, unseen=not outcome.finish)

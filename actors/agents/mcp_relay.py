@@ -136,8 +136,7 @@ class PipeServer:
 
     @classmethod
     async def of(cls, name: str, folder: str) -> PipeServer:
-        """Opens the pipes of a process that has yet to open its own ends: so the input is opened
-        to be read, too."""
+        """Opens the pipes of a process before it does: so the input is opened to be read, too."""
         stdin, stdout = f"{folder}/stdin", f"{folder}/stdout"
         flags = (stdin, os.O_RDONLY), (stdin, os.O_WRONLY), (stdout, os.O_RDONLY)
         held, written, read = (os.open(path, flag | os.O_NONBLOCK) for path, flag in flags)

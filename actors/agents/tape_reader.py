@@ -17,8 +17,7 @@ from r3l.views.tape import MCP, WHOLE, TapedCall, read_tape
 
 
 def recorded_calls(attempt: Trajectory) -> list[Recorded]:
-    """Reads the calls of a recorded attempt with their exact tokens. Raises ReplayDiverged if its
-    tape is damaged."""
+    """Reads the calls of an attempt with their exact tokens. Raises ReplayDiverged."""
     try:
         calls = [call for call in read_tape(attempt.extra.tape) if not call.model]
     except RecordError as error:
@@ -107,8 +106,7 @@ class Replays:
             )
 
     def check(self, made: Trajectory, retry: Retry) -> None:
-        """Raises ReplayDiverged unless a retry has the tokens of its base attempt before the
-        pivot."""
+        """Raises ReplayDiverged unless a retry has the tokens of its base before the pivot."""
         base, steps = retry.base, retry.pivot
         end = int(base.step_spans[steps - 1, 1]) if steps else 0
         if made.pivot != steps or not np.array_equal(made.token_ids[:end], base.token_ids[:end]):

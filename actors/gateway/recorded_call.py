@@ -123,8 +123,7 @@ def diverged(how: str, call: int) -> ReplayDiverged:
 
 def digest_of(request: AgentRequest, ignore: Sequence[str] = ()) -> str:
     """Returns a digest that is equal for requests with the same meaning. The ids of tool calls and
-    the order of keys do not count, nor does what a pattern of `ignore` matches in the text of a
-    message."""
+    the order of keys do not count, nor what a pattern of `ignore` matches in a message."""
     ids: dict[str, int] = {}
     whole = [
         [_comparable(message, ids, ignore) for message in request.messages],

@@ -52,8 +52,7 @@ class WebApp:
     @asynccontextmanager
     async def served(self, host: str, port: int) -> AsyncIterator[str]:
         """Serves on a port, 0 for any free one; yields the URL. `host` 0.0.0.0 is every address,
-        and the URL has the machine's name. Raises UserError if the port is
-        taken."""
+        and the URL has the machine's name. Raises UserError if the port is taken."""
         try:
             listening = socket.create_server((host, port))
         except OSError as error:

@@ -3,9 +3,8 @@
     staged adapters ─┐
     model folder ────┴─► staged whole set ─► engine.load
 
-The engine then holds one matrix a layer, as in a run that trains all weights. So it samples just as
-fast, running requests continue with the newer version, and the weights can be compared with the
-set.
+The engine then holds one matrix a layer, as in a run that trains all weights. So it samples as
+fast, running requests continue with the newer version, and the weights can be compared.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ poll `latest` ─► newer? ─► request the chunks that differ, by ranges, a 
                                └─► whole or patches, each checked ─► staged set ─► engine.load
 
 Over a slow link a set may take minutes. So each deadline applies only to the next range, received
-bytes survive a broken connection, and the publisher is asked to keep the version until all bytes
-are received.
+bytes survive a broken connection, and the publisher is asked to keep the version until then.
 """
 
 from __future__ import annotations

@@ -78,8 +78,7 @@ class AlfWorld:
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Start the game `options["game"]`, a path in the data folder, or else the game of
-        `seed`."""
+        """Start the game `options["game"]`, a path in the data folder, or that of `seed`."""
         chosen = (options or {}).get("game") or self._game_of(seed)
         if self.game is None or chosen != self.file:
             self.close()

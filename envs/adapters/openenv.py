@@ -105,8 +105,7 @@ class OpenEnv:
     def _ask(
         self, kind: str, data: dict[str, Any], refusals: tuple[str, ...] = ()
     ) -> dict[str, Any]:
-        """Returns the server's answer, or an error with a code of `refusals`. Raises
-        EnvironmentFailed."""
+        """Returns an answer, or an error with a code of `refusals`. Raises EnvironmentFailed."""
         if self.socket is None:
             address = "ws" + self.url.removeprefix("http") + "/ws"
             client = import_module("websockets.sync.client")

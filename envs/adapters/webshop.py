@@ -2,8 +2,7 @@
 `pip install 'r3l[webshop]'`, and a checkout of princeton-nlp/WebShop with its data.
 
 A step is one action: search[words] on a page with a search bar, or click[something on the page].
-The purchase ends the attempt and earns upstream's score, 0 to 1, for kind of product, attributes,
-options and price.
+The purchase ends the attempt and earns upstream's score, 0 to 1.
 """
 
 from __future__ import annotations
@@ -91,8 +90,7 @@ class WebShop:
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Enter the shop with the goal `options["goal"]`, or else with the training goal of
-        `seed`."""
+        """Enter the shop with the goal `options["goal"]`, or the training goal of `seed`."""
         _, train = splits(len(self.server.goals))
         goal = int((options or {}).get("goal", train[seed % len(train)]))
         if not 0 <= goal < len(self.server.goals):
@@ -128,8 +126,7 @@ class WebShop:
 
     def demonstration(self) -> list[str]:
         """Returns the actions that search for the goal's product by name, choose its options and
-        buy it; empty if they do not earn the full score. Plays them in this attempt, then restarts
-        it."""
+        buy it; empty if they do not earn the full score. Plays them, then restarts the attempt."""
         goal = self._session["goal"]
         wanted = goal["goal_options"]
         values = list(wanted.values()) if isinstance(wanted, dict) else list(wanted)
@@ -164,8 +161,7 @@ class WebShop:
         return session
 
     def _parse_action(self, action: str) -> tuple[str, str]:
-        """Parses an action: ("search", words), ("click", the page's name for it) or ("problem",
-        what is wrong)."""
+        """Returns ("search", words), ("click", the page's name for it) or ("problem", why)."""
         command = action_in(action)
         if command is None:
             return "problem", NO_ACTION

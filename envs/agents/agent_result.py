@@ -11,14 +11,12 @@ from r3l.records import LARGEST_REWARD, PART
 from r3l.rollout.env_calls import number_of, parts_in
 
 State = dict[str, Any]
-"""The environment's report on its process: `exit`, None while it runs, and the last lines of
-`stdout` and `stderr`."""
+"""A process: `exit`, None while it runs, and the last lines of `stdout` and `stderr`."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended: reward (1.0 is full success), reward parts, closing remark and
-    finish."""
+    """How an attempt ended: reward (1.0: full success), its parts, closing remark and finish."""
 
     reward: float
     parts: dict[str, float] = field(default_factory=dict)
@@ -27,8 +25,7 @@ class Outcome:
 
 
 def outcome_of(result: Any, threshold: float, finish: str) -> Outcome:
-    """Reads a result: a number, or {reward, parts, feedback} or {failed}. Raises
-    EnvironmentFailed."""
+    """Reads a number, {reward, parts, feedback} or {failed}. Raises EnvironmentFailed."""
     given = result if isinstance(result, dict) else {"reward": result}
     if cause := str(given.get("failed") or ""):
         name = cause if PART.fullmatch(cause) else "agent_failed"

@@ -26,8 +26,7 @@ Settings = dict[str, Any]
 
 
 def settings_of(config: RunConfig, *, model: str, weights: str, split: str) -> Settings:
-    """Returns the settings that results depend on. `weights` distinguishes weights at the same
-    place."""
+    """Returns what results depend on. `weights` distinguishes weights at the same place."""
     values = config.model_dump(mode="json")
     actor = "max_response_tokens max_model_len dtype engine earlier_reasoning".split()
     return {
@@ -61,8 +60,7 @@ class EvaluationFolder:
             raise UserError(f"--out {folder}: cannot be used ({error.strerror})") from None
 
     def missing(self, keys: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Returns the `keys` (task and attempt number) that have no result yet, or whose attempt
-        failed."""
+        """Returns the `keys` (task, attempt number) without a result, or whose attempt failed."""
         return [key for key in keys if key not in self.done or self.done[key].cause]
 
     def add(self, attempt: Conversation) -> None:
@@ -93,8 +91,7 @@ def write_evaluation(
 
 
 def read_attempts(folder: Path, option: str) -> list[Conversation]:
-    """Reads the attempts of an evaluation. Raises UserError that names `option` if there are
-    none."""
+    """Reads an evaluation's attempts. Raises UserError that names `option` if it has none."""
     attempts = _read(folder)
     if not attempts:
         raise UserError(f"{option} {folder}: has no attempt in {RESULTS}; check the path")

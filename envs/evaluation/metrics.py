@@ -184,8 +184,7 @@ def by_task(attempts: Attempts) -> dict[str, list[Conversation]]:
 
 
 def scalars(report: Report) -> dict[str, float]:
-    """Returns the numbers of a report, keyed by the ends of their tags (see
-    learner.metrics.tags)."""
+    """Returns the numbers of a report, keyed by the ends of their tags (learner.metrics.tags)."""
     every = report.all
     numbers = {"tasks": float(every.tasks), "failed": float(sum(every.failed.values()))}
     for name, estimate in every.estimates.items():

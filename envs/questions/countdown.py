@@ -206,8 +206,7 @@ class CountdownSteps:
 
 
 def _combined(numbers: list[int], rng: random.Random) -> Puzzle:
-    """Makes a puzzle by combining all numbers at random. Every intermediate result is a positive
-    integer."""
+    """Combines all numbers at random; every intermediate result is a positive integer."""
     parts, operations = [(number, str(number)) for number in numbers], []
     while len(parts) > 1:
         (a, left), (b, right) = (parts.pop(rng.randrange(len(parts))) for _ in range(2))

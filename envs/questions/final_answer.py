@@ -11,8 +11,7 @@ _MARKS = re.compile(r"\W*")
 
 
 def boxed(text: str) -> str | None:
-    r"""Returns the content of the last closed \boxed{…} or \fbox{…} in a text; None if there is
-    none."""
+    r"""Returns the content of the last closed \boxed{…} or \fbox{…}, None if there is none."""
     opened: list[int] = []  # for each open brace, where a box's content starts; -1 for others
     start = end = -1
     for found in _BRACES.finditer(text):
@@ -36,8 +35,7 @@ def tagged(text: str) -> str | None:
 
 
 def stated(text: str) -> str | None:
-    """Returns the text after the last "Answer:" or "####" at the start of a line; None if there is
-    none."""
+    """Returns the text after the last "Answer:" or "####" that begins a line, None without."""
     for line in reversed(text.split("\n")):
         if (marks := _MARKS.match(line)) is None:
             continue

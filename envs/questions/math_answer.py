@@ -85,8 +85,7 @@ class Parts:
 
 
 def compare(gold: str, answer: str) -> str:
-    """correct | wrong | unreadable | bad_gold. A library that raises on the policy's text makes the
-    answer unreadable."""
+    """correct | wrong | unreadable (also if a library raises on the policy's text) | bad_gold."""
     reference = plain(gold)
     if not reference:
         return "bad_gold"
@@ -139,8 +138,7 @@ def _braced(found: re.Match[str]) -> str:
 
 
 def _is_unit(text: str, *, joined: bool = False) -> bool:
-    """Returns whether the words after a value are its unit. `joined`: there is no space between
-    them."""
+    """Whether the words after a value are its unit. `joined`: without a space between them."""
     words = re.findall(r"[a-z]+", text.lower())
     known = all(word in _SHORT_UNITS for word in words)
     long = joined is False and all(len(word) > 2 or word in _SHORT_UNITS | {"of"} for word in words)
@@ -217,8 +215,7 @@ def _cut(text: str) -> tuple[list[str], list[str]]:
 
 
 def _brackets(text: str) -> tuple[str, str]:
-    """Returns the kind of brackets around a whole text ("" if there are none), and what they
-    contain."""
+    """Returns the kind of brackets around a whole text, "" for none, and what they contain."""
     for begin, end, kind in (
         (r"\{", r"\}", "set"), ("{", "}", "set"), ("(", ")", "()"), ("(", "]", "(]"),
         ("[", ")", "[)"), ("[", "]", "[]"),
@@ -290,8 +287,7 @@ def number(text: str) -> Fraction | None:
 
 
 def _same_language(gold: str, answer: str) -> bool:
-    """Returns whether all commands, names and relations in an answer are mathematical or occur in
-    the reference."""
+    """Whether all commands, names and relations are mathematical or of the reference."""
     symbols = {letter for slash, run in _LETTERS.findall(gold) if not slash for letter in run}
     commands = _COMMANDS | {run for slash, run in _LETTERS.findall(gold) if slash}
     for slash, run in _LETTERS.findall(answer):
@@ -313,8 +309,7 @@ def _verified(gold: str, answer: str) -> bool:
 
 
 def _close(gold: Any, answer: Any) -> bool:
-    """Returns whether two values differ by at most CLOSE of the larger; True unless both are
-    numbers."""
+    """Whether two numbers differ by at most CLOSE of the larger; True for other values."""
     if not (getattr(gold, "is_number", False) and getattr(answer, "is_number", False)):
         return True
     ours, theirs = gold.evalf(30), answer.evalf(30)

@@ -95,8 +95,7 @@ class MathProblems(Question):
         return stated(text) if found is None else found
 
     def judge(self, answer: str) -> Judgement:
-        """Compares an answer with the reference. Raises EnvironmentFailed if the reference is
-        unreadable."""
+        """Compares an answer with the reference. Raises EnvironmentFailed for a bad reference."""
         assert self.verifier is not None, "closed"
         verdict = self.verifier.check(self.problem.answer, answer)
         fault = f"verifier_{verdict}" if verdict in ("timeout", "crash") else ""

@@ -77,8 +77,7 @@ class Reasoning(Question):
         return OneEvalAttempt(SeededTasks(f"reasoning:{family}"))
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
-        """Returns the question of a seed. It belongs to the seed's split only
-        (envs.base.split_of)."""
+        """Returns the question of a seed, which its split owns (envs.base.split_of)."""
         self.question = family_question(self.family, self.config, seed)
         return str(self.question.entry["question"])
 
@@ -115,8 +114,7 @@ class FamilyQuestion:
     def score(self, answer: str) -> tuple[float, str]:
         """Returns (score, fault) of an answer. The score is between 0 and 1; it is 0 if nonsense
         scores as much, so a scorer that accepts any text never pays. The caller has already
-        compared the answer with the reference. The fault names what the scorer raised, such as
-        scorer_ValueError."""
+        compared the answer with the reference. The fault is such as scorer_ValueError."""
         earned, fault = self._raw(answer)
         nonsense = max(self._raw(text)[0] for text in NONSENSE)
         return (earned if earned > nonsense else 0.0), fault

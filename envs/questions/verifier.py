@@ -52,12 +52,10 @@ class Verifier:
         self._lock = threading.Lock()
 
     def check(self, gold: str, answer: str) -> Verdict:
-        """Returns the verdict on `answer` against `gold`: `unreadable` if it contains no
-        mathematics, `timeout` if the comparison takes longer than `cpu_s`, `crash` if it ends
-        the worker.
+        """Returns the verdict on `answer` against `gold`: `unreadable` if it holds no mathematics,
+        `timeout` if the comparison takes longer than `cpu_s`, `crash` if it ends the worker.
 
-        Raises EnvironmentFailed if the reference answer cannot be read or the worker cannot be
-        started.
+        Raises EnvironmentFailed if the reference cannot be read or the worker does not start.
         """
         with self._lock:
             verdict = self._ask(gold, answer)

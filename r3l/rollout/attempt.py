@@ -35,13 +35,11 @@ from r3l.rollout.env_interface import Environment
 from r3l.rollout.policy_interface import Policy, Sample, SampleParams
 
 REWARD_DECIMALS = 12
-"""Rewards are rounded to so many decimals, so that ten steps of 0.1 are a full success, in any
-order of steps."""
+"""Of a reward, so that ten steps of 0.1 are a full success, in any order of steps."""
 
 
 class ParamsOfStep(Protocol):
-    """Returns the sampling parameters of step k: the seed depends on k, the temperature does
-    not."""
+    """Returns the sampling parameters of step k: the seed depends on k, the temperature not."""
 
     def __call__(self, step: int) -> SampleParams: ...
 

@@ -35,8 +35,7 @@ class ChatFormat:
 
     `earlier_reasoning`: what to do if a template removes reasoning (<think>…</think>, or the
     <think> of an invitation) from earlier replies: "refuse" the template, or "keep" the reasoning
-    in the context that the policy reads and is trained with. Raises UserError if the template
-    cannot be cut.
+    in the policy's context. Raises UserError if the template cannot be cut.
     """
 
     def __init__(self, tokenizer: Any, *, earlier_reasoning: EarlierReasoning = "refuse") -> None:
@@ -77,13 +76,11 @@ class ChatFormat:
         return self.encode(self._prompt)
 
     def open(self, system: str, user: str) -> tuple[int, ...]:
-        """Encodes a conversation's first two messages, or one merged message if the template has no
-        system role."""
+        """Encodes a conversation's first two messages, merged if there is no system role."""
         return self.encode(self.render(self.opening(system, user)))
 
     def turn(self, role: str, content: str) -> tuple[int, ...]:
-        """Encodes one more message after a reply, beginning with the tokens that close the
-        reply."""
+        """Encodes one more message, beginning with the tokens that close the reply before it."""
         return self.encode(self._turn(role, content))
 
     def guidance(self, content: str) -> tuple[int, ...]:
@@ -113,8 +110,7 @@ class ChatFormat:
 
     @property
     def _opens_reasoning(self) -> bool:
-        """Whether the template invites a reply with an extra <think>, which earlier replies
-        lack."""
+        """Whether the invitation ends with a <think> that earlier replies lack."""
         return len(self._prompt) > len(self._earlier_prompt) > 0 and self._prompt.startswith(
             self._earlier_prompt
         )
@@ -133,8 +129,7 @@ class ChatFormat:
 
     @cached_property
     def _has_system(self) -> bool:
-        """Whether the template has a system role: its text is no reply, and later turns do not move
-        it."""
+        """Whether there is a system role: its text is no reply, and later turns do not move it."""
         opening = [{"role": "system", "content": _NOTE}, *_ASKED]
         try:
             text = self.render(opening)
@@ -156,8 +151,7 @@ class ChatFormat:
         return "system" if fits else "user"
 
     def _after_user(self, message: Message) -> str:
-        """Returns the template's text of a message after a user's; "" if it refuses it or changes
-        the user's."""
+        """Returns a message's text after a user's; "" if it is refused or changes the user's."""
         asked = self.render(_ASKED)
         try:
             text = self.render([*_ASKED, message])
@@ -172,8 +166,7 @@ class ChatFormat:
         return before.rstrip().endswith(lead) and after.lstrip().startswith(self.end)
 
     def opening(self, system: str, user: str) -> list[Message]:
-        """Returns a conversation's first messages: one merged message if there is no system
-        role."""
+        """Returns a conversation's first messages: one if there is no system role."""
         if system and not self._has_system:
             system, user = "", f"{system}\n\n{user}"
         messages = [{"role": "system", "content": system}] if system else []
@@ -183,8 +176,7 @@ class ChatFormat:
         return self._around_reply([{"role": role, "content": content}])[1].removeprefix(self.end)
 
     def _around_reply(self, following: list[Message]) -> tuple[str, str]:
-        """Returns the text before and after a reply that is followed by the `following`
-        messages."""
+        """Returns the text before and after a reply that the `following` messages follow."""
         asked = [*_ASKED, {"role": "assistant", "content": _MARK}]
         before, _, after = self.render([*asked, *following]).partition(_MARK)
         return before, after

@@ -1,5 +1,4 @@
-"""Calls environments: checks their return values, and turns every fault into an EnvironmentFailed
-with a cause."""
+"""Calls environments: checks what they return, turns every fault into an EnvironmentFailed."""
 
 from __future__ import annotations
 

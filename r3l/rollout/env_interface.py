@@ -76,8 +76,7 @@ class Environment(Protocol):
 
 @dataclass(frozen=True)
 class Retry:
-    """A retry of a recorded attempt from its step `pivot`. `guidance`: shown to the policy from
-    there on."""
+    """A retry of an attempt from its step `pivot`, from where on `guidance` is shown."""
 
     base: Trajectory
     pivot: int

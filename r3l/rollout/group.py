@@ -70,8 +70,7 @@ async def explore_group(
     `emit` is awaited with every result as soon as it exists, and returns the stored result: a
     refused one is failed, and is not retried. `accepted`, `progress`: what an actor that lost the
     group left. `seed` makes sampling repeatable; requests of a lower `priority` are served first.
-    If an attempt fails, its slot fails and `on_failure` is called. The first error of another kind
-    ends the group.
+    If an attempt fails, its slot fails and `on_failure` is called; another error ends the group.
     """
     algorithm = config.algorithm.build()
     explorer = _Explorer(
@@ -310,8 +309,7 @@ class _Explorer:
 
     @asynccontextmanager
     async def _environment(self) -> AsyncIterator[Environment]:
-        """Makes an environment for one attempt. Its creation and closing are guarded like its
-        steps."""
+        """Makes and closes an environment for one attempt, both guarded like its steps."""
         env = await guarded(self.make_env)
         try:
             yield env

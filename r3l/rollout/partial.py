@@ -43,9 +43,8 @@ class Progress:
     async def resume(
         self, role: Role, slot: int, task: Task, chat: ChatFormat, env: Environment, heat: float
     ) -> Attempt | None:
-        """Continues the attempt that an earlier actor left, sampled at temperature `heat`. Returns
-        None if there is none, or if the environment replays it differently. Raises
-        EnvironmentFailed."""
+        """Continues the attempt that an earlier actor left, sampled at temperature `heat`. None if
+        there is none, or if the environment replays it differently. Raises EnvironmentFailed."""
         left = self.find(role, slot)
         if left is None or left.trajectory is None:
             return None

@@ -40,8 +40,7 @@ class Prompts:
             self.texts[name] = text.strip()
 
     def question(self, kind: Question, attempt: Trajectory) -> tuple[str, str]:
-        """Returns the (system, user) messages that ask for a reflection on an attempt, or for a
-        free-text critique."""
+        """Returns the (system, user) messages that ask for a reflection or a critique."""
         user = _fill(
             self.texts[f"{kind}_user"],
             log=attempt_log(attempt),
@@ -64,8 +63,7 @@ class Prompts:
 
 
 def attempt_log(attempt: Trajectory) -> str:
-    """Writes an attempt the way the policy saw it: the environment's system prompt, then the
-    steps."""
+    """Writes an attempt as the policy saw it: the environment's system prompt, then the steps."""
     instructions = f"instructions: {attempt.system}\n" if attempt.system else ""
     return instructions + attempt_steps(attempt)
 

@@ -99,8 +99,7 @@ def _by_split(patterns: Sequence[str] | None) -> tuple[list[Task], list[Task], l
 
 
 def task_of_seed(tasks: ListedTasks, seed: int) -> Task:
-    """Returns the task of a seed without options, from the seed's own split
-    (envs.base.SeededTasks)."""
+    """Returns the task of a seed, from the seed's own split (envs.base.SeededTasks)."""
     split: Split = SPLITS_OF_TASKS[min(max(seed, 0) // SPLIT_SIZE, len(SPLITS_OF_TASKS) - 1)]
     variations = tasks.tasks(split, len(tasks.listed[split]))
     return variations[seed % len(variations)]

@@ -83,8 +83,7 @@ class ScienceWorld:
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Load variation `options["variation"]` of `options["task"]`. If there are no options,
-        `seed` determines both."""
+        """Load `options["variation"]` of `options["task"]`, or else the task of `seed`."""
         chosen = options or task_of_seed(self.listed, seed).options
         self.history = (str(chosen["task"]), str(chosen["variation"]), self.simplification)
         self.turn, self.ends = self.simulator.turn(self.history), []

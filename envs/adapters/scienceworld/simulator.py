@@ -37,8 +37,7 @@ MOST = 200_000
 
 
 class Simulator:
-    """One simulator. All simulators of a process share a Java machine, started when first
-    needed."""
+    """One simulator. All of a process share a Java machine, started when first needed."""
 
     def __init__(self, jar: str, heap_mib: int, timeout_s: float) -> None:
         self.settings = ("scienceworld", [jar], heap_mib, timeout_s)
