@@ -111,10 +111,8 @@ class SeededTasks:
     env: str
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """Tasks `start` to `start + count` of a split, in the order of run seed `seed`.
-
-        Raises UserError for an unknown split.
-        """
+        """Tasks `start` to `start + count` of a split, in the order of run seed `seed`. Raises
+        UserError for an unknown split."""
         check_split(split)
         first, base = seed * SEED_STRIDE + start, SPLITS.index(split) * SPLIT_SIZE
         numbers = ((first + i) % SPLIT_SIZE for i in range(count))
@@ -129,10 +127,8 @@ class ListedTasks:
     listed: Mapping[Split, Sequence[Task]]
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """Tasks `start` to `start + count` in the order of `seed`; fewer if the list ends.
-
-        Raises UserError for an unknown split.
-        """
+        """Tasks `start` to `start + count` in the order of `seed`; fewer if the list ends. Raises
+        UserError for an unknown split."""
         check_split(split)
         order = list(self.listed.get(split, ()))
         random.Random(f"{split}/{seed}").shuffle(order)

@@ -85,10 +85,7 @@ def try_out(name: str, options: Mapping[str, Any]) -> None:
 
 def task_source(name: str, **options: Any) -> TaskSource:
     """Returns the task source of an environment: its class's own `task_source`, or else endless
-    seeds.
-
-    Raises UserError as `make` does.
-    """
+    seeds. Raises UserError as `make` does."""
     kind = _load(name)
     _check_options(name, kind, options)
     own = getattr(kind.func if isinstance(kind, partial) else kind, "task_source", None)

@@ -76,11 +76,9 @@ class Gateway:
 async def agents_served(
     make_env: MakeEnv, config: RunConfig, policy: Policy, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[MakeEnv]:
-    """Yields a function that makes the environment of a task. If the run has an environment
-    of agents, its attempts are played through an HTTP server, which ends with this context.
-
-    Raises UserError if the chat template or a parser does not fit, or the port is taken.
-    """
+    """Yields a function that makes the environment of a task. If the run has an environment of
+    agents, its attempts are played through an HTTP server, which ends with this context. Raises
+    UserError if the chat template or a parser does not fit, or the port is taken."""
     if not config.env.has_agents:
         yield make_env
         return

@@ -55,11 +55,9 @@ class Reply:
 
 class ReplyReader:
     """Reads replies. `tool_parser` and `reasoning_parser`: a name that vLLM knows, `auto` or
-    `none`; `auto` takes the first tool parser that reads what the chat template writes.
-
-    Raises UserError if a parser is unknown or does not fit the tokenizer or template, or if `auto`
-    finds none for a template with tools.
-    """
+    `none`; `auto` takes the first tool parser that reads what the chat template writes. Raises
+    UserError if a parser is unknown or does not fit the tokenizer or template, or if `auto` finds
+    none for a template with tools."""
 
     def __init__(self, chat: AgentChat, tool_parser: str, reasoning_parser: str) -> None:
         self.chat = chat

@@ -34,10 +34,7 @@ class Merger:
     def whole(self, path: str, manifest: Manifest) -> tuple[str, Manifest]:
         """Merge the staged adapters in `path` into the base model. Returns the file and manifest of
         all weights. A set without adapters is returned unchanged. The next call overwrites the
-        file.
-
-        Raises UserError if the adapters belong to another base model.
-        """
+        file. Raises UserError if the adapters belong to another base model."""
         if manifest.adapters is None:
             return path, manifest
         check_base(manifest, self._model)

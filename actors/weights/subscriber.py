@@ -77,10 +77,8 @@ class WeightSubscriber:
         self._socket: zmq.asyncio.Socket | None = None
 
     async def latest(self) -> Manifest | None:
-        """Return the newest manifest, or None if the engine is up to date.
-
-        Raises PublisherUnavailable, WeightsError.
-        """
+        """Return the newest manifest, or None if the engine is up to date. Raises
+        PublisherUnavailable, WeightsError."""
         origin, have = self.loaded or ("", UNKNOWN)
         try:
             rid = await self._send({"op": "latest", "origin": origin, "have": have})
@@ -106,12 +104,10 @@ class WeightSubscriber:
         return manifest
 
     async def fetch(self, manifest: Manifest) -> StagedWeights:
-        """Stage the manifest's set. Requests only chunks that are not already staged.
-
-        Raises WeightsError for a chunk that is damaged or no longer served, PublisherUnavailable if
-        no bytes arrive. The next attempt reuses complete chunks. If it fetches the same version, it
-        reuses all received bytes.
-        """
+        """Stage the manifest's set. Requests only chunks that are not already staged. Raises
+        WeightsError for a chunk that is damaged or no longer served, PublisherUnavailable if no
+        bytes arrive. The next attempt reuses complete chunks. If it fetches the same version, it
+        reuses all received bytes."""
         staged, began = self._stage(manifest), time.monotonic()
         self._ranges.begin(manifest, staged)
         requested: dict[int, ChunkRange] = {}

@@ -54,11 +54,9 @@ class Jvm:
         self.gateway = py4j.JavaGateway(gateway_parameters=parameters)
 
     def call(self, call: Callable[[], T]) -> T:
-        """Run `call` on the machine's objects while no other call is running.
-
-        Raises EnvironmentFailed with cause jvm_died or jvm_hung (final: the machine is killed), or
-        jvm_error for a Java exception.
-        """
+        """Run `call` on the machine's objects while no other call is running. Raises
+        EnvironmentFailed with cause jvm_died or jvm_hung (final: the machine is killed), or
+        jvm_error for a Java exception."""
         from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
         with self.lock:
@@ -101,10 +99,7 @@ class Jvm:
 
 def acquire(env: str, classpath: Sequence[str], heap_mib: int, timeout_s: float) -> Jvm:
     """Returns this process's machine for these settings, and starts it if it is not running. Call
-    `release` after use.
-
-    Raises UserError if Java or py4j is missing.
-    """
+    `release` after use. Raises UserError if Java or py4j is missing."""
     key = (env, tuple(classpath), heap_mib, timeout_s)
     with _sharing:
         jvm = _shared.get(key)

@@ -47,11 +47,9 @@ def interpreter(python: str) -> str:
 @cache
 def starter_of(command: str, python: str, option: str = "command") -> tuple[Argv, Argv]:
     """Returns the command of the starter (envs.agents.call_function), and the words of the program
-    that it starts, with files as absolute paths; none for `file.py:function` and for a URL.
-
-    Raises UserError if there is no such program, file or function, if the interpreter lacks a
-    package that the file imports, or if a URL does not answer.
-    """
+    that it starts, with files as absolute paths; none for `file.py:function` and for a URL. Raises
+    UserError if there is no such program, file or function, if the interpreter lacks a package that
+    the file imports, or if a URL does not answer."""
     what = f"env agent: {option} {command!r}"
     if is_url(command):
         _check_url(what, command)

@@ -220,10 +220,8 @@ class _Worker:
         self.serving = asyncio.create_task(self._serve())
 
     def post(self, request: dict[str, Any]) -> asyncio.Future[Any]:
-        """Queue a request; the future holds its reply or error.
-
-        Raises RecordError for a request that cannot be encoded.
-        """
+        """Queue a request; the future holds its reply or error. Raises RecordError for a request
+        that cannot be encoded."""
         payload = pack(request, RECORD_LIMIT)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_retrieve)

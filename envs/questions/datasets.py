@@ -53,11 +53,9 @@ class Problem:
 
 @lru_cache(maxsize=16)
 def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
-    """Loads the problems of a file or of a named data set.
-
-    Raises UserError that names `option` of `env` if the file is missing, a line is invalid, there
-    are no problems, or the data set cannot be loaded.
-    """
+    """Loads the problems of a file or of a named data set. Raises UserError that names `option` of
+    `env` if the file is missing, a line is invalid, there are no problems, or the data set cannot
+    be loaded."""
     if hub := HUB.fullmatch(where):
         rows = _hub_rows(env, option, where, hub)
     else:

@@ -53,10 +53,8 @@ class Verifier:
 
     def check(self, gold: str, answer: str) -> Verdict:
         """Returns the verdict on `answer` against `gold`: `unreadable` if it holds no mathematics,
-        `timeout` if the comparison takes longer than `cpu_s`, `crash` if it ends the worker.
-
-        Raises EnvironmentFailed if the reference cannot be read or the worker does not start.
-        """
+        `timeout` if the comparison takes longer than `cpu_s`, `crash` if it ends the worker. Raises
+        EnvironmentFailed if the reference cannot be read or the worker does not start."""
         with self._lock:
             verdict = self._ask(gold, answer)
             if verdict == "crash":  # another process may have killed it
@@ -112,9 +110,7 @@ class Verifier:
 
 def _exchange(process: subprocess.Popen[bytes], request: bytes, limit_s: float) -> str:
     """Send a request and return the verdict. Kills the process if it takes longer than `limit_s`.
-
-    Raises EOFError or BrokenPipeError if the process ends.
-    """
+    Raises EOFError or BrokenPipeError if the process ends."""
     assert process.stdin is not None and process.stdout is not None  # both are pipes
     deadline = threading.Timer(limit_s, process.kill)
     deadline.daemon = True

@@ -26,20 +26,15 @@ StepAnswer = tuple[str, float, bool, bool, dict[str, Any]]
 
 
 def read_reset(name: str, answer: object) -> tuple[str, dict[str, Any]]:
-    """Checks the (observation, info) that a reset of environment `name` returned.
-
-    Raises EnvironmentFailed with cause bad_reset or bad_observation.
-    """
+    """Checks the (observation, info) that a reset of environment `name` returned. Raises
+    EnvironmentFailed with cause bad_reset or bad_observation."""
     observation, info = _shaped(name, "reset", answer, 2)
     return read_text(name, "observation", observation), info if isinstance(info, dict) else {}
 
 
 def read_step(name: str, answer: object) -> StepAnswer:
     """Checks the (observation, reward, terminated, truncated, info) of a step of environment
-    `name`.
-
-    Raises EnvironmentFailed with cause bad_step, bad_observation or bad_reward.
-    """
+    `name`. Raises EnvironmentFailed with cause bad_step, bad_observation or bad_reward."""
     observation, reward, terminated, truncated, info = _shaped(name, "step", answer, 5)
     number = number_of(reward)
     if not abs(number) <= LARGEST_REWARD:

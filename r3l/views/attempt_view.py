@@ -49,7 +49,7 @@ class ReflectionView(Record):
 class AttemptView(Record):
     """A slot and its attempt. Without one, `steps` is empty, and `reward` and the fields derived
     from it are None. `base`: the base slot that a retry corrects, or the slot itself; `length`:
-    tokens of the sequence; `generated`, `seconds`: of the steps sampled for it; `calls`: by agents."""
+    tokens of the sequence; `generated`, `seconds`: of the steps sampled for it; `calls`: agents."""
 
     role: Role
     slot: int
