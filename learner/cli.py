@@ -204,7 +204,6 @@ class _Rank:
         """Trains until the final model is written."""
         from learner.checkpoint import load_run
         from learner.loop import Training
-        from learner.ranks import Follower
 
         publisher = self._publisher() if _leading() else None
         config, start = self.config, self.start
@@ -216,12 +215,10 @@ class _Rank:
             state = replace(state, model_digest=start.model_digest)
         if publisher is None:
             _on_stop_signals(signal.SIG_IGN)  # rank 0 ends the run
-            rank: Any = Follower(trainer, config.learner)
-        else:
-            rank = self._rank0(trainer, publisher, state.version)
+        rank0 = publisher and self._rank0(trainer, publisher, state.version)
         freeze_heap()
         try:
-            Training(trainer, algorithm, config, rank, start.tokenizer, self.run, state).execute()
+            Training(trainer, algorithm, config, rank0, start.tokenizer, self.run, state).execute()
         except RestartNeeded as error:
             if (budget := error.facts.get("tokens_per_micro_batch")) is not None:
                 RunFolder(self.run).keep_token_budget(int(budget))

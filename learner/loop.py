@@ -1,17 +1,18 @@
 """The learner's loop, the same on every rank.
 
-    draw B complete groups ─► rows ─► optimizer step ─► finish: commit, publish weights, metrics
+    draw B complete groups ─► rows ─► optimizer step ─► finish: commit, publish weights, report
          ▲                                  │ not finite                    │
          │                                  └─► skip: discard the groups    ▼
          └──────────────────────────────────────┴──────── evaluation, checkpoint (if due)
 
-`rank` draws, finishes, skips and evaluates: learner.rank0.Rank0 talks to the buffer and the actors,
-learner.ranks.Follower receives the same batch and takes part in the collectives.
+Only rank 0 talks to the buffer and the actors (learner.rank0); meanwhile the others wait. They
+receive the same batch and take part in the collectives.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from learner.checkpoint import CHECKPOINTS, Checkpoints, RunState
 from learner.checkpoint_command import CheckpointCommand
 from learner.evaluator import candidate_folder
 from learner.rank0 import Rank0
-from learner.ranks import Follower, meet, still_waiting
+from learner.ranks import meet, receive_draw, share_draw, still_waiting
 from learner.step.batch import weight_metrics
+from learner.step.tensor_file import drain
 from learner.step.trainer import StepLeft, StepResult, Trainer
 from learner.watchdog import heartbeat
 from r3l.algorithms.algorithm import Algorithm
@@ -36,12 +38,12 @@ from r3l.files.run_folder import BEST, RunFolder
 
 @dataclass
 class Training:
-    """One rank's part in a training run that starts from `state`."""
+    """One rank's part in a training run that starts from `state`. `rank0`: None on other ranks."""
 
     trainer: Trainer
     algorithm: Algorithm
     config: RunConfig
-    rank: Rank0 | Follower
+    rank0: Rank0 | None
     tokenizer: Any
     run: Path
     state: RunState
@@ -50,7 +52,7 @@ class Training:
         learner, folder = self.config.learner, self.run / CHECKPOINTS
         self.saved_at = time.monotonic()
         self.command: CheckpointCommand | None = None
-        if learner.on_checkpoint and self.trainer.rank == 0:
+        if learner.on_checkpoint and self.rank0:
             self.command = CheckpointCommand(learner.on_checkpoint, learner.on_checkpoint_s)
         self.checkpoints = Checkpoints(
             self.trainer, folder, self.tokenizer, learner.keep_checkpoints, self.command
@@ -70,11 +72,11 @@ class Training:
 
     def _train(self) -> int:
         version, skipped = self.state.version, list[Draw]()
-        self.trainer.leaves = lambda: self.rank.stopped
+        self.trainer.leaves = self._stopped
         self._begin(version)
         try:
             while version < self.config.learner.steps:
-                draw = self.rank.draw(version)
+                draw = self._draw(version)
                 if draw is None:
                     break
                 random = torch.get_rng_state(), torch.cuda.get_rng_state_all()
@@ -86,12 +88,11 @@ class Training:
                     break
                 if result.applied:
                     version, skipped = version + 1, []
-                    self.rank.finish_step(draw, version, result)
+                    self.finish_step(draw, version, result)
                     self._evaluate_and_save(version)
                 else:
-                    self.rank.skip_step(draw, version, result)
                     skipped.append(draw)
-                    self._check_skipped(version, skipped)
+                    self._skip_step(skipped, version, result)
             self._end(version)
         finally:
             self.checkpoints.close()
@@ -103,7 +104,46 @@ class Training:
             self._keep_candidate(0)
         else:
             self.checkpoints.saved = version
-        self.rank.begin(self.state)
+        self._led(lambda rank0: rank0.begin(self.state))
+        self._publish(version)
+        if version == 0:
+            self._led(lambda rank0: rank0.evaluate(0))
+
+    def _led(self, work: Callable[[Rank0], object]) -> None:
+        """Rank 0 does `work` while the others wait for it. Collective."""
+        if self.rank0:
+            work(self.rank0)
+        meet(self.trainer)
+
+    def _stopped(self) -> bool:
+        """Returns whether this is rank 0, and it was asked to stop."""
+        return self.rank0 is not None and self.rank0.stopped
+
+    def _draw(self, version: int) -> Draw | None:
+        """Waits for the next batch, the same on every rank. Returns None if the run must stop."""
+        if self.rank0 is None:
+            return receive_draw(self.trainer)
+        draw = self.rank0.draw(version)
+        share_draw(self.trainer, draw)
+        return draw
+
+    def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
+        """Commits a trained batch, publishes the weights and reports. The first step's weights are
+        published after the evaluation of version 0, for which the report waits."""
+        self._led(lambda rank0: rank0.commit(draw, version, result))
+        publishes = self.config.learner.publishes(version)
+        published = self._publish(version) if publishes and version > 1 else {}
+        self._led(lambda rank0: rank0.report(draw, version, result, published))
+        if publishes and version == 1:
+            self._publish(version)
+
+    def _publish(self, version: int) -> dict[str, float]:
+        """Publishes the weights; returns rank 0's metrics. Collective: gathering takes every
+        rank."""
+        weights, shapes = self.trainer.published()
+        metrics = self.rank0.publish(version, weights, shapes) if self.rank0 else {}
+        drain(weights)
+        return metrics
 
     def _train_on(self, draw: Draw) -> StepResult:
         """Makes one optimizer step on a draw."""
@@ -126,13 +166,15 @@ class Training:
         every, last = self.config.eval.every, self.config.learner.steps
         if every and version % every == 0 and version != last:
             self._keep_candidate(version)
-            self.rank.evaluate(version)
+            self._led(lambda rank0: rank0.evaluate(version))
         late = time.monotonic() - self.saved_at > 60 * self.config.learner.checkpoint_minutes
         if self.config.learner.saves(version) or self.trainer.on_any_rank(late):
             self._save(version)
 
-    def _check_skipped(self, version: int, skipped: list[Draw]) -> None:
-        """Ends the run after too many skipped steps in a row. The error names their groups."""
+    def _skip_step(self, skipped: list[Draw], version: int, result: StepResult) -> None:
+        """Discards the last of the batches that were skipped in a row. If they are too many, ends
+        the run; the error names their groups."""
+        self._led(lambda rank0: rank0.skip_step(skipped[-1], version, result))
         limit = self.config.learner.bad_steps_in_a_row
         if len(skipped) < limit:
             return
@@ -156,12 +198,12 @@ class Training:
             self.command.submit(self.run / "model", version)
         if version == self.config.learner.steps:
             self._keep_candidate(version)
-        self.rank.end(version)
+        self._led(lambda rank0: rank0.end(version))
 
     def _save(self, version: int) -> None:
         """Saves a checkpoint of `version`, unless it is already saved."""
         if version != self.checkpoints.saved or not self.checkpoints.finish():
-            self.checkpoints.save(self.rank.state(version))
+            self.checkpoints.save(self.rank0.last_state if self.rank0 else RunState(version))
             self.saved_at = time.monotonic()
 
     def _finish_commands(self) -> None:
@@ -172,7 +214,7 @@ class Training:
 
             def stopped() -> bool:
                 still_waiting(self.trainer, "waiting for learner.on_checkpoint")
-                return self.rank.stopped
+                return self._stopped()
 
             self.command.finish(stopped)
         if self.config.learner.on_checkpoint:

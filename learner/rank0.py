@@ -3,6 +3,8 @@
 buffer ── draw ─► (train) ─► commit ─► publish weights ─► metrics, evaluations
    ▲                └─ not finite ─► discard, skipped.jsonl
    └── start and restart: release open draws, resume open evaluations
+
+learner.loop calls it while the other ranks wait.
 """
 
 from __future__ import annotations
@@ -10,11 +12,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from buffer import BufferClient, Draw
 from learner.checkpoint import RunState
@@ -40,8 +42,8 @@ from learner.metrics.group_metrics import (
 )
 from learner.metrics.reporter import Reporter
 from learner.publisher import WeightPublisher
-from learner.ranks import WARN_AFTER_S, meet, share_draw, still_waiting
-from learner.step.tensor_file import drain
+from learner.ranks import still_waiting
+from learner.step.tensor_file import Shape
 from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import heartbeat
 from r3l.config import RunConfig
@@ -91,7 +93,7 @@ class Rank0:
         self.is_first_step = True
         self.attempts_checked = time.monotonic()
         self.without_attempt = 0  # groups of an earlier launch
-        self.stopped = False
+        self.stopped = self.holds_back = False
 
     def stop(self) -> None:
         """Ends the run at the next draw, or while waiting for the buffer's reply."""
@@ -106,8 +108,7 @@ class Rank0:
     # ── start and end ───────────────────────────────────────────────────────────────────
 
     def begin(self, state: RunState) -> None:
-        """Sets the buffer to the learner's version and publishes the first weights. At version 0,
-        also starts their evaluation."""
+        """Sets the buffer to the learner's version."""
         version, self.last_state = state.version, state
         stats = self.client.stats()
         self.reports = deque([(time.monotonic(), actor_metrics(stats.actors, version))])
@@ -120,11 +121,6 @@ class Rank0:
         if rewound or released:
             log.info("at version %d: %d groups may be drawn again", version, rewound + released)
         self.evaluator.take_up(self.reporter.evaluated, version, self.run)
-        meet(self.trainer)
-        self.publish(version)
-        if version == 0:
-            self._start_evaluation(0)
-        meet(self.trainer)
 
     def _check_ledger(self, state: RunState) -> None:
         """Warns if the checkpoint was not trained from this buffer."""
@@ -145,34 +141,27 @@ class Rank0:
         """Evaluates the final policy and waits for the result."""
         self._wait_for_evaluations()
         if not self.stopped and version > 0:
-            self._start_evaluation(version)
+            self.evaluate(version)
             self._wait_for_evaluations()
         if not self.evaluator.pending:
             remove_candidates(self.run)
-        meet(self.trainer)
-
-    def state(self, version: int) -> RunState:
-        """Returns the run state to save in a checkpoint at `version`."""
-        return replace(self.last_state, version=version)
 
     # ── batches ─────────────────────────────────────────────────────────────────────────
 
     def draw(self, version: int) -> Draw | None:
-        """Waits for a full batch of fresh groups and shares it with the other ranks. Returns None
-        if the run must stop. Logs what is missing every WARN_AFTER_S."""
+        """Waits for a full batch of fresh groups. Returns None if the run must stop."""
         began = time.monotonic()
         try:
-            draw = self._wait_for_batch(version, began)
+            draw = self._wait_for_batch(version)
         except BufferUnavailable:
             if not self.stopped:
                 raise
             draw = None  # the run still ends with a checkpoint
         self.waited_s = time.monotonic() - began
-        share_draw(self.trainer, draw)
         return draw
 
-    def _wait_for_batch(self, version: int, began: float) -> Draw | None:
-        count, warned, noticed = self.config.learner.groups_per_step, began, began
+    def _wait_for_batch(self, version: int) -> Draw | None:
+        count, noticed = self.config.learner.groups_per_step, time.monotonic()
         while not self.stopped:
             reason: list[str] = []
             wait_s = DRAW_WAIT_S if self.actors else 0.0
@@ -195,9 +184,6 @@ class Rank0:
                 noticed = now
                 if self.client.stats().actors:  # none before the engines have started
                     notice(f"step {version + 1}: {'; '.join(reason)}")
-            if now - warned > WARN_AFTER_S:
-                warned = now
-                log.warning("learner has waited %.0f s for a batch: %s", now - began, *reason)
         return None
 
     def _check_attempts(self) -> None:
@@ -207,20 +193,22 @@ class Rank0:
             if why := nothing_played(self.client.stats(), self.without_attempt):
                 raise UserError(why)
 
-    def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
-        """Commits a trained batch, publishes the weights and reports.
-
-        The weights of the first step are published after the evaluation of version 0, so that no
-        task of it is played with them. Raises DrawExpired if the draw expired during the step; the
-        learner must then restart from its checkpoint.
-        """
+    def commit(self, draw: Draw, version: int, result: StepResult) -> None:
+        """Commits a trained batch. Raises DrawExpired if the draw expired during the step; the
+        learner must then restart from its checkpoint."""
         heartbeat(f"commit and broadcast of version {version}")
         self.client.commit(draw.draw_id, version, version, result.attempts)
-        meet(self.trainer)
         groups = tuple(group.group_id for group in draw.groups)
         self.last_state = RunState(version, draw.draw_id, groups, self.last_state.model_digest)
-        publishes = self.config.learner.publishes(version)
-        published = self.publish(version) if publishes and version > 1 else {}
+
+    def report(
+        self, draw: Draw, version: int, result: StepResult, published: dict[str, float]
+    ) -> None:
+        """Reports a step and what evaluations have ended. `published`: metrics of its weights.
+
+        After the first step it waits for the evaluation of version 0, so that no task of it is
+        played with newer weights.
+        """
         self.counts["out_of_memory"] += result.out_of_memory
         fresh = [group for group in draw.groups if group.group_id not in draw.replayed]
         explored = [*fresh, *self._replaced(draw)]
@@ -245,12 +233,7 @@ class Rank0:
             RunFolder(self.run).settle_settings(version)
         if version == 1:
             self._wait_for_evaluations()
-            meet(self.trainer)
-            if publishes and self.evaluator.pending:  # stopped; the other ranks gather
-                drain(self.trainer.published()[0])
-            elif publishes:
-                self.publish(version)
-        meet(self.trainer)
+            self.holds_back = bool(self.evaluator.pending)  # stopped
 
     def skip_step(self, draw: Draw, version: int, result: StepResult) -> None:
         """Discards a batch whose loss or gradient is not finite. Lists its groups in the run's
@@ -274,7 +257,6 @@ class Rank0:
             f"step {version + 1} skipped: loss {step.loss}, gradient norm {step.grad_norm}; its "
             f"groups are listed in {folder.skipped_file.name}"
         )
-        meet(self.trainer)
 
     # ── metrics ─────────────────────────────────────────────────────────────────────────
 
@@ -324,13 +306,15 @@ class Rank0:
         }
         return buffer_metrics(stats) | actors | rates
 
-    def publish(self, version: int) -> dict[str, float]:
+    def publish(
+        self, version: int, weights: Iterator[tuple[str, Tensor]], shapes: list[Shape]
+    ) -> dict[str, float]:
         """Publishes whole weights in the engines' dtype, or adapters in their own dtype; returns
-        metrics."""
-        name = self.config.actor.dtype
-        adapters = self.trainer.adapters
+        metrics. Does nothing if the evaluation of version 0 has not ended."""
+        if self.holds_back:
+            return {}
+        name, adapters = self.config.actor.dtype, self.trainer.adapters
         dtype = None if name == "auto" or adapters else getattr(torch, name)
-        weights, shapes = self.trainer.published()
         metrics = self.publisher.publish(version, weights, dtype, shapes, adapters)
         return {f"weights/{name}": value for name, value in metrics.items()}
 
@@ -338,10 +322,6 @@ class Rank0:
 
     def evaluate(self, version: int) -> None:
         """Starts an evaluation, unless its result is already reported."""
-        self._start_evaluation(version)
-        meet(self.trainer)
-
-    def _start_evaluation(self, version: int) -> None:
         if version not in self.reporter.evaluated:
             self.evaluator.start(version)
 

@@ -1,8 +1,8 @@
-"""Coordinates the follower ranks with rank 0, which shares its draws as the buffer's bytes.
+"""Coordinates the other ranks with rank 0, which shares its draws as the buffer's bytes.
 
-    rank 0      draw … nothing ── draw … nothing ── draw … batch ─┬─► head, records
-                         │ WAIT            │ WAIT           GO_ON │
-    followers   meet ────┴─────────────────┴──────────────────────┘
+    rank 0       draw … nothing ── draw … nothing ── draw … batch ─┬─► head, records
+                          │ WAIT            │ WAIT           GO_ON │
+    other ranks  meet ────┴─────────────────┴──────────────────────┘
 
 The other ranks are in `meet` whenever rank 0 has a request to the buffer. WAIT every few seconds
 lets their watchdogs distinguish a wait from a hang. torch's own broadcast of objects would pickle.
@@ -17,67 +17,16 @@ from itertools import accumulate
 import torch
 
 from buffer import Draw
-from learner.checkpoint import RunState
-from learner.step.tensor_file import drain
-from learner.step.trainer import StepResult, Trainer
+from learner.step.trainer import Trainer
 from learner.watchdog import heartbeat
 from r3l.codec import RECORD_LIMIT, decode, pack, unpack
 from r3l.errors import RankLost
 from r3l.records import Group, Recalled
-from r3l.settings.learner import LearnerConfig
 
 log = logging.getLogger(__name__)
 
 NOTHING, WAIT, GO_ON = 0, 1, 2
 WARN_AFTER_S = 30.0
-
-
-class Follower:
-    """Any rank except rank 0. Takes part in the collectives that rank 0 leads."""
-
-    stopped = False  # only rank 0 is asked to stop
-
-    def __init__(self, trainer: Trainer, config: LearnerConfig) -> None:
-        self.trainer, self.config = trainer, config
-
-    def begin(self, state: RunState) -> None:
-        """Takes part in publishing the first weights; waits for rank 0 before and after."""
-        meet(self.trainer)
-        self._publish()
-        meet(self.trainer)
-
-    def draw(self, version: int) -> Draw | None:
-        """Waits for the batch that rank 0 drew. Returns None if the run must stop."""
-        return receive_draw(self.trainer)
-
-    def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
-        """Waits until rank 0 has committed, takes part in publishing the weights of `version`, and
-        waits until rank 0 has reported. The first step is reported before it is published."""
-        meet(self.trainer)
-        if version == 1:
-            meet(self.trainer)
-        if self.config.publishes(version):
-            self._publish()
-        meet(self.trainer)
-
-    def skip_step(self, draw: Draw, version: int, result: StepResult) -> None:
-        """Waits until rank 0 has discarded the batch."""
-        meet(self.trainer)
-
-    def evaluate(self, version: int) -> None:
-        """Waits until rank 0 has asked for an evaluation."""
-        meet(self.trainer)
-
-    def state(self, version: int) -> RunState:
-        """Returns a state with the version only; only rank 0 knows the rest."""
-        return RunState(version)
-
-    def end(self, version: int) -> None:
-        """Waits until rank 0 has collected the last evaluation."""
-        meet(self.trainer)
-
-    def _publish(self) -> None:
-        drain(self.trainer.published()[0])  # rank 0 publishes; gathering takes every rank
 
 
 def still_waiting(trainer: Trainer, doing: str = "waiting for actors") -> None:

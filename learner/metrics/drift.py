@@ -12,14 +12,15 @@ from __future__ import annotations
 from torch import Tensor
 
 ROLES = ("all", "base", "distilled", "replayed")
-SUMS = ("tokens", "k3", "ratio", "ratio_squared", "entropy")
+SUMS = ("tokens", "k3", "gap", "ratio", "ratio_squared", "entropy")
 
 
 def drift_sums(
     logprobs_BT: Tensor, old_logprobs_BT: Tensor, entropy_BT: Tensor, roles_BT: dict[str, Tensor]
 ) -> dict[str, float]:
     """Sum over the policy tokens of each role in a micro-batch (`roles_BT`: role -> bool [B, T]).
-    The sums can be added over micro-batches and ranks. Their keys are `sum_<name>_<role>`."""
+    The sums can be added over micro-batches and ranks. Their keys are `sum_<name>_<role>`. The role
+    `fresh` has the tokens that an engine sampled with the learner's current weights."""
     sums: dict[str, float] = {}
     for role, mask_BT in roles_BT.items():
         log_ratio = (logprobs_BT - old_logprobs_BT)[mask_BT]
@@ -27,6 +28,7 @@ def drift_sums(
         values = (
             mask_BT.sum(),
             (ratio - 1 - log_ratio).sum(),
+            log_ratio.abs().sum(),
             ratio.sum(),
             ratio.square().sum(),
             entropy_BT[mask_BT].sum(),
@@ -51,20 +53,10 @@ def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
     return metrics
 
 
-def engine_sums(logprobs_BT: Tensor, old_logprobs_BT: Tensor, fresh_BT: Tensor) -> dict[str, float]:
-    """Sum over the tokens that an engine sampled with the learner's current weights (`fresh_BT`:
-    bool [B, T]). Only number formats and kernels make their log-probabilities differ."""
-    log_ratio = (logprobs_BT - old_logprobs_BT)[fresh_BT]
-    return {
-        "sum_tokens_fresh": float(fresh_BT.sum()),
-        "sum_k3_fresh": float((log_ratio.clamp(-20, 20).exp() - 1 - log_ratio).sum()),
-        "sum_gap_fresh": float(log_ratio.abs().sum()),
-    }
-
-
 def engine_metrics(sums: dict[str, float]) -> dict[str, float]:
-    """Compare engine and learner at equal weights: KL(engine ‖ learner) by the k3 estimate, and the
-    mean distance of log-probabilities, both in nats a token, if any tokens were sampled so."""
+    """Compare engine and learner on `fresh` tokens, where only number formats and kernels differ:
+    KL(engine ‖ learner) by the k3 estimate, and the mean distance of log-probabilities, both in
+    nats a token."""
     tokens = sums.get("sum_tokens_fresh", 0.0)
     metrics = {"engine_tokens": tokens}
     if tokens:

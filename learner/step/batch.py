@@ -203,39 +203,29 @@ def _policy_rows(
     counted = []
     for i in np.flatnonzero(keep):
         attempt = trajectories[i]
-        row = _attempt_row(
-            attempt,
-            masks[i],
-            advantage=float(advantages[i]),
-            distilled=attempt.role == "distilled",
-            weight=weight,
-            replayed=replay is not None or i >= len(trajectories) - number,
-            fresh=_sampled_at(attempt, version),
-            token_advantages=None if credits is None else credits[i].astype(np.float32),
-            source=sources[i],
-        )
-        further = [
-            _attempt_row(
-                each,
-                own,
+        rows = [
+            _row(
+                each.token_ids,
+                mask,
+                each.logprobs,
                 advantage=float(advantages[i]),
-                distilled=row.distilled,
+                distilled=attempt.role == "distilled",
                 weight=weight,
-                replayed=row.replayed,
+                replayed=replay is not None or i >= len(trajectories) - number,
                 fresh=_sampled_at(each, version),
+                # Log-probabilities of a greedy attempt are stored at 1 (r3l.records.Trajectory).
+                temperature=each.temperature or 1.0,
             )
-            for each, own in zip(
-                attempt.conversations()[1:], credit.further_masks(attempt, masks[i]), strict=True
+            for each, mask in zip(
+                attempt.conversations(),
+                [masks[i], *credit.further_masks(attempt, masks[i])],
+                strict=True,
             )
         ]
-        counted.append(([row, *further], lengths[i], name))
+        own = None if credits is None else credits[i][: len(rows[0].mask)].astype(np.float32)
+        rows[0] = replace(rows[0], token_advantages=own, source=sources[i])
+        counted.append((rows, lengths[i], name))
     return counted
-
-
-def _attempt_row(attempt: Trajectory, mask: Bool, **more: Any) -> Row:
-    # Log-probabilities of a greedy attempt are stored at 1 (r3l.records.Trajectory).
-    temperature = attempt.temperature or 1.0
-    return _row(attempt.token_ids, mask, attempt.logprobs, temperature=temperature, **more)
 
 
 def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
@@ -280,8 +270,6 @@ def _count_tokens(counted: Sequence[_Counted]) -> int:
 def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
     """Truncates a row after its last trained token; its length is 0 if no token is trained."""
     end = int(np.flatnonzero(mask)[-1]) + 1 if mask.any() else 0
-    if more.get("token_advantages") is not None:
-        more["token_advantages"] = more["token_advantages"][:end]
     return Row(token_ids[:end], mask[:end], logprobs[:end], **more)
 
 
@@ -391,22 +379,20 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
     forest = prefix_forest.plant([row.token_ids for row in rows])
     shape = (len(rows), max(len(row.token_ids) for row in rows))
     paths, old = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
+    advantages = np.zeros(shape, np.float32)
     mask, fresh = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
     homes = np.zeros(len(forest.token_ids), np.int64)
     for i, (row, path) in enumerate(zip(rows, forest.paths, strict=True)):
         length = len(path)
         paths[i, :length], old[i, :length], mask[i, :length] = path, row.old_logprobs, row.mask
+        own = row.token_advantages
+        advantages[i, :length] = row.advantage if own is None else own
         if row.fresh is not None:
             fresh[i, :length] = row.fresh[:length]
         homes[path] = i * shape[1] + np.arange(length)
 
     rectangles, places = prefix_forest.lay_out(forest.paths, len(forest.token_ids))
-    advantages_BT = None
-    if any(row.token_advantages is not None for row in rows):
-        advantages_BT = np.zeros(shape, np.float32)
-        for i, row in enumerate(rows):
-            own = row.token_advantages
-            advantages_BT[i, : len(row.token_ids)] = row.advantage if own is None else own
+    by_token = any(row.token_advantages is not None for row in rows)
 
     def tensor(values: object, dtype: torch.dtype | None = None) -> Tensor:
         return torch.as_tensor(values, dtype=dtype).to(device)
@@ -431,7 +417,7 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
         replayed_B=tensor([row.replayed for row in rows], torch.bool),
         fresh_BT=tensor(fresh),
         input_tokens=input_tokens,
-        advantages_BT=None if advantages_BT is None else tensor(advantages_BT),
+        advantages_BT=tensor(advantages) if by_token else None,
     )
 
 

@@ -25,13 +25,7 @@ from torch import Tensor
 
 from buffer import Draw
 from buffer.storage.rows import TrainedAttempt
-from learner.metrics.drift import (
-    clipped_share,
-    drift_metrics,
-    drift_sums,
-    engine_metrics,
-    engine_sums,
-)
+from learner.metrics.drift import clipped_share, drift_metrics, drift_sums, engine_metrics
 from learner.step import full_weights
 from learner.step.adapters import published_apart, without_adapters
 from learner.step.batch import (
@@ -348,11 +342,9 @@ class Trainer:
             "base": policy_BT & ~distilled_BT & ~replayed_BT,
             "distilled": distilled_BT & ~replayed_BT,
             "replayed": replayed_BT,
+            "fresh": policy_BT & micro.fresh_BT,
         }
         parts |= drift_sums(logprobs_BT.detach(), micro.old_logprobs_BT, entropy_BT, roles)
-        parts |= engine_sums(
-            logprobs_BT.detach(), micro.old_logprobs_BT, policy_BT & micro.fresh_BT
-        )
         return loss, parts | packing_sums(micro, self.module.pack)
 
     def _reference_logprobs(self, micro: MicroBatch) -> Tensor | None:

@@ -13,8 +13,9 @@ import pytest
 
 from buffer import BufferStats, Draw
 from buffer.storage.rows import TrainedAttempt
-from learner import rank0, ranks
+from learner import loop, rank0
 from learner.checkpoint import RunState
+from learner.loop import Training
 from learner.metrics.reporter import Reporter
 from learner.rank0 import Rank0
 from learner.step.trainer import StepResult
@@ -67,7 +68,7 @@ class Service:
 class Trainer:
     """The only rank; its weights are nowhere."""
 
-    world, adapters = 1, None
+    world, rank, adapters = 1, 0, None
 
     def published(self) -> tuple[Iterator[Any], list[Any]]:
         return iter(()), []
@@ -101,6 +102,17 @@ def rank(calls: list[str], tmp_path: Path) -> Iterator[Rank0]:
     reporter.close()
 
 
+def part(rank: Rank0, leads: bool = True) -> Training:
+    """Rank 0's part in the run, or that of another rank."""
+    nothing: Any = None
+    first = rank if leads else None
+    return Training(rank.trainer, nothing, rank.config, first, nothing, rank.run, RunState(0))
+
+
+def finish(rank: Rank0, draw: Draw, version: int, result: StepResult) -> None:
+    part(rank).finish_step(draw, version, result)
+
+
 def reported(run: Path) -> list[dict[str, Any]]:
     file = run / "progress.jsonl"
     lines = file.read_text().splitlines() if file.exists() else []
@@ -113,12 +125,10 @@ def test_a_waiting_learner_says_what_is_missing_and_from_whom(
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(rank0, "WARN_AFTER_S", -1.0)
     monkeypatch.setattr(rank0, "SAY_S", -1.0)
     assert rank.draw(0) is None
     said = "r3l-notice: step 1: 0 of 4 groups are ready; waits for actors to finish 3\n"
     assert capsys.readouterr().err == said
-    assert "for a batch: 0 of 4 groups are ready; waits for actors to finish 3" in caplog.text
 
 
 def test_a_learner_that_waits_for_attempts_which_all_fail_ends_with_the_causes(
@@ -162,7 +172,7 @@ def test_the_first_rates_of_a_restarted_learner_leave_out_what_was_generated_bef
     service: Any = rank.client
     service.set_version = service.release_draws = lambda _: 0
     rank.begin(RunState(3))
-    rank.finish_step(DRAW, 4, StepResult(True, dict(METRICS)))
+    finish(rank, DRAW, 4, StepResult(True, dict(METRICS)))
     [line] = reported(tmp_path)
     assert line["actor/generated_tokens"] == 10.0 and line["actor/tokens_per_s"] == 0.0
 
@@ -182,7 +192,7 @@ def test_steps_shorter_than_the_time_between_an_actors_reports_have_a_rate(
     rank.begin(RunState(3))
     for step in range(4, 24):
         now[0] += 0.7 if step < 20 else 10
-        rank.finish_step(DRAW, step, StepResult(True, dict(METRICS)))
+        finish(rank, DRAW, step, StepResult(True, dict(METRICS)))
     rates = [line["actor/tokens_per_s"] for line in reported(tmp_path)]
     assert all(25 <= rate <= 75 for rate in rates[3:16]) and rates[-1] == 50
 
@@ -192,11 +202,11 @@ def test_a_batch_is_committed_before_its_weights_are_published_and_then_reported
 ) -> None:
     rank.waited_s = 2.0
     used = (TrainedAttempt("g1", "g1", "base", 0, 0.5, 0, 0.1),)
-    rank.finish_step(DRAW, 2, StepResult(True, dict(METRICS), out_of_memory=1, attempts=used))
+    finish(rank, DRAW, 2, StepResult(True, dict(METRICS), out_of_memory=1, attempts=used))
     assert calls == ["commit 6 as 2", "publish 2"]
     service: Any = rank.client
     assert service.attempts == used
-    assert rank.state(2).groups == ("g5",) and rank.state(2).draw_id == 6
+    assert rank.last_state.groups == ("g5",) and rank.last_state.draw_id == 6
     [line] = reported(tmp_path)
     assert (line["kind"], line["step"]) == ("step", 2)
     expected = {
@@ -225,7 +235,7 @@ def test_the_first_step_is_reported_at_once_and_published_after_the_evaluation_o
     rank.evaluator.pending = {"eval@0": 0}
     monkeypatch.setattr(rank.evaluator, "collect", list)
     monkeypatch.setattr(rank.evaluator, "wait", wait)
-    rank.finish_step(DRAW, 1, StepResult(True, dict(METRICS)))
+    finish(rank, DRAW, 1, StepResult(True, dict(METRICS)))
     assert calls == ["commit 6 as 1", "1 reported, wait for {'eval@0': 0}", "publish 1"]
 
 
@@ -235,7 +245,7 @@ def test_the_first_step_is_not_published_if_the_run_stops_during_the_evaluation_
     monkeypatch.setattr(rank.evaluator, "collect", list)
     rank.evaluator.pending = {"eval@0": 0}
     rank.stop()
-    rank.finish_step(DRAW, 1, StepResult(True, dict(METRICS)))
+    finish(rank, DRAW, 1, StepResult(True, dict(METRICS)))
     assert calls == ["commit 6 as 1"]
 
 
@@ -244,20 +254,18 @@ def test_every_rank_meets_and_gathers_in_the_same_order(
     rank: Rank0, monkeypatch: pytest.MonkeyPatch, version: int, stopped: bool
 ) -> None:
     monkeypatch.setattr(rank.evaluator, "collect", list)
-    monkeypatch.setattr(rank0, "drain", lambda _: done["rank 0"].append("gather"))
+    done: list[str] = []
+    monkeypatch.setattr(loop, "meet", lambda _: done.append("meet"))
+    monkeypatch.setattr(loop, "drain", lambda _: done.append("gather"))
     if stopped:
         rank.evaluator.pending = {"eval@0": 0}
         rank.stop()
-    done: dict[str, list[str]] = {"rank 0": [], "follower": []}
-    monkeypatch.setattr(rank0, "meet", lambda _: done["rank 0"].append("meet"))
-    monkeypatch.setattr(rank, "publish", lambda _: done["rank 0"].append("gather") or {})
-    follower = ranks.Follower(rank.trainer, rank.config.learner)
-    monkeypatch.setattr(ranks, "meet", lambda _: done["follower"].append("meet"))
-    monkeypatch.setattr(follower, "_publish", lambda: done["follower"].append("gather"))
-    result = StepResult(True, dict(METRICS))
-    for each in (rank, follower):
-        each.finish_step(DRAW, version, result)
-    assert done["rank 0"] == done["follower"] and "gather" in done["rank 0"]
+    orders = []
+    for leads in (True, False):
+        part(rank, leads).finish_step(DRAW, version, StepResult(True, dict(METRICS)))
+        orders.append(done.copy())
+        done.clear()
+    assert orders[0] == orders[1] and "gather" in orders[0]
 
 
 def test_groups_that_were_replaced_in_the_batch_count_in_its_metrics(
@@ -265,17 +273,17 @@ def test_groups_that_were_replaced_in_the_batch_count_in_its_metrics(
 ) -> None:
     names = ("g1", "g2", "g3", "g4", "g6", "g7", "g8", "g404", "g9")  # four a request
     draw = dataclasses.replace(DRAW, replaced=names)
-    rank.finish_step(draw, 1, StepResult(True, dict(METRICS)))
+    finish(rank, draw, 1, StepResult(True, dict(METRICS)))
     assert "metrics of this step leave replaced groups out: group g404 was evicted" in caplog.text
     [line] = reported(tmp_path)
     assert line["group/no_contrast"] == 5 / 6
     assert line["group/success_base"] == (1 + 5 * 2) / 12
-    assert rank.state(1).groups == ("g5",)
+    assert rank.last_state.groups == ("g5",)
 
 
 def test_a_step_with_an_expired_draw_is_not_published(rank: Rank0, calls: list[str]) -> None:
     with pytest.raises(DrawExpired, match="draw 7 expired"):
-        rank.finish_step(dataclasses.replace(DRAW, draw_id=7), 1, StepResult(True, dict(METRICS)))
+        finish(rank, dataclasses.replace(DRAW, draw_id=7), 1, StepResult(True, dict(METRICS)))
     assert calls == []
 
 
@@ -286,6 +294,6 @@ def test_a_skipped_batch_is_discarded_and_listed_with_its_groups(
     assert calls == ["discard 6 not_finite"]
     line = json.loads((tmp_path / "skipped.jsonl").read_text())
     assert (line["draw"], line["loss"], line["groups"]) == (6, "nan", ["g5"])
-    assert reported(tmp_path) == [] and rank.state(0).groups == ()
+    assert reported(tmp_path) == [] and rank.last_state.groups == ()
     said = "r3l-notice: step 1 skipped: loss nan, gradient norm 1.0; its groups are listed in"
     assert capsys.readouterr().err.startswith(said)

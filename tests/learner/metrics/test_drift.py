@@ -5,13 +5,7 @@ import math
 import pytest
 import torch
 
-from learner.metrics.drift import (
-    clipped_share,
-    drift_metrics,
-    drift_sums,
-    engine_metrics,
-    engine_sums,
-)
+from learner.metrics.drift import clipped_share, drift_metrics, drift_sums, engine_metrics
 
 
 def test_drift_metrics_follow_their_definitions_for_every_role() -> None:
@@ -44,13 +38,18 @@ def test_engine_and_learner_are_compared_on_the_marked_tokens_alone() -> None:
     new = torch.tensor([[-1.0, -2.0, -0.5], [-3.0, -1.0, -1.0]])
     old = torch.tensor([[-1.1, -9.0, -0.5], [-2.8, -1.0, 0.0]])
     fresh = torch.tensor([[True, False, True], [True, False, False]])
-    halves = [engine_sums(new[half], old[half], fresh[half]) for half in (slice(1), slice(1, 2))]
+    entropy = torch.ones(2, 3)
+    halves = [
+        drift_sums(new[half], old[half], entropy[half], {"fresh": fresh[half]})
+        for half in (slice(1), slice(1, 2))
+    ]
     metrics = engine_metrics({name: halves[0][name] + halves[1][name] for name in halves[0]})
     kl = (math.exp(0.1) - 1 - 0.1) + (math.exp(-0.2) - 1 + 0.2)
     assert metrics["engine_tokens"] == 3.0
     assert metrics["engine_gap"] == pytest.approx((0.1 + 0.0 + 0.2) / 3, rel=1e-4)
     assert metrics["engine_kl"] == pytest.approx(kl / 3, rel=1e-4)
-    assert engine_metrics(engine_sums(new, old, ~fresh & fresh)) == {"engine_tokens": 0.0}
+    none = drift_sums(new, old, entropy, {"fresh": ~fresh & fresh})
+    assert engine_metrics(none) == {"engine_tokens": 0.0}
 
 
 def test_a_role_without_tokens_has_no_metrics() -> None:

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from buffer.storage.store import Store
 from buffer.tools import store_reads
 from learner.cli import main
+from learner.loop import Training
 from learner.offline.served_copy import check_texts
-from learner.rank0 import Rank0
 from r3l.config import dump, load
 from r3l.errors import UserError
 from r3l.model_folder import read_tokenizer
@@ -135,15 +135,15 @@ def test_a_killed_and_resumed_run_has_the_same_losses_and_recalls_the_same_attem
 ) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert train(whole, model, store).exit_code == 0
-    finish = Rank0.finish_step
+    finish = Training.finish_step
 
-    def killed(self: Rank0, draw: Any, version: int, result: Any) -> None:
+    def killed(self: Training, draw: Any, version: int, result: Any) -> None:
         finish(self, draw, version, result)
         if version == 5:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Rank0, "finish_step", killed)
+        patched.setattr(Training, "finish_step", killed)
         assert train(cut, model, store).exit_code != 0
     assert train(cut, model, store, resume=True).exit_code == 0
     drawn = [learned(run) for run in (whole, cut)]
