@@ -1,4 +1,7 @@
-"""`r3l-launch`: the command that starts a run."""
+"""`r3l-launch`: the command that starts a run, and commands that inspect a run.
+
+`train` is the default: an option or a setting (KEY=VALUE) cannot be mistaken for a command.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,15 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from launch.backends.registry import BACKENDS, LOCAL
-from launch.inspection.command_group import DEFAULT, NAMES, LaunchCommands
-from r3l.errors import TrainingStopped, UserError
-from r3l.process.command_line import echo
+from r3l.errors import R3LError, TrainingStopped, UserError
+from r3l.process.command_line import OneLineGroup, echo
 from r3l.process.file_modes import set_file_modes
 
 if TYPE_CHECKING:
@@ -25,6 +28,37 @@ if TYPE_CHECKING:
 
 SHORTCUTS = ("env", "model", "learner.steps", "seed", "actor.engine.tensor_parallel_size")
 """The settings of the options --env, --model, --steps, --seed and --actor-gpus."""
+DEFAULT = "train"
+INSPECTIONS = ("status", "doctor", "report")
+"""Commands in the modules of launch.inspection with these names, which are imported when used."""
+NAMES = ", ".join([DEFAULT, *INSPECTIONS])
+
+
+class LaunchCommands(OneLineGroup):
+    """The command group: `train`, which is the default, and INSPECTIONS."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `train` in front of the arguments unless they start with a command."""
+        named = args and not args[0].startswith("-") and "=" not in args[0]
+        return super().parse_args(ctx, args if named else [DEFAULT, *args])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        """Import a command. Raises click.UsageError if the name is unknown."""
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
+        if cmd_name not in INSPECTIONS:
+            ctx.fail(f"{cmd_name!r} is neither a setting KEY=VALUE nor a command ({NAMES})")
+        command: click.Command = getattr(import_module(f"launch.inspection.{cmd_name}"), cmd_name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; reports a failure in one line."""
+        try:
+            return super().invoke(ctx)
+        except (R3LError, OSError) as error:  # OSError: a damaged store, a full disk
+            echo(f"r3l-launch: {error}", err=True)
+            sys.exit(2 if isinstance(error, UserError) else 1)
+
 
 main = LaunchCommands("r3l-launch")
 

@@ -157,7 +157,7 @@ class Run:
     def _report_stopping(self) -> None:
         """Show what a stopping learner is still doing."""
         self._show_progress()
-        learner = next((c for c in self.children.members if c.name == "learner"), None)
+        learner = self.children.members.get("learner")
         if learner is None or learner.ended or time.monotonic() < self.stopping_at:
             return
         self.stopping_at = time.monotonic() + STOPPING_S
@@ -245,7 +245,7 @@ class Run:
         """
         self.unresponsive.report(self._actors())
         lease_s, engine_s = self.plan.config.buffer.lease_s, self.plan.config.actor.engine_timeout_s
-        for child in self.children.members:
+        for child in self.children.members.values():
             if child.name in self.due:
                 continue
             silent_s = self.unresponsive.actors_s.get(child.name, 0.0)
@@ -257,17 +257,17 @@ class Run:
         if self.unresponsive.buffer_s > (limit := self.plan.config.buffer.reply_s):
             self.say(f"buffer is killed: no reply for {limit:g} s (buffer.reply_s)")
             self.unresponsive.restarted()
-            next(child for child in self.children.members if child.name == "buffer").kill()
+            self.children.members["buffer"].kill()
 
     def _actors(self) -> dict[str, Child]:
         """The ready actors, keyed by their name in the buffer."""
-        actors = [child for child in self.children.members if child.name.startswith("actor-")]
+        actors = [self.children.members[name] for name in self.actor_names]
         return {status.name: child for child in actors if (status := child.status)}
 
     def _kill_hung_learner(self) -> None:
         """Kill a learner that sends no heartbeats. It has not ended itself because it is stopped,
         is waiting in the kernel, or hung before its watchdog started."""
-        learner = self._learner()
+        learner = self.children.members["learner"]
         if learner.exit_code is None and self.children.heartbeat.overdue():
             learner.show_stacks()
             learner.kill()
@@ -282,16 +282,12 @@ class Run:
             f"since it began {doing}; ended by {ended_by}, stacks in {learner.log}"
         )
 
-    def _learner(self) -> Child:
-        return next(child for child in self.children.members if child.name == "learner")
-
     def _report_start(self) -> None:
         """Show every few seconds which processes are still starting."""
         if self.startup.ended:
             return
-        names = ["buffer", "learner", *self.actor_names]
-        up = {child.name for child in self.children.members if child.ready}
-        line = self.startup.line({name: name in up for name in names})
+        members = self.children.members.values()
+        line = self.startup.line({child.name: child.ready for child in members})
         if self.view is not None and (line or self.startup.ended):
             self.view.show(line or "waits for the first step")
         elif line and not self.quiet:
@@ -312,7 +308,10 @@ class Run:
         silent = time.monotonic() - self.moved
         if silent > self.quiet_s:
             self.quiet_s *= 2
-            doing, log = self.children.heartbeat.doing or "none", self._learner().log
+            doing, log = (
+                self.children.heartbeat.doing or "none",
+                self.children.members["learner"].log,
+            )
             self.say(f"no step for {silent:.0f} s; the learner's last heartbeat: {doing} ({log})")
 
     def _show_progress(self) -> None:

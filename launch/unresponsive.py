@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from buffer import BufferClient
+from buffer import BufferClient, BufferStats
 from launch.backends.processes import Child
 from r3l.errors import ClientClosed, R3LError
 from r3l.settings.buffer import BufferConfig
@@ -39,12 +39,11 @@ class Unresponsive:
         self._client: BufferClient | None = None
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
-        self._replies: list[dict[str, float]] = []  # seconds since each actor was heard
+        self._stats: BufferStats | None = None  # a reply that was not yet looked at
         self._reported = self._back = 0.0
         self._warned = False  # that the buffer is unresponsive
         self._known: dict[str, float] = {}  # since when an actor is known by this name
         self._silent: set[str] = set()
-        self._behind_by: dict[str, int] = {}  # versions, by the actor's name
         self._behind: dict[str, float] = {}  # since when; inf once reported
 
     def watch(self, endpoint: str, keys: Path | None) -> None:
@@ -77,14 +76,14 @@ class Unresponsive:
         if now - self._reported > PAUSED_S:  # and perhaps the other processes too
             self._back = now
         self._reported = now
-        if self._replies:
+        stats, self._stats = self._stats, None
+        if stats is not None:
             if self._warned:
                 self.say(f"buffer replies again after {self.buffer_s:.0f} s")
                 self._warned, self._back = False, now
-            self.buffer_s, seen = 0.0, self._replies[-1]
-            self._replies.clear()
-            self._report_actors(actors, seen, now)
-            self._report_behind(actors, now)
+            self.buffer_s = 0.0
+            self._report_actors(actors, stats, now)
+            self._report_behind(actors, stats, now)
         elif self.buffer_s > BUFFER_SILENT_S and not self._warned:
             self._warned = True
             self.say(
@@ -92,14 +91,13 @@ class Unresponsive:
                 f"it; it is restarted after {self.config.reply_s:g} s (buffer.reply_s)"
             )
 
-    def _report_actors(
-        self, actors: Mapping[str, Child], seen: Mapping[str, float], now: float
-    ) -> None:
+    def _report_actors(self, actors: Mapping[str, Child], stats: BufferStats, now: float) -> None:
         self._known = {name: self._known.get(name, now) for name in actors}
         self.actors_s = {}
         for name, child in actors.items():
             # What was sent to a silent buffer is not the actor's fault.
-            silent_s = min(seen.get(name, float("inf")), now - max(self._back, self._known[name]))
+            seen_s = stats.actors.get(name, {}).get("seen_s", math.inf)
+            silent_s = min(seen_s, now - max(self._back, self._known[name]))
             self.actors_s[child.name] = silent_s
             limit_s = max(self.config.lease_s / 2, ACTOR_SILENT_S)
             if silent_s > STOPPED_S and child.stopped:  # others may be starting another engine
@@ -115,11 +113,14 @@ class Unresponsive:
                 self._silent.discard(name)
                 self.say(f"{child.name} sends again")
 
-    def _report_behind(self, actors: Mapping[str, Child], now: float) -> None:
+    def _report_behind(self, actors: Mapping[str, Child], stats: BufferStats, now: float) -> None:
         """Report an actor whose weights stay too old while another one follows."""
-        by = {name: self._behind_by.get(name, 0) for name in actors}
-        late = {n for n, versions in by.items() if versions > self.config.max_staleness + 1}
-        if len(late) == len(by):  # the learner is fast, or all are starting
+        by = {
+            name: stats.learner_version - int(known.get("weight_version", 0))
+            for name, known in stats.actors.items()
+        }
+        late = {n for n in actors if by.get(n, 0) > self.config.max_staleness + 1}
+        if len(late) == len(actors):  # the learner is fast, or all are starting
             late = set()
         self._behind = {name: self._behind.get(name, now) for name in late}
         for name, since in self._behind.items():
@@ -132,12 +133,7 @@ class Unresponsive:
         assert self._client is not None
         while not self._ended.wait(ASK_S):
             try:
-                stats = self._client.stats()
-                self._replies.append({n: known["seen_s"] for n, known in stats.actors.items()})
-                self._behind_by = {
-                    name: stats.learner_version - int(known.get("weight_version", 0))
-                    for name, known in stats.actors.items()
-                }
+                self._stats = self._client.stats()
             except ClientClosed:
                 return
             except R3LError:  # no reply within the client's timeout

@@ -18,7 +18,6 @@ import click
 from buffer.storage.store_path import check_store, store_path
 from envs.builtin.policy import model_path
 from learner.exit_codes import EXIT_CODES
-from learner.offline.cli import replay_command, weights_command
 from learner.offline.regrade import regrade_command
 from learner.warmup.cli import warmup_command
 from learner.watchdog import Watchdog
@@ -42,6 +41,8 @@ from r3l.weights.journal import Journal
 LATER_S = 3.0
 """A rank waits so long before it exits with an unknown error. The exit of another rank may have
 caused it, and DeepSpeed's launcher, which polls every second, must find that exit code first."""
+DIFFERS = 1
+"""Exit code if a replay differs from the run."""
 
 
 class _Commands(OneLineGroup):
@@ -75,8 +76,7 @@ def main() -> None:
 
 
 main.add_command(warmup_command)
-for command in (weights_command, replay_command, regrade_command):
-    main.add_command(command)
+main.add_command(regrade_command)
 
 
 @main.command()
@@ -277,6 +277,37 @@ class _Rank:
 def _on_stop_signals(handler: Any) -> None:
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, handler)
+
+
+@main.command("weights")
+@click.argument("run", type=Path)
+@click.option("--version", type=click.IntRange(0), required=True, help="optimizer steps done")
+@click.option("--out", type=Path, required=True, help="model folder to write, must not exist")
+def weights_command(run: Path, version: int, out: Path) -> None:
+    """Rebuild a published version of RUN from its journal, bit for bit."""
+    from learner.offline.rebuild import write_version
+
+    echo(write_version(run, RunFolder(run).settings_of(version), version, out))
+
+
+@main.command("replay")
+@click.argument("run", type=Path)
+@click.argument("step", type=click.IntRange(1))
+def replay_command(run: Path, step: int) -> None:
+    """Execute optimizer step STEP of RUN again, from the newest checkpoint before it, and compare
+    its loss and weights with the original ones. Exit code 1 if something differs."""
+    from learner.offline.replayed_run import ReplayedRun
+
+    replayed, same = ReplayedRun(run, step), True
+    try:
+        while replayed.version < step:
+            done = replayed.advance()
+            echo(done.line())
+            same = same and all(done.same.values())
+    finally:
+        replayed.close()
+    if not same:
+        sys.exit(DIFFERS)
 
 
 if __name__ == "__main__":

@@ -147,12 +147,12 @@ class Child(Kept):
 
 @dataclass
 class Children:
-    """All processes of a run, in start order. `logs`: the run's folder logs/; `hang_s`:
-    `learner.hang_s`."""
+    """All processes of a run. `members`: by name, in start order. `logs`: the run's folder logs/;
+    `hang_s`: `learner.hang_s`."""
 
     logs: Path
     hang_s: float = 0.0
-    members: list[Child] = field(default_factory=list)
+    members: dict[str, Child] = field(default_factory=dict)
     impatient: bool = False
     """Whether `stop` kills at once; a signal handler may set it while `stop` waits."""
     _keeper: subprocess.Popen[bytes] | None = None
@@ -186,21 +186,14 @@ class Children:
                 preexec_fn=lambda: tell_keeper(pipe, name, os.getpid(), worker, at_once),
             )
         child = Child(name, process.pid, worker, at_once, log=log, process=process, log_from=begins)
-        self.put(child)
+        self.members[name] = child
         return child
 
     def clear(self, name: str) -> None:
         """Kill what an earlier member called `name` left running, and delete its report."""
-        for child in self.members:
-            if child.name == name:
-                child.kill()
+        if earlier := self.members.get(name):
+            earlier.kill()
         RunFolder(self.logs.parent).forget(name)
-
-    def put(self, child: Child) -> None:
-        """Add a member, or replace the one with the same name."""
-        names = [member.name for member in self.members]
-        place = names.index(child.name) if child.name in names else len(names)
-        self.members[place : place + 1] = [child]
 
     def keep(self) -> int:
         """Start the keeper unless it is already running; returns the descriptor of its pipe."""
@@ -220,7 +213,7 @@ class Children:
                 )
             if known is not None:
                 log.warning("the keeper ended with exit code %s; started again", known.returncode)
-            for child in self.members:
+            for child in self.members.values():
                 self.tell(child)
         assert self._keeper is not None and self._keeper.stdin is not None
         return self._keeper.stdin.fileno()
@@ -231,7 +224,7 @@ class Children:
 
     def dead(self) -> list[Child]:
         """The members that have ended."""
-        return [child for child in self.members if child.ended]
+        return [child for child in self.members.values() if child.ended]
 
     def stop(self, meanwhile: Callable[[], None] = lambda: None) -> list[str]:
         """End all processes and the keeper; returns the names of those that had to be killed.
@@ -241,7 +234,7 @@ class Children:
             meanwhile()
             return self.impatient
 
-        killed = end_in_order(self.members, self.heartbeat, hurry)
+        killed = end_in_order([*self.members.values()], self.heartbeat, hurry)
         if self._keeper is not None:
             self._keeper.kill()
             self._keeper.communicate()

@@ -71,20 +71,16 @@ class Runner:
 
     def states(self) -> dict[str, ProcessState]:
         """The state of every process, keyed by name."""
-        return {c.name: (c.exit_code, c.stopped) for c in self.children.members}
+        return {c.name: (c.exit_code, c.stopped) for c in self.children.members.values()}
 
     def send(self, name: str, *signums: int) -> None:
         """Send signals to a process, unless it has already ended."""
-        for child in self.children.members:
-            if child.name == name and child.exit_code is None:
-                for signum in signums:
-                    child.process.send_signal(signum)
+        for signum in signums:
+            self.children.members[name].process.send_signal(signum)
 
     def kill(self, name: str) -> None:
         """Kill a process and everything it started."""
-        for child in self.children.members:
-            if child.name == name:
-                child.kill()
+        self.children.members[name].kill()
 
 
 class RemoteRunner:
@@ -262,7 +258,7 @@ class RayChildren(Children):
         names = self.ranks if name == self.ranks[0] else [name]
         started = [self._start(each, command, env or {}, worker, at_once) for each in names]
         child = Ranks(started) if len(started) > 1 else started[0]
-        self.put(child)
+        self.members[name] = child
         self.tell(child)  # so that the buffer ends after this machine's ranks
         return child
 

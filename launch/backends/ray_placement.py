@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from launch.backends import dry_run
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.ray_nodes import HEAD
-from launch.topology.placement import ActorPlace, Plan, Topology
+from launch.topology.machines import ActorPlace
+from launch.topology.placement import Plan, Topology
 
 OF_HEAD = 0.001  # of HEAD: any amount places a bundle there
 

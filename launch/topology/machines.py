@@ -33,6 +33,17 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class ActorPlace:
+    """The place of one actor. `share`: its share of each GPU's memory, None: vLLM's default.
+    `threads`: its OpenMP threads, None: unset."""
+
+    machine: str
+    gpus: tuple[str, ...] = ()
+    share: float | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
 class RequestedPlaces:
     """The parsed options of one plan.
 

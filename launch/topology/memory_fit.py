@@ -9,31 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from launch.topology.machines import Machine, RequestedPlaces
+from launch.topology.machines import ActorPlace, Machine, RequestedPlaces
 from launch.topology.memory_estimate import Estimate, arithmetic, total
 from r3l.errors import UserError
 
 USABLE = 0.95  # of a GPU's memory; the rest is for the driver and fragmentation
 MOST = 0.9  # of a GPU's memory for one engine, vLLM's own default
-
-
-class GpuSet(NamedTuple):
-    """The GPUs that one actor uses on a machine."""
-
-    machine: str
-    gpus: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class SharedMemory:
-    """An engine's memory share on each set of GPUs (None: vLLM's default), and the estimate as
-    lines."""
-
-    shares: dict[GpuSet, float | None] = field(default_factory=dict)
-    lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -45,36 +28,41 @@ class Engines:
     of_gib: float
     rank_gib: float
 
+    def __str__(self) -> str:
+        rank = f" next to a rank of {self.rank_gib:.1f} GiB" if self.rank_gib else ""
+        return f"{self.count} on each GPU of {self.of_gib:.0f} GiB{rank} get {self.gib:.1f} GiB"
+
 
 def share_memory(
     requested: RequestedPlaces,
     machines: Sequence[Machine],
     trained: AbstractSet[tuple[str, str]],
-    engines: Counter[GpuSet],
+    engines: Counter[ActorPlace],
     estimate: Estimate | None,
     *,
     force: bool,
-) -> SharedMemory:
-    """Shares the memory of each GPU.
+) -> tuple[dict[ActorPlace, float | None], tuple[str, ...]]:
+    """Shares the memory of each GPU. Returns an engine's share at each place (None: vLLM's
+    default), and the estimate as lines.
 
-    `trained`: machine and GPU of every rank. `engines`: the number of engines on each set of GPUs.
-    Raises UserError if an engine or rank does not fit, unless `force` is set. It is also raised
-    with `force` if several processes share a GPU of unknown memory.
+    `trained`: machine and GPU of every rank. `engines`: the number of engines at each place. Raises
+    UserError if an engine or rank does not fit, unless `force` is set. It is also raised with
+    `force` if several processes share a GPU of unknown memory.
     """
     memory = {machine.name: machine.gpu_gib for machine in machines}
     given = estimate.actor.engine.get("gpu_memory_utilization") if estimate else None
-    shares: dict[GpuSet, float | None] = {}
+    shares: dict[ActorPlace, float | None] = {}
     lines: dict[str, None] = {}
     rank = estimate.learner_parts(requested.ranks) if estimate and trained else {}
     for machine, _ in sorted(trained) if rank and not force else ():
         check_rank_fits(requested, rank, memory[machine])
     if rank and estimate:
         lines[f"each rank: {arithmetic(rank)}, and {_activations(estimate)}"] = None
-    for gpu_set, count in engines.items():
-        with_rank = any((gpu_set.machine, gpu) in trained for gpu in gpu_set.gpus)
-        gib, states = memory[gpu_set.machine], total(rank) if with_rank else 0.0
+    for place, count in engines.items():
+        with_rank = any((place.machine, gpu) in trained for gpu in place.gpus)
+        gib, states = memory[place.machine], total(rank) if with_rank else 0.0
         if given is not None or (count == 1 and not with_rank):
-            shares[gpu_set] = None
+            shares[place] = None
         elif gib is None or (with_rank and not rank):
             what = "the memory of the GPUs" if gib is None else "what the model needs"
             raise UserError(
@@ -83,15 +71,15 @@ def share_memory(
             )
         else:
             left = max(USABLE * gib - states, gib / 2 if force else 0.0)
-            shares[gpu_set] = _equal_part(left / gib, count + with_rank)
+            shares[place] = _equal_part(left / gib, count + with_rank)
         if estimate is not None and gib is not None:
-            share = shares[gpu_set]
+            share = shares[place]
             takes = given if given is not None else MOST if share is None else share
             fitted = Engines(count, float(takes) * gib, gib, states)
             if not force:
                 check_engine_fits(requested, estimate, fitted)
             lines[_engine_line(requested, estimate, fitted)] = None
-    return SharedMemory(shares, tuple(lines))
+    return shares, tuple(lines)
 
 
 def _activations(estimate: Estimate) -> str:
@@ -131,7 +119,7 @@ def check_engine_fits(requested: RequestedPlaces, estimate: Estimate, engines: E
         rank = ", or a higher learner.zero_stage" if engines.rank_gib else ""
         raise UserError(
             f"--actors {requested.actors}: an actor needs {arithmetic(least)} for one request, "
-            f"{_gets(engines)}; give fewer --actors or more --actor-gpus{rank}"
+            f"{engines}; give fewer --actors or more --actor-gpus{rank}"
         )
 
 
@@ -141,12 +129,5 @@ def _engine_line(requested: RequestedPlaces, estimate: Estimate, engines: Engine
     held = min(wants, estimate.requests_held(gpus, engines.gib))
     return (
         f"each actor: {arithmetic(estimate.actor_parts(gpus, held))} for {held} of {wants} "
-        f"requests of {estimate.actor.max_model_len} tokens; {_gets(engines)}"
-    )
-
-
-def _gets(engines: Engines) -> str:
-    rank = f" next to a rank of {engines.rank_gib:.1f} GiB" if engines.rank_gib else ""
-    return (
-        f"{engines.count} on each GPU of {engines.of_gib:.0f} GiB{rank} get {engines.gib:.1f} GiB"
+        f"requests of {estimate.actor.max_model_len} tokens; {engines}"
     )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from envs.preflight import FirstStep
-from launch.topology.machines import Machine, RequestedPlaces
+from launch.topology.machines import ActorPlace, Machine, RequestedPlaces
 from launch.topology.memory_estimate import Estimate
-from launch.topology.memory_fit import GpuSet, SharedMemory, share_memory
+from launch.topology.memory_fit import share_memory
 from r3l.config import RunConfig
 from r3l.errors import UserError
 
@@ -28,17 +28,6 @@ class Ranks:
     machine: str
     count: int
     gpus: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ActorPlace:
-    """The place of one actor. `share`: its share of each GPU's memory, None: vLLM's default.
-    `threads`: its OpenMP threads, None: unset."""
-
-    machine: str
-    gpus: tuple[str, ...] = ()
-    share: float | None = None
-    threads: int | None = None
 
 
 @dataclass(frozen=True)
@@ -103,29 +92,21 @@ def place(
     Raises UserError if there are too few devices, or if memory is too small and `force` is not set.
     """
     ranks = place_ranks(requested, machines)
-    gpu_sets = _gpu_sets(requested, machines, ranks)
-    if not gpu_sets:
-        chosen = [GpuSet(machines[i % len(machines)].name) for i in range(requested.actors)]
-        memory = SharedMemory()
-    else:
-        chosen = [gpu_sets[index % len(gpu_sets)] for index in range(requested.actors)]
+    places = _actor_places(requested, machines, ranks)
+    chosen = [places[index % len(places)] for index in range(requested.actors)]
+    memory: tuple[str, ...] = ()
+    shares: dict[ActorPlace, float | None] = {}
+    if places[0].gpus:
         trained = {(part.machine, gpu) for part in ranks for gpu in part.gpus}
-        memory = share_memory(requested, machines, trained, Counter(chosen), estimate, force=force)
-    engines = Counter(each.machine for each in chosen)
-    rank_threads, actor_threads = _threads(requested, machines, ranks, engines)
-    return Topology(
-        machines=tuple(machines),
-        device=requested.device,
-        ranks=ranks,
-        actors=tuple(
-            ActorPlace(
-                each.machine, each.gpus, memory.shares.get(each), actor_threads[each.machine]
-            )
-            for each in chosen
-        ),
-        threads=rank_threads,
-        memory=memory.lines,
+        engines = Counter(chosen)
+        shares, memory = share_memory(requested, machines, trained, engines, estimate, force=force)
+    each_machine = Counter(each.machine for each in chosen)
+    rank_threads, actor_threads = _threads(requested, machines, ranks, each_machine)
+    actors = (
+        replace(each, share=shares.get(each), threads=actor_threads[each.machine])
+        for each in chosen
     )
+    return Topology(tuple(machines), requested.device, ranks, tuple(actors), rank_threads, memory)
 
 
 def place_ranks(requested: RequestedPlaces, machines: Sequence[Machine]) -> tuple[Ranks, ...]:
@@ -158,21 +139,21 @@ def _too_few(requested: RequestedPlaces, machines: Sequence[Machine]) -> str:
     return f"{have}; use --learner {gpus}gpu" if gpus else f"{have}; use --learner 1cpu"
 
 
-def _gpu_sets(
+def _actor_places(
     requested: RequestedPlaces, machines: Sequence[Machine], ranks: Sequence[Ranks]
-) -> list[GpuSet]:
-    """The GPU sets that are assigned to actors in turn; [] if there are no GPUs. Raises UserError
-    if no machine has enough GPUs for an actor."""
+) -> list[ActorPlace]:
+    """The places that are assigned to actors in turn: sets of GPUs, or machines if there are no
+    GPUs. Raises UserError if no machine has enough GPUs for an actor."""
     if not any(machine.gpus for machine in machines):
         if requested.actor_gpus > 1:
             raise UserError("--actor-gpus: these machines have no GPUs; leave it out")
-        return []
+        return [ActorPlace(machine.name) for machine in machines]
     used = {part.machine: part.gpus for part in ranks}
     free = [(m.name, [g for g in m.gpus if g not in used.get(m.name, ())]) for m in machines]
     for gpus in (free, [(m.name, list(m.gpus)) for m in machines]):
         size = requested.actor_gpus
         sets = [
-            GpuSet(name, tuple(each[at : at + size]))
+            ActorPlace(name, tuple(each[at : at + size]))
             for name, each in gpus
             for at in range(0, len(each) - size + 1, size)
         ]

@@ -23,11 +23,12 @@ from buffer.storage.store import Store
 from buffer.storage.store_path import store_path
 from buffer.tools import store_reads
 from buffer.tools.rewrite import put_group, rewritten
+from envs.agents.agent_result import failed, graded, outcome_of
+from envs.agents.agent_steps import run_process
 from envs.isolation.pool import environments_of_all
-from learner.offline.regraded_agent import regraded_agent
 from r3l import config as configuration
 from r3l.config import RunConfig
-from r3l.errors import EpisodeError, ReplayDiverged, UserError
+from r3l.errors import EnvironmentFailed, EpisodeError, ReplayDiverged, UserError
 from r3l.files.whole_file import write_json
 from r3l.process.command_line import echo
 from r3l.records import Group, SlotResult, Task, Trajectory
@@ -35,7 +36,9 @@ from r3l.rollout.attempt import regraded
 from r3l.rollout.env_calls import guarded
 from r3l.rollout.env_interface import Environment
 from r3l.rollout.group import verified
+from r3l.settings.actor import AgentConfig
 from r3l.settings.environment import by_agent
+from r3l.views.tape import read_tape
 
 AT_ONCE = 16
 """Attempts that are replayed at the same time."""
@@ -194,3 +197,33 @@ def _groups(store: Store) -> Iterator[Group]:
     """Yields every group of a store that has a result."""
     names = [row["group"] for row in store_reads.rows(store) if row["resolved"]]
     yield from (store_reads.group(store, name) for name in names)
+
+
+async def regraded_agent(
+    env: Environment, task: Task, attempt: Trajectory, settings: AgentConfig
+) -> Trajectory:
+    """Gives the calls of an attempt to the grader. Returns the attempt with the new reward, reward
+    parts and feedback. Raises EnvironmentFailed if there are no calls with messages, or if the
+    grader fails."""
+    calls = [call for call in read_tape(attempt.extra.tape) if not call.model]
+    if not any(call.messages for call in calls):
+        raise failed(
+            "grader_failed",
+            "agent: the attempt has no tape, or its messages were too long to be stored",
+        )
+    secret = [server.key for server in settings.models.values()]
+    options = task.options | {"secret": secret, "stored": True}
+    await guarded(lambda: env.reset(seed=task.seed, options=options))
+    shown = [{"messages": call.messages, "reply": call.reply} for call in calls]
+    state, in_time = await run_process(env, {"regrade": shown}, settings.timeout_s)
+    try:
+        outcome = outcome_of(graded(state, in_time), env.spec.success_threshold, attempt.finish)
+    except EnvironmentFailed as error:
+        raise failed("grader_failed", str(error)) from error
+    return replace(
+        attempt,
+        reward=outcome.reward,
+        observations=(*attempt.observations[:-1], outcome.feedback),
+        feedback=outcome.feedback,
+        extra=replace(attempt.extra, reward_parts=outcome.parts),
+    )

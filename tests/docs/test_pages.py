@@ -14,9 +14,9 @@ from buffer.cli import commands as buffer
 from buffer.groups.states import MOVES
 from buffer.wire.operations import OPERATIONS
 from envs.testing import check_env
+from launch.cli import DEFAULT
 from launch.cli import main as launch
 from launch.eval_cli import main as evaluate
-from launch.inspection.command_group import DEFAULT
 from learner.cli import main as learner
 from r3l import config
 from r3l.errors import UserError

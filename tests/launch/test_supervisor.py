@@ -50,7 +50,7 @@ def test_ctrl_c_and_sigterm_stop_the_run_and_every_process(tmp_path: Path, name:
     with handlers_put_back():
         signal.signal(getattr(signal, name), lambda *_: pytest.fail("no handler caught the signal"))
         assert run.execute() == 130 and run.interrupted == name
-    assert all(child.exit_code is not None for child in run.children.members)
+    assert all(child.exit_code is not None for child in run.children.members.values())
 
 
 def test_ctrl_c_before_the_buffer_is_ready_says_how_to_go_on(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_second_ctrl_c_kills_what_does_not_end(
     assert "learner" in killed
     (waits,) = [line for line in said if line.startswith("waiting for the learner")]
     assert "save step 0 (it has begun to start)" in waits
-    assert all(child.exit_code is not None for child in run.children.members)
+    assert all(child.exit_code is not None for child in run.children.members.values())
 
 
 def test_a_stopped_run_says_which_steps_will_be_made_again(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_terminal_that_is_gone_does_not_end_the_run(tmp_path: Path) -> None:
     run._show_progress = lose_the_terminal  # type: ignore[method-assign]
     with handlers_put_back():
         assert run.execute() == 130
-    assert all(child.exit_code is not None for child in run.children.members)
+    assert all(child.exit_code is not None for child in run.children.members.values())
 
 
 def test_a_process_that_dies_twice_is_started_again_after_a_while(
@@ -159,9 +159,9 @@ def test_a_process_that_dies_twice_is_started_again_after_a_while(
 
     def until_it_waits() -> None:
         if run.due and len(run.restarts.deaths["actor-0"]) == 2:
-            ended = run.children.members[-1].process.pid
+            ended = [*run.children.members.values()][-1].process.pid
             run._start_if_due("actor-0")
-            assert run.children.members[-1].process.pid == ended  # not yet
+            assert [*run.children.members.values()][-1].process.pid == ended  # not yet
             run.due["actor-0"] = 0.0
         if len(run.restarts.deaths["actor-0"]) == 3:
             run.interrupted = "SIGINT"
@@ -191,7 +191,7 @@ def test_a_buffer_and_an_actor_that_die_are_started_again_and_the_run_goes_on(
     for name in ("buffer", "actor-0"):
         line = next(line for line in said if line.startswith(name))
         assert "ended with exit code 9; restarted (1 of 3 restarts within an hour" in line
-    assert [child.name for child in run.children.members] == ["buffer", "learner", "actor-0"]
+    assert [*run.children.members] == ["buffer", "learner", "actor-0"]
     assert said[-1] == f"SIGINT: stopping; continue with r3l-launch --resume --run {tmp_path}"
 
 
@@ -223,7 +223,7 @@ def test_the_learner_does_not_wait_for_the_buffer_and_actors_do(tmp_path: Path) 
     run._show_progress = until_all_have_started  # type: ignore[method-assign]
     with handlers_put_back():
         assert run.execute() == 130
-    names = [child.name for child in run.children.members]
+    names = [*run.children.members]
     assert names == ["buffer", "learner", "actor-0", "actor-1"]
     [(buffer, weights)] = known
     assert buffer != weights and not buffer.endswith("*") and not weights.endswith("*")

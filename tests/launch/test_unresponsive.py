@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from buffer import BufferStats
 from launch import console, unresponsive
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Child
@@ -70,7 +71,7 @@ def test_a_stopped_buffer_is_named_and_started_again_and_no_other_part_is(
     def stop_the_buffer() -> None:
         if not stopped and run._actors() and not run.unresponsive.buffer_s:
             said.clear()  # a slow machine's buffer was silent before
-            stopped.append(run.children.members[0].process.pid)
+            stopped.append(run.children.members["buffer"].process.pid)
             os.kill(stopped[0], signal.SIGSTOP)
         if any("replies again" in line for line in said):
             run.interrupted = "SIGINT"
@@ -97,7 +98,7 @@ def test_a_stopped_actor_is_named_within_its_lease_and_when_it_goes_on(
     run, said = played(tmp_path, "buffer.lease_s=6")
 
     def stop_the_actor() -> None:
-        [actor] = [c for c in run.children.members if c.name == "actor-0"] or [None]
+        actor = run.children.members.get("actor-0")
         if actor is not None and run._actors() and not run.interrupted:
             os.kill(actor.process.pid, signal.SIGCONT if said else signal.SIGSTOP)
         if len(said) >= 2:
@@ -116,7 +117,8 @@ def test_only_a_stopped_actor_is_named_long_before_its_lease_is_over() -> None:
     running, stopped = (SimpleNamespace(name=f"actor-{n}", stopped=n == 1) for n in range(2))
     actors: Any = {"a": running, "b": stopped}
     parts._known = dict.fromkeys(actors, time.monotonic() - 500)
-    parts._report_actors(actors, {"a": 11.0, "b": 11.0}, time.monotonic())
+    stats = BufferStats(actors={"a": {"seen_s": 11.0}, "b": {"seen_s": 11.0}})
+    parts._report_actors(actors, stats, time.monotonic())
     [line] = said
     assert line.startswith("actor-1 has sent nothing for 11 s;") and "after 120 s" in line
     parts._report_actors(actors, {"a": 61.0, "b": 1.0}, time.monotonic())
@@ -133,7 +135,7 @@ def test_an_actor_that_stays_stopped_is_replaced_when_its_lease_is_over(
 
     def stop_the_actor() -> None:
         if not stopped and run._actors():
-            stopped.extend(c for c in run.children.members if c.name == "actor-0")
+            stopped.extend(c for c in run.children.members.values() if c.name == "actor-0")
             os.kill(stopped[0].process.pid, signal.SIGSTOP)
         if any("; restarted (" in line for line in said) and run._actors():
             run.interrupted = "SIGINT"  # another one is ready
@@ -180,7 +182,7 @@ def test_a_stopped_actor_ends_by_itself_when_the_run_does(tmp_path: Path) -> Non
 
     def stop_the_actor() -> None:
         if run._actors() and not run.interrupted:
-            os.kill(run.children.members[-1].process.pid, signal.SIGSTOP)
+            os.kill([*run.children.members.values()][-1].process.pid, signal.SIGSTOP)
             run.interrupted = "SIGTERM"
 
     run._show_progress = stop_the_actor  # type: ignore[method-assign]
@@ -193,14 +195,17 @@ def test_an_actor_that_stays_versions_behind_while_others_follow_is_named_once()
     said = list[str]()
     watch = Unresponsive(load(None, ["buffer.max_staleness=2"]).buffer, said.append)
     actors: Any = {f"actor-{n}.x": SimpleNamespace(name=f"actor-{n}") for n in range(3)}
-    watch._behind_by = dict.fromkeys(actors, 40)  # all of them: the learner is fast
+
+    def stats(*behind: int) -> BufferStats:
+        known = {f"actor-{n}.x": {"weight_version": 50.0 - by} for n, by in enumerate(behind)}
+        return BufferStats(learner_version=50, actors=known)
+
     for now in (0.0, 100.0):
-        watch._report_behind(actors, now)
-    watch._behind_by = {"actor-0.x": 1, "actor-1.x": 45, "actor-2.x": 3}
+        watch._report_behind(actors, stats(40, 40, 40), now)  # all of them: the learner is fast
     for now in (101.0, 150.0):
-        watch._report_behind(actors, now)
+        watch._report_behind(actors, stats(1, 45, 3), now)
     assert said == []
     for now in (162.0, 300.0):
-        watch._report_behind(actors, now)
+        watch._report_behind(actors, stats(1, 45, 3), now)
     (line,) = said
     assert line.startswith("actor-1 is 45 versions behind the learner while others follow")

@@ -6,7 +6,9 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
 
 from learner.metrics.loggers.logger import Logger
 from r3l.process.notices import notice_again
@@ -16,6 +18,7 @@ WAITING = 1000  # calls, some hundred steps
 CLOSE_S = 30.0
 
 Call = Callable[[Logger], None]
+T = TypeVar("T")
 
 
 class Background(Logger):
@@ -29,20 +32,16 @@ class Background(Logger):
         self._thread.start()
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
-        """Queue metrics for writing."""
         self._later(lambda logger: logger.scalars(version, metrics))
 
     def histograms(self, version: int, histograms: Mapping[str, Any]) -> None:
-        """Queue arrays for writing."""
         self._later(lambda logger: logger.histograms(version, histograms))
 
     def close(self) -> None:
         """Write all queued data, for at most CLOSE_S."""
-        try:
+        with suppress(queue.Full):  # the thread is alive
             self._calls.put(None, timeout=CLOSE_S)
             self._thread.join(CLOSE_S)
-        except queue.Full:
-            pass  # the thread is alive
         if self._thread.is_alive():
             self._notice(f"did not end within {CLOSE_S:g} s; its last metrics may be missing")
 
@@ -53,26 +52,21 @@ class Background(Logger):
             self._notice(f"is {WAITING} writes behind; further writes are lost")
 
     def _work(self, make: Callable[[], Logger]) -> None:
-        logger: Logger | None = None
-        try:
-            logger = make()
-        except Exception as error:  # a logger's library may raise anything
-            self._failed("could not be started", error)
+        logger = self._tried("could not be started", make)
         while (call := self._calls.get()) is not None:
             if logger is not None:
-                self._do(logger, call)
+                self._tried("could not be written", partial(call, logger))
         if logger is not None:
-            self._do(logger, lambda logger: logger.close())
+            self._tried("could not be written", logger.close)
 
-    def _do(self, logger: Logger, call: Call) -> None:
+    def _tried(self, what: str, call: Callable[[], T]) -> T | None:
+        """Returns the call's result; None if it failed."""
         try:
-            call(logger)
-        except Exception as error:  # as above
-            self._failed("could not be written", error)
-
-    def _failed(self, what: str, error: Exception) -> None:
-        log.warning("log %s: %s", self.name, what, exc_info=error)
-        self._notice(f"{what} ({type(error).__name__}: {error}); training continues")
+            return call()
+        except Exception as error:  # a logger's library may raise anything
+            log.warning("log %s: %s", self.name, what, exc_info=error)
+            self._notice(f"{what} ({type(error).__name__}: {error}); training continues")
+            return None
 
     def _notice(self, text: str) -> None:
         notice_again(f"log {self.name}", f"log {self.name}: {text}")

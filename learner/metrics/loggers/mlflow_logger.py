@@ -65,7 +65,6 @@ class MLflowLogger(Logger):
             self._client.log_batch(self._id, params=settings)
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
-        """Write a version's metrics."""
         now = int(time.time() * 1000)
         values = [self._metric(tag, value, now, version) for tag, value in metrics.items()]
         self._client.log_batch(self._id, metrics=values)

@@ -27,9 +27,7 @@ class TrackioLogger(Logger):
         )
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
-        """Write a version's metrics."""
         self._run.log(dict(metrics), step=version)
 
     def close(self) -> None:
-        """Write all buffered data."""
         self._run.finish()

@@ -56,11 +56,9 @@ class WandbLogger(Logger):
         self._run.define_metric("*", step_metric="version")
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
-        """Write a version's metrics."""
         self._run.log({"version": version, **metrics})
 
     def histograms(self, version: int, histograms: Mapping[str, Any]) -> None:
-        """Write arrays as histograms."""
         shown = {tag: self._histogram(values) for tag, values in histograms.items()}
         self._run.log({"version": version, **shown})
 

@@ -191,7 +191,7 @@ def test_a_restarted_command_is_judged_by_its_own_output(tmp_path: Path) -> None
     until(lambda: first.exit_code is not None)
     second = children.start("c", [sys.executable, "-c", "print('again')"])
     until(lambda: second.exit_code is not None)
-    assert first.last_lines(5)[0] == "ready once" and children.members == [second]
+    assert first.last_lines(5)[0] == "ready once" and children.members == {second.name: second}
     assert second.last_lines(5) == ["again"] and said(second, "ready once") is None
 
 

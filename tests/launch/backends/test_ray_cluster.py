@@ -95,7 +95,7 @@ def test_a_process_is_started_says_its_node_and_ends_when_asked(cluster: Cluster
     ready = "import time; print('ready', flush=True); time.sleep(600)"
     child = children.start("actor-0", python(ready))
     until(lambda: said(child, "ready") is not None)
-    assert child.exit_code is None and not child.stopped and children.members == [child]
+    assert child.exit_code is None and not child.stopped and [*children.members.values()] == [child]
     assert "actor-0 on node 10.0.0.7 (01234567), GPUs: none" in child.log.read_text()
     assert children.stop() == [] and child.exit_code == -signal.SIGTERM
 
@@ -117,7 +117,7 @@ def test_every_rank_is_told_its_number_and_all_end_as_one(cluster: Cluster) -> N
     logs = [Path(cluster.folder, "logs", name).read_text() for name in
             ("learner.log", "learner-1.log")]  # fmt: skip
     assert child.exit_code == 0 and "rank 0 0" in logs[0] and "rank 1 1" in logs[1]
-    assert children.members == [child]
+    assert [*children.members.values()] == [child]
 
 
 def test_a_rank_that_fails_ends_the_others_and_gives_the_reason(cluster: Cluster) -> None:
@@ -142,7 +142,7 @@ def test_when_a_node_is_lost_its_processes_are_started_on_another(cluster: Clust
     assert child.exit_code == -signal.SIGKILL and "its node" in child.reason()
     again = children.start("actor-0", python("print('again')"))
     until(lambda: again.exit_code == 0)
-    assert len(cluster.actors) == 2 and children.members == [again]
+    assert len(cluster.actors) == 2 and [*children.members.values()] == [again]
     assert said(again, "again") is not None
     cluster.actors[0].gone = None
     cluster.actors[0].kill.remote("actor-0")

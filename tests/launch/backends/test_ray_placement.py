@@ -11,8 +11,8 @@ from launch.backends.processes import ROOT
 from launch.backends.ray_nodes import HEAD
 from launch.backends.ray_placement import Bundle, bundles, gpus_of
 from launch.cli import main
-from launch.topology.machines import RequestedPlaces, described, parse_learner
-from launch.topology.placement import ActorPlace, Ranks, Topology, place
+from launch.topology.machines import ActorPlace, RequestedPlaces, described, parse_learner
+from launch.topology.placement import Ranks, Topology, place
 
 PLANS = Path(__file__).parent / "plans"
 
