@@ -286,8 +286,8 @@ class Run:
         """Show every few seconds which processes are still starting."""
         if self.startup.ended:
             return
-        members = self.children.members.values()
-        line = self.startup.line({child.name: child.ready for child in members})
+        names, members = ("buffer", "learner", *self.actor_names), self.children.members
+        line = self.startup.line({name: name in members and members[name].ready for name in names})
         if self.view is not None and (line or self.startup.ended):
             self.view.show(line or "waits for the first step")
         elif line and not self.quiet:

@@ -177,19 +177,15 @@ class RemoteChild(Child):
 
     @property
     def stopped(self) -> bool:
-        """Whether SIGSTOP or a debugger has stopped the process."""
         return self.runner.state(self.name)[1]
 
     def terminate(self) -> None:
-        """Ask the process to end, even if it is stopped."""
         self.runner.send(self.name, signal.SIGTERM, signal.SIGCONT)
 
     def show_stacks(self) -> None:
-        """Make the process dump its threads' stacks, even if it is stopped."""
         self.runner.send(self.name, STACKS, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill the process and everything it started, even if it has itself already ended."""
         self.runner.kill(self.name)
 
 
@@ -217,18 +213,15 @@ class Ranks(RemoteChild):
         return self.killed_for or Child.reason(self.failed[1])
 
     def terminate(self) -> None:
-        """Ask all ranks to end."""
         for rank in self.ranks:
             rank.terminate()
 
     def show_stacks(self) -> None:
-        """Make all ranks dump their threads' stacks."""
         for rank in self.ranks:
             rank.show_stacks()
         time.sleep(STACKS_S)
 
     def kill(self) -> None:
-        """Kill all ranks."""
         for rank in self.ranks:
             rank.kill()
 
@@ -304,11 +297,9 @@ class Ray(Backend):
         return ray_machines()
 
     def preview(self, plan: Plan) -> str:
-        """The plan and its bundles as text."""
         return text(plan)
 
     def commands(self, plan: Plan) -> RayCommands:
-        """The commands of the runners."""
         return RayCommands(plan)
 
     def reserve(self, plan: Plan) -> RayChildren:

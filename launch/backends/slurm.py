@@ -44,7 +44,6 @@ class Slurm(Backend):
         )
 
     def preview(self, plan: Plan) -> str:
-        """The batch script."""
         return script(plan)
 
     def write_script(self, plan: Plan) -> str:

@@ -3,10 +3,10 @@ holds a share of each, and gathering all at once would need a whole model's memo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -16,28 +16,43 @@ from learner.step.tensor_file import Shape, Write, drain, write_tensors
 WEIGHTS = "model.safetensors"
 
 
-def shapes(lm: nn.Module) -> list[Shape]:
-    """Returns (name, dtype, shape) of every parameter, named as in a model folder; tied parameters
-    appear once."""
+class Stored(NamedTuple):
+    """A tensor of a model's files: its name there, its parameter, and the layer whose adapter is
+    merged into it, if any."""
+
+    name: str
+    parameter: nn.Parameter
+    layer: Any = None
+
+
+def whole(lm: nn.Module) -> list[Stored]:
+    """Lists the tensors of a plain model folder; tied parameters appear once."""
+    layers = {layer.base_layer.weight: layer for layer in adapters.adapted_layers(lm)}
     return [
-        (adapters.base_name(name), parameter.dtype, full_shape(parameter))
+        Stored(adapters.base_name(name), parameter, layers.get(parameter))
         for name, parameter in lm.named_parameters()
         if not adapters.is_adapter(name)
     ]
 
 
-def tensors(lm: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yields (name, tensor) of every parameter, in the order of `shapes`, merged with its adapter
-    if it has one. Collective under ZeRO 3: every rank must exhaust it."""
-    layers = {layer.base_layer.weight: layer for layer in adapters.adapted_layers(lm)}
-    for name, parameter in lm.named_parameters():
-        if adapters.is_adapter(name):
-            continue
-        layer = layers.get(parameter)
+def of_adapters(lm: nn.Module) -> list[Stored]:
+    """Lists the adapters' matrices, with peft's names."""
+    named = [(name, p) for name, p in lm.named_parameters() if adapters.is_adapter(name)]
+    return [Stored(adapters.peft_name(name), parameter) for name, parameter in named]
+
+
+def shapes(stored: Iterable[Stored]) -> list[Shape]:
+    """Returns (name, dtype, shape) of every tensor."""
+    return [(name, p.dtype, full_shape(p)) for name, p, _ in stored]
+
+
+def tensors(stored: Iterable[Stored]) -> Iterator[tuple[str, Tensor]]:
+    """Yields (name, tensor), one at a time. Collective under ZeRO 3: every rank must exhaust it."""
+    for name, parameter, layer in stored:
         with gathered(parameter, *(adapters.parts(layer) if layer else ())):
             # A sharded parameter gets new memory when it is gathered again: the tensor keeps this.
             tensor = adapters.merged(layer) if layer else parameter.detach()
-        yield adapters.base_name(name), tensor
+        yield name, tensor
 
 
 @contextmanager
@@ -53,17 +68,18 @@ def gathered(*parameters: nn.Parameter) -> Iterator[None]:
 def save_model(lm: Any, folder: Path, write: Write | None = write_tensors) -> None:
     """Writes a plain Hugging Face model folder; writes nothing if `write` is None. Collective under
     ZeRO 3: a rank that cannot write still takes part to the end."""
-    each = tensors(lm)
+    stored = whole(lm)
+    each = tensors(stored)
     try:
         if write is None:
             return
         if getattr(lm, "_weight_conversions", None):
             # Files have parameters merged or split, for which transformers needs all of them.
-            whole = {name: tensor.to("cpu").contiguous() for name, tensor in each}
-            lm.save_pretrained(folder, state_dict=whole)
+            on_host = {name: tensor.to("cpu").contiguous() for name, tensor in each}
+            lm.save_pretrained(folder, state_dict=on_host)
             return
         lm.save_pretrained(folder, state_dict={})  # all but the weights
-        write(folder / WEIGHTS, shapes(lm), each)
+        write(folder / WEIGHTS, shapes(stored), each)
     finally:
         drain(each)
 
@@ -71,11 +87,12 @@ def save_model(lm: Any, folder: Path, write: Write | None = write_tensors) -> No
 def save_adapters(lm: Any, folder: Path, write: Write | None = write_tensors) -> None:
     """Writes the adapters in peft's format; writes nothing if `write` is None. Collective, like
     `save_model`."""
-    each = adapter_tensors(lm)
+    stored = of_adapters(lm)
+    each = tensors(stored)
     try:
         if write is not None:
             adapters.write_config(lm, folder)
-            write(folder / adapters.WEIGHTS, adapter_shapes(lm), each)
+            write(folder / adapters.WEIGHTS, shapes(stored), each)
     finally:
         drain(each)
 
@@ -83,24 +100,6 @@ def save_adapters(lm: Any, folder: Path, write: Write | None = write_tensors) ->
 def full_shape(parameter: nn.Parameter) -> tuple[int, ...]:
     """Returns the full shape of a parameter, even if this rank holds only a share of it."""
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
-
-
-def adapter_shapes(lm: nn.Module) -> list[Shape]:
-    """Returns (name, dtype, shape) of every adapter matrix, with peft's names."""
-    return [(adapters.peft_name(name), p.dtype, full_shape(p)) for name, p in _adapters(lm)]
-
-
-def adapter_tensors(lm: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yields (name, tensor) of every adapter matrix, in the order of `adapter_shapes`. Collective,
-    like `tensors`."""
-    for name, parameter in _adapters(lm):
-        with gathered(parameter):
-            tensor = parameter.detach()
-        yield adapters.peft_name(name), tensor
-
-
-def _adapters(lm: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    return [(name, p) for name, p in lm.named_parameters() if adapters.is_adapter(name)]
 
 
 def shard(module: nn.Module, settings: Mapping[str, Any]) -> None:

@@ -372,15 +372,14 @@ class Trainer:
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yields (name, tensor) of every whole parameter, one at a time, named as in a model
         folder. Tied parameters appear once. Collective under ZeRO 3: every rank must exhaust it."""
-        return full_weights.tensors(self.module.lm)
+        return full_weights.tensors(full_weights.whole(self.module.lm))
 
     def published(self) -> tuple[Iterator[tuple[str, Tensor]], list[Shape]]:
         """Returns (tensors, shapes) that actors receive: all of `weights`, or only the adapters.
         Iterating the tensors is collective, like `weights`."""
-        lm = self.module.lm
-        if self.adapters is None:
-            return full_weights.tensors(lm), full_weights.shapes(lm)
-        return full_weights.adapter_tensors(lm), full_weights.adapter_shapes(lm)
+        listed = full_weights.whole if self.adapters is None else full_weights.of_adapters
+        stored = listed(self.module.lm)
+        return full_weights.tensors(stored), full_weights.shapes(stored)
 
     def save_model(self, folder: Path, write: Write = write_tensors) -> None:
         """Writes a plain Hugging Face model folder (only rank 0 writes). Collective under ZeRO

@@ -95,7 +95,7 @@ def test_a_second_ctrl_c_kills_what_does_not_end(
     run = Run(plan, say, Deaf(plan))
 
     def until_the_learner_is_deaf() -> None:
-        if said_by(run._learner(), "deaf") is not None and not run.interrupted:
+        if said_by(run.children.members["learner"], "deaf") is not None and not run.interrupted:
             os.kill(os.getpid(), first)
 
     run._show_progress = until_the_learner_is_deaf  # type: ignore[method-assign]

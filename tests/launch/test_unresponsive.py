@@ -117,11 +117,15 @@ def test_only_a_stopped_actor_is_named_long_before_its_lease_is_over() -> None:
     running, stopped = (SimpleNamespace(name=f"actor-{n}", stopped=n == 1) for n in range(2))
     actors: Any = {"a": running, "b": stopped}
     parts._known = dict.fromkeys(actors, time.monotonic() - 500)
-    stats = BufferStats(actors={"a": {"seen_s": 11.0}, "b": {"seen_s": 11.0}})
-    parts._report_actors(actors, stats, time.monotonic())
+
+    def stats(*seen_s: float) -> BufferStats:
+        each = zip(actors, seen_s, strict=True)
+        return BufferStats(actors={name: {"seen_s": seconds} for name, seconds in each})
+
+    parts._report_actors(actors, stats(11.0, 11.0), time.monotonic())
     [line] = said
     assert line.startswith("actor-1 has sent nothing for 11 s;") and "after 120 s" in line
-    parts._report_actors(actors, {"a": 61.0, "b": 1.0}, time.monotonic())
+    parts._report_actors(actors, stats(61.0, 1.0), time.monotonic())
     assert said[1].startswith("actor-0 has sent nothing for 61 s")
     assert said[2] == "actor-1 sends again"
 

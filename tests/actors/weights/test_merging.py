@@ -36,9 +36,12 @@ def published(lm: Any, model: Path, folder: Path) -> Published:
             for name, parameter in lm.named_parameters():
                 if "lora_B" in name:
                     parameter.add_(0.01 * torch.randn(parameter.shape))
-        tensors, shapes = full_weights.adapter_tensors(lm), full_weights.adapter_shapes(lm)
+        apart = full_weights.of_adapters(lm)
+        tensors, shapes = full_weights.tensors(apart), full_weights.shapes(apart)
         serving.publish(version, tensors, None, shapes, said)
-        whole.append({name: tensor.clone() for name, tensor in full_weights.tensors(lm)})
+        whole.append(
+            {name: tensor.clone() for name, tensor in full_weights.tensors(full_weights.whole(lm))}
+        )
     serving.close()
     return whole
 

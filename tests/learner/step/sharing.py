@@ -43,7 +43,9 @@ def published(trainer: Trainer) -> tuple[int, int] | None:
             pass
         return None
     publisher = WeightPublisher("tcp://127.0.0.1:0")
-    publisher.publish(1, trainer.weights(), None, full_weights.shapes(trainer.module.lm))
+    publisher.publish(
+        1, trainer.weights(), None, full_weights.shapes(full_weights.whole(trainer.module.lm))
+    )
     manifest = publisher._manifest
     publisher.close()
     return manifest.sums if manifest else None
@@ -72,7 +74,10 @@ def watch(out: Path, model: Path) -> None:
     for _ in trainer.weights():  # what is allocated once, at the first gathering
         pass
     seen: dict[str, Any] = {
-        "all": sum(4 * math.prod(shape) for *_, shape in full_weights.shapes(trainer.module.lm)),
+        "all": sum(
+            4 * math.prod(shape)
+            for *_, shape in full_weights.shapes(full_weights.whole(trainer.module.lm))
+        ),
         "gather": peak_of(lambda: [None for _ in trainer.weights()]),
         "save": peak_of(lambda: trainer.save_model(out / "saved")),
     }
