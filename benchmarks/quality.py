@@ -19,7 +19,7 @@ import click
 from envs import registry
 from envs.base import Demonstrating
 from envs.demonstrations import demonstrating
-from launch.checks.of_model import resolve_model
+from launch.checks.of_model import chat_format, model_folder
 from launch.evaluation.own_engine import own_engine
 from learner.warmup.recipe import RECORD, Warmed, warmed_for
 from r3l import config as configuration
@@ -80,7 +80,7 @@ def quality(model: Path, tasks: int, overrides: tuple[str, ...]) -> None:
     worlds = warmed_for(model)
     reflections = f"actor.max_reflection_tokens={ACTOR.max_reflection_tokens}"
     config = configuration.load(None, [f"model={model}", reflections, *overrides])
-    resolve_model(config.model, config.actor.earlier_reasoning)
+    chat_format(config, model_folder(config.model))
     log = model / "engine.log"
     echo(f"starting an engine for {model} (log: {log})", err=True)
     measured = asyncio.run(_measure_all(worlds, config, tasks, log))

@@ -200,7 +200,7 @@ def _print(
 def _configured(options: dict[str, Any]) -> RunConfig:
     """The evaluation's settings, including the model folder."""
     from actors.engine_arguments import check_engine_arguments
-    from launch.checks.of_model import resolve_model
+    from launch.checks.of_model import chat_format, model_folder
     from launch.checks.presets import DEMO
     from r3l.files.run_folder import run_folder
 
@@ -216,7 +216,8 @@ def _configured(options: dict[str, Any]) -> RunConfig:
         [*as_overrides(named), *alone, *options["overrides"]],
         demo=None if trained else DEMO,
     )
-    model = resolve_model(config.model, config.actor.earlier_reasoning)
+    model = model_folder(config.model)
+    chat_format(config, model)
     check_engine_arguments(config.actor)
     return config.model_copy(update={"model": str(model)})
 

@@ -183,7 +183,6 @@ def _tried(write: Callable[[], None], building: Path) -> bool:
     try:
         write()
     except (OSError, SafetensorError) as error:
-        log.warning("%s: could not be written, training continues (%s)", building, error)
         notice_again(f"{building.parent}", f"{building.parent} could not be written ({error})")
         return False
     return True

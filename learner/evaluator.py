@@ -54,9 +54,9 @@ class Evaluation:
     report: Report
 
     @cached_property
-    def metrics(self) -> dict[str, float]:
-        """Returns the report's numbers, keyed by the end of their tag."""
-        return scalars(self.report)
+    def line(self) -> EvalLine:
+        """The report's numbers."""
+        return EvalLine(self.version, scalars(self.report))
 
 
 class Evaluator:
@@ -151,7 +151,6 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
     try:
         write_evaluation(folder, settings, evaluation.attempts, evaluation.report)
     except OSError as error:
-        log.warning("%s: could not be written, training continues (%s)", folder, error)
         notice_again(EVALUATIONS, f"{folder} could not be written ({error})")
 
 
@@ -206,7 +205,6 @@ def keep_if_best(run: Path, evaluation: Evaluation) -> None:
     try:
         _keep_if_best(run, evaluation)
     except (OSError, UserError) as error:
-        log.warning("%s: could not be replaced; training continues (%s)", run / BEST, error)
         notice_again(BEST, f"{run / BEST} could not be replaced ({error})")
 
 
@@ -215,11 +213,10 @@ def _keep_if_best(run: Path, evaluation: Evaluation) -> None:
     if not candidate.is_dir():
         return
     before = RunFolder(run).best_evaluation()
-    line = EvalLine(evaluation.version, evaluation.metrics)
-    if before is not None and line.success <= before.success:
+    if before is not None and evaluation.line.success <= before.success:
         shutil.rmtree(candidate)
         return
-    run_folder.write_evaluation(candidate, line)
+    run_folder.write_evaluation(candidate, evaluation.line)
     place = best.resolve()  # `best` may be a link to another disk
     coming, replaced = place.with_name(".coming-best"), place.with_name(".replaced-best")
     for left in (coming, replaced):

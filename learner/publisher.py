@@ -181,7 +181,6 @@ class WeightPublisher:
             return {"journal_bytes": float(self.journal.append(manifest, chunks))}
         except OSError as error:
             folder = self.journal.folder
-            log.warning("%s: version %d could not be written (%s)", folder, manifest.version, error)
             notice_again(str(folder), f"{folder} could not be written ({error})")
             return {"journal_bytes": 0.0}
 

@@ -337,4 +337,4 @@ class Rank0:
             # Reported last: a learner that is killed earlier reads the evaluation again.
             keep_evaluation(self.run, self.config, evaluation)
             keep_if_best(self.run, evaluation)
-            self.reporter.evaluation(evaluation)
+            self.reporter.evaluation(evaluation.line)

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import click
 
@@ -30,6 +31,9 @@ class Finding:
     problem: bool
     what: str
     remedy: str = ""
+
+
+_problem, _hint = partial(Finding, True), partial(Finding, False)
 
 
 @click.command()
@@ -58,14 +62,6 @@ def findings(now: Snapshot) -> list[Finding]:
         *_learning(now), *_bound(now),
     ]  # fmt: skip
     return sorted(results, key=lambda finding: not finding.problem)
-
-
-def _problem(what: str, remedy: str = "") -> Finding:
-    return Finding(True, what, remedy)
-
-
-def _hint(what: str, remedy: str = "") -> Finding:
-    return Finding(False, what, remedy)
 
 
 def _processes(now: Snapshot) -> Iterator[Finding]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from learner.evaluator import Evaluation
 from learner.metrics.loggers.logger import Logger
 from learner.metrics.tags import check_tag
 from r3l.files.progress_lines import AgainLine, EvalLine, ProgressLine, StepLine
 from r3l.files.run_folder import RunFolder
 from r3l.process.notices import notice_again
-
-log = logging.getLogger(__name__)
 
 
 class Reporter:
@@ -41,11 +37,10 @@ class Reporter:
             logger.histograms(version, histograms)
         self._line(StepLine(version, metrics))
 
-    def evaluation(self, evaluation: Evaluation) -> None:
+    def evaluation(self, line: EvalLine) -> None:
         """Record one finished evaluation."""
-        metrics = dict(evaluation.metrics)
-        self.scalars(evaluation.version, {f"eval/{name}": n for name, n in metrics.items()})
-        self._line(EvalLine(evaluation.version, metrics))
+        self.scalars(line.step, {f"eval/{name}": n for name, n in line.metrics.items()})
+        self._line(line)
 
     def scalars(self, version: int, metrics: dict[str, float]) -> None:
         """Record metrics in the loggers only. Every tag must be listed in learner.metrics.tags."""
@@ -64,5 +59,4 @@ class Reporter:
             self.folder.add_progress(line)
         except OSError as error:
             name = self.folder.progress.name
-            log.warning("%s: a line was not written, training continues (%s)", name, error)
             notice_again(name, f"{name} could not be written ({error})")

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import r3l
 from envs.builtin.policy import model_path
 from envs.preflight import FirstStep
-from launch.checks import draft, notes, presets
+from launch.checks import notes, of_tasks, presets
 from launch.cli import DEFAULT, INSPECTIONS, main
 from r3l.config import load
 from r3l.records import Task
@@ -103,12 +103,12 @@ def test_a_preset_makes_a_plan_and_starts_nothing(
     name: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its environment's packages and data, which `--check` asks for."""
-    for module in (draft, notes):
+    for module in (of_tasks, notes):
         monkeypatch.setattr(
             module, "tasks_of_all", lambda env, *_: [Task(f"{env.name}/0", env.name, 0)]
         )
     step = FirstStep(10, 20, 30)
-    monkeypatch.setattr(draft, "try_tasks", lambda env, tasks, chat: [step] * len(tasks))
+    monkeypatch.setattr(of_tasks, "try_tasks", lambda env, tasks, chat: [step] * len(tasks))
     model = str(model_path("builtin"))
     arguments = ["--run", str(run), "--preset", name, "--model", model]
     assert printed(*arguments, "--check").splitlines()[-1].startswith("all checks passed: ")

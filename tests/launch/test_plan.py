@@ -1,24 +1,27 @@
 """The order of the checks, and what --check answers."""
 
 import fcntl
-import inspect
 import socket
-from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from envs.builtin.policy import builtin_policy
-from launch import plan
+from launch.backends.backend import Backend
+from launch.checks.of_command_line import PlanOptions
 from launch.cli import main
+from launch.plan import make_plan
+from launch.topology.placement import Plan
+from r3l.config import dump, load
 from tests.launch.fakes import refused
 
 
 def test_what_is_quick_to_check_is_checked_before_the_model_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launch.checks.draft.model_path", lambda *_: pytest.fail("the model"))
+    monkeypatch.setattr("launch.checks.of_model.model_path", lambda *_: pytest.fail("the model"))
     (tmp_path / "config.yaml").write_text("seed: 7")
     with (tmp_path / ".lock").open("w") as lock, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -28,20 +31,6 @@ def test_what_is_quick_to_check_is_checked_before_the_model_is_read(
         fcntl.flock(lock, fcntl.LOCK_EX)
         line = refused("--run", str(tmp_path), "--resume")
     assert "another r3l-launch is using it" in line
-
-
-def test_every_check_is_in_the_list_once() -> None:
-    checks = [each for each in plan.CHECKS if inspect.isfunction(each)]
-    modules = [import_module(name) for name in sorted({each.__module__ for each in checks})]
-    defined = [
-        function
-        for module in modules
-        for name, function in vars(module).items()
-        if name.startswith("check_")
-        and function.__module__ == module.__name__
-        and list(inspect.signature(function).parameters) == ["draft"]
-    ]
-    assert sorted(map(str, defined)) == sorted(map(str, checks))
 
 
 def test_a_check_says_what_is_missing_and_starts_nothing(
@@ -63,3 +52,42 @@ def test_a_check_says_what_is_missing_and_starts_nothing(
     assert result.exit_code == 0, result.output
     assert f"all checks passed: gsm8k, r3l, {builtin_policy()}\n" in result.output
     assert not run.exists()
+
+
+def test_unreadable_evaluation_tasks_are_named_before_anything_starts(
+    run: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("math_verify")
+    train = tmp_path / "train.jsonl"
+    train.write_text('{"prompt": "1+1?", "answer": "2"}')
+    data = (f"env.options.train={train}", "env.options.eval=/no/such.jsonl")
+    line = refused("--run", run, "--env", "gsm8k", *data)
+    assert "gsm8k.eval: /no/such.jsonl: cannot be read" in line and not run.exists()
+
+
+def test_an_environment_that_the_shipped_policy_cannot_play_is_refused(run: Path) -> None:
+    line = refused("--run", run, "env.others.keys={}")
+    assert line.startswith("r3l-launch: env keys: the shipped policy")
+    assert "warmup --env workshop --env keys --out runs/warm" in line
+
+
+def test_another_run_of_the_same_name_is_refused(run: Path) -> None:
+    run.mkdir()
+    (run / "config.yaml").write_text(dump(load()))
+    assert "seed" in refused("--run", run, "--resume", "seed=8")
+
+
+def plan_of(run: Path, *settings: str, **options: Any) -> Plan:
+    return make_plan(load(None, list(settings)), PlanOptions(run, **options))
+
+
+def test_machines_are_described_or_those_of_the_backend(run: Path) -> None:
+    described = plan_of(run, hardware="2x8x80GB", cluster="ray", dry_run=True).topology.machines
+    assert [(m.name, len(m.gpus)) for m in described] == [("host-0", 8), ("host-1", 8)]
+    assert plan_of(run, dry_run=True).topology.machines == Backend().machines()
+
+
+def test_actors_that_may_move_to_any_node_make_the_services_reachable(run: Path) -> None:
+    plan = plan_of(run, cluster="ray", hardware="2cpu", dry_run=True)
+    assert plan.buffer_bind == "tcp://0.0.0.0:*" and plan.keys == run.resolve() / "keys"
+    assert plan_of(run, dry_run=True).keys is None

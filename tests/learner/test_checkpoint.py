@@ -271,7 +271,6 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
     place: str,
     wrong: Exception,
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def full(*_: object) -> None:
@@ -281,7 +280,6 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
         where = {"optimizer_state.save": optimizer_state, "write_tensors": tensor_file}
         broken.setattr(where.get(place, whole_file), place.split(".")[-1], full)
         assert not saved(trainer, folder, RunState(9), keep=2)
-    assert "could not be written, training continues" in caplog.text
     assert f"r3l-notice: {folder} could not be written (" in capsys.readouterr().err
     assert sorted(path.name for path in folder.iterdir()) == ["step-000003", "step-000006"]
     assert saved(trainer, folder, RunState(9), keep=2)

@@ -85,7 +85,6 @@ class TensorBoard(Logger):
         try:
             write(*self._open())
         except OSError as error:  # perhaps an earlier failure of TensorBoard's thread
-            log.warning("%s: not written, training continues (%s)", self.folder, error)
             notice_again("tensorboard", f"{self.folder} could not be written ({error})")
             self._drop()
             self._again_at = time.monotonic() + AGAIN_S

@@ -5,13 +5,14 @@ from pathlib import Path
 from launch.backends.backend import Backend
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Children
-from launch.checks.draft import Draft, PlanOptions
+from launch.checks.of_command_line import PlanOptions
+from launch.plan import make_plan
 from launch.topology.machines import HERE
 from r3l.config import load
 
 
 def test_a_backend_starts_the_commands_as_children_here(run: Path) -> None:
-    backend, plan = Backend(), Draft(load(), PlanOptions(run)).plan()
+    backend, plan = Backend(), make_plan(load(), PlanOptions(run))
     assert type(backend.commands(plan)) is ProcessCommands
     children = backend.reserve(plan)
     assert type(children) is Children and children.logs == run / "logs" and not run.exists()

@@ -8,16 +8,13 @@ import pytest
 from click.testing import CliRunner
 
 from envs.builtin.policy import builtin_policy
-from envs.preflight import FirstStep
-from launch.checks.of_model import check_first_prompts, check_reflections, resolve_model
+from launch.checks.of_model import chat_format, in_bfloat16, model_folder
 from launch.cli import main
 from learner.checkpoint import SCHEMA
 from r3l.config import dump, load
 from r3l.errors import UserError
 from r3l.files.whole_file import write_json
-from r3l.model_folder import model_digest, read_tokenizer
-from r3l.records import Task
-from r3l.rollout.chat import ChatFormat
+from r3l.model_folder import model_digest
 from tests.launch.fakes import refused
 
 
@@ -33,8 +30,14 @@ def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, run: Pat
     line = refused("--run", run, "--model", str(model))
     assert "chat template" in line and not run.exists()
     with pytest.raises(UserError, match="chat template"):
-        resolve_model(str(model))
-    assert resolve_model("builtin") == builtin_policy()
+        chat_format(load(None, [f"model={model}"]), model_folder(str(model)))
+    assert model_folder("builtin") == builtin_policy()
+
+
+def test_the_precision_follows_the_device_unless_it_is_chosen() -> None:
+    learner = load().learner
+    assert not in_bfloat16(learner, "cpu") and in_bfloat16(learner, "gpu")
+    assert in_bfloat16(load(None, ["learner.dtype=bfloat16"]).learner, "cpu")
 
 
 def test_the_shipped_policy_says_that_it_knows_no_other_world_and_how_to_make_one_that_does(
@@ -52,33 +55,6 @@ def test_the_shipped_policy_says_that_it_knows_no_other_world_and_how_to_make_on
     asked = CliRunner().invoke(main, ["--env", "countdown", "--model", "builtin", "--check"])
     assert asked.exit_code == 0 and "knows only workshop" in asked.output
     assert "shipped policy" not in CliRunner().invoke(main, ["--check"]).output
-
-
-def test_a_context_that_the_first_prompt_fills_is_refused(run: Path, tmp_path: Path) -> None:
-    file = tmp_path / "wordy.py"
-    file.write_text(
-        "from envs import EnvSpec\n"
-        "class Wordy:\n"
-        "    spec, in_process = EnvSpec('wordy', '', max_steps=1), True\n"
-        "    close = lambda self: None\n"
-        "    reset = lambda self, **_: ('the tool is in the box ' * 20, {})\n"
-        "    step = lambda self, action: ('done', 0.0, True, False, {})\n"
-    )
-    line = refused("--run", run, "--env", f"{file}:Wordy", "actor.max_model_len=64")
-    assert f"actor.max_model_len=64: the first prompt of task {file}:Wordy/train/" in line
-    assert "tokens, which leaves no room for a response" in line and not run.exists()
-    with pytest.raises(UserError, match="its context of 4096 tokens is shorter than the first"):
-        check_first_prompts(builtin_policy(), 100_000, [Task("t/1", "t", 1)], [5000])
-
-
-def test_a_reflection_that_cannot_fit_its_budget_or_the_context_is_refused(run: Path) -> None:
-    line = refused("--run", run, "--env", "workshop", "actor.max_reflection_tokens=12")
-    assert "actor.max_reflection_tokens=12: the shortest reflection has " in line
-    tokenizer = read_tokenizer(builtin_policy(), "")
-    config = load(None, ["actor.max_model_len=200"]).actor
-    check_reflections(config, ChatFormat(tokenizer), [FirstStep(50, 8, 100)])
-    with pytest.raises(UserError, match="a reflection on one step has 190 tokens, which leaves no"):
-        check_reflections(config, ChatFormat(tokenizer), [FirstStep(50, 8, 190)])
 
 
 def checkpoint_of(run: Path, model: Path, **more: object) -> None:

@@ -74,7 +74,7 @@ def test_half_a_line_of_a_killed_learner_is_cut_off(tmp_path: Path) -> None:
 def test_an_evaluation_is_reported_once_over_the_lives_of_a_learner(tmp_path: Path) -> None:
     reporter = Reporter(tmp_path, loggers=[TensorBoard(LoggerContext(tmp_path, load()))])
     attempts = [Conversation("t0", 0, reward=1.0), Conversation("t1", 0, cause="environment_hang")]
-    reporter.evaluation(Evaluation(5, attempts, metrics.report(attempts)))
+    reporter.evaluation(Evaluation(5, attempts, metrics.report(attempts)).line)
     reporter.close()
     (line,) = lines(tmp_path)
     assert (line["kind"], line["step"], line["success"], line["failed"]) == ("eval", 5, 0.5, 1)

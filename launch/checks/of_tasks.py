@@ -1,0 +1,86 @@
+"""Checks the environments' tasks by their first steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from envs.preflight import FirstStep, try_tasks
+from envs.registry import tasks_of_all
+from r3l.config import RunConfig
+from r3l.errors import UserError
+from r3l.records import Task
+from r3l.rollout.chat import ChatFormat
+from r3l.rollout.reflection import SHORTEST
+from r3l.settings.actor import ActorConfig
+
+LONGEST_OF = 1000
+
+
+def first_tasks(config: RunConfig) -> list[Task]:
+    """Returns the first training and evaluation task of each environment, if it has any."""
+    env, each = config.env, len(config.env.names)
+    return [
+        *tasks_of_all(env, "train", min(each, env.train_tasks), config.seed),
+        *tasks_of_all(env, "eval", min(each, config.eval.tasks)),
+    ]
+
+
+def try_first_steps(
+    config: RunConfig, tasks: Sequence[Task], chat: ChatFormat
+) -> dict[str, FirstStep]:
+    """Makes the first step of `tasks`, and of the training task with the longest options among
+    LONGEST_OF. Returns the sizes by task id. Raises UserError if a step fails."""
+    wanted = min(LONGEST_OF, config.env.train_tasks)
+    many = tasks_of_all(config.env, "train", wanted, config.seed)
+    longest = max(many, key=lambda task: len(repr(task.options)), default=None)
+    tried = [*tasks] if longest is None or longest in tasks else [*tasks, longest]
+    steps = try_tasks(config.env, tried, chat) if tried else []
+    return {task.task_id: step for task, step in zip(tried, steps, strict=True)}
+
+
+def check_first_steps(
+    config: RunConfig, chat: ChatFormat, tasks: Sequence[Task], steps: Mapping[str, FirstStep]
+) -> None:
+    """Refuses a first prompt that is too long, and reflections that cannot fit."""
+    lengths = [steps[task.task_id].prompt for task in tasks]
+    check_first_prompts(Path(config.model), config.actor.max_model_len, tasks, lengths)
+    algorithm = config.algorithm.build()
+    if algorithm.plan().distilled and algorithm.exploration.guidance != "critique":
+        check_reflections(config.actor, chat, [*steps.values()])
+
+
+def check_reflections(actor: ActorConfig, chat: ChatFormat, steps: Sequence[FirstStep]) -> None:
+    """Refuses a budget or a context that is too small for the shortest reflection on one step."""
+    shortest = len(chat.tokenizer.encode(SHORTEST, add_special_tokens=False)) + 1
+    if actor.max_reflection_tokens < shortest:
+        raise UserError(
+            f"actor.max_reflection_tokens={actor.max_reflection_tokens}: the shortest reflection "
+            f"has {shortest} tokens; raise it, 500 are common"
+        )
+    asked = min(step.reflection_prompt for step in steps)
+    if asked + shortest > actor.max_model_len:
+        raise UserError(
+            f"actor.max_model_len={actor.max_model_len}: the prompt for a reflection on one step "
+            f"has {asked} tokens, which leaves no room for a reflection; raise it"
+        )
+
+
+def check_first_prompts(
+    model: Path, max_model_len: int, tasks: Sequence[Task], lengths: Sequence[int]
+) -> None:
+    """Refuses a first prompt that fills the context. `lengths`: each task's prompt, in tokens."""
+    settings = json.loads((model / "config.json").read_bytes())
+    most = settings.get("max_position_embeddings") or max_model_len
+    for task, length in zip(tasks, lengths, strict=True):
+        if length >= max_model_len:
+            raise UserError(
+                f"actor.max_model_len={max_model_len}: the first prompt of task {task.task_id} has "
+                f"{length} tokens, which leaves no room for a response; raise it"
+            )
+        if length >= most:
+            raise UserError(
+                f"model {model}: its context of {most} tokens is shorter than the first prompt of "
+                f"task {task.task_id}, {length} tokens; choose a model with a longer context"
+            )

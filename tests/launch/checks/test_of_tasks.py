@@ -1,0 +1,76 @@
+"""The tasks whose first steps are tried, and what is refused because of them."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from envs.builtin.policy import builtin_policy
+from envs.preflight import FirstStep
+from launch.checks import of_tasks
+from launch.checks.of_tasks import (
+    check_first_prompts,
+    check_reflections,
+    first_tasks,
+    try_first_steps,
+)
+from r3l.config import load
+from r3l.errors import UserError
+from r3l.model_folder import read_tokenizer
+from r3l.records import Task
+from r3l.rollout.chat import ChatFormat
+from tests.launch.fakes import refused
+
+CHAT = ChatFormat(read_tokenizer(builtin_policy(), ""))
+
+
+def test_each_environment_brings_its_first_tasks() -> None:
+    tasks = first_tasks(load(None, ["env.others.keys={}"]))
+    assert {task.env for task in tasks} == {"workshop", "keys"} and len(tasks) == 4
+
+
+def test_the_task_with_the_longest_options_is_tried_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("math_verify")
+    rows = [{"prompt": "1 + 1?" + " please" * (n == 7), "answer": "2"} for n in range(9)]
+    file = tmp_path / "problems.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    data, tried = f"env.options={{train: {file}, eval: {file}}}", list[Task]()
+
+    def try_tasks(env: object, tasks: Sequence[Task], chat: object) -> list[FirstStep]:
+        tried[:] = tasks
+        return [FirstStep(1, 1, 1)] * len(tasks)
+
+    monkeypatch.setattr(of_tasks, "try_tasks", try_tasks)
+    for more, prompts in ((["env.train_tasks=9"], 1), (["env.train_tasks=1"], 0)):
+        config = load(None, ["env=math", data, *more])
+        try_first_steps(config, first_tasks(config), CHAT)
+        assert sum("please" in task.options["prompt"] for task in tried) == prompts
+
+
+def test_a_context_that_the_first_prompt_fills_is_refused(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "wordy.py"
+    file.write_text(
+        "from envs import EnvSpec\n"
+        "class Wordy:\n"
+        "    spec, in_process = EnvSpec('wordy', '', max_steps=1), True\n"
+        "    close = lambda self: None\n"
+        "    reset = lambda self, **_: ('the tool is in the box ' * 20, {})\n"
+        "    step = lambda self, action: ('done', 0.0, True, False, {})\n"
+    )
+    line = refused("--run", run, "--env", f"{file}:Wordy", "actor.max_model_len=64")
+    assert f"actor.max_model_len=64: the first prompt of task {file}:Wordy/train/" in line
+    assert "tokens, which leaves no room for a response" in line and not run.exists()
+    with pytest.raises(UserError, match="its context of 4096 tokens is shorter than the first"):
+        check_first_prompts(builtin_policy(), 100_000, [Task("t/1", "t", 1)], [5000])
+
+
+def test_a_reflection_that_cannot_fit_its_budget_or_the_context_is_refused(run: Path) -> None:
+    line = refused("--run", run, "--env", "workshop", "actor.max_reflection_tokens=12")
+    assert "actor.max_reflection_tokens=12: the shortest reflection has " in line
+    config = load(None, ["actor.max_model_len=200"]).actor
+    check_reflections(config, CHAT, [FirstStep(50, 8, 100)])
+    with pytest.raises(UserError, match="a reflection on one step has 190 tokens, which leaves no"):
+        check_reflections(config, CHAT, [FirstStep(50, 8, 190)])
