@@ -162,7 +162,6 @@ def train_command(
     try:
         from launch import plan as plans
         from launch.backends.registry import backend
-        from launch.checks.notes import notes
         from launch.checks.of_command_line import PlanOptions
         from launch.checks.presets import check_model_is_named, settings_file
         from launch.checks.resume import nothing_to_do
@@ -184,7 +183,7 @@ def train_command(
         if sys.stderr.isatty() and not options.dry_run and not quiet:  # it takes seconds
             echo("checking the settings, the model and the environment …", err=True)
         plan, starter = plans.make_plan(config, options), backend(options.cluster)
-        for note in notes(plan.config, plan.first_steps, slow=not options.dry_run):
+        for note in plan.notes:
             echo(f"note: {note}")
         if options.dry_run:
             echo(starter.preview(plan))
@@ -262,6 +261,8 @@ def train(
             return folder
         plan = make_plan(config, PlanOptions(folder, actors, learner, resume=resume))
         lock = write_run_folder(plan)
+    for note in plan.notes:
+        echo(f"note: {note}")
     with lock, _handlers_put_back():
         code = Run(plan, echo).execute()
     if code:

@@ -135,7 +135,8 @@ def _evaluate(options: dict[str, Any]) -> None:
     config = _configured(options)
     attempts, ks = options["attempts"], _ks(options["pass_at"], options["attempts"], "--attempts")
     tasks = tasks_of_all(config.env, options["split"], options["count"])
-    step = _step_of(Path(config.model))
+    saved = read_checksums(Path(config.model))
+    step = f"step {saved.step}" if saved else ""
     if step and not options["as_json"]:
         echo(f"{config.model}: weights of {step}", err=True)
     settings = settings_of(
@@ -296,12 +297,6 @@ def _ks(text: str, most: int, limit: str) -> list[int]:
             f"--pass-at {text}: must be numbers from 1 to {limit} {most}, separated by commas"
         )
     return [int(part) for part in parts]
-
-
-def _step_of(model: Path) -> str:
-    """Returns `step N` for a model that a run saved, else ""."""
-    saved = read_checksums(model)
-    return f"step {saved.step}" if saved else ""
 
 
 def _weights_stamp(model: Path) -> str:

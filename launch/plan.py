@@ -12,6 +12,7 @@ from actors.engine_arguments import check_engine_arguments
 from buffer.sampling import samplers, task_samplers
 from buffer.wire.curve_keys import generate
 from launch.backends.registry import backend
+from launch.checks.notes import notes
 from launch.checks.of_command_line import (
     PlanOptions,
     check_disk,
@@ -94,7 +95,7 @@ def make_plan(config: RunConfig, options: PlanOptions) -> Plan:
         resume=options.resume,
         keys=services.keys,
         changed=changed,
-        first_steps=steps,
+        notes=tuple(notes(settled, steps, slow=not options.dry_run)),
     )
 
 

@@ -58,19 +58,18 @@ class Training:
             self.trainer, folder, self.tokenizer, learner.keep_checkpoints, self.command
         )
 
-    def execute(self) -> int:
-        """Trains to `config.learner.steps`; returns the version reached. If rank 0 is stopped, it
-        leaves its step, but still writes a checkpoint of the last one and the model. Raises
-        TrainingStopped after too many skipped steps in a row."""
+    def execute(self) -> None:
+        """Trains to `config.learner.steps`. If rank 0 is stopped, it leaves its step, but still
+        writes a checkpoint of the last one and the model. Raises TrainingStopped after too many
+        skipped steps in a row."""
         try:
-            version = self._train()
+            self._train()
         except TrainingStopped:
             self._finish_commands()
             raise
         self._finish_commands()
-        return version
 
-    def _train(self) -> int:
+    def _train(self) -> None:
         version, skipped = self.state.version, list[Draw]()
         self.trainer.leaves = self._stopped
         self._begin(version)
@@ -96,7 +95,6 @@ class Training:
             self._end(version)
         finally:
             self.checkpoints.close()
-        return version
 
     def _begin(self, version: int) -> None:
         heartbeat("to begin")

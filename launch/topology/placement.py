@@ -7,11 +7,10 @@ share the ranks' GPUs. The functions here read nothing but their arguments.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envs.preflight import FirstStep
 from launch.topology.machines import ActorPlace, Machine, RequestedPlaces
 from launch.topology.memory_estimate import Estimate
 from launch.topology.memory_fit import share_memory
@@ -61,7 +60,7 @@ class Plan:
 
     `buffer_bind`, `weights_bind`: addresses of the services. `keys`: folder of the services' and
     clients' keys, None if keys are not used. `changed`: one line for each setting that a resumed
-    run changes. `first_steps`: the sizes of some tasks' first steps, by task id.
+    run changes. `notes`: warnings about a run that can start.
     """
 
     config: RunConfig
@@ -72,7 +71,7 @@ class Plan:
     resume: bool
     keys: Path | None = None
     changed: tuple[str, ...] = ()
-    first_steps: Mapping[str, FirstStep] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def actors(self) -> int:

@@ -56,7 +56,7 @@ def test_groups_evicted_before_they_were_read_are_left_out_and_counted(
 ) -> None:
     failure = SlotResult("base", 0, "failed", cause="environment_hang")
     failed = replace(played(3), state="expired", results=(failure,))
-    found = evaluation([played(0), played(1), played(2), failed], load()).metrics
+    found = evaluation([played(0), played(1), played(2), failed], load()).line.metrics
     assert (found["success"], found["tasks"], found["failed"]) == (0.75, 4, 1)
     assert found["failed_environment_hang"] == 1.0
     assert "1 of 5 groups were evicted" in caplog.text and "retention.grace_s" in caplog.text
