@@ -144,7 +144,8 @@ class Agent:
                 operation, kept, call = value
                 words, process = self._words(self.keepers.get(operation, ())), name
                 arguments = (operation, self._work, kept, call, words)
-                if operation == "save" and not words and workspace_copy.is_small(self._work):
+                folders = self._work, os.path.join(kept, "objects")
+                if not words and all(map(workspace_copy.is_small, folders)):
                     return json.dumps(_copied(*arguments)), 0.0, False, False, {}
                 self._start(name, COPY, (), [*arguments])
             case "serve":

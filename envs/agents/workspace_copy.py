@@ -4,8 +4,8 @@
     restore:  files that differ are written, others removed ─► listed again and compared
 
 A command of the user's, for what is outside the folder, runs before a save and after the files are
-put back. A small folder is saved in the environment's worker process, all else runs in a process
-of its own, started by envs.agents.call_function.
+put back. Small folders are copied in the environment's worker process, others in a process of
+their own, which envs.agents.call_function starts.
 """
 
 from __future__ import annotations

@@ -63,6 +63,9 @@ def test_only_a_large_folder_is_copied_by_a_process(
     assert (kept / "0.json").exists()
     if not by_a_process:
         assert first["exit"] == 0 and json.loads(first["stdout"])["bytes"] > size
+        (env.folder / "work" / "data").unlink()
+        put_back = json.loads(env.step(json.dumps({"state": ["restore", str(kept), 0]}))[0])
+        assert put_back["exit"] == 0 and (env.folder / "work" / "data").stat().st_size == size
         (kept / "1.json").mkdir()  # it cannot be written
         failed = json.loads(env.step(json.dumps({"state": ["save", str(kept), 1]}))[0])
         assert failed["exit"] == 1 and "1.json" in failed["stderr"]
