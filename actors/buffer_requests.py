@@ -150,7 +150,8 @@ class BufferRequests:
         return [reply.group_id] if isinstance(reply, Lease) else []
 
     async def _wait(self, error: BufferUnavailable | StoreError, request: str) -> None:
-        """Wait before `request` is repeated. A client without a reply has already waited."""
+        """Wait before `request` is repeated. If the service did not reply, the client has already
+        waited."""
         self._count(error)
         log.warning("%s waits for the buffer: %s", request, error)
         if isinstance(error, StoreError):

@@ -27,7 +27,8 @@ METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 GPU_DRIVER = "/dev/nvidia"
 _parent = 0
-"""The process that forks an engine; inside an engine, the engine itself; 0: forks are not."""
+"""The process that forks an engine; inside an engine, the engine itself. If 0, a fork is not an
+engine."""
 _left: set[int] = set()
 """File descriptors for the next fork to give up."""
 _threads = 0

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
-from r3l.errors import UserError
 from r3l.records import Task
 from r3l.rollout.env_interface import Environment
 
@@ -111,9 +110,7 @@ class SeededTasks:
     env: str
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """Tasks `start` to `start + count` of a split, in the order of run seed `seed`. Raises
-        UserError for an unknown split."""
-        check_split(split)
+        """Tasks `start` to `start + count` of a split, in the order of run seed `seed`."""
         first, base = seed * SEED_STRIDE + start, SPLITS.index(split) * SPLIT_SIZE
         numbers = ((first + i) % SPLIT_SIZE for i in range(count))
         return [Task(f"{self.env}/{split}/{n:06d}", self.env, base + n) for n in numbers]
@@ -127,9 +124,7 @@ class ListedTasks:
     listed: Mapping[Split, Sequence[Task]]
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """Tasks `start` to `start + count` in the order of `seed`; fewer if the list ends. Raises
-        UserError for an unknown split."""
-        check_split(split)
+        """Tasks `start` to `start + count` in the order of `seed`; fewer if the list ends."""
         order = list(self.listed.get(split, ()))
         random.Random(f"{split}/{seed}").shuffle(order)
         return order[start : start + count]
@@ -137,12 +132,7 @@ class ListedTasks:
 
 def split_of(what: str) -> Split:
     """Returns the split that owns an instance, decided by a hash of its content: a tenth is for
-    evaluation, a tenth for warm-up. So a generator poses no instance in two splits."""
+    evaluation, a tenth for warm-up. Generators that use it never pose the same instance in two
+    splits."""
     share = zlib.crc32(what.encode()) % 10
     return "eval" if share == 0 else "warmup" if share == 1 else "train"
-
-
-def check_split(split: str) -> None:
-    """Raises UserError for an unknown split."""
-    if split not in SPLITS:
-        raise UserError(f"split {split!r}: unknown; choose from {', '.join(SPLITS)}")

@@ -45,12 +45,16 @@ FAMILIES = {
     "reasoning": "envs.questions.reasoning_gym:Reasoning",
     "verifiers": "envs.agents.verifiers_taskset:VerifiersTaskset",
 }
-"""`family:member`; the member's name, as a data set's, is the constructor's first argument."""
+"""`family:member`; the constructor's first argument is the member's name, in MATHEMATICS the data
+set's."""
 
 
 def make(name: str, **options: Any) -> TextEnv:
-    """Makes a new environment. `options` are its constructor's keyword arguments. Raises UserError
-    if a name or option is unknown, a value is refused, or the constructor raises."""
+    """Makes a new environment. `options` are its constructor's keyword arguments.
+
+    Raises UserError if a name or option is unknown, the environment refuses a value, or its
+    constructor raises.
+    """
     kind = _load(name)
     _check_options(name, kind, options)
     with user_class.errors_named(f"env {name}: cannot be made, it"):
@@ -99,7 +103,8 @@ def task_source(name: str, **options: Any) -> TaskSource:
 def tasks(
     name: str, options: Mapping[str, Any], split: Split, count: int, seed: int = 0
 ) -> list[Task]:
-    """Returns at most `count` tasks of a split; 0 reads no data. Raises UserError if none exist."""
+    """Returns at most `count` tasks of a split. A count of 0 reads no data. Raises UserError if the
+    split has no tasks."""
     if not count:
         return []
     source = task_source(name, **options)
@@ -161,7 +166,8 @@ def _check_options(name: str, kind: Callable[..., Any], options: Mapping[str, An
 
 
 def _load(name: str) -> Any:
-    """Returns the class with this name, or a family's with the member as its first argument."""
+    """Returns the class with this name, or the family's class with the member's name as its first
+    argument."""
     if _is_path(name):
         return _user_class(name)
     family, colon, member = name.partition(":")

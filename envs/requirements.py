@@ -1,4 +1,5 @@
-"""Checks an environment's options, packages, programs and data; errors say what to do."""
+"""Checks an environment's options, packages, programs and data. Each error says in one line what to
+do."""
 
 from __future__ import annotations
 

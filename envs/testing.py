@@ -38,7 +38,8 @@ CLOSE_S = 10.0
 
 @dataclass
 class Recorded:
-    """A recorded attempt; `replies[k]`: (observation, reward, terminated, truncated) of a step."""
+    """One recorded attempt: `replies[k]` is (observation, reward, terminated, truncated) after
+    `actions[k]`."""
 
     first: str
     actions: list[str] = field(default_factory=list)
@@ -60,7 +61,8 @@ def check_env(
     """Check an environment: a registry name or path (made with `options`), or an instance.
 
     A name is checked on one of its training tasks per seed and with two instances; an instance by
-    `reset(seed=seed)`. An attempt has at most `max_steps` steps. Raises AssertionError.
+    `reset(seed=seed)`. At most `max_steps` steps are played per attempt. Raises AssertionError with
+    the seed and the step.
     """
     made = options or {}
     before = {p.pid for p in psutil.Process().children(recursive=True)}
@@ -143,7 +145,8 @@ class Check:
         self.call(lambda: Prompts(spec.prompts))
 
     def _random_attempt(self) -> Recorded:
-        """Plays admissible actions, or else the demonstration's, at random, and some nonsense."""
+        """Plays a random attempt: admissible actions, or else the demonstration's, and some
+        nonsense."""
         rng, env = random.Random(self.seed), self.env
         played = self.reset(env)
         shown = self._shown()
@@ -245,7 +248,8 @@ class Check:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check the environment NAME with options; print one line. Returns 0 if it passes, else 2."""
+    """Check the environment NAME with options NAME=VALUE; print one line. Returns 0 if it passes,
+    else 2."""
     if not arguments or arguments[0].startswith("-"):
         print("usage: python -m envs.testing file.py:Class [option=value …]", file=sys.stderr)
         return 2

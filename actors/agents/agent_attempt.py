@@ -30,8 +30,16 @@ from actors.gateway.parsers import ReplyReader, reader_of
 from actors.gateway.recorded_call import TapePlayer
 from actors.gateway.session import Session
 from actors.gateway.web_app import WebApp
-from envs.agents.agent_result import Outcome, State, failed, graded, last_line, outcome_of
-from envs.agents.agent_steps import run_process, take_step
+from envs.agents.agent_steps import (
+    Outcome,
+    State,
+    failed,
+    grade,
+    last_line,
+    outcome_of,
+    run_process,
+    take_step,
+)
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import EnvironmentFailed, R3LError, ReplayDiverged
@@ -60,7 +68,8 @@ class AgentKilled(EnvironmentFailed):
 
 @dataclass
 class Gateway:
-    """What the attempts of an actor share. `sessions`: by key, those of the server at `url`."""
+    """What the attempts of an actor share. `sessions`: those that the server at `url` answers, by
+    key."""
 
     policy: Policy
     reader: ReplyReader
@@ -101,8 +110,9 @@ async def agents_served(
 
 
 class AgentEnvironment:
-    """Implements `r3l.rollout.env_interface.PlayedByAgent` for one attempt. `session`: that of the
-    agent's newest process; `kept`: the seconds of its sampling that were put to the buffer."""
+    """Implements `r3l.rollout.env_interface.PlayedByAgent` around the environment `agent`, for one
+    attempt. `session`: that of the agent's newest process; `kept`: the seconds of its sampling that
+    were put to the buffer."""
 
     session: Session
 
@@ -301,9 +311,10 @@ class AgentEnvironment:
         if session.tape:
             session.tape.check_met()
         finish = "terminated" if in_time else "truncated"
-        if result is None:
-            grades = given["grader"]
-            result = await self._graded() if grades else last_line(state, "no_reward", "the agent")
+        if result is None and given["grader"]:
+            result = await grade(self.env, session.tree.tape(), settings.timeout_s)
+        elif result is None:
+            result = last_line(state, "no_reward", "the agent")
         return outcome_of(
             result, self.spec.success_threshold, "context_overflow" if session.full else finish
         )
@@ -325,13 +336,6 @@ class AgentEnvironment:
             f"R3L_MCP_{name.upper().replace('-', '_')}": f"{url}/mcp/{name}/{key}"
             for name in servers
         }
-
-    async def _graded(self) -> Any:
-        """Returns the result of the grader."""
-        calls = [
-            {"messages": call.messages, "reply": call.reply} for call in self.session.tree.tape()
-        ]
-        return graded(*await run_process(self.env, {"grade": calls}, self.settings.timeout_s))
 
 
 def _continuation(left: Trajectory | None, params: ParamsOfStep) -> TapePlayer | None:

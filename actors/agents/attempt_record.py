@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from actors.gateway.call_tree import CallTree, Node, system_of
-from envs.agents.agent_result import Outcome
+from envs.agents.agent_steps import Outcome
 from r3l.errors import EnvironmentFailed
 from r3l.records import AuxSample, Extra, Int32, Segment, Trajectory
 from r3l.rollout.attempt import Tokens
@@ -82,10 +82,12 @@ def trajectory(
     retry: Node | None = None,
     others: Sequence[TapedCall] = (),
 ) -> tuple[Trajectory, AuxSample]:
-    """Returns an attempt as a record, and its main conversation as the policy saw it.
+    """Returns an attempt as a record, and its main conversation as the policy saw it, with the
+    guidance.
 
-    `retry`: the pivot of a retry; `others`: the calls of other models. An outcome without a finish
-    is that of an attempt under way. Raises EnvironmentFailed if there is no call to train.
+    `retry`: the pivot, if the attempt is a retry; `others`: the calls of other models. An outcome
+    without a finish is that of an attempt under way. Raises EnvironmentFailed if there is no call
+    to train.
     """
     taped = {node for node in tree.nodes if node.taped} if retry else set[Node]()
     chains = conversations(tree, train, retry, unseen=not outcome.finish)

@@ -26,11 +26,10 @@ from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EpisodeError, UserError
 from r3l.model_folder import read_tokenizer
-from r3l.records import GroupPlan, Task
+from r3l.records import Task
 from r3l.rollout.agent_chat import tool_call
 from r3l.rollout.chat import ChatFormat
-from r3l.rollout.env_interface import Environment
-from r3l.rollout.group import explore_group
+from r3l.rollout.env_calls import guarded
 from r3l.rollout.policy_interface import Sample, SampleParams
 from r3l.text import printable
 from r3l.views.tape import TapedCall, first_difference
@@ -95,27 +94,27 @@ async def check_agent(config: RunConfig, chat: ChatFormat) -> AsyncIterator[tupl
         for task in tasks_of_all(config.env, "train", TASKS):
             outcomes, tapes = [], []
             for _ in range(2):
-
-                def environment(task: Task = task) -> Environment:
-                    env = make_env(task)
-                    assert isinstance(env, AgentEnvironment)
-                    policy.env = env
-                    return env
-
-                failures: list[EpisodeError] = []
-                (result,) = await explore_group(
-                    *(task, policy, environment, config),
-                    plan=GroupPlan(1),
-                    on_failure=failures.append,
-                )
-                tapes.append(policy.env.session.tree.tape())
-                played = result.trajectory
-                outcomes.append(f"reward {played.reward:g}" if played else f"failed: {failures[0]}")
+                env = make_env(task)
+                assert isinstance(env, AgentEnvironment)
+                policy.env = env
+                outcomes.append(await _outcome(env, task, config))
+                tapes.append(env.session.tree.tape())
             how = outcomes[0] if len({*outcomes}) == 1 else " and ".join(outcomes)
             passed = all(outcome.startswith("reward") for outcome in outcomes)
             difference = first_difference(tapes[0], tapes[1], config.actor.agent.ignore)
             compared = f"the second attempt differs: {difference}" if difference else EQUAL
             yield f"task {task.task_id}: {_calls(tapes[0])}; {how}; {compared}", passed
+
+
+async def _outcome(env: AgentEnvironment, task: Task, config: RunConfig) -> str:
+    tokens = config.actor.max_response_tokens or env.spec.max_response_tokens
+    try:
+        played, _ = await env.play_with_agent(task, 0, lambda step: SampleParams(tokens))
+        return f"reward {played.reward:g}"
+    except EpisodeError as error:
+        return f"failed: {error}"
+    finally:
+        await guarded(env.close)
 
 
 def _calls(tape: Sequence[TapedCall]) -> str:

@@ -17,7 +17,8 @@ from r3l.views.tape import MCP, WHOLE, TapedCall, read_tape
 
 
 def recorded_calls(attempt: Trajectory) -> list[Recorded]:
-    """Reads the calls of an attempt with their exact tokens. Raises ReplayDiverged."""
+    """Reads the calls of a recorded attempt with their exact tokens. Raises ReplayDiverged if its
+    tape is damaged."""
     try:
         calls = [call for call in read_tape(attempt.extra.tape) if not call.model]
     except RecordError as error:

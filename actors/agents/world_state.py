@@ -40,8 +40,9 @@ class RestoreFailed(EnvironmentFailed):
 
 
 class Snapshots:
-    """The saved worlds of base attempts; the oldest are removed. After `limit` failures in a row,
-    no world is saved or put back. `bytes`: of all, also of attempts that are still played."""
+    """The saved worlds of base attempts that may be retried; the oldest are removed. After `limit`
+    failures in a row, no world is saved or put back. `bytes`: of all worlds, also of attempts that
+    are still played."""
 
     def __init__(self, limit: int, counts: Counter[str]) -> None:
         self.limit, self.counts, self.in_a_row = max(limit, 1), counts, Counter[str]()

@@ -85,7 +85,8 @@ class CallTree:
     nodes: list[Node] = field(default_factory=list)
 
     def add(self, messages: Sequence[AgentMessage], tools: Sequence[Tool]) -> Node:
-        """Adds the node of a request. Raises UserError if the template refuses its messages."""
+        """Finds where a request continues and adds its node. Raises UserError if the chat template
+        refuses its messages."""
         parent, new = self._place(messages, tuple(tools))
         own = parent.tools if parent else tuple(tools)
         node = Node(parent, tuple(new), own, self._encoded(parent, new, tools), len(self.nodes))
@@ -128,7 +129,8 @@ class CallTree:
         return (*closing, *self.chat.following(calls, for_template(new)))
 
     def leaves(self, *, unseen: bool = False) -> list[Node]:
-        """Returns the ends of the conversations that the agent received, or also the others."""
+        """Returns the ends of the conversations whose replies the agent received, or all that were
+        sampled."""
         seen = [node for node in self.nodes if (unseen or node.seen) and node.sample is not None]
         parents = {node.parent for node in seen}
         return [node for node in seen if node not in parents]
@@ -189,7 +191,8 @@ def system_of(messages: Sequence[AgentMessage]) -> str:
 
 
 def _blocks(messages: Sequence[AgentMessage]) -> list[tuple[Block, AgentMessage | None]]:
-    """Cuts a conversation into (messages, the reply to them); the last messages have none."""
+    """Cuts a conversation into (messages, the reply to them). The reply is None for the messages
+    after the last reply."""
     blocks: list[tuple[Block, AgentMessage | None]] = []
     block: list[AgentMessage] = []
     for message in messages:
@@ -214,7 +217,8 @@ def _key(message: AgentMessage) -> tuple[Any, ...]:
 
 
 def same_reply(reply: AgentMessage, message: AgentMessage) -> bool:
-    """Whether a message has the text, tools and arguments of a reply; reasoning may be missing."""
+    """Whether a message is the reply that was sampled: the same text, tools and arguments. Its
+    reasoning may be missing, but not different."""
     reasoning = str(message.get("reasoning_content") or "").strip()
     return _key(reply) == _key(message) and reasoning in ("", reply.get("reasoning_content"))
 

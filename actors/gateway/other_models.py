@@ -49,7 +49,8 @@ class OtherModels:
     async def answer(
         self, session: Session, server: ModelServer, request: Request, raw: bytes, dialect: Dialect
     ) -> Response:
-        """Returns the recorded answer or the server's, a stream in one piece. Raises Refused."""
+        """Returns the recorded answer, or the server's, a stream in one piece. Raises Refused if
+        there is none."""
         session.check_calls(session.asked_others, MOST_CALLS)
         session.asked_others += 1
         body = json.loads(raw)

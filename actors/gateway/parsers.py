@@ -77,7 +77,8 @@ class ReplyReader:
     def read(
         self, token_ids: Sequence[int], tools: Sequence[Tool], choice: Any, stop: Sequence[str] = ()
     ) -> Reply:
-        """Reads sampled tokens. A tool call without an object as its arguments stays text."""
+        """Reads sampled tokens. A tool call that does not parse, or has no object as its arguments,
+        stays text."""
         ids = list(token_ids)
         if ids and ids[-1] == self.chat.chat.end_id:
             ids.pop()

@@ -197,7 +197,8 @@ class Session:
         return node, self._sample(node, request, params)
 
     def _guides(self, node: Node) -> bool:
-        """Whether a call's conversation is of the guided kind, but for what may differ."""
+        """Whether there is guidance, and a call's conversation is of the guided kind, but for what
+        may differ."""
         if not self.guidance:
             return False
         (system, tools), (main, named) = node.kind, self.main or self.tree.nodes[0].kind

@@ -3,8 +3,9 @@
     staged adapters ─┐
     model folder ────┴─► staged whole set ─► engine.load
 
-The engine then holds one matrix a layer, as in a run that trains all weights. So it samples as
-fast, running requests continue with the newer version, and the weights can be compared.
+The engine then holds one matrix a layer, as in a run that trains all weights. So it samples just as
+fast, running requests continue with the newer version, and the weights can be compared with the
+set.
 """
 
 from __future__ import annotations

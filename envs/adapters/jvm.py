@@ -120,5 +120,6 @@ def release(jvm: Jvm) -> None:
 
 
 def _without_py4j(record: logging.LogRecord) -> bool:
-    """Drops py4j's records on the root logger: it logs each failed call that it also raises."""
+    """Filters out py4j's log records: py4j logs every failed call on the root logger, although it
+    also raises an error."""
     return "/py4j/" not in record.pathname

@@ -2,7 +2,8 @@
 `pip install 'r3l[webshop]'`, and a checkout of princeton-nlp/WebShop with its data.
 
 A step is one action: search[words] on a page with a search bar, or click[something on the page].
-The purchase ends the attempt and earns upstream's score, 0 to 1.
+The purchase ends the attempt and earns upstream's score, 0 to 1, for kind of product, attributes,
+options and price.
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ class WebShop:
 
     def demonstration(self) -> list[str]:
         """Returns the actions that search for the goal's product by name, choose its options and
-        buy it; empty if they do not earn the full score. Plays them, then restarts the attempt."""
+        buy it; empty if they do not earn the full score. Plays them in this attempt, then restarts
+        it."""
         goal = self._session["goal"]
         wanted = goal["goal_options"]
         values = list(wanted.values()) if isinstance(wanted, dict) else list(wanted)
@@ -161,7 +163,8 @@ class WebShop:
         return session
 
     def _parse_action(self, action: str) -> tuple[str, str]:
-        """Returns ("search", words), ("click", the page's name for it) or ("problem", why)."""
+        """Parses an action: ("search", words), ("click", the page's name for it) or ("problem",
+        what is wrong)."""
         command = action_in(action)
         if command is None:
             return "problem", NO_ACTION

@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,6 @@ OTHER_WORDS = frozenset(
     "not no all any each more most very can will just only also new great best easy soft".split()
 )
 """Words of product names that are not nouns."""
-
-
-@dataclass(frozen=True)
-class Hit:
-    """The number of a document that was found."""
-
-    docid: int
 
 
 @dataclass(frozen=True)
@@ -70,15 +64,16 @@ class Bm25Index:
             self.ranking = self.library.BM25(method="lucene", k1=K1, b=B)
             self.ranking.index(words, show_progress=False)
 
-    def search(self, query: str, k: int) -> list[Hit]:
-        """Returns the best `k` matches for the query, best first; each shares a word with it."""
+    def search(self, query: str, k: int) -> list[SimpleNamespace]:
+        """Returns the best `k` matches for the query, best first, with the `docid` of each; each
+        shares a word with it."""
         known = self.ranking.vocab_dict if self.ranking is not None else {}
         words = [word for word in self._words([query])[0] if word in known]
         if not words:
             return []
         scores = self.ranking.get_scores(words)
         best = np.argsort(-scores, kind="stable")[:k]
-        return [Hit(int(number)) for number in best if scores[number] > 0]
+        return [SimpleNamespace(docid=int(number)) for number in best if scores[number] > 0]
 
     def doc(self, docid: int) -> Document:
         return Document(self.asins[docid])
@@ -102,17 +97,12 @@ def _contents(product: dict[str, Any]) -> str:
     return " ".join([product["Title"], product["Description"] or "", first or "", options]).lower()
 
 
-@dataclass(frozen=True)
-class Word:
-    """A word and its part of speech, with the attributes of a spaCy token."""
-
-    text: str
-    pos_: str
-
-
-def parts_of_speech(text: str) -> list[Word]:
-    """Splits a product's name into words. All are nouns except numbers and OTHER_WORDS."""
+def parts_of_speech(text: str) -> list[SimpleNamespace]:
+    """Splits a product's name into words with a spaCy token's attributes `text` and `pos_`. All are
+    nouns except numbers and OTHER_WORDS."""
+    words = re.findall(r"\w[\w'-]*", text)
+    others = [word.lower() in OTHER_WORDS or word[0].isdigit() for word in words]
     return [
-        Word(word, "X" if word.lower() in OTHER_WORDS or word[0].isdigit() else "NOUN")
-        for word in re.findall(r"\w[\w'-]*", text)
+        SimpleNamespace(text=word, pos_="X" if other else "NOUN")
+        for word, other in zip(words, others, strict=True)
     ]

@@ -62,7 +62,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Site:
-    """An open shop: upstream's module, its SimServer, and our index if upstream's is missing."""
+    """An open shop. `code`: upstream's module; `server`: its SimServer; `index`: ours, if
+    upstream's is missing."""
 
     code: Any
     server: Any
@@ -138,7 +139,8 @@ def categories(settings: Settings) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def seeded() -> Iterator[None]:
-    """Seed the global random generator, which upstream uses, and restore its state afterwards."""
+    """Seed the global random generator, which upstream draws from, with SEED; restore its state
+    afterwards."""
     state = random.getstate()
     random.seed(SEED)
     try:

@@ -2,8 +2,7 @@
 
     reset ─► a folder of its own; replies whether it has a grader, what it keeps, and MCP servers
     step({"start": {variables}})   starts the agent's process
-    step({"grade": [calls]})       starts the grader's process
-    step({"regrade": [calls]})     the same without the folder, for a stored attempt
+    step({"grade": [calls]})       starts the grader's process, for a stored attempt without folder
     step({"stop": null})           ends it with its process group: exit code and last lines
     step({"state": [save or restore, folder, call]})   copies the folder, or puts a copy back
     step({"serve": name})          starts an MCP server, which reads and writes pipes
@@ -95,6 +94,7 @@ class Agent:
         self.servers = servers_of(mcp or {}, python)
         self.urls = {name: "" if self.servers[name] else url for name, url in (mcp or {}).items()}
         self.task: dict[str, Any] = {}
+        self.stored = False
         self.secret: list[str] = []
         self.folder: Path | None = None
         self.given: dict[str, str] = {}
@@ -115,7 +115,8 @@ class Agent:
         self.task, self.secret = dict(given.get("task", {})), given.get("secret", [])
         self.folder = Path(tempfile.mkdtemp(prefix="r3l-agent-"))
         work = self.folder / "work"
-        if self.workspace and not given.get("stored"):
+        self.stored = bool(given.get("stored"))
+        if self.workspace and not self.stored:
             shutil.copytree(Path(self.workspace).expanduser(), work, symlinks=True)
         else:
             work.mkdir()
@@ -136,10 +137,8 @@ class Agent:
                 self._start(MAIN, self.starter, self.argv, [self.task, *self.asked])
             case "grade":
                 self.given = {}
-                self._start(MAIN, self.grader, (), [self.task, value, self._work])
-            case "regrade":
-                self.given = {}
-                self._start(MAIN, self.grader, (), [self.task, value])
+                folder = [] if self.stored else [self._work]
+                self._start(MAIN, self.grader, (), [self.task, value, *folder])
             case "state":
                 operation, kept, call = value
                 words, process = self._words(self.keepers.get(operation, ())), name

@@ -49,7 +49,8 @@ def read_tasks(file: str) -> ListedTasks:
 
 
 def split_tasks(tasks: Sequence[tuple[Split | None, Task]]) -> ListedTasks:
-    """Divides tasks by their split. If none has one, a tenth is for evaluation."""
+    """Divides tasks by their split. If none has one, a tenth is for evaluation, as `read_tasks`
+    declares."""
     listed: dict[Split, list[Task]] = {split: [] for split in SPLITS}
     for split, task in tasks:
         listed[split or split_of(task.task_id)].append(task)

@@ -1,6 +1,7 @@
 """Asks a server of agents to play an attempt; envs.agents.call_function calls `play` for each.
 
-The reply is the result, unless the server has posted it to the gateway. Uses no other package.
+The reply is the result, unless the server has posted it to the gateway. Uses nothing but the
+standard library.
 """
 
 from __future__ import annotations

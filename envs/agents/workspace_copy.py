@@ -114,7 +114,8 @@ def listed(work: Path, seen: Seen | None = None, objects: Path = Path()) -> List
 
 
 def put_back(work: Path, wanted: Listing, objects: Path) -> None:
-    """Write files that differ, in place unless they have several names; remove all others."""
+    """Write the files that differ from `wanted`, in place unless they have several names, and
+    remove all others."""
     found = listed(work)
     for name, (kind, mode, _) in found.items():
         if kind == "folder":

@@ -89,7 +89,8 @@ def write_evaluation(
 
 
 def read_attempts(folder: Path, option: str) -> list[Conversation]:
-    """Reads an evaluation's attempts. Raises UserError that names `option` if it has none."""
+    """Reads the attempts of an evaluation. Raises UserError that names `option` if there are
+    none."""
     attempts = _read(folder)
     if not attempts:
         raise UserError(f"{option} {folder}: has no attempt in {RESULTS}; check the path")

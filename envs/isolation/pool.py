@@ -1,4 +1,5 @@
-"""Environments in worker processes: a crash, a hang or too much memory costs only attempts.
+"""Environments in worker processes: a crash, a hang or too much memory costs an attempt, not the
+actor.
 
     attempt ─► RemoteEnv ─┐ one session each        ┌─► reaper ─► worker (envs.isolation.worker)
     attempt ─► RemoteEnv ─┼─► EnvPool ──────────────┤     sessions side by side, one call at a time
@@ -6,7 +7,8 @@
 
 An attempt waits for a session (other attempts end and release theirs), then for its worker's
 earlier calls, then at most `env.step_s` for its own. A worker that does not reply in time, or ends,
-is killed with everything it started. Its sessions fail with a cause; the next starts another.
+is killed with everything it started. Its sessions fail with a named cause, and the next session
+starts a new worker.
 """
 
 from __future__ import annotations
@@ -164,7 +166,8 @@ class RemoteEnv:
     """An `Environment` in a worker process, for one attempt; its first call acquires a session.
 
     Its methods return awaitables. They raise the environment's own error, or EnvironmentFailed with
-    cause environment_hang, _crash, _memory or _lost (another session's fault).
+    cause environment_hang, environment_crash, environment_memory or environment_lost (another
+    session's fault).
     """
 
     _numbers = itertools.count()

@@ -8,7 +8,8 @@
 Requests come on standard input, replies go to standard output, each a length (4 bytes, big endian)
 and a map of r3l.codec; one request at a time. A session is one attempt's use of an environment; the
 environment of a closed session serves the next one, unless it has failed or its class sets `once`.
-A process that an environment forked ends when it returns from the environment's code.
+A process forked by an environment ends when it returns from the environment's code; it sends no
+reply.
 """
 
 from __future__ import annotations
@@ -148,7 +149,8 @@ def _close(env: TextEnv) -> None:
 
 
 def _end_fork() -> NoReturn:
-    """End a process that the environment forked; else it would answer requests, too."""
+    """End a process that the environment forked, or it would answer requests instead of its
+    parent."""
     try:
         os.write(2, b"a process that the environment forked came back; it should call os._exit\n")
     finally:

@@ -148,7 +148,8 @@ def _conversation(messages: list[Any]) -> str:
 
 
 def _answer(row: dict[str, Any]) -> str:
-    """Returns the reference: the text after GSM8K's ####, the last box, or the whole field."""
+    """Returns the reference as one expression: the text after GSM8K's ####, a solution's last box,
+    or the whole field."""
     value = _first(row, ANSWER)
     if value is None and isinstance(row.get("reward_model"), dict):
         value = row["reward_model"].get("ground_truth")

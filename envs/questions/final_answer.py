@@ -35,7 +35,8 @@ def tagged(text: str) -> str | None:
 
 
 def stated(text: str) -> str | None:
-    """Returns the text after the last "Answer:" or "####" that begins a line, None without."""
+    """Returns the text after the last "Answer:" or "####" at the start of a line; None if there is
+    none."""
     for line in reversed(text.split("\n")):
         if (marks := _MARKS.match(line)) is None:
             continue

@@ -287,7 +287,8 @@ def number(text: str) -> Fraction | None:
 
 
 def _same_language(gold: str, answer: str) -> bool:
-    """Whether all commands, names and relations are mathematical or of the reference."""
+    """Returns whether all commands, names and relations in an answer are mathematical or occur in
+    the reference."""
     symbols = {letter for slash, run in _LETTERS.findall(gold) if not slash for letter in run}
     commands = _COMMANDS | {run for slash, run in _LETTERS.findall(gold) if slash}
     for slash, run in _LETTERS.findall(answer):
@@ -309,7 +310,8 @@ def _verified(gold: str, answer: str) -> bool:
 
 
 def _close(gold: Any, answer: Any) -> bool:
-    """Whether two numbers differ by at most CLOSE of the larger; True for other values."""
+    """Returns whether two values differ by at most CLOSE of the larger; True unless both are
+    numbers."""
     if not (getattr(gold, "is_number", False) and getattr(answer, "is_number", False)):
         return True
     ours, theirs = gold.evalf(30), answer.evalf(30)

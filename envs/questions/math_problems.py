@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envs import requirements
-from envs.base import ListedTasks, Split, TaskSource, check_split
+from envs.base import ListedTasks, Split, TaskSource
 from envs.questions.datasets import Problem, load
 from envs.questions.final_answer import boxed, stated
 from envs.questions.question import PARAGRAPH_END, Judgement, OneEvalAttempt, Pace, Question, Step
@@ -95,7 +95,8 @@ class MathProblems(Question):
         return stated(text) if found is None else found
 
     def judge(self, answer: str) -> Judgement:
-        """Compares an answer with the reference. Raises EnvironmentFailed for a bad reference."""
+        """Compares an answer with the reference. Raises EnvironmentFailed if the reference is
+        unreadable."""
         assert self.verifier is not None, "closed"
         verdict = self.verifier.check(self.problem.answer, answer)
         fault = f"verifier_{verdict}" if verdict in ("timeout", "crash") else ""
@@ -131,7 +132,6 @@ class ProblemTasks:
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
         """Like `envs.base.ListedTasks.tasks`. Raises UserError if a split has no data."""
-        check_split(split)
         option = "eval" if split == "eval" else "train"
         where = self.eval if split == "eval" else self.train
         if where is None:

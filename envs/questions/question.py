@@ -104,7 +104,8 @@ class Question(ABC):
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Pose the question of a task, whose option `attempts` overrides the setting."""
+        """Pose the question of a task. `options`: the task's options; `attempts` among them
+        overrides the setting."""
         given = options or {}
         text = self.pose(seed, given)
         attempts = int(given.get("attempts", self.pace.attempts))

@@ -114,7 +114,8 @@ class FamilyQuestion:
     def score(self, answer: str) -> tuple[float, str]:
         """Returns (score, fault) of an answer. The score is between 0 and 1; it is 0 if nonsense
         scores as much, so a scorer that accepts any text never pays. The caller has already
-        compared the answer with the reference. The fault is such as scorer_ValueError."""
+        compared the answer with the reference. The fault names what the scorer raised, such as
+        scorer_ValueError."""
         earned, fault = self._raw(answer)
         nonsense = max(self._raw(text)[0] for text in NONSENSE)
         return (earned if earned > nonsense else 0.0), fault

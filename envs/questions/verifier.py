@@ -49,6 +49,7 @@ class Verifier:
         self.cpu_s = cpu_s
         self.process: subprocess.Popen[bytes] | None = None
         self._sound: set[str] = set()
+        self._users = 0
         self._lock = threading.Lock()
 
     def check(self, gold: str, answer: str) -> Verdict:
@@ -70,6 +71,16 @@ class Verifier:
             )
         self._sound.add(gold)
         return verdict  # type: ignore[return-value]
+
+    def acquire(self) -> Verifier:
+        """Counts a user; `release` of the last one ends the worker."""
+        self._users += 1
+        return self
+
+    def release(self) -> None:
+        self._users -= 1
+        if self._users == 0:
+            self.close()
 
     def close(self) -> None:
         """End the worker; a later check starts another."""
@@ -126,22 +137,5 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes, limit_s: float) 
     return str(json.loads(line)["verdict"])
 
 
-class SharedVerifier:
-    """The verifier of all environments of a process. Call `acquire` before and `release` after use;
-    the last release ends the worker."""
-
-    def __init__(self) -> None:
-        self._verifier, self._users = Verifier(), 0
-
-    def acquire(self) -> Verifier:
-        """Returns the verifier, after adding a user."""
-        self._users += 1
-        return self._verifier
-
-    def release(self) -> None:
-        self._users -= 1
-        if self._users == 0:
-            self._verifier.close()
-
-
-SHARED = SharedVerifier()
+SHARED = Verifier()
+"""Of all environments of a process."""

@@ -23,8 +23,7 @@ from buffer.storage.store import Store
 from buffer.storage.store_path import store_path
 from buffer.tools import store_reads
 from buffer.tools.rewrite import put_group, rewritten
-from envs.agents.agent_result import failed, graded, outcome_of
-from envs.agents.agent_steps import run_process
+from envs.agents.agent_steps import failed, grade, outcome_of
 from envs.isolation.pool import environments_of_all
 from r3l import config as configuration
 from r3l.config import RunConfig
@@ -214,10 +213,9 @@ async def regraded_agent(
     secret = [server.key for server in settings.models.values()]
     options = task.options | {"secret": secret, "stored": True}
     await guarded(lambda: env.reset(seed=task.seed, options=options))
-    shown = [{"messages": call.messages, "reply": call.reply} for call in calls]
-    state, in_time = await run_process(env, {"regrade": shown}, settings.timeout_s)
+    result = await grade(env, calls, settings.timeout_s)
     try:
-        outcome = outcome_of(graded(state, in_time), env.spec.success_threshold, attempt.finish)
+        outcome = outcome_of(result, env.spec.success_threshold, attempt.finish)
     except EnvironmentFailed as error:
         raise failed("grader_failed", str(error)) from error
     return replace(

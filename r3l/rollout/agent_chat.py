@@ -101,7 +101,8 @@ class AgentChat:
         return _shows_tools(self.chat)
 
     def open(self, messages: Sequence[AgentMessage], tools: Sequence[Tool]) -> tuple[int, ...]:
-        """Encodes a conversation and the invitation to reply. Raises UserError if it is refused."""
+        """Encodes a whole conversation with the invitation to reply. Raises UserError if the
+        template refuses it."""
         return self.chat.encode(self.chat.render(self._fitting(messages), tools, prompt=True))
 
     def following(
@@ -137,7 +138,8 @@ class AgentChat:
         return [*opening, *messages[2:]]
 
     def _first_difference(self) -> str:
-        """Finds where increments with tools differ from the template's own text; "" if nowhere."""
+        """Finds where the increments of a conversation with tools differ from the template's own
+        text; "" if they agree."""
         messages: list[AgentMessage] = self.chat.opening("be brief", "add, please")
         grown = self.chat.render(messages, PROBE_TOOLS)
         for turn, (reply, results) in enumerate(_PROBE):

@@ -35,7 +35,8 @@ from r3l.rollout.env_interface import Environment
 from r3l.rollout.policy_interface import Policy, Sample, SampleParams
 
 REWARD_DECIMALS = 12
-"""Of a reward, so that ten steps of 0.1 are a full success, in any order of steps."""
+"""Rewards are rounded to so many decimals, so that ten steps of 0.1 are a full success, in any
+order of steps."""
 
 
 class ParamsOfStep(Protocol):

@@ -35,7 +35,8 @@ class ChatFormat:
 
     `earlier_reasoning`: what to do if a template removes reasoning (<think>…</think>, or the
     <think> of an invitation) from earlier replies: "refuse" the template, or "keep" the reasoning
-    in the policy's context. Raises UserError if the template cannot be cut.
+    in the context that the policy reads and is trained with. Raises UserError if the template
+    cannot be cut.
     """
 
     def __init__(self, tokenizer: Any, *, earlier_reasoning: EarlierReasoning = "refuse") -> None:
@@ -76,7 +77,8 @@ class ChatFormat:
         return self.encode(self._prompt)
 
     def open(self, system: str, user: str) -> tuple[int, ...]:
-        """Encodes a conversation's first two messages, merged if there is no system role."""
+        """Encodes a conversation's first two messages, or one merged message if the template has no
+        system role."""
         return self.encode(self.render(self.opening(system, user)))
 
     def turn(self, role: str, content: str) -> tuple[int, ...]:
@@ -110,7 +112,8 @@ class ChatFormat:
 
     @property
     def _opens_reasoning(self) -> bool:
-        """Whether the invitation ends with a <think> that earlier replies lack."""
+        """Whether the template invites a reply with an extra <think>, which earlier replies
+        lack."""
         return len(self._prompt) > len(self._earlier_prompt) > 0 and self._prompt.startswith(
             self._earlier_prompt
         )
@@ -166,7 +169,8 @@ class ChatFormat:
         return before.rstrip().endswith(lead) and after.lstrip().startswith(self.end)
 
     def opening(self, system: str, user: str) -> list[Message]:
-        """Returns a conversation's first messages: one if there is no system role."""
+        """Returns a conversation's first messages: one merged message if there is no system
+        role."""
         if system and not self._has_system:
             system, user = "", f"{system}\n\n{user}"
         messages = [{"role": "system", "content": system}] if system else []
@@ -176,7 +180,8 @@ class ChatFormat:
         return self._around_reply([{"role": role, "content": content}])[1].removeprefix(self.end)
 
     def _around_reply(self, following: list[Message]) -> tuple[str, str]:
-        """Returns the text before and after a reply that the `following` messages follow."""
+        """Returns the text before and after a reply that is followed by the `following`
+        messages."""
         asked = [*_ASKED, {"role": "assistant", "content": _MARK}]
         before, _, after = self.render([*asked, *following]).partition(_MARK)
         return before, after

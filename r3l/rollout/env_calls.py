@@ -1,4 +1,5 @@
-"""Calls environments: checks what they return, turns every fault into an EnvironmentFailed."""
+"""Calls environments: checks their return values, and turns every fault into an EnvironmentFailed
+with a cause."""
 
 from __future__ import annotations
 

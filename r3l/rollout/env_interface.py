@@ -76,7 +76,8 @@ class Environment(Protocol):
 
 @dataclass(frozen=True)
 class Retry:
-    """A retry of an attempt from its step `pivot`, from where on `guidance` is shown."""
+    """A retry of a recorded attempt from its step `pivot`. `guidance`: shown to the policy from
+    there on."""
 
     base: Trajectory
     pivot: int

@@ -309,7 +309,8 @@ class _Explorer:
 
     @asynccontextmanager
     async def _environment(self) -> AsyncIterator[Environment]:
-        """Makes and closes an environment for one attempt, both guarded like its steps."""
+        """Makes an environment for one attempt. Its creation and closing are guarded like its
+        steps."""
         env = await guarded(self.make_env)
         try:
             yield env

@@ -40,7 +40,8 @@ class Prompts:
             self.texts[name] = text.strip()
 
     def question(self, kind: Question, attempt: Trajectory) -> tuple[str, str]:
-        """Returns the (system, user) messages that ask for a reflection or a critique."""
+        """Returns the (system, user) messages that ask for a reflection on an attempt, or for a
+        free-text critique."""
         user = _fill(
             self.texts[f"{kind}_user"],
             log=attempt_log(attempt),

@@ -31,7 +31,8 @@ class StepView(Record):
 
 
 class ReflectionView(Record):
-    """A reflection. `fields`: of its JSON object; `cause`: why it cannot be used, or ""."""
+    """A reflection. `fields`: its fields, keyed by name, if it is a JSON object; `cause`: why it
+    cannot be used, or ""."""
 
     text: str
     cause: str
@@ -49,7 +50,8 @@ class ReflectionView(Record):
 class AttemptView(Record):
     """A slot and its attempt. Without one, `steps` is empty, and `reward` and the fields derived
     from it are None. `base`: the base slot that a retry corrects, or the slot itself; `length`:
-    tokens of the sequence; `generated`, `seconds`: of the steps sampled for it; `calls`: agents."""
+    tokens of the sequence; `generated`, `seconds`: of the steps sampled for this attempt. `calls`:
+    of an agent."""
 
     role: Role
     slot: int
@@ -116,7 +118,8 @@ def view(result: SlotResult) -> AttemptView:
 
 
 def pairs(group: Group) -> list[Pair]:
-    """Pairs the base slots, in order, with each of their retries."""
+    """Pairs the base slots, in order, with their retries; a base with several retries appears once
+    for each of them."""
     views = [view(result) for result in group.results]
     own = {shown.slot: shown for shown in views if shown.role == "base"}
     retries: dict[int, list[AttemptView | None]] = {}
@@ -149,7 +152,8 @@ class Correction:
 
 def best_corrections(groups: Iterable[Group], count: int) -> list[Correction]:
     """Finds the most instructive corrections in groups, at most one for each task: the largest gain
-    first, then the latest pivot as a share of the steps, which located the error best."""
+    first, then the latest pivot as a share of the steps, since that reflection located the error
+    best."""
     corrections = [
         Correction(group.group_id, group.task.task_id, pair.base, pair.retry, pair.gain)
         for group in groups
@@ -166,7 +170,8 @@ def best_corrections(groups: Iterable[Group], count: int) -> list[Correction]:
 
 
 def text(group: Group) -> str:
-    """Writes a group as text: its attempts as conversations, a retry with its base and advice."""
+    """Writes a group as text: every attempt is a conversation, and a retry also shows its base and
+    its advice."""
     return "\n".join(_lines(group))
 
 

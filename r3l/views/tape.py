@@ -140,7 +140,8 @@ def _shown(message: dict[str, Any] | None, ignore: Sequence[str]) -> str:
 
 
 def call_tree(calls: Sequence[TapedCall]) -> list[tuple[int, int]]:
-    """Lists (number, how often it parted from a conversation that others continue), depth first."""
+    """Lists the calls depth first: the number of each, and how often it parted from a conversation
+    that others continue."""
     after: dict[int, list[int]] = {}
     for number, call in enumerate(calls):
         after.setdefault(call.parent, []).append(number)

@@ -5,7 +5,7 @@ import pytest
 from actors.agents.attempt_record import conversations, trajectory
 from actors.gateway.call_tree import Node
 from actors.gateway.parsers import Reply
-from envs.agents.agent_result import Outcome
+from envs.agents.agent_steps import Outcome
 from r3l.errors import EnvironmentFailed
 from r3l.records import Trajectory
 from tests.actors.gateway.fakes import Agent, calling, result, system, user

@@ -27,7 +27,7 @@ from actors.gateway.chat_completions import AgentRequest, Refused
 from actors.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
 from actors.gateway.recorded_call import TapePlayer
 from actors.gateway.session import Session
-from envs.agents.agent_result import Outcome
+from envs.agents.agent_steps import Outcome
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
 from learner.step.batch import rows_of

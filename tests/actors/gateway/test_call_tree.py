@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from actors.agents.attempt_record import trajectory
 from actors.gateway.call_tree import canonical, same_reply
 from actors.gateway.parsers import Reply
-from envs.agents.agent_result import Outcome
+from envs.agents.agent_steps import Outcome
 from tests.actors.gateway.fakes import TOOLS, Agent, calling, result, system, user
 
 OPENING = [system("be brief"), user("add")]

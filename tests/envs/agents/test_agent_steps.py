@@ -1,13 +1,16 @@
-"""A process of an agent is run until it ends, something else happens or time is up."""
+"""A process of an agent is run until it ends, something else happens or time is up; what it says
+is a result, or fails the attempt."""
 
 import asyncio
+import json
 import os
 import subprocess
 from typing import Any
 
 import pytest
 
-from envs.agents.agent_steps import run_process
+from envs.agents.agent_steps import grade, outcome_of, run_process
+from r3l.errors import EnvironmentFailed
 from r3l.rollout.env_interface import EnvSpec
 
 
@@ -16,12 +19,12 @@ class Started:
 
     spec = EnvSpec("agent", "", max_steps=1)
 
-    def __init__(self, pid: int) -> None:
-        self.pid, self.steps = pid, list[str]()
+    def __init__(self, pid: int, **state: Any) -> None:
+        self.state, self.steps = {"pid": pid, "exit": 0} | state, list[str]()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self.steps.append(action)
-        return f'{{"pid": {self.pid}, "exit": 0}}', 0.0, False, False, {}
+        return json.dumps(self.state), 0.0, False, False, {}
 
 
 def run(pid: int, limit_s: float, changed: asyncio.Event | None = None) -> tuple[bool, list[str]]:
@@ -47,3 +50,36 @@ def test_nobody_waits_longer_than_the_limit_or_for_a_process_whose_result_is_the
     if changed:
         event.set()
     assert run(os.getpid(), 60.0 if changed else 0.1, event)[0] == changed
+
+
+def test_a_result_needs_a_number() -> None:
+    good = outcome_of({"reward": 2, "parts": {"a": 1, "b c": 2}, "feedback": "hm"}, 2.0, "x")
+    assert (good.reward, good.parts, good.feedback, good.finish) == (1.0, {"a": 1.0}, "hm", "x")
+    assert outcome_of(0.5, 1.0, "x").reward == 0.5
+    for result, cause in (
+        ({"failed": "disk_full"}, "disk_full"),
+        ({"failed": "the disk is full"}, "agent_failed"),
+        ("what", "no_reward"),
+        ({"reward": float("nan")}, "no_reward"),
+        ({}, "no_reward"),
+    ):
+        with pytest.raises(EnvironmentFailed) as failed:
+            outcome_of(result, 1.0, "x")
+        assert failed.value.cause == cause
+
+
+def test_a_grader_that_failed_or_took_too_long_or_printed_no_json_is_named() -> None:
+    def graded(**state: Any) -> Any:
+        runs = state["exit"] is None
+        env: Any = Started(os.getpid() if runs else 1 << 22, **state)
+        return asyncio.run(grade(env, [], 0.01 if runs else 60.0))
+
+    assert graded(exit=0, stdout="[1, 2]") == [1, 2]
+    for state, why in (
+        ({"exit": 1, "stderr": "KeyError: a"}, "KeyError: a"),
+        ({"exit": 0, "stdout": "KeyError: a"}, "KeyError: a"),
+        ({"exit": None, "stderr": ""}, "too long"),
+    ):
+        with pytest.raises(EnvironmentFailed, match=f"grader.*{why}") as failed:
+            graded(**state)
+        assert failed.value.cause == "grader_failed"

@@ -106,7 +106,7 @@ def test_a_worker_that_does_not_start_fails_the_attempt_by_name(monkeypatch):
 
 def test_the_shared_verifier_ends_with_its_last_user_and_starts_again_for_the_next():
     pytest.importorskip("math_verify")
-    shared = verifiers.SharedVerifier()
+    shared = verifiers.Verifier()
     verifier = shared.acquire()
     assert shared.acquire() is verifier and verifier.check("2", "2") == "correct"
     process = verifier.process
