@@ -30,16 +30,9 @@ from actors.gateway.parsers import ReplyReader, reader_of
 from actors.gateway.recorded_call import TapePlayer
 from actors.gateway.session import Session
 from actors.gateway.web_app import WebApp
-from envs.agents.agent_steps import (
-    Outcome,
-    State,
-    failed,
-    grade,
-    last_line,
-    outcome_of,
-    run_process,
-    take_step,
-)
+from envs.agents.agent import KEEPER, MAIN
+from envs.agents.agent_process import State
+from envs.agents.agent_steps import Outcome, failed, grade, last_line, outcome_of, run_process
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
 from r3l.errors import EnvironmentFailed, R3LError, ReplayDiverged
@@ -117,7 +110,8 @@ class AgentEnvironment:
     session: Session
 
     def __init__(self, env: Environment, gateway: Gateway) -> None:
-        self.env, self.spec, self.gateway = env, env.spec, gateway
+        self.env: Any = env  # it has the methods of envs.agents.agent
+        self.spec, self.gateway = env.spec, gateway
         self.settings, self.counts = gateway.settings, gateway.metrics.agent
         self.reset, self.step, self.close = env.reset, env.step, env.close
 
@@ -258,11 +252,11 @@ class AgentEnvironment:
                 self.session.fail(error)
 
     async def _serve(self, name: str) -> str:
-        return str((await take_step(self.env, {"serve": name}))["folder"])
+        return str((await guarded(lambda: self.env.serve(name)))["folder"])
 
     async def _run_state(self, command: list[Any]) -> tuple[State, bool]:
         limit_s = self.settings.state_s
-        return await run_process(self.env, {"state": command}, limit_s, process="state")
+        return await run_process(self.env, KEEPER, lambda: self.env.keep(*command), limit_s)
 
     def _progress(self) -> Trajectory:
         """Records the attempt so far: all of its conversations."""
@@ -292,7 +286,7 @@ class AgentEnvironment:
         session, settings = self.session, self.settings
         variables = self._variables(given["mcp"])
         state, in_time = await run_process(
-            self.env, {"start": variables}, settings.timeout_s, session.changed
+            self.env, MAIN, lambda: self.env.start(variables), settings.timeout_s, session.changed
         )
         session.end()
         if session.problem is not None:

@@ -1,15 +1,10 @@
 """The environment `agent`: a program that calls the policy itself, over HTTP.
 
     reset ─► a folder of its own; replies whether it has a grader, what it keeps, and MCP servers
-    step({"start": {variables}})   starts the agent's process
-    step({"grade": [calls]})       starts the grader's process, for a stored attempt without folder
-    step({"stop": null})           ends it with its process group: exit code and last lines
-    step({"state": [save or restore, folder, call]})   copies the folder, or puts a copy back
-    step({"serve": name})          starts an MCP server, which reads and writes pipes
-    step({"stop": "state"})        the same for that process, which runs next to the agent
+    start, grade, keep, serve ─► a process and its state        stop ─► its exit code and last lines
 
-actors.agents.agent_attempt plays these steps. The process runs in the worker process's isolation:
-its memory is limited, and it ends with the worker or the actor, however they end.
+actors.agents.agent_attempt calls these methods. The processes run in the isolation of the worker
+process: their memory is limited, and they end with it or the actor, however these end.
 """
 
 from __future__ import annotations
@@ -32,15 +27,15 @@ from envs.agents.agent_checks import (
     starter_of,
     starter_of_function,
 )
-from envs.agents.agent_process import AgentProcess, Argv, child_environment
+from envs.agents.agent_process import AgentProcess, Argv, State, child_environment
 from envs.agents.agent_tasks import NAME, read_tasks
 from envs.base import TaskSource
 from r3l.errors import UserError
 from r3l.rollout.env_interface import EnvSpec
 from r3l.rollout.prompts import Prompts
 
-MAIN = "agent"
-"""The process of the agent or the grader, whose folder is the attempt's."""
+MAIN, KEEPER = "agent", "keeper"
+"""The process of the agent or the grader, whose folder is the attempt's, and that which copies."""
 
 COPY = (*PROGRAM, f"{Path(__file__).with_name('workspace_copy.py')}:run")
 
@@ -63,6 +58,7 @@ class Agent:
     texts that replace those of r3l/rollout/prompts, by name."""
 
     once = True  # its process and folder end with the attempt, however that ends
+    offers = ("start", "grade", "keep", "serve", "stop")
 
     def __init__(
         self,
@@ -125,41 +121,44 @@ class Agent:
         return json.dumps(has), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Takes one of the gateway's steps; replies to anything else with a sentence."""
-        try:
-            ((name, value),) = json.loads(action).items()
-        except (ValueError, AttributeError):
-            return "not a step of an agent", 0.0, False, False, {}
-        process = MAIN
-        match name:
-            case "start":
-                self.given = value
-                self._start(MAIN, self.starter, self.argv, [self.task, *self.asked])
-            case "grade":
-                self.given = {}
-                folder = [] if self.stored else [self._work]
-                self._start(MAIN, self.grader, (), [self.task, value, *folder])
-            case "state":
-                operation, kept, call = value
-                words, process = self._words(self.keepers.get(operation, ())), name
-                arguments = (operation, self._work, kept, call, words)
-                folders = self._work, os.path.join(kept, "objects")
-                if not words and all(map(workspace_copy.is_small, folders)):
-                    return json.dumps(_copied(*arguments)), 0.0, False, False, {}
-                self._start(name, COPY, (), [*arguments])
-            case "serve":
-                process = f"mcp-{value}"
-                self._start(process, PROGRAM, self.servers[value], [], pipes=True)
-            case "stop":
-                process = value or MAIN
-        state = self._state(process)
-        if name == "stop":
-            self._stop(process)
-        return json.dumps(state), 0.0, False, False, {}
+        """Replies with a sentence: the agent takes its steps itself."""
+        return "an agent takes its steps itself", 0.0, False, False, {}
+
+    def start(self, variables: dict[str, str]) -> State:
+        """Starts the agent's process."""
+        self.given = variables
+        return self._start(MAIN, self.starter, self.argv, [self.task, *self.asked])
+
+    def grade(self, calls: list[Any]) -> State:
+        """Starts the grader's process; that of a stored attempt does not get the folder."""
+        self.given = {}
+        folder = [] if self.stored else [self._work]
+        return self._start(MAIN, self.grader, (), [self.task, calls, *folder])
+
+    def keep(self, operation: str, kept: str, call: int) -> State:
+        """Saves a copy of the folder, or restores it; in a process unless the folder is small."""
+        words = self._words(self.keepers.get(operation, ()))
+        arguments = (operation, self._work, kept, call, words)
+        folders = self._work, os.path.join(kept, "objects")
+        if not words and all(map(workspace_copy.is_small, folders)):
+            return _copied(*arguments)
+        return self._start(KEEPER, COPY, (), [*arguments])
+
+    def serve(self, name: str) -> State:
+        """Starts an MCP server, which reads and writes pipes."""
+        return self._start(f"mcp-{name}", PROGRAM, self.servers[name], [], pipes=True)
+
+    def stop(self, name: str) -> State:
+        """Ends a process with its group."""
+        process = self.processes.pop(name)
+        state = process.state()
+        process.kill()
+        return state
 
     def close(self) -> None:
-        for name in [*self.processes]:
-            self._stop(name)
+        for process in self.processes.values():
+            process.kill()
+        self.processes.clear()
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder = None
@@ -174,9 +173,10 @@ class Agent:
 
     def _start(
         self, name: str, starter: Argv, argv: Argv, arguments: list[Any], *, pipes: bool = False
-    ) -> None:
+    ) -> State:
         """Start a process; its files are in a folder of its own, unless it is the agent's."""
-        self._stop(name)
+        if earlier := self.processes.pop(name, None):
+            earlier.kill()
         assert self.folder is not None  # an attempt begins with a reset
         folder = self.folder
         if name != MAIN:
@@ -192,7 +192,9 @@ class Agent:
         if len(task.encode()) <= LONGEST_VARIABLE:
             given["R3L_TASK"] = task
         variables = child_environment(given, self.secret)
-        self.processes[name] = AgentProcess(starter, self._words(argv), folder, variables, pipes)
+        process = AgentProcess(starter, self._words(argv), folder, variables, pipes)
+        self.processes[name] = process
+        return process.state()
 
     def _words(self, argv: Argv) -> Argv:
         return tuple(FIELD.sub(self._field, word) for word in argv)
@@ -202,22 +204,8 @@ class Agent:
         value = self.task.get(found[1], found[0])
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
-    def _state(self, name: str) -> dict[str, Any]:
-        """Returns the exit code, None while the process runs, and the last lines it wrote."""
-        process = self.processes.get(name)
-        if process is None:
-            return {}
-        state = {"exit": process.poll(), "pid": process.pid, "folder": str(process.folder)}
-        if not process.pipes:
-            state |= {stream: process.last_line(stream) for stream in ("stdout", "stderr")}
-        return state
 
-    def _stop(self, name: str) -> None:
-        if process := self.processes.pop(name, None):
-            process.kill()
-
-
-def _copied(*arguments: Any) -> dict[str, Any]:
+def _copied(*arguments: Any) -> State:
     """Copies a small folder in this process. Returns the state of a process that has ended."""
     try:
         return {"exit": 0, "stdout": json.dumps(workspace_copy.run(*arguments))}

@@ -9,11 +9,15 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from r3l.errors import EnvironmentFailed
 
 LAST = 64 << 10  # bytes of its output in which the last line is looked for
 Argv = tuple[str, ...]
+State = dict[str, Any]
+"""A process: `pid`, `folder`, and `exit`, None while it runs; without pipes also the last lines of
+`stdout` and `stderr`."""
 
 UNSET = (
     "PYTHONPATH PYTHONHASHSEED HF_HUB_OFFLINE OPENAI_API_KEY OPENAI_BASE_URL ANTHROPIC_API_KEY "
@@ -68,6 +72,12 @@ class AgentProcess:
                 f"with {starter[0]} to see why",
                 cause="agent_not_started",
             ) from None
+
+    def state(self) -> State:
+        state = {"exit": self.poll(), "pid": self.pid, "folder": str(self.folder)}
+        if not self.pipes:
+            state |= {stream: self.last_line(stream) for stream in ("stdout", "stderr")}
+        return state
 
     def poll(self) -> int | None:
         """Returns the exit code, or None while the process runs."""

@@ -1,24 +1,21 @@
-"""Takes the steps of the environment `agent`, and reads the results of agents and graders."""
+"""Runs the processes of the environment `agent`, and reads the results of agents and graders."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from envs.agents.agent import MAIN
+from envs.agents.agent_process import State
 from r3l.errors import EnvironmentFailed
 from r3l.records import LARGEST_REWARD, PART
-from r3l.rollout.env_calls import guarded, number_of, parts_in, read_step
-from r3l.rollout.env_interface import Environment
+from r3l.rollout.env_calls import guarded, number_of, parts_in
 from r3l.views.tape import TapedCall
-
-State = dict[str, Any]
-"""The environment's report on its process: `exit`, None while it runs, and the last lines of
-`stdout` and `stderr`."""
 
 
 @dataclass(frozen=True)
@@ -31,23 +28,16 @@ class Outcome:
     finish: str = "terminated"
 
 
-async def take_step(env: Environment, command: dict[str, Any]) -> State:
-    """Takes a step; returns the state of its process. Raises EpisodeError."""
-    action = json.dumps(command)
-    answer = await guarded(lambda: env.step(action))
-    return dict(json.loads(read_step(env.spec.name, answer)[0]))
-
-
 async def run_process(
-    env: Environment,
-    start: dict[str, Any],
+    env: Any,
+    name: str,
+    start: Callable[[], Any],
     limit_s: float,
     changed: asyncio.Event | None = None,
-    process: str | None = None,
 ) -> tuple[State, bool]:
-    """Runs a process until it ends, `changed` is set or time is up, then kills it. Returns its
-    state, and False if time was up. `process`: the name by which it is stopped."""
-    state, ended = await take_step(env, start), changed or asyncio.Event()
+    """Runs a process until it ends, `changed` is set or time is up, then kills it. `start`: starts
+    the process `name`. Returns its state, and False if time was up. Raises EpisodeError."""
+    state, ended = await guarded(start), changed or asyncio.Event()
     if "pid" not in state:  # it was done in the worker process
         return state, True
     in_time = True
@@ -57,13 +47,13 @@ async def run_process(
                 await ended.wait()
         except TimeoutError:
             in_time = False
-    return await take_step(env, {"stop": process}), in_time
+    return await guarded(lambda: env.stop(name)), in_time
 
 
-async def grade(env: Environment, calls: Sequence[TapedCall], limit_s: float) -> Any:
+async def grade(env: Any, calls: Sequence[TapedCall], limit_s: float) -> Any:
     """Returns the grader's result. Raises EnvironmentFailed if it failed or took too long."""
-    shown = [{"messages": call.messages, "reply": call.reply} for call in calls]
-    state, in_time = await run_process(env, {"grade": shown}, limit_s)
+    shown = [{"messages": list(call.messages), "reply": call.reply} for call in calls]
+    state, in_time = await run_process(env, MAIN, lambda: env.grade(shown), limit_s)
     if not in_time or state["exit"] != 0:
         why = state["stderr"] if in_time else "it took too long"
         raise failed("grader_failed", f"the grader failed: {why}")

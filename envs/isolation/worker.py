@@ -49,6 +49,7 @@ class Sessions:
         env = self.make()
         self.free.append(env)
         offers = [method for method in OPTIONAL if callable(getattr(env, method, None))]
+        offers += getattr(env, "offers", ())
         return {"spec": asdict(env.spec), "offers": offers}
 
     def call(self, session: int, method: str, arguments: list[Any]) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def _answer(env: TextEnv, method: str, arguments: list[Any]) -> Any:
             return [*answer, {name: value for name, value in known.items() if value}]
     value = getattr(env, method)(*arguments)
     try:
-        if not isinstance(value, str | bytes | list | None):
+        if not isinstance(value, str | bytes | list | dict | None):
             raise ValueError(f"{method} returned {type(value).__name__}")
         return plain_value(value, method)
     except ValueError as error:

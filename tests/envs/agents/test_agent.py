@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from envs import registry
-from envs.agents.agent import Agent
+from envs.agents.agent import MAIN, Agent
 from envs.testing import check_env
 from r3l.errors import UserError
 
@@ -21,13 +21,12 @@ def made(folder: Path, script: str, **options: str) -> Agent:
     )
 
 
-def ended(env: Agent, command: dict[str, Any]) -> dict[str, Any]:
-    state = json.loads(env.step(json.dumps(command))[0])
+def ended(env: Agent, state: dict[str, Any]) -> dict[str, Any]:
     deadline = time.monotonic() + 120
     while state["exit"] is None and time.monotonic() < deadline:
         time.sleep(0.02)
-        state = json.loads(env.step('{"poll": null}')[0])
-    return dict(state)
+        state = env.processes[MAIN].state()
+    return env.stop(MAIN)
 
 
 def test_a_process_runs_in_a_folder_of_its_own_with_the_task_and_the_variables(
@@ -38,7 +37,7 @@ def test_a_process_runs_in_a_folder_of_its_own_with_the_task_and_the_variables(
     given = json.loads(env.reset(seed=0, options={"task": {"id": "a"}})[0])
     assert given == {"grader": False, "keeps": True, "keeps_all": False, "mcp": {}}
     assert env.folder is not None
-    state = ended(env, {"start": {"X": "y"}})
+    state = ended(env, env.start({"X": "y"}))
     assert (state["exit"], state["stderr"]) == (1, "bad")
     assert state["stdout"] == f'{env.folder}/work {{"id": "a"}} y'
     folder = env.folder
@@ -55,7 +54,7 @@ def test_only_a_large_folder_is_copied_by_a_process(
     assert env.folder is not None
     (env.folder / "work" / "data").write_bytes(bytes(size))
     kept = tmp_path / "kept"
-    first = json.loads(env.step(json.dumps({"state": ["save", str(kept), 0]}))[0])
+    first = env.keep("save", str(kept), 0)
     assert ("pid" in first) == by_a_process
     deadline = time.monotonic() + 120
     while not (kept / "0.json").exists() and time.monotonic() < deadline:
@@ -64,10 +63,10 @@ def test_only_a_large_folder_is_copied_by_a_process(
     if not by_a_process:
         assert first["exit"] == 0 and json.loads(first["stdout"])["bytes"] > size
         (env.folder / "work" / "data").unlink()
-        put_back = json.loads(env.step(json.dumps({"state": ["restore", str(kept), 0]}))[0])
+        put_back = env.keep("restore", str(kept), 0)
         assert put_back["exit"] == 0 and (env.folder / "work" / "data").stat().st_size == size
         (kept / "1.json").mkdir()  # it cannot be written
-        failed = json.loads(env.step(json.dumps({"state": ["save", str(kept), 1]}))[0])
+        failed = env.keep("save", str(kept), 1)
         assert failed["exit"] == 1 and "1.json" in failed["stderr"]
     env.close()
 
@@ -85,8 +84,8 @@ def test_no_process_of_an_attempt_gets_a_secret_variable(
     )
     env = Agent(command=f"{file}:seen", reward=f"{file}:seen", tasks=str(file))
     env.reset(seed=0, options={"task": {}, "secret": ["GPT_KEY"]})
-    for step in ({"start": {}}, {"grade": []}):
-        assert ended(env, step)["stdout"] == "[false, true]"
+    assert ended(env, env.start({}))["stdout"] == "[false, true]"
+    assert ended(env, env.grade([]))["stdout"] == "[false, true]"
     env.close()
 
 
@@ -94,7 +93,7 @@ def test_fields_of_the_task_fill_the_command(tmp_path: Path) -> None:
     env = made(tmp_path, "import json, sys\nprint(json.dumps(sys.argv[1:]))")
     env.argv += ("{question}", "--n={n}", "{other}", "{}")
     env.reset(seed=0, options={"task": {"question": "it's $(3) words", "n": [1, "é"]}})
-    assert json.loads(ended(env, {"start": {}})["stdout"]) == [
+    assert json.loads(ended(env, env.start({}))["stdout"]) == [
         *("it's $(3) words", '--n=[1, "é"]', "{other}", "{}")
     ]
     env.close()
@@ -103,11 +102,11 @@ def test_fields_of_the_task_fill_the_command(tmp_path: Path) -> None:
 def test_the_last_lines_are_there_while_the_process_runs(tmp_path: Path) -> None:
     env = made(tmp_path, "import time\nprint(0.5, flush=True)\ntime.sleep(600)\n")
     env.reset(seed=0)
-    state = json.loads(env.step('{"start": {}}')[0])
+    state = env.start({})
     deadline = time.monotonic() + 120
     while not state["stdout"] and time.monotonic() < deadline:
         time.sleep(0.02)
-        state = json.loads(env.step('{"poll": null}')[0])
+        state = env.processes[MAIN].state()
     assert (state["exit"], state["stdout"], state["stderr"]) == (None, "0.5", "")
     env.close()
 
@@ -116,7 +115,7 @@ def test_a_task_that_is_too_long_for_a_variable_is_left_out(tmp_path: Path) -> N
     env = made(tmp_path, "import os\nprint(len(os.environ.get('R3L_TASK', '')))\n")
     for text, length in (("題" * 30_000, 30_000), ("題" * 60_000, 0)):
         env.reset(seed=0, options={"task": {"q": text}})
-        state = ended(env, {"start": {}})
+        state = ended(env, env.start({}))
         assert state["exit"] == 0 and length <= int(state["stdout"]) <= length + 20
     env.close()
 
@@ -126,7 +125,7 @@ def test_a_folder_is_copied_for_each_attempt(tmp_path: Path) -> None:
     (tmp_path / "files" / "note.txt").write_text("hello")
     env = made(tmp_path, "print(open('note.txt').read())", workspace=str(tmp_path / "files"))
     env.reset(seed=0)
-    assert ended(env, {"start": {}})["stdout"] == "hello"
+    assert ended(env, env.start({}))["stdout"] == "hello"
     env.close()
     with pytest.raises(UserError, match=r"workspace .* is not a folder"):
         made(tmp_path, "", workspace=str(tmp_path / "none"))

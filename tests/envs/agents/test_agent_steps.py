@@ -2,7 +2,6 @@
 is a result, or fails the attempt."""
 
 import asyncio
-import json
 import os
 import subprocess
 from typing import Any
@@ -11,33 +10,34 @@ import pytest
 
 from envs.agents.agent_steps import grade, outcome_of, run_process
 from r3l.errors import EnvironmentFailed
-from r3l.rollout.env_interface import EnvSpec
 
 
 class Started:
-    """An environment that has started a process and reports the steps it took."""
-
-    spec = EnvSpec("agent", "", max_steps=1)
+    """An environment that has started a process and remembers which one it stopped."""
 
     def __init__(self, pid: int, **state: Any) -> None:
-        self.state, self.steps = {"pid": pid, "exit": 0} | state, list[str]()
+        self.state, self.stopped = {"pid": pid, "exit": 0} | state, list[str]()
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self.steps.append(action)
-        return json.dumps(self.state), 0.0, False, False, {}
+    def start(self, *given: Any) -> dict[str, Any]:
+        return self.state
+
+    grade = start
+
+    def stop(self, name: str) -> dict[str, Any]:
+        self.stopped.append(name)
+        return self.state
 
 
 def run(pid: int, limit_s: float, changed: asyncio.Event | None = None) -> tuple[bool, list[str]]:
     env = Started(pid)
-    state, in_time = asyncio.run(run_process(env, {"start": {}}, limit_s, changed))  # type: ignore[arg-type]
+    state, in_time = asyncio.run(run_process(env, "p", env.start, limit_s, changed))
     assert state == {"pid": pid, "exit": 0}
-    return in_time, env.steps
+    return in_time, env.stopped
 
 
 def test_a_process_is_awaited_and_then_stopped() -> None:
     with subprocess.Popen(["sleep", "0.2"]) as process:
-        in_time, steps = run(process.pid, 60.0)
-        assert in_time and steps == ['{"start": {}}', '{"stop": null}']
+        assert run(process.pid, 60.0) == (True, ["p"])
         assert process.wait(60) == 0
     assert run(process.pid, 60.0)[0], "of a process that has ended before it could be watched"
 
@@ -71,7 +71,7 @@ def test_a_result_needs_a_number() -> None:
 def test_a_grader_that_failed_or_took_too_long_or_printed_no_json_is_named() -> None:
     def graded(**state: Any) -> Any:
         runs = state["exit"] is None
-        env: Any = Started(os.getpid() if runs else 1 << 22, **state)
+        env = Started(os.getpid() if runs else 1 << 22, **state)
         return asyncio.run(grade(env, [], 0.01 if runs else 60.0))
 
     assert graded(exit=0, stdout="[1, 2]") == [1, 2]

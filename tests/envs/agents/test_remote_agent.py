@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from envs.agents.agent import Agent
+from envs.agents.agent import MAIN, Agent
 from envs.agents.remote_agent import play
 from r3l.errors import UserError
 from tests.buffer.fakes import until
@@ -73,9 +73,9 @@ def test_a_long_task_reaches_the_server(server: Any, tmp_path: Path) -> None:
     tasks.write_text('{"id": "a", "split": "train"}\n')
     env, task = Agent(command=address(server), tasks=str(tasks)), {"text": "x" * (1 << 20)}
     env.reset(seed=0, options={"task": task})
-    state = json.loads(env.step(json.dumps({"start": GIVEN}))[0])
-    until(lambda: json.loads(env.step('{"poll": null}')[0])["exit"] is not None)
-    assert server.asked["task"] == task and state["exit"] in (None, 0)
+    env.start(GIVEN)
+    until(lambda: env.processes[MAIN].poll() is not None)
+    assert server.asked["task"] == task and env.stop(MAIN)["exit"] == 0
     env.close()
 
 
