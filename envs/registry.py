@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -55,8 +55,7 @@ def make(name: str, **options: Any) -> TextEnv:
     Raises UserError if a name or option is unknown, the environment refuses a value, or its
     constructor raises.
     """
-    kind = _load(name)
-    _check_options(name, kind, options)
+    kind = _load(name, options)
     with user_class.errors_named(f"env {name}: cannot be made, it"):
         env = kind(**options)
     if not isinstance(env, Environment):
@@ -73,8 +72,7 @@ def make(name: str, **options: Any) -> TextEnv:
 def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns an environment's options with defaults for the missing ones, so that equal settings
     compare equal. Raises UserError if a name or option is unknown."""
-    kind = _load(name)
-    _check_options(name, kind, options)
+    kind = _load(name, options)
     known = inspect.signature(kind).parameters.values()
     defaults = {p.name: p.default for p in known if p.default is not p.empty}
     return defaults | dict(options)
@@ -90,13 +88,12 @@ def try_out(name: str, options: Mapping[str, Any]) -> None:
 def task_source(name: str, **options: Any) -> TaskSource:
     """Returns the task source of an environment: its class's own `task_source`, or else endless
     seeds. Raises UserError as `make` does."""
-    kind = _load(name)
-    _check_options(name, kind, options)
-    own = getattr(kind.func if isinstance(kind, partial) else kind, "task_source", None)
+    kind = _load(name, options)
+    own = getattr(kind.func, "task_source", None)
     if own is None:
         return SeededTasks(name)
     with user_class.errors_named(f"env {name}: its task_source"):
-        source: TaskSource = own(*kind.args if isinstance(kind, partial) else (), **options)
+        source: TaskSource = own(*kind.args, **options)
     return source
 
 
@@ -147,29 +144,30 @@ def tasks_of_all(config: EnvConfig, split: Split, count: int, seed: int = 0) -> 
 
 def in_process(name: str) -> bool:
     """Returns whether an environment declares that it can run inside the actor."""
-    kind = _load(name)
-    return bool(getattr(kind.func if isinstance(kind, partial) else kind, "in_process", False))
+    return bool(getattr(_class(name).func, "in_process", False))
 
 
-def _check_options(name: str, kind: Callable[..., Any], options: Mapping[str, Any]) -> None:
+def _load(name: str, options: Mapping[str, Any]) -> partial[Any]:
+    """Returns the class with this name. Raises UserError if it or an option is unknown."""
+    kind = _class(name)
     known = inspect.signature(kind).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
-        return
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
     for option in options:
-        if option not in known:
+        if option not in known and not takes_any:
             names = ", ".join(known) or "none"
             if _is_path(name):
                 names += f"; options are parameters of its __init__: add {option} there"
             raise UserError(
                 f"env option {name}.{option}: unknown; {name} knows {names}", option=option
             )
+    return kind
 
 
-def _load(name: str) -> Any:
+def _class(name: str) -> partial[Any]:
     """Returns the class with this name, or the family's class with the member's name as its first
     argument."""
     if _is_path(name):
-        return _user_class(name)
+        return partial(_user_class(name))
     family, colon, member = name.partition(":")
     target = FAMILIES.get(family) if colon and member else ENVIRONMENTS.get(name)
     if target is None:
@@ -185,7 +183,7 @@ def _load(name: str) -> Any:
     module, _, attribute = target.partition(":")
     kind = getattr(import_module(module), attribute)
     first = name if name in MATHEMATICS else member
-    return partial(kind, first) if first else kind
+    return partial(kind, *([first] if first else []))
 
 
 def _is_path(name: str) -> bool:

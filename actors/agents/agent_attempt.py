@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from actors.agents.attempt_record import Train, trajectory
 from actors.agents.mcp_relay import McpRelay
 from actors.agents.tape_reader import Replays, continuation_of, main_kind, repeats_tools
-from actors.agents.world_state import RestoreFailed, Snapshots, World
+from actors.agents.world_state import Snapshots, World
 from actors.gateway.call_tree import Node
 from actors.gateway.other_models import OtherModels
 from actors.gateway.parsers import ReplyReader, reader_of
@@ -146,7 +146,7 @@ class AgentEnvironment:
                             left = self._progress()
                 except EnvironmentFailed as error:
                     broken = world and world.restored and error.cause == "agent_exit"
-                    if not broken and not isinstance(error, RestoreFailed):
+                    if not broken and error.cause != "restore_failed":
                         raise
                     if world and broken:
                         world.snapshots.failed("restore_failed", f"afterwards {error}")
@@ -248,7 +248,7 @@ class AgentEnvironment:
             try:
                 await world.restore(tape.pivot, self._run_state)
                 self.session.restored.set()
-            except RestoreFailed as error:
+            except EnvironmentFailed as error:
                 self.session.fail(error)
 
     async def _serve(self, name: str) -> str:

@@ -85,8 +85,8 @@ class McpRelay:
         reply = await self._asked(name, message, headers)
         reply = {key: reply[key] for key in ("result", "error") if key in reply}
         texts = [json.dumps(each, ensure_ascii=False) for each in (asked, reply)]
-        said, seconds = {"role": "tool", "content": texts[1]}, time.monotonic() - began
-        session.record(f"{MCP}:{name}", MCP, digest, texts[0], said, seconds)
+        said = {"role": "tool", "content": texts[1]}
+        session.record(f"{MCP}:{name}", MCP, digest, texts[0], said, began)
         return {"jsonrpc": "2.0", "id": message["id"]} | reply
 
     async def close(self) -> None:

@@ -2,7 +2,7 @@
 
 base attempt   call k ─► save k, while the reply is sampled ─► a folder of the actor's, until the
                                                                attempt is retried
-retry          call at the pivot ─► restore k ─► differs, fails or takes too long ─► RestoreFailed
+retry          call at the pivot ─► restore k ─► differs, fails or takes too long ─► restore_failed
 """
 
 from __future__ import annotations
@@ -33,10 +33,6 @@ LOCKED_S = 60.0
 
 Run = Callable[[list[Any]], Awaitable[tuple[dict[str, Any], bool]]]
 """Runs [operation, folder, call]; returns how the process ended, and whether it did so in time."""
-
-
-class RestoreFailed(EnvironmentFailed):
-    """A retry's world could not be put back; what it sampled is not trained."""
 
 
 class Snapshots:
@@ -122,13 +118,14 @@ class World:
             self.saved.add(call)
 
     async def restore(self, call: int, run: Run) -> None:
-        """Put back the state before a call, in the attempt of `run`. Raises RestoreFailed."""
+        """Put back the state before a call, in the attempt of `run`. Raises EnvironmentFailed with
+        cause restore_failed: what the retry samples then is not trained."""
         self.run = run
         try:
             await self._done("restore", call)
         except EnvironmentFailed as error:
             self.snapshots.failed("restore_failed", str(error))
-            raise RestoreFailed(str(error), cause="restore_failed") from error
+            raise EnvironmentFailed(str(error), cause="restore_failed") from error
         self.restored = True
         self.snapshots.counts["restored"] += 1
 

@@ -67,9 +67,9 @@ class OtherModels:
         except httpx.HTTPError as error:
             why = str(error) or type(error).__name__
             raise Refused(502, "no_answer", f"{server.url} does not answer: {why}") from None
-        media, seconds = answer.headers.get("content-type"), time.monotonic() - began
+        media = answer.headers.get("content-type")
         reply = {"role": "assistant", "content": answer.text, "media_type": media}
         if answer.status_code != 200:
             reply["finish"] = str(answer.status_code)
-        session.record(body["model"], dialect.name, digest, raw.decode(), reply, seconds)
+        session.record(body["model"], dialect.name, digest, raw.decode(), reply, began)
         return Response(answer.content, answer.status_code, media_type=media)

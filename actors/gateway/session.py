@@ -136,7 +136,7 @@ class Session:
         return recorded or None
 
     def record(
-        self, model: str, dialect: str, digest: str, asked: str, reply: Message, seconds: float
+        self, model: str, dialect: str, digest: str, asked: str, reply: Message, began: float
     ) -> None:
         """Record the call of another model or an MCP server, which has ended just now. `reply`: its
         `content`, and how it ended as `finish` if not well."""
@@ -148,8 +148,8 @@ class Session:
             messages=({"role": "user", "content": asked[:LONGEST_KEPT]},),
             reply=reply | {"content": said[:LONGEST_KEPT]},
             finish="cut" if finish == WHOLE and len(said) > LONGEST_KEPT else finish,
-            began=time.monotonic() - self.began - seconds,
-            seconds=seconds,
+            began=began - self.began,
+            seconds=time.monotonic() - began,
             trained=False,
             model=model,
         )
