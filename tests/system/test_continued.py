@@ -51,7 +51,7 @@ def settings_of(world: str, folder: Path) -> list[str]:
         (folder / "tasks.jsonl").write_text("\n".join(map(json.dumps, tasks)))
         options = {"command": f"python {folder}/agent.py", "tasks": f"{folder}/tasks.jsonl"}
         env = ["env.name=agent", f"env.options={json.dumps(options)}"]
-    plan = "algorithm={name: grpo, group_size: 4}"
+    plan = f"algorithm={{name: raft, group_size: {ATTEMPTS}}}"
     actor = [f"actor.concurrent_requests={ATTEMPTS}", f"actor.progress_s={PROGRESS_S}"]
     return [*env, plan, *actor]
 
