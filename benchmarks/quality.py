@@ -20,7 +20,7 @@ from envs import registry
 from envs.base import Demonstrating
 from envs.demonstrations import demonstrating
 from launch.checks.of_model import chat_format, model_folder
-from launch.evaluation.own_engine import own_engine
+from launch.evaluation.play import own_engine
 from learner.warmup.recipe import RECORD, Warmed, warmed_for
 from r3l import config as configuration
 from r3l.algorithms.published.grpo import GRPOConfig

@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -263,21 +261,11 @@ def train(
         lock = write_run_folder(plan)
     for note in plan.notes:
         echo(f"note: {note}")
-    with lock, _handlers_put_back():
+    with lock:
         code = Run(plan, echo).execute()
     if code:
         raise TrainingStopped(f"run {folder}: ended with code {code}; see the lines above")
     return folder
-
-
-@contextmanager
-def _handlers_put_back() -> Iterator[None]:
-    handlers = {s: signal.getsignal(s) for s in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for signum, handler in handlers.items():
-            signal.signal(signum, handler)
 
 
 def prompt_texts(config: RunConfig) -> str:

@@ -24,7 +24,7 @@ from envs.evaluation.evaluation_folder import (
 )
 from envs.evaluation.metrics import Report, by_task, compare, report
 from launch.cli import as_overrides, as_typed
-from launch.evaluation.own_engine import own_engine
+from launch.evaluation.play import own_engine
 from launch.evaluation.printing import comparison_table, conversations, table
 from r3l import config as configuration
 from r3l.config import RunConfig

@@ -34,8 +34,8 @@ from launch.checks.of_tasks import check_first_steps, first_tasks, try_first_ste
 from launch.checks.resume import changed_settings
 from launch.checks.services import check_addresses
 from launch.inspection import versions
+from launch.topology.gpu_memory import Estimate
 from launch.topology.machines import described
-from launch.topology.memory_estimate import Estimate
 from launch.topology.placement import Plan, place, place_ranks
 from learner import checkpoint_command
 from learner.metrics.loggers import registry as loggers

@@ -97,10 +97,18 @@ class Run:
 
     def execute(self) -> int:
         """Run to the end; returns the exit code. Leaves no process behind."""
+        handlers = {}
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             nohup = signum == signal.SIGHUP and signal.getsignal(signum) is signal.SIG_IGN
             if not nohup:
-                signal.signal(signum, self._interrupt)
+                handlers[signum] = signal.signal(signum, self._interrupt)
+        try:
+            return self._run_and_stop()
+        finally:
+            for signum, handler in handlers.items():
+                signal.signal(signum, handler)
+
+    def _run_and_stop(self) -> int:
         try:
             with self.commands.ports():
                 code = self._run()

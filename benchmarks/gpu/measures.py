@@ -30,7 +30,7 @@ from benchmarks.learner import (
     write_random_model,
 )
 from envs.builtin.policy import builtin_policy
-from launch.topology.memory_estimate import Estimate, total
+from launch.topology.gpu_memory import Estimate, total
 from learner.checkpoint import Checkpoints, RunState, latest, load_run
 from learner.publisher import WeightPublisher
 from learner.step.batch import rows_of

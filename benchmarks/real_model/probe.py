@@ -18,7 +18,7 @@ from benchmarks.real_model.doses import SETTINGS
 from envs import registry
 from envs.base import Demonstrating
 from envs.demonstrations import demonstrating
-from launch.evaluation.own_engine import own_engine
+from launch.evaluation.play import own_engine
 from r3l import config as configuration
 from r3l.algorithms.guidance_gain import estimate, of_group
 from r3l.config import RunConfig

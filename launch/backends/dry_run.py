@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from launch.backends.process_commands import ProcessCommands
+from launch.topology.gpu_memory import MOST
 from launch.topology.machines import ActorPlace
-from launch.topology.memory_fit import MOST
 from launch.topology.placement import Plan
 from r3l.process.command_line import columns
 

@@ -1,4 +1,5 @@
-"""Plays the attempts of an evaluation, and stores each result when its attempt ends.
+"""Plays the attempts of an evaluation with an engine of its own, and stores each result when its
+attempt ends.
 
     tasks × attempts ─► those without a result yet ─► play, `at_once` at a time ─► results.jsonl
 
@@ -9,13 +10,18 @@ environment or the engine has no reward, and the next run plays it again.
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from pathlib import Path
 
 from envs.evaluation.conversation import conversation
 from envs.evaluation.evaluation_folder import EvaluationFolder
 from r3l.config import RunConfig
+from r3l.errors import EngineDead
 from r3l.records import GroupPlan, Task
 from r3l.rollout.env_interface import Environment
 from r3l.rollout.failures import FirstFailures
@@ -62,3 +68,43 @@ async def play_all(
 def keys_of(tasks: Sequence[Task], attempts: int) -> list[tuple[str, int]]:
     """Returns the task and number of every attempt."""
     return [(task.task_id, attempt) for task in tasks for attempt in range(attempts)]
+
+
+@asynccontextmanager
+async def own_engine(config: RunConfig, log: Path) -> AsyncIterator[Policy]:
+    """Starts an engine for the model of `config`. Raises EngineDead that names the log."""
+    try:
+        with output_into(log):
+            from actors.engine import VLLMPolicy
+
+            policy = VLLMPolicy.start(Path(config.model), config.actor, seed=config.seed)
+    except EngineDead as error:
+        raise EngineDead(f"{_cause(log) or error} (log: {log})") from error
+    try:
+        yield policy
+    finally:
+        with output_into(log):
+            policy.close()
+
+
+def _cause(log: Path) -> str:
+    """The error that the engine's process printed last, which vLLM's own error does not name."""
+    printed = log.read_text(encoding="utf-8", errors="replace")
+    found = re.findall(r"^\w+Error: .+", printed, re.MULTILINE)
+    return f"the engine did not start: {found[-1]}" if found else ""
+
+
+@contextmanager
+def output_into(log: Path) -> Iterator[None]:
+    """Redirects this process's output to a file. Processes started meanwhile keep writing to that
+    file."""
+    own = [(fd, os.dup(fd)) for fd in (1, 2)]
+    with log.open("ab") as file:
+        for fd, _ in own:
+            os.dup2(file.fileno(), fd)
+    try:
+        yield
+    finally:
+        for fd, original in own:
+            os.dup2(original, fd)
+            os.close(original)

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from launch.topology.gpu_memory import Estimate, share_memory
 from launch.topology.machines import ActorPlace, Machine, RequestedPlaces
-from launch.topology.memory_estimate import Estimate
-from launch.topology.memory_fit import share_memory
 from r3l.config import RunConfig
 from r3l.errors import UserError
 

@@ -35,7 +35,7 @@ class Recipe:
 
     - `options`: the environment's options, allowed only if there is one environment
     - `model`: the model to continue from, as in a run's settings; None: the tiny policy is made
-    - `data`: a file of conversations to learn too (learner.warmup.own_conversations)
+    - `data`: a file of conversations to learn too (learner.warmup.lessons)
     - `lora`: rank of adapters that are trained and merged in place of all weights; 0: none
     - `withheld`: the number of rules of each world that are not taught
     - `certainty`: probability, at each step, that the demonstrator knows such a rule

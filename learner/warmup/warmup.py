@@ -29,8 +29,7 @@ from learner import checkpoint
 from learner.checkpoint import CHECKPOINTS, Checkpoints, RunState, load_run
 from learner.step.batch import Row, supervised_row
 from learner.warmup import lessons, tiny_policy
-from learner.warmup.lessons import Lesson
-from learner.warmup.own_conversations import message_lessons, shuffled
+from learner.warmup.lessons import Lesson, message_lessons, shuffled
 from learner.warmup.recipe import RECORD, UNFINISHED, Recipe
 from r3l.errors import UserError
 from r3l.model_folder import CHECKSUMS, check_model_folder, read_tokenizer

@@ -40,8 +40,7 @@ class TensorBoard(Logger):
     def __init__(self, context: LoggerContext) -> None:
         self.folder, self._start = context.run / "tensorboard", context.start
         self._settings = hyperparameters(context.settings)
-        self._writer: SummaryWriter | None = None
-        self._retries: SummaryWriter | None = None
+        self._writers: tuple[SummaryWriter, SummaryWriter] | None = None  # the run's, of retries
         self._again_at = 0.0
         self._write(lambda writer, retries: None)
 
@@ -91,19 +90,20 @@ class TensorBoard(Logger):
 
     def _open(self) -> tuple[SummaryWriter, SummaryWriter]:
         """Return the run's writer and that of retries; new ones if the files were removed."""
-        if self._writer is not None and not any(self.folder.glob("events.*")):
+        if self._writers is not None and not any(self.folder.glob("events.*")):
             log.warning("%s: was removed; new files are begun, training continues", self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)  # for what the old writer has buffered
             self._drop()
-        if self._writer is None or self._retries is None:
+        if self._writers is None:
             purge = self._start + 1 if self._start else None
-            self._writer = SummaryWriter(str(self.folder), purge_step=purge, flush_secs=5)
-            self._retries = SummaryWriter(
-                str(self.folder / "retry"), purge_step=purge, flush_secs=5
+            run, retries = (
+                SummaryWriter(str(folder), purge_step=purge, flush_secs=5)
+                for folder in (self.folder, self.folder / "retry")
             )
             for summary in self._hparams()[:2]:
-                self._writer.file_writer.add_summary(summary)
-        return self._writer, self._retries
+                run.file_writer.add_summary(summary)
+            self._writers = run, retries
+        return self._writers
 
     def _hparams(self) -> tuple[Any, Any, Any]:
         """Return the "HParams" summaries: the experiment, the start of the run, its end."""
@@ -111,11 +111,10 @@ class TensorBoard(Logger):
         return summaries
 
     def _drop(self) -> None:
-        for writer in (self._writer, self._retries):
-            if writer is not None:
-                with suppress(OSError):
-                    writer.close()
-        self._writer = self._retries = None
+        for writer in self._writers or ():
+            with suppress(OSError):
+                writer.close()
+        self._writers = None
 
 
 def shows(version: int) -> bool:

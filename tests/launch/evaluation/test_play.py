@@ -1,6 +1,7 @@
-"""Playing the attempts of an evaluation, and continuing after an interruption."""
+"""Playing the attempts of an evaluation, continuing after an interruption, and its engine."""
 
 import asyncio
+import os
 
 import pytest
 
@@ -8,7 +9,7 @@ from envs import registry
 from envs.evaluation.conversation import Conversation
 from envs.evaluation.evaluation_folder import EvaluationFolder, read_attempts
 from envs.evaluation.metrics import report
-from launch.evaluation.play import play_all
+from launch.evaluation.play import output_into, own_engine, play_all
 from r3l.config import RunConfig, load
 from r3l.errors import EngineDead
 from tests.r3l.fakes import ScriptedPolicy
@@ -93,3 +94,40 @@ def test_failed_attempts_are_played_again(tmp_path):
     assert again.done[task.task_id, 0].cause == "environment_hang"
     evaluate(tmp_path, ScriptedPolicy(lambda prompt: "turn iron"), [task])
     assert [one.cause for one in read_attempts(tmp_path, "--read")] == [""]
+
+
+def test_what_others_print_is_not_between_the_json(tmp_path, capfd):
+    with output_into(tmp_path / "log"):
+        os.write(1, b"an engine starts\n")
+        os.system("echo so does its process >&2")
+    print("{}")
+    assert capfd.readouterr() == ("{}\n", "")
+    assert (tmp_path / "log").read_text() == "an engine starts\nso does its process\n"
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        (b"its own words\n", r"did not start \(log: .*/log\)"),
+        (
+            b"  at line 3\nValueError: no memory is free\n",
+            r"did not start: ValueError: no memory is",
+        ),
+    ],
+)
+def test_an_engine_that_does_not_start_is_named_with_its_log(
+    tmp_path, monkeypatch, capfd, printed, said
+):
+    def start(model, actor, *, seed):
+        os.write(1, printed)
+        raise EngineDead("the engine did not start")
+
+    monkeypatch.setattr("actors.engine.VLLMPolicy.start", start)
+
+    async def begin():
+        async with own_engine(load(), tmp_path / "log"):
+            pass
+
+    with pytest.raises(EngineDead, match=said):
+        asyncio.run(begin())
+    assert capfd.readouterr().out == ""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envs.builtin.policy import builtin_policy
-from launch.topology.memory_estimate import Estimate, ModelShape, arithmetic, model_shape, total
+from launch.topology.gpu_memory import Estimate, ModelShape, arithmetic, model_shape, total
 from r3l.config import load
 
 SEVEN = ModelShape(7_615_616_512, 28, 3584, 4, 128, 152_064, 18_944)  # Qwen2.5-7B
