@@ -37,8 +37,6 @@ MESSAGE_BYTES = RECORD_LIMIT // 2  # a message holds at most RECORD_LIMIT bytes
 POLL_S = 0.2
 SAY_S = 5.0
 """Seconds between progress notices while the learner waits for an evaluation."""
-QUIET_S = 60.0
-"""Seconds without progress after which a waiting learner logs a warning."""
 FIRST_GROUPS = 16
 CANDIDATES = "candidates"
 EVALUATIONS = "evaluations"
@@ -103,23 +101,16 @@ class Evaluator:
 
     def wait(self, stopped: Callable[[], bool], waiting: Callable[[], None]) -> list[Evaluation]:
         """Waits until nothing is pending or `stopped()` is true, and calls `waiting` at every poll.
-        Reports progress every SAY_S; warns after every QUIET_S without progress."""
-        ended, before = list[Evaluation](), -1
-        moved = noticed = time.monotonic()
+        Reports progress every SAY_S."""
+        ended, noticed = list[Evaluation](), time.monotonic()
         while self.pending and not stopped():
             ended += self.collect()
             stats = self.client.stats()
-            progress = stats.eval_progress
-            done = sum(done for done, _ in progress.values())
             if stats.actors and time.monotonic() - noticed > SAY_S:  # else engines start
                 noticed = time.monotonic()
                 for tag, version in self.pending.items():
-                    notice("evaluation at step {}: {}/{}".format(version, *progress[tag]))
-            if done != before:
-                before, moved = done, time.monotonic()
-            elif time.monotonic() - moved > QUIET_S:
-                moved = time.monotonic()
-                log.warning("evaluation: %d attempts done, no new attempt for %g s", done, QUIET_S)
+                    done, total = stats.eval_progress[tag]
+                    notice(f"evaluation at step {version}: {done}/{total}")
             waiting()
             time.sleep(POLL_S)
         return ended

@@ -33,7 +33,7 @@ from buffer.wire.access import Access, allow_files
 from buffer.wire.curve_keys import ServiceKeys, load
 from buffer.wire.sockets import Received, bind, new_socket, receive_from_peer
 from buffer.wire.traffic import CHECK_S, Limits
-from learner.step.host_memory import on_host
+from learner.step.tensor_file import on_host
 from r3l.codec import pack, unpack
 from r3l.errors import R3LError, RecordError, UserError, WeightsError, to_wire
 from r3l.process.endpoints import check_bind

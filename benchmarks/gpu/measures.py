@@ -34,7 +34,7 @@ from launch.topology.gpu_memory import Estimate, total
 from learner.checkpoint import Checkpoints, RunState, latest, load_run
 from learner.publisher import WeightPublisher
 from learner.step.batch import rows_of
-from learner.step.host_memory import host_copy
+from learner.step.tensor_file import host_copy
 from learner.step.trainer import Trainer
 from r3l.config import RunConfig, load
 from r3l.errors import RestartNeeded

@@ -2,6 +2,9 @@
 
 The format (https://huggingface.co/docs/safetensors): the header's length as 8 bytes, the header as
 JSON with each tensor's dtype, shape and place, then the tensors' bytes.
+
+A GPU copies to ordinary memory page by page, which is slow. So tensors are copied from it through
+page-locked memory, one piece after the other.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from learner.step.host_memory import host_copy, on_host
 from r3l.process.memory import free_memory
 
 Shape = tuple[str, torch.dtype, tuple[int, ...]]
@@ -25,6 +27,8 @@ Write = Callable[[Path, Sequence[Shape], Tensors], None]
 """Writes a file of tensors, which come in the order of their shapes."""
 DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.uint8: "U8"}
 ALIGNMENT = 8  # of the first tensor's bytes
+PIECE = 64 << 20
+"""Bytes of page-locked memory that are in use at a time."""
 
 
 def drain(tensors: Iterable[object]) -> None:
@@ -73,3 +77,20 @@ class Copies:
         """Writes the copied files."""
         while self._files:
             write_tensors(*self._files.pop(0))
+
+
+def on_host(tensor: Tensor) -> Tensor:
+    """Returns the tensor itself if it is in the host's memory, otherwise a copy of it there."""
+    return tensor.detach() if tensor.device.type == "cpu" else host_copy(tensor)
+
+
+def host_copy(tensor: Tensor, piece: int = PIECE) -> Tensor:
+    """Copies a tensor to new memory of the host, `piece` bytes at a time."""
+    given = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    whole = torch.empty(len(given), dtype=torch.uint8)
+    # PyTorch keeps page-locked memory for the next call.
+    staged = torch.empty(min(piece, len(given)), dtype=torch.uint8, pin_memory=given.is_cuda)
+    for at in range(0, len(given), piece):
+        part = given[at : at + piece]
+        whole[at : at + piece] = staged[: len(part)].copy_(part)
+    return whole.view(tensor.dtype).view(tensor.shape)

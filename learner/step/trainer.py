@@ -42,7 +42,6 @@ from learner.step.batch import (
 from learner.step.deepspeed_config import deepspeed_config, learning_rate_share
 from learner.step.full_weights import shard, sharded
 from learner.step.model import PolicyModule, load_model, resolve_dtype
-from learner.step.out_of_memory import is_out_of_memory, smaller_budget
 from learner.step.process_group import join_process_group
 from learner.step.tensor_file import Shape, Write, write_tensors
 from learner.watchdog import heartbeat
@@ -54,6 +53,9 @@ from r3l.settings.learner import LearnerConfig
 log = logging.getLogger(__name__)
 LARGEST = 1e6
 """A working model's weights are far smaller; the product of a few larger ones overflows float32."""
+OUT_OF_MEMORY = (
+    "out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC"
+)  # fmt: skip
 LATER_S = 60.0  # collectives fail after the watchdogs, which log what each rank was doing
 
 
@@ -394,3 +396,25 @@ class Trainer:
 def _longest(rows: Sequence[Row]) -> int:
     """Returns the length of the longest row, in tokens."""
     return max((len(row.token_ids) for row in rows), default=0)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Returns whether an error means that the GPU or the host ran out of memory."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
+
+
+def smaller_budget(budget: int, longest: int) -> int:
+    """Halves the token budget, but not below the step's `longest` sequence (tokens). Raises
+    TrainingStopped if the budget cannot be lowered further."""
+    if budget <= longest:
+        raise TrainingStopped(
+            f"out of memory at the smallest micro-batch: {budget} tokens per micro-batch, longest "
+            f"sequence {longest} tokens; use more ranks, learner.zero_stage=3, "
+            "learner.offload=optimizer, learner.gradient_checkpointing=true or shorter contexts",
+            cause="out_of_memory",
+            tokens_per_micro_batch=budget,
+            longest=longest,
+        )
+    return max(budget // 2, longest)

@@ -34,7 +34,7 @@ class Logger:
     """The protocol of all loggers. A new logger is ready to write. Only `scalars` is required.
 
     If a method raises, only that write is lost; the run continues
-    (learner.metrics.loggers.background).
+    (learner.metrics.loggers.registry).
     """
 
     package: ClassVar[str] = ""

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from learner.step.batch import rows_of
-from learner.step.trainer import Trainer
+from learner.step.trainer import Trainer, is_out_of_memory, smaller_budget
 from r3l.algorithms.r3l import R3LConfig
 from r3l.config import load
 from r3l.errors import TrainingStopped
@@ -127,3 +127,17 @@ def test_weights_that_the_model_folder_already_had_as_nan_are_not_blamed_on_a_st
         weights[-1, 1] = torch.inf
     with pytest.raises(TrainingStopped):
         trainer.check_weights(1, 1.0)
+
+
+def test_the_budget_is_halved_until_it_is_the_longest_sequence() -> None:
+    assert smaller_budget(8192, 300) == 4096 and smaller_budget(512, 300) == 300
+    with pytest.raises(TrainingStopped, match="longest sequence 300 tokens"):
+        smaller_budget(300, 300)
+
+
+def test_a_failed_allocation_is_told_apart_from_other_errors() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 55, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

@@ -50,8 +50,8 @@ def test_a_removed_folder_is_begun_again_and_said(
     folder = tmp_path / "tensorboard"
     board = TensorBoard(LoggerContext(tmp_path, load()))
     board.scalars(1, {TAG: 1.0})
-    assert board._writer is not None
-    board._writer.flush()  # its thread writes no more while the folder is removed
+    assert board._writers is not None
+    board._writers[0].flush()  # its thread writes no more while the folder is removed
     shutil.rmtree(folder)
     for version in (2, 3):
         board.scalars(version, {TAG: float(version)})
