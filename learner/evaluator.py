@@ -119,11 +119,9 @@ class Evaluator:
         groups = self.client.query(purpose="eval", tag=tag, limit=len(self.tasks))
         if gone := len(self.tasks) - len(groups):
             log.error(
-                "evaluation of version %d: %d of %d groups were evicted before they were read and "
-                "are left out; raise buffer.retention.grace_s above an evaluation's duration",
-                version,
-                gone,
-                len(self.tasks),
+                f"evaluation of version {version}: {gone} of {len(self.tasks)} groups were evicted "
+                "before they were read and are left out; raise buffer.retention.grace_s above an "
+                "evaluation's duration"
             )
         several = bool(self.config.env.others)
         attempts = [

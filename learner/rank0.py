@@ -132,9 +132,8 @@ class Rank0:
             trained = set()
         if trained != set(state.groups):
             log.warning(
-                "step %d: the buffer's ledger and the checkpoint have different groups; is this "
-                "the store of the run?",
-                state.version,
+                f"step {state.version}: the buffer's ledger and the checkpoint have different "
+                "groups; is this the store of the run?"
             )
 
     def end(self, version: int) -> None:
@@ -169,10 +168,8 @@ class Rank0:
             if draw is not None:
                 if draw.recall_lost:
                     log.warning(
-                        "draw %d: %d recalled attempts were evicted and are left out; raise "
-                        "buffer.retention",
-                        draw.draw_id,
-                        draw.recall_lost,
+                        f"draw {draw.draw_id}: {draw.recall_lost} recalled attempts were evicted "
+                        "and are left out; raise buffer.retention"
                     )
                 return draw
             if not self.actors:

@@ -52,9 +52,8 @@ def meet(trainer: Trainer) -> None:
         if waited > warn_at:
             warn_at = 2 * waited
             log.info(
-                "rank %d has waited %.0f s for rank 0, which waits for actors or the buffer",
-                trainer.rank,
-                waited,
+                f"rank {trainer.rank} has waited {waited:.0f} s for rank 0, which waits for actors "
+                "or the buffer"
             )
 
 

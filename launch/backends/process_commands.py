@@ -25,6 +25,7 @@ class ProcessCommands:
         self.plan = plan
         self.buffer_endpoint, self.weights_endpoint = plan.buffer_bind, plan.weights_bind
         self.free_port: Callable[[], int | str] = free_port  # of DeepSpeed's ranks
+        self.services = "127.0.0.1"  # the services' machine, for an actor
 
     @contextmanager
     def ports(self) -> Iterator[None]:
@@ -76,12 +77,8 @@ class ProcessCommands:
         return ["--num_gpus", str(ranks.count)]
 
     def actor(self, index: int) -> list[str]:
-        """The command of one actor."""
-        return self.actor_reaching(index, "127.0.0.1")
-
-    def actor_reaching(self, index: int, machine: str) -> list[str]:
-        """The command of one actor on its own machine, with the services on `machine`."""
-        share = self.plan.topology.actors[index].share
+        """The command of one actor on its own machine, with the services on `services`."""
+        share, machine = self.plan.topology.actors[index].share, self.services
         return [
             *_python("actors.cli"), "--config", self.config_file,
             "--buffer", reached(self.buffer_endpoint, machine),

@@ -67,7 +67,11 @@ def gpus_of(topology: Topology) -> dict[str, tuple[str, ...]]:
 
 
 class RayCommands(ProcessCommands):
-    """Builds the commands of a plan that runs on Ray."""
+    """Builds the commands of a plan that runs on Ray, where an actor may run on any node."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.services = plan.topology.machines[0].name
 
     def learner(self) -> list[str]:
         """The command of one rank; runners replace DeepSpeed's launcher."""
@@ -78,16 +82,8 @@ class RayCommands(ProcessCommands):
         env = super().learner_env()
         if (count := self.plan.topology.count) == 1:
             return env
-        rank0 = {"MASTER_ADDR": self._head, "MASTER_PORT": str(self.free_port())}
+        rank0 = {"MASTER_ADDR": self.services, "MASTER_PORT": str(self.free_port())}
         return env | {"WORLD_SIZE": str(count)} | rank0
-
-    def actor(self, index: int) -> list[str]:
-        """The command of one actor, which may run on any node."""
-        return self.actor_reaching(index, self._head)
-
-    @property
-    def _head(self) -> str:
-        return self.plan.topology.machines[0].name
 
 
 def text(plan: Plan) -> str:
@@ -100,6 +96,4 @@ def text(plan: Plan) -> str:
         of = [f"{ranks} ranks"] if ranks else []
         what = ", ".join([*of, *bundle.processes[ranks:]])
         lines.append(f"  {', '.join(needs + head)}: {what}")
-    made = RayCommands(plan)
-    made.free_port = lambda: dry_run.ANY
-    return dry_run.text(plan, made, ["\n".join(lines)])
+    return dry_run.text(plan, RayCommands(plan), ["\n".join(lines)])

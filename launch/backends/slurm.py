@@ -79,9 +79,8 @@ class SlurmCommands(ProcessCommands):
     def actor_step(self, index: int) -> str:
         """The step that runs one actor, on its node."""
         machine = self.plan.topology.actors[index].machine
-        services = "127.0.0.1" if machine == self.first else self.first
-        command = self.actor_reaching(index, services)
-        words = shlex.join(["env", *_pairs(self.actor_env(index)), *command])
+        self.services = "127.0.0.1" if machine == self.first else self.first
+        words = shlex.join(["env", *_pairs(self.actor_env(index)), *self.actor(index)])
         step = f"{self._on(machine)} {_noted(f'actor-{index}')} {words}"
         return step.replace(f"//{self.first}:", '//"$first":')
 

@@ -9,6 +9,7 @@ import json
 import shutil
 from pathlib import Path
 
+from safetensors.torch import save_file
 from torch import Tensor
 
 from buffer.storage.folder_lock import new_folder
@@ -40,7 +41,7 @@ def write_version(run: Path, config: RunConfig, version: int, out: Path) -> str:
     checked = check_fingerprints(run / "buffer", manifest)
     with new_folder(out, "--out") as building:
         _copy_but_weights(model, building, {str(tensor.dtype) for tensor in tensors.values()})
-        _save(tensors, building / "model.safetensors")
+        save_file(tensors, building / "model.safetensors", metadata={"format": "pt"})
     return f"version {version}, digest {manifest.digest}: {checked}"
 
 
@@ -87,9 +88,3 @@ def _copy_but_weights(model: Path, to: Path, dtypes: set[str]) -> None:
     for key in config.keys() & {"dtype", "torch_dtype"} if len(dtypes) == 1 else ():
         config[key] = min(dtypes).removeprefix("torch.")
     (to / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-
-
-def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    from safetensors.torch import save_file
-
-    save_file(tensors, path, metadata={"format": "pt"})
