@@ -48,17 +48,12 @@ ANY_NODE = "other nodes"
 
 def make_plan(config: RunConfig, options: PlanOptions) -> Plan:
     """Checks a run and returns its plan. Raises UserError if a check fails."""
-    starter, here = backend(options.cluster), options.hardware is None
+    starter = backend(options.cluster)
     # Cheap checks come first: a typing mistake is answered at once.
     check_run_folder(options)
     check_addresses(options.services)
     check_hardware(options, starter)
-    check_engine_arguments(config.actor)
-    if here or starter.has_nodes:
-        loggers.check(config.log)
-        checkpoint_command.check(config.learner.on_checkpoint, here=here)
-    samplers.make(config.buffer.sampler)
-    task_samplers.make(config.buffer.tasks)
+    _check_settings(config, here=options.hardware is None, nodes=starter.has_nodes)
     requested = requested_places(config, options)
     # Then the machines: nvidia-smi or Ray may take seconds to describe them.
     machines = starter.machines() if options.hardware is None else described(options.hardware)
@@ -97,6 +92,17 @@ def make_plan(config: RunConfig, options: PlanOptions) -> Plan:
         changed=changed,
         notes=tuple(notes(settled, steps, slow=not options.dry_run)),
     )
+
+
+def _check_settings(config: RunConfig, *, here: bool, nodes: bool) -> None:
+    """Refuses settings that name an unknown class, library, command or engine argument. `here`: the
+    run is for this machine; `nodes`: for those of a cluster."""
+    check_engine_arguments(config.actor)
+    if here or nodes:
+        loggers.check(config.log)
+        checkpoint_command.check(config.learner.on_checkpoint, here=here)
+    samplers.make(config.buffer.sampler)
+    task_samplers.make(config.buffer.tasks)
 
 
 def write_run_folder(plan: Plan) -> TextIO:

@@ -19,13 +19,14 @@ from typing import Any
 
 from launch.backends.backend import Backend
 from launch.backends.processes import KILLED_S, STACKS_S, Child, Children
-from launch.backends.ray_nodes import connect, ray_machines
 from launch.backends.ray_placement import (
     Bundle,
     RayCommands,
     bundles,
+    connect,
     gpus_of,
     rank_name,
+    ray_machines,
     text,
 )
 from launch.topology.machines import Machine

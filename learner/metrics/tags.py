@@ -95,20 +95,12 @@ BUFFER = (
 )
 
 ACTOR = (
-    (
-        "tokens_per_s",
-        "tokens/s",
-        "sampled in the last step, or in the last steps that took 5 s",
-    ),
+    ("tokens_per_s", "tokens/s", "sampled in the last step, or in the last steps that took 5 s"),
     ("prefix_hit", "share", "prompt tokens in the prefix cache"),
 )
 
 AGENT = (
-    (
-        "calls_per_s",
-        "calls/s",
-        "answered in the last step, or in the last steps that took 5 s",
-    ),
+    ("calls_per_s", "calls/s", "answered in the last step, or in the last steps that took 5 s"),
 )
 
 LEARNER = (

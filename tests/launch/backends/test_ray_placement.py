@@ -1,18 +1,34 @@
-"""The bundles of a plan, and what --dry-run says about them."""
+"""The nodes of a Ray cluster, without Ray, the bundles of a plan, and what --dry-run says."""
 
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from launch.backends.processes import ROOT
-from launch.backends.ray_nodes import HEAD
-from launch.backends.ray_placement import Bundle, bundles, gpus_of
+from launch.backends.ray_placement import (
+    HEAD,
+    Bundle,
+    bundles,
+    gpus_of,
+    machines_of_nodes,
+    ray_machines,
+)
 from launch.cli import main
-from launch.topology.machines import ActorPlace, RequestedPlaces, described, parse_learner
+from launch.topology.machines import (
+    ActorPlace,
+    Machine,
+    RequestedPlaces,
+    described,
+    parse_learner,
+)
 from launch.topology.placement import Ranks, Topology, place
+from r3l.errors import UserError
+from tests.launch.fakes import refused
 
 PLANS = Path(__file__).parent / "plans"
 
@@ -74,3 +90,85 @@ def test_a_dry_run_is_the_one_on_file(tmp_path: Path, monkeypatch: pytest.Monkey
         file.write_text(said)
     assert said == file.read_text()
     assert not (tmp_path / "runs").exists(), "nothing is written"
+
+
+def node(address: str, *, head: bool = False, alive: bool = True, **has: float) -> dict[str, Any]:
+    resources = has | ({HEAD: 1.0} if head else {})
+    return {"NodeManagerAddress": address, "NodeID": address, "Alive": alive,
+            "Resources": resources}  # fmt: skip
+
+
+def cluster(monkeypatch: pytest.MonkeyPatch, nodes: list[dict[str, Any]], here: str) -> None:
+    fake = SimpleNamespace(
+        is_initialized=lambda: True,
+        nodes=lambda: nodes,
+        get_runtime_context=lambda: SimpleNamespace(get_node_id=lambda: here),
+    )
+    monkeypatch.setitem(sys.modules, "ray", fake)
+
+
+def test_nodes_are_machines_and_the_head_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = node("10.0.0.9", alive=False, CPU=8.0)
+    others = [node("10.0.0.2", CPU=8.0), gone, node("10.0.0.1", head=True, CPU=4.0)]
+    cluster(monkeypatch, others, here="10.0.0.1")
+    assert ray_machines() == (Machine("10.0.0.1", cores=4), Machine("10.0.0.2", cores=8))
+
+
+def test_gpus_are_counted_and_taken_to_have_the_memory_of_the_heads() -> None:
+    nodes = [node("10.0.0.1", head=True, CPU=4.0, GPU=2.0), node("10.0.0.1", CPU=4.0)]
+    machines = machines_of_nodes(nodes, lambda: 80.0)
+    assert machines[0] == Machine("10.0.0.1", ("0", "1"), 80.0, 4)
+    assert machines[1] == Machine("10.0.0.1-1", cores=4), "each has a name of its own"
+
+
+def test_another_node_than_the_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [node("10.0.0.1", head=True), node("10.0.0.2")]
+    cluster(monkeypatch, nodes, here="10.0.0.2")
+    with pytest.raises(UserError, match="not the head node"):
+        ray_machines()
+
+
+def test_without_ray_one_line_names_the_extra(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert "pip install 'r3l[ray]'" in refused("--cluster", "ray", "--run", run)
+    assert not run.exists()
+
+
+def test_without_a_cluster_one_line_says_how_to_start_one(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def init(**_: Any) -> None:
+        raise ConnectionError("Could not find any running Ray instance.\nMore.")
+
+    fake = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    line = refused("--cluster", "ray", "--run", run)
+    assert "no cluster to connect to (Could not find any running Ray instance.)" in line
+    assert "`ray start --head`" in line and not run.exists()
+
+
+def test_an_address_where_nobody_listens_is_refused_at_once(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    line = refused("--cluster", "ray", "--run", run)
+    assert "RAY_ADDRESS=127.0.0.1:1 cannot be reached" in line and not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--hardware", "2x8cpu"], "--hardware 2x8cpu: is only for planning; add --dry-run"),
+        (["--dry-run", "--hardware", "2x8cpu", "--actors", "2",
+          "--buffer", "tcp://127.0.0.1:5555"], "actors on host-1 cannot reach it"),
+        (["--dry-run", "--hardware", "8cpu", "--buffer", "tcp://127.0.0.1:5555"],
+         "actors on other nodes cannot reach it"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_fit_a_cluster_are_refused(
+    run: Path, options: list[str], why: str
+) -> None:
+    assert why in refused("--cluster", "ray", "--run", run, *options) and not run.exists()
