@@ -16,12 +16,13 @@ from typing import Any
 
 import click
 
+from benchmarks.warmed import Warmed, warmed_for
 from envs import registry
 from envs.base import Demonstrating
 from envs.demonstrations import demonstrating
 from launch.checks.of_model import chat_format, model_folder
 from launch.evaluation.play import own_engine
-from learner.warmup.recipe import RECORD, Warmed, warmed_for
+from learner.warmup.recipe import RECORD
 from r3l import config as configuration
 from r3l.algorithms.published.grpo import GRPOConfig
 from r3l.algorithms.r3l import R3LConfig

@@ -4,7 +4,7 @@
         model.safetensors  tokenizer…   a Hugging Face folder, in the training format (rank 0);
                                         with learner.lora the adapters in peft's format instead
         optimizer.safetensors           optimizer state, full-precision weights, RNG
-        state.json                      version, draw, model identity, sizes and checksums; last
+        state.json                      version, groups, model identity, sizes and checksums; last
 
 Rank 0 writes all of it, so a run can continue with a different number of ranks or a different ZeRO
 stage. A checkpoint is built under another name, flushed to disk and renamed. So a folder called
@@ -57,11 +57,10 @@ REQUIRED = {"version", "model_digest"}
 @dataclass(frozen=True)
 class RunState:
     """The state of a run that is saved in its checkpoints. `version`: optimizer steps done.
-    `draw_id`, `groups`: the last trained draw, if any. `model_digest`: of the model that the run
+    `groups`: those of the last trained draw, if any. `model_digest`: of the model that the run
     began with."""
 
     version: int
-    draw_id: int = 0
     groups: tuple[str, ...] = ()
     model_digest: str = ""
 

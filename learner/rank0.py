@@ -196,7 +196,7 @@ class Rank0:
         heartbeat(f"commit and broadcast of version {version}")
         self.client.commit(draw.draw_id, version, version, result.attempts)
         groups = tuple(group.group_id for group in draw.groups)
-        self.last_state = RunState(version, draw.draw_id, groups, self.last_state.model_digest)
+        self.last_state = RunState(version, groups, self.last_state.model_digest)
 
     def report(
         self, draw: Draw, version: int, result: StepResult, published: dict[str, float]

@@ -14,8 +14,9 @@ from typing import Any
 from benchmarks.idealised import WORLDS, World
 from benchmarks.quality import keep_quality, measure
 from benchmarks.results.lines import digest
+from benchmarks.warmed import warmed_for
 from envs.registry import all_options
-from learner.warmup.recipe import RECORD, Recipe, warmed_for
+from learner.warmup.recipe import RECORD, Recipe
 from r3l.errors import UserError
 
 ORIGIN = Path(__file__).parent / "policy"

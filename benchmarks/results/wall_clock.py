@@ -23,9 +23,9 @@ import click
 from benchmarks.results.cells import CELLS
 from benchmarks.results.experiments import SETTINGS, VARIANTS, parsed
 from benchmarks.results.lines import LINES, POLICIES, append, digest, known, processor, read_lines
+from benchmarks.warmed import warmed_for
 from envs.registry import all_options
 from launch.checks.presets import preset_file
-from learner.warmup.recipe import warmed_for
 from r3l import config as configuration
 from r3l.errors import UserError
 

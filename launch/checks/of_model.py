@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from actors.gateway.other_models import OtherModels
@@ -10,7 +11,7 @@ from envs.builtin.policy import builtin_policy, model_path
 from learner import checkpoint
 from learner.step.deepspeed_config import deepspeed_config
 from learner.step.lora_targets import check_targets
-from learner.warmup.recipe import warmed_for
+from learner.warmup.recipe import RECORD
 from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.model_folder import check_checksums, check_model_folder, model_digest, read_tokenizer
@@ -79,7 +80,8 @@ def foreign_world(config: RunConfig) -> str:
     """Returns a warning if the shipped policy does not know an environment of the run, else ""."""
     if Path(config.model) != builtin_policy():
         return ""
-    known = [world.env for world in warmed_for(builtin_policy())]
+    made = json.loads((builtin_policy() / RECORD).read_bytes())
+    known = [world["env"] for world in made["worlds"]]
     unknown = next((name for name in config.env.names if name not in known), None)
     if unknown is None:
         return ""

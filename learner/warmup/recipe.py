@@ -7,12 +7,11 @@ import shlex
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from envs import registry
 from envs.base import Skill
 from envs.builtin.policy import model_path
-from r3l.errors import UserError
 from r3l.rollout.chat import EarlierReasoning
 from r3l.settings import yaml_text
 from r3l.settings.learner import Compute, LearnerConfig, LoraConfig
@@ -140,37 +139,6 @@ class Recipe:
             "steps": self.steps,
             "skill": asdict(self.skill),
         }
-
-
-class Warmed(NamedTuple):
-    """A world that a policy was warmed up for. `quality`: empty if not measured. `steps`: of the
-    optimizer."""
-
-    env: str
-    options: dict[str, Any]
-    skill: Skill
-    quality: dict[str, float]
-    steps: int
-
-
-def warmed_for(folder: Path) -> list[Warmed]:
-    """Read which worlds the policy in `folder` was warmed up for, with all their options
-    (envs.registry.all_options). Raises UserError if the record is missing or cannot be read."""
-    path = folder / RECORD
-    try:
-        made = json.loads(path.read_text(encoding="utf-8"))
-        skill, steps = Skill(**made["skill"]), made["steps"]
-        quality = made.get("quality", {})
-        return [
-            Warmed(world["env"], world["options"], skill, quality.get(world["env"], {}), steps)
-            for world in made["worlds"]
-        ]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else repr(error)
-        raise UserError(
-            f"{path}: not a record of a warm start ({reason}); make the folder with r3l-learner "
-            "warmup"
-        ) from None
 
 
 def _origin(folder: Path | None) -> Any:

@@ -11,8 +11,9 @@ from click.testing import CliRunner
 from benchmarks import quality as command
 from benchmarks.quality import measure, quality
 from benchmarks.results.alternate import sampler
+from benchmarks.warmed import warmed_for
 from envs.builtin.policy import builtin_policy
-from learner.warmup.recipe import RECORD, warmed_for
+from learner.warmup.recipe import RECORD
 from r3l.errors import EngineDead, UserError
 
 

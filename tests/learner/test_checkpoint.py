@@ -45,7 +45,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
 def two(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoints")
     for version in (3, 6):
-        state = RunState(version, draw_id=version, groups=(f"g{version}",))
+        state = RunState(version, groups=(f"g{version}",))
         saved(trainer, folder, state, keep=2)
     return folder
 

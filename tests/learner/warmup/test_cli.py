@@ -12,7 +12,7 @@ from envs import registry
 from envs.builtin.policy import builtin_policy
 from learner.warmup import warmup
 from learner.warmup.cli import warmup_command
-from learner.warmup.recipe import Recipe, warmed_for
+from learner.warmup.recipe import Recipe
 from r3l.config import load
 from r3l.errors import UserError
 from tests.r3l.rollout.test_chat import FORGETFUL
@@ -47,11 +47,11 @@ def test_dials_make_the_lessons_the_record_and_the_commands_that_follow(tmp_path
     assert (
         f"train it: r3l-launch --preset demo --env workshop --model {out} {world}" in result.output
     )
-    ((env, options, skill, quality, _),) = warmed_for(out)
+    record = json.loads((out / "warmup.json").read_text())
     given = {"stations": 2, "words": 3, "summary": "brief"}
-    assert (env, skill.certainty) == ("workshop", 0.5)
-    assert options == registry.all_options("workshop", given)
-    assert quality == {}
+    assert record["skill"]["certainty"] == 0.5 and "quality" not in record
+    options = registry.all_options("workshop", given)
+    assert record["worlds"] == [{"env": "workshop", "options": options}]
 
 
 def test_a_policy_for_several_worlds_is_offered_to_a_run_of_all_of_them(tmp_path, monkeypatch):
