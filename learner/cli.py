@@ -41,8 +41,6 @@ from r3l.weights.journal import Journal
 LATER_S = 3.0
 """A rank waits so long before it exits with an unknown error. The exit of another rank may have
 caused it, and DeepSpeed's launcher, which polls every second, must find that exit code first."""
-DIFFERS = 1
-"""Exit code if a replay differs from the run."""
 
 
 class _Commands(OneLineGroup):
@@ -307,7 +305,7 @@ def replay_command(run: Path, step: int) -> None:
     finally:
         replayed.close()
     if not same:
-        sys.exit(DIFFERS)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from r3l.weights.low_rank import PREFIX, base_files
 from r3l.weights.manifest import Adapters
 
 NAME = "default"  # peft's name of the only adapter
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+WEIGHTS = "adapter_model.safetensors"
 
 
 def add_adapters(lm: Any, lora: LoraConfig, base: Path) -> None:
