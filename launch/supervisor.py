@@ -213,16 +213,9 @@ class Run:
         """Start a process, replacing an earlier process with the same name."""
         if name == "buffer":
             self.unresponsive.restarted()
-            return self.children.start(name, self.commands.buffer())
         if name == "learner":
             self.children.heartbeat.renew()
-            command = self.commands.learner() + (["--resume"] if resume else [])
-            # Launchers have these arguments too, but not in one sequence.
-            worker = ("-m", "learner.cli", "train", "--config", str(self.folder.config_file))
-            return self.children.start(name, command, self.commands.learner_env(), worker=worker)
-        index = int(name.removeprefix("actor-"))
-        command, env = self.commands.actor(index), self.commands.actor_env(index)
-        return self.children.start(name, command, env, at_once=True)
+        return self.children.start(name, self.commands.of(name, resume=resume))
 
     def _wait_ready(self, child: Child, deadline_s: float) -> bool:
         """Returns whether a process is ready before it ends or the deadline passes."""

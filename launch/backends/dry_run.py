@@ -64,12 +64,7 @@ def _names(gpus: Sequence[str]) -> str:
 def commands(plan: Plan, made: ProcessCommands) -> Iterator[str]:
     """Every command with its environment variables, quoted for a shell."""
     made.free_port = lambda: ANY
-    yield _typed({}, made.buffer())
-    yield _typed(made.learner_env(), made.learner())
-    for index in range(plan.actors):
-        yield _typed(made.actor_env(index), made.actor(index))
-
-
-def _typed(env: dict[str, str], command: Sequence[str]) -> str:
-    return " ".join([*(f"{key}={shlex.quote(value)}" for key, value in env.items()),
-                     shlex.join(command)])  # fmt: skip
+    for name in ("buffer", "learner", *(f"actor-{index}" for index in range(plan.actors))):
+        command = made.of(name)
+        env = [f"{key}={shlex.quote(value)}" for key, value in command.env.items()]
+        yield " ".join([*env, shlex.join(command.words)])

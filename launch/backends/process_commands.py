@@ -8,7 +8,9 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
+from launch.backends.processes import Command
 from launch.topology.placement import Plan
 from r3l.files.run_folder import RunFolder
 from r3l.process.endpoints import reached, with_port
@@ -35,38 +37,55 @@ class ProcessCommands:
             self.buffer_endpoint, self.weights_endpoint = buffer, weights
             yield
 
+    def of(self, name: str, *, resume: bool = False) -> Command:
+        """The command of a process by its name. `resume`: of a learner that continues."""
+        if name == "buffer":
+            return self.buffer()
+        if name != "learner":
+            return self.actor(int(name.removeprefix("actor-")))
+        made = self.learner()
+        return replace(made, words=[*made.words, "--resume"]) if resume else made
+
     @property
     def config_file(self) -> str:
         """The settings file for processes that start now."""
         return str(RunFolder(self.plan.run).config_file)
 
-    def buffer(self) -> list[str]:
+    def buffer(self) -> Command:
         """The command of the buffer service."""
-        return [
+        return Command([
             *_python("buffer.cli"), "serve", "--config", self.config_file,
             "--store", str(self.plan.run / "buffer"), "--bind", self.buffer_endpoint,
             *_keys(self.plan, "service.json"),
-        ]  # fmt: skip
+        ])  # fmt: skip
 
-    def learner(self) -> list[str]:
+    def learner(self) -> Command:
         """The learner's command: its only rank, or DeepSpeed's launcher, which starts all ranks."""
         rank = self.rank()
         if self.plan.topology.count == 1:
             return rank
-        return [
+        words = [
             *_python("deepspeed.launcher.runner"), *self._ranks(),
             "--master_port", str(self.free_port()), "--no_local_rank", "--module",
-            *rank[rank.index("learner.cli") :],
+            *rank.words[rank.words.index("learner.cli") :],
         ]  # fmt: skip
+        return replace(rank, words=words)
 
-    def rank(self) -> list[str]:
+    def rank(self) -> Command:
         """The command of one learner rank; environment variables hold its number."""
-        return [
+        topology = self.plan.topology
+        hidden = {"CUDA_VISIBLE_DEVICES": ""} if topology.device == "cpu" else {}
+        # DeepSpeed's launcher starts the ranks without -P.
+        ranks = {"PYTHONSAFEPATH": "1"} if topology.count > 1 else {}
+        # Launchers have these arguments too, but not in one sequence.
+        worker = ("-m", "learner.cli", "train", "--config", self.config_file)
+        words = [
             *_python("learner.cli"),
             "train", "--config", self.config_file, "--run", str(self.plan.run),
             "--buffer", reached(self.buffer_endpoint), "--weights", self.weights_endpoint,
             *_keys(self.plan, ""),
         ]  # fmt: skip
+        return Command(words, _cpu_env(topology.threads) | hidden | ranks, worker)
 
     def _ranks(self) -> list[str]:
         """The DeepSpeed launcher's arguments that place the ranks."""
@@ -76,30 +95,19 @@ class ProcessCommands:
             return ["--include", f"localhost:{','.join(ranks.gpus)}"]
         return ["--num_gpus", str(ranks.count)]
 
-    def actor(self, index: int) -> list[str]:
+    def actor(self, index: int) -> Command:
         """The command of one actor on its own machine, with the services on `services`."""
-        share, machine = self.plan.topology.actors[index].share, self.services
-        return [
+        place, machine = self.plan.topology.actors[index], self.services
+        gpus = {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus)} if place.gpus else {}
+        given = f"actor.engine.gpu_memory_utilization={place.share}"
+        words = [
             *_python("actors.cli"), "--config", self.config_file,
             "--buffer", reached(self.buffer_endpoint, machine),
             "--weights", reached(self.weights_endpoint, machine),
             "--name", f"actor-{index}", *_keys(self.plan, "client.json"),
-            *([] if share is None else [f"actor.engine.gpu_memory_utilization={share}"]),
+            *([] if place.share is None else [given]),
         ]  # fmt: skip
-
-    def learner_env(self) -> dict[str, str]:
-        """The learner's environment variables."""
-        topology = self.plan.topology
-        hidden = {"CUDA_VISIBLE_DEVICES": ""} if topology.device == "cpu" else {}
-        # DeepSpeed's launcher starts the ranks without -P.
-        ranks = {"PYTHONSAFEPATH": "1"} if topology.count > 1 else {}
-        return _cpu_env(topology.threads) | hidden | ranks
-
-    def actor_env(self, index: int) -> dict[str, str]:
-        """The environment variables of one actor."""
-        place = self.plan.topology.actors[index]
-        gpus = {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus)} if place.gpus else {}
-        return _cpu_env(place.threads) | gpus
+        return Command(words, _cpu_env(place.threads) | gpus, at_once=True)
 
 
 def _cpu_env(threads: int | None) -> dict[str, str]:

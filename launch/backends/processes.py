@@ -49,6 +49,17 @@ OUT_OF_MEMORY = (
 KILLED_S = 5.0  # timeout of a kill; a process that waits in the kernel takes longer
 
 
+@dataclass(frozen=True)
+class Command:
+    """What a process executes. `env`: its own environment variables. `worker`, `at_once`: see
+    `Kept`."""
+
+    words: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+    worker: tuple[str, ...] = ()
+    at_once: bool = False
+
+
 @dataclass(kw_only=True)
 class Child(Kept):
     """One started command.
@@ -160,27 +171,20 @@ class Children:
     def __post_init__(self) -> None:
         self.heartbeat = LastHeartbeat(self.logs.parent, self.hang_s)
 
-    def start(
-        self,
-        name: str,
-        command: list[str],
-        env: dict[str, str] | None = None,
-        worker: tuple[str, ...] = (),
-        at_once: bool = False,
-    ) -> Child:
+    def start(self, name: str, command: Command) -> Child:
         """Start `command` and append its output to `<name>.log`. Replaces an earlier member with
-        the same name. `worker`, `at_once`: see `Kept`."""
-        log = self.logs / f"{name}.log"
+        the same name."""
+        worker, at_once, log = command.worker, command.at_once, self.logs / f"{name}.log"
         self.clear(name)
         pipe = self.keep()
         with log.open("ab") as output:
             begins = output.tell()
             process = subprocess.Popen(
-                command,
+                command.words,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=_environment(env),
+                env=_environment(command.env),
                 start_new_session=True,
                 # In the child: the keeper hears of it even if this process is killed right now.
                 preexec_fn=lambda: tell_keeper(pipe, name, os.getpid(), worker, at_once),

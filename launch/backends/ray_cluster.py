@@ -14,11 +14,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from launch.backends.backend import Backend
-from launch.backends.processes import KILLED_S, STACKS_S, Child, Children
+from launch.backends.processes import KILLED_S, STACKS_S, Child, Children, Command
 from launch.backends.ray_placement import (
     Bundle,
     RayCommands,
@@ -58,16 +59,15 @@ class Runner:
         os.environ.pop("OMP_NUM_THREADS", None)  # which Ray sets
         self.children = Children(Path(logs), hang_s)
 
-    def start(
-        self, name: str, command: list[str], env: dict[str, str], gpus: list[int], at_once: bool
-    ) -> dict[str, ProcessState]:
+    def start(self, name: str, command: Command, gpus: list[int]) -> dict[str, ProcessState]:
         """Start a process. `gpus`: indices into the bundle's GPUs."""
         if gpus:
             reserved = os.environ[GPUS].split(",")
-            env = env | {GPUS: ",".join(reserved[at] for at in gpus)}
+            ours = {GPUS: ",".join(reserved[at] for at in gpus)}
+            command = replace(command, env=command.env | ours)
         with (self.children.logs / f"{name}.log").open("a", encoding="utf-8") as log:
-            log.write(f"{name} on node {self.node}, GPUs: {env.get(GPUS) or 'none'}\n")
-        self.children.start(name, command, env, at_once=at_once)
+            log.write(f"{name} on node {self.node}, GPUs: {command.env.get(GPUS) or 'none'}\n")
+        self.children.start(name, replace(command, worker=()))
         return self.states()
 
     def states(self) -> dict[str, ProcessState]:
@@ -237,45 +237,32 @@ class RayChildren(Children):
         self.ranks = [rank_name(rank) for rank in range(plan.topology.count)]
         self.runners: dict[int, RemoteRunner] = {}
 
-    def start(
-        self,
-        name: str,
-        command: list[str],
-        env: dict[str, str] | None = None,
-        worker: tuple[str, ...] = (),
-        at_once: bool = False,
-    ) -> Child:
+    def start(self, name: str, command: Command) -> Child:
         """Start `command` in its bundle. The learner's command is started once for each rank."""
         if name == "buffer":
-            return super().start(name, command, env, worker, at_once)
+            return super().start(name, command)
         self.clear(name)
         names = self.ranks if name == self.ranks[0] else [name]
-        started = [self._start(each, command, env or {}, worker, at_once) for each in names]
+        started = [self._start(each, command) for each in names]
         child = Ranks(started) if len(started) > 1 else started[0]
         self.members[name] = child
         self.tell(child)  # so that the buffer ends after this machine's ranks
         return child
 
-    def _start(
-        self,
-        name: str,
-        command: list[str],
-        env: dict[str, str],
-        worker: tuple[str, ...],
-        at_once: bool,
-    ) -> RemoteChild:
+    def _start(self, name: str, command: Command) -> RemoteChild:
         at = next(i for i, bundle in enumerate(self.bundles) if name in bundle.processes)
         bundle = self.bundles[at]
         if name in self.ranks and len(self.ranks) > 1:
             local = bundle.processes.index(name)
-            env = env | {"RANK": str(self.ranks.index(name)), "LOCAL_RANK": str(local)}
-            at_once = True  # a rank cannot end cleanly without the others
+            ours = {"RANK": str(self.ranks.index(name)), "LOCAL_RANK": str(local)}
+            # A rank cannot end cleanly without the others.
+            command = replace(command, env=command.env | ours, at_once=True)
         runner = self.runners.get(at)
         if runner is None or runner.lost:
             runner = self.runners[at] = RemoteRunner(lambda: self.make(at, bundle))
-        child = RemoteChild(name, self.logs / f"{name}.log", runner, worker)
+        child = RemoteChild(name, self.logs / f"{name}.log", runner, command.worker)
         gpus = [bundle.gpus.index(gpu) for gpu in self.gpus[name]]
-        runner.start(name, command, env, gpus, at_once)
+        runner.start(name, command, gpus)
         return child
 
     def stop(self, meanwhile: Callable[[], None] = lambda: None) -> list[str]:

@@ -9,11 +9,12 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from launch.backends import dry_run
 from launch.backends.process_commands import ProcessCommands
+from launch.backends.processes import Command
 from launch.topology.machines import ActorPlace, Machine, gpu_gib
 from launch.topology.placement import Plan, Topology
 from r3l.errors import UserError, install
@@ -153,17 +154,13 @@ class RayCommands(ProcessCommands):
         super().__init__(plan)
         self.services = plan.topology.machines[0].name
 
-    def learner(self) -> list[str]:
+    def learner(self) -> Command:
         """The command of one rank; runners replace DeepSpeed's launcher."""
-        return self.rank()
-
-    def learner_env(self) -> dict[str, str]:
-        """The environment variables of all ranks."""
-        env = super().learner_env()
+        rank = self.rank()
         if (count := self.plan.topology.count) == 1:
-            return env
+            return rank
         rank0 = {"MASTER_ADDR": self.services, "MASTER_PORT": str(self.free_port())}
-        return env | {"WORLD_SIZE": str(count)} | rank0
+        return replace(rank, env=rank.env | {"WORLD_SIZE": str(count)} | rank0)
 
 
 def text(plan: Plan) -> str:

@@ -66,13 +66,14 @@ class SlurmCommands(ProcessCommands):
 
     def buffer_step(self) -> str:
         """The step that runs the buffer service, on the first node."""
-        return f"{self._on(self.first)} {_noted('buffer')} {shlex.join(self.buffer())}"
+        return f"{self._on(self.first)} {_noted('buffer')} {shlex.join(self.buffer().words)}"
 
     def learner_step(self) -> str:
         """The step that runs all learner ranks; srun replaces DeepSpeed's launcher."""
         ranks, count = self.plan.topology.ranks, self.plan.topology.count
         where = f"--nodes={len(ranks)} --ntasks={count} --ntasks-per-node={ranks[0].count}"
-        command = shlex.join(["env", *_pairs(self.learner_env()), *self.rank(), "--resume"])
+        rank = self.rank()
+        command = shlex.join(["env", *_pairs(rank.env), *rank.words, "--resume"])
         step = f'{STEP} {where} --nodelist="$learner_nodes" {_noted("learner")}'
         return " ".join([step, *([AS_RANK] if count > 1 else []), command])
 
@@ -80,7 +81,8 @@ class SlurmCommands(ProcessCommands):
         """The step that runs one actor, on its node."""
         machine = self.plan.topology.actors[index].machine
         self.services = "127.0.0.1" if machine == self.first else self.first
-        words = shlex.join(["env", *_pairs(self.actor_env(index)), *self.actor(index)])
+        command = self.actor(index)
+        words = shlex.join(["env", *_pairs(command.env), *command.words])
         step = f"{self._on(machine)} {_noted(f'actor-{index}')} {words}"
         return step.replace(f"//{self.first}:", '//"$first":')
 

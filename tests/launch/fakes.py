@@ -13,7 +13,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from launch.backends.process_commands import ProcessCommands
-from launch.backends.processes import Child
+from launch.backends.processes import Child, Command
 from launch.cli import main
 from launch.topology.machines import Machine, RequestedPlaces, parse_learner
 from launch.topology.placement import Topology, place
@@ -94,7 +94,7 @@ class Played(ProcessCommands):
     """A run whose processes are short scripts. Buffer and actor die in their first life; the
     learner is done when all live a second time."""
 
-    def _life(self, name: str, process: str) -> list[str]:
+    def _life(self, name: str, process: str) -> Command:
         second, folder = f"{name}-again", self.plan.run
         script = (
             "import sys, time; from pathlib import Path; again = Path(sys.argv[1]);"
@@ -102,14 +102,15 @@ class Played(ProcessCommands):
             "print('is up', flush=True); known = again.exists(); again.touch();"
             "time.sleep(600 if known else 1); sys.exit(9)"
         )
-        return [sys.executable, "-c", script, str(folder / second)]
+        words = [sys.executable, "-c", script, str(folder / second)]
+        return Command(words, at_once=name == "actor")
 
-    def buffer(self) -> list[str]:
+    def buffer(self) -> Command:
         return self._life("buffer", "buffer")
 
-    def actor(self, index: int) -> list[str]:
+    def actor(self, index: int) -> Command:
         return self._life("actor", f"actor-{index}")
 
-    def learner(self) -> list[str]:
+    def learner(self) -> Command:
         serves = reports(self.plan.run, "learner", address="tcp://127.0.0.1:2")
-        return [sys.executable, "-c", f"{serves}; import time; time.sleep(600)"]
+        return Command([sys.executable, "-c", f"{serves}; import time; time.sleep(600)"])

@@ -40,6 +40,7 @@ LAUNCHER = f"""
 import sys
 from pathlib import Path
 from launch.backends.process_commands import ProcessCommands
+from launch.backends.processes import Command
 from launch.supervisor import Run
 from r3l.config import dump
 from tests.launch.fakes import Played, plan_for, reports
@@ -49,11 +50,13 @@ class Real(Played):
         return ProcessCommands.buffer(self)
 
     def learner(self):
-        return [sys.executable, "-c", {LEARNER!r}, self.buffer_endpoint, str(self.plan.run)]
+        words = [sys.executable, "-c", {LEARNER!r}, self.buffer_endpoint, str(self.plan.run)]
+        return Command(words)
 
     def actor(self, index):
         ready = reports(self.plan.run, f"actor-{{index}}")
-        return [sys.executable, "-c", f"{{ready}}; import time; time.sleep(600)"]
+        words = [sys.executable, "-c", f"{{ready}}; import time; time.sleep(600)"]
+        return Command(words, at_once=True)
 
 folder = Path(sys.argv[1])
 plan = plan_for(folder, "buffer.map_gib=0.25", "buffer.lease_s=600", "learner.hang_s=10", actors=2)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch import restarts
+from launch.backends.processes import Command
 from launch.supervisor import Run
 from learner.checkpoint import SCHEMA
 from r3l.files.progress_lines import AgainLine, StepLine
@@ -55,9 +56,9 @@ def test_ctrl_c_and_sigterm_stop_the_run_and_every_process(tmp_path: Path, name:
 
 def test_ctrl_c_before_the_buffer_is_ready_says_how_to_go_on(tmp_path: Path) -> None:
     class Slow(Played):
-        def buffer(self) -> list[str]:
+        def buffer(self) -> Command:
             threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-            return [sys.executable, "-c", "import time; time.sleep(600)"]
+            return Command([sys.executable, "-c", "import time; time.sleep(600)"])
 
     plan, said = plan_for(tmp_path), list[str]()
     run = Run(plan, said.append, Slow(plan))
@@ -70,12 +71,12 @@ def test_ctrl_c_before_the_buffer_is_ready_says_how_to_go_on(tmp_path: Path) -> 
 class Deaf(Played):
     """A run whose learner ignores SIGTERM."""
 
-    def learner(self) -> list[str]:
+    def learner(self) -> Command:
         script = (
             "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
             "print('deaf', flush=True); time.sleep(600)"
         )
-        return [sys.executable, "-c", script]
+        return Command([sys.executable, "-c", script])
 
 
 @pytest.mark.timeout(120)
@@ -151,9 +152,9 @@ def test_a_process_that_dies_twice_is_started_again_after_a_while(
     said: list[str] = []
 
     class DiesAlways(Played):
-        def actor(self, index: int) -> list[str]:
+        def actor(self, index: int) -> Command:
             ready = reports(tmp_path, "actor-0")
-            return [sys.executable, "-c", f"{ready}; raise SystemExit(9)"]
+            return Command([sys.executable, "-c", f"{ready}; raise SystemExit(9)"])
 
     run = Run(plan, said.append, DiesAlways(plan))
 
@@ -197,21 +198,21 @@ def test_a_buffer_and_an_actor_that_die_are_started_again_and_the_run_goes_on(
 
 def test_the_learner_does_not_wait_for_the_buffer_and_actors_do(tmp_path: Path) -> None:
     class Listening(Played):
-        def buffer(self) -> list[str]:
+        def buffer(self) -> Command:
             return self._reports("buffer", "time.sleep(0.3)")
 
-        def learner(self) -> list[str]:
+        def learner(self) -> Command:
             assert not (tmp_path / "processes").exists()
             return self._reports("learner", f"asked = {self.buffer_endpoint!r}")
 
-        def actor(self, index: int) -> list[str]:
+        def actor(self, index: int) -> Command:
             assert (tmp_path / "processes" / "buffer.json").exists()
             known.add((self.buffer_endpoint, self.weights_endpoint))
             return self._reports(f"actor-{index}", "pass")
 
-        def _reports(self, process: str, first: str) -> list[str]:
+        def _reports(self, process: str, first: str) -> Command:
             script = f"import time; {first}; {reports(tmp_path, process)}; time.sleep(600)"
-            return [sys.executable, "-c", script]
+            return Command([sys.executable, "-c", script])
 
     plan = plan_for(tmp_path, actors=2)
     run, known = Run(plan, lambda line: None, Listening(plan)), set[tuple[str, str]]()
@@ -233,9 +234,9 @@ def test_a_run_without_progress_says_what_the_learner_waits_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Waiting(Played):
-        def learner(self) -> list[str]:
+        def learner(self) -> Command:
             RunFolder(tmp_path).write_heartbeat("waiting for groups")
-            return [sys.executable, "-c", "import time; time.sleep(600)"]
+            return Command([sys.executable, "-c", "import time; time.sleep(600)"])
 
     monkeypatch.setattr("launch.supervisor.QUIET_S", 0.5)
     (tmp_path / "buffer-again").touch()
@@ -281,9 +282,9 @@ def test_a_learner_that_hangs_or_is_stopped_is_ended_counted_and_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, ended_by: str
 ) -> None:
     class Hanging(Played):
-        def learner(self) -> list[str]:
+        def learner(self) -> Command:
             worker = ("-m", "learner.cli", "train", "--config", str(tmp_path / "config.yaml"))
-            return [sys.executable, "-c", HANGING, *worker, how]
+            return Command([sys.executable, "-c", HANGING, *worker, how], worker=worker)
 
     (tmp_path / "buffer-again").touch()
     plan = plan_for(tmp_path, "learner.hang_s=3")
@@ -359,8 +360,8 @@ def ends(run: Path, script: str) -> tuple[int, list[str]]:
     """The exit code of a run whose learner is a script, and what the console shows."""
 
     class Ending(Played):
-        def learner(self) -> list[str]:
-            return [sys.executable, "-c", script]
+        def learner(self) -> Command:
+            return Command([sys.executable, "-c", script])
 
     (run / "buffer-again").touch()
     plan, said = plan_for(run, "learner.restarts=0"), list[str]()

@@ -14,7 +14,7 @@ import pytest
 from buffer import BufferStats
 from launch import console, unresponsive
 from launch.backends.process_commands import ProcessCommands
-from launch.backends.processes import Child
+from launch.backends.processes import Child, Command
 from launch.supervisor import Run
 from launch.unresponsive import Unresponsive
 from r3l.config import dump, load
@@ -39,11 +39,12 @@ with BufferClient(sys.argv[1], timeout_s=60) as client:
 class Real(Played):
     """A run with a real buffer, an actor that sends heartbeats and a learner that does nothing."""
 
-    def buffer(self) -> list[str]:
+    def buffer(self) -> Command:
         return ProcessCommands.buffer(self)
 
-    def actor(self, index: int) -> list[str]:
-        return [sys.executable, "-c", HEARTBEATS, self.buffer_endpoint, str(self.plan.run)]
+    def actor(self, index: int) -> Command:
+        words = [sys.executable, "-c", HEARTBEATS, self.buffer_endpoint, str(self.plan.run)]
+        return Command(words, at_once=True)
 
 
 def played(folder: Path, *settings: str) -> tuple[Run, list[str]]:

@@ -13,12 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from ray.cluster_utils import Cluster
 
 from envs.builtin.policy import builtin_policy
 from launch.backends import ray_cluster, ray_placement
+from launch.backends.processes import Command
 from launch.checks.of_command_line import PlanOptions
 from launch.plan import make_plan, write_run_folder
 from launch.supervisor import Run
@@ -40,12 +42,10 @@ SETTINGS = (
 class Simulated(ray_placement.RayCommands):
     """The commands of the plan, with engines that guess."""
 
-    def actor(self, index: int) -> list[str]:
-        module = {"actors.cli": "tests.system.simulated_actor"}
-        return [module.get(word, word) for word in super().actor(index)]
-
-    def actor_env(self, index: int) -> dict[str, str]:
-        return super().actor_env(index) | {"CUDA_VISIBLE_DEVICES": ""}
+    def actor(self, index: int) -> Command:
+        module, actor = {"actors.cli": "tests.system.simulated_actor"}, super().actor(index)
+        words = [module.get(word, word) for word in actor.words]
+        return replace(actor, words=words, env=actor.env | {"CUDA_VISIBLE_DEVICES": ""})
 
 
 def launch(run: Path) -> int:

@@ -7,11 +7,13 @@ ranks work on CPUs, and the engines of the actors guess.
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from envs.builtin.policy import builtin_policy
 from launch.backends.dry_run import table
 from launch.backends.process_commands import ProcessCommands
+from launch.backends.processes import Command
 from launch.checks.of_command_line import PlanOptions
 from launch.plan import make_plan, write_run_folder
 from launch.supervisor import Run
@@ -33,13 +35,14 @@ class Rehearsed(ProcessCommands):
     def _ranks(self) -> list[str]:
         return ["--num_gpus", str(self.plan.topology.count)]
 
-    def learner_env(self) -> dict[str, str]:
+    def rank(self) -> Command:
         on_cpus = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-        return super().learner_env() | on_cpus
+        rank = super().rank()
+        return replace(rank, env=rank.env | on_cpus)
 
-    def actor(self, index: int) -> list[str]:
-        module = {"actors.cli": "tests.system.simulated_actor"}
-        return [module.get(word, word) for word in super().actor(index)]
+    def actor(self, index: int) -> Command:
+        module, actor = {"actors.cli": "tests.system.simulated_actor"}, super().actor(index)
+        return replace(actor, words=[module.get(word, word) for word in actor.words])
 
 
 def main(run: Path) -> int:

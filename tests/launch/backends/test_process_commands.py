@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launch.backends.process_commands import ProcessCommands, free_port
-from launch.backends.processes import Children
+from launch.backends.processes import Children, Command
 from launch.checks.of_command_line import PlanOptions
 from launch.plan import make_plan, write_run_folder
 from launch.topology.placement import Plan
@@ -28,8 +28,8 @@ def small(tmp_path: Path) -> Plan:
     )
 
 
-def option(command: list[str], name: str) -> str:
-    return command[command.index(name) + 1]
+def option(command: Command, name: str) -> str:
+    return command.words[command.words.index(name) + 1]
 
 
 def test_services_listen_where_the_plan_says_and_processes_here_reach_them_by_loopback(
@@ -45,7 +45,7 @@ def test_services_listen_where_the_plan_says_and_processes_here_reach_them_by_lo
 
 
 def test_each_process_gets_the_key_file_of_its_role_and_none_without_keys(small: Plan) -> None:
-    assert "--keys" not in ProcessCommands(small).buffer()
+    assert "--keys" not in ProcessCommands(small).buffer().words
     commands = ProcessCommands(replace(small, keys=Path("/keys")))
     assert option(commands.buffer(), "--keys") == "/keys/service.json"
     assert option(commands.actor(0), "--keys") == "/keys/client.json"
@@ -57,38 +57,38 @@ def test_waiting_threads_of_a_cpu_run_sleep_since_its_processes_share_the_cores(
 ) -> None:
     commands = ProcessCommands(replace(small, topology=topology(2, cores=16)))
     asleep = {"OMP_WAIT_POLICY": "PASSIVE"}
-    assert commands.actor_env(0) == asleep | {"OMP_NUM_THREADS": "5"}
+    assert commands.actor(0).env == asleep | {"OMP_NUM_THREADS": "5"}
     all_cores = asleep | {"OMP_NUM_THREADS": "16"}
-    assert commands.learner_env() == all_cores | {"CUDA_VISIBLE_DEVICES": ""}
+    assert commands.learner().env == all_cores | {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def test_each_actor_sees_one_gpu_that_the_learner_leaves(small: Plan) -> None:
     commands = ProcessCommands(replace(small, topology=topology(2, "2gpu", gpus=4)))
-    assert [commands.actor_env(i) for i in range(2)] == [
+    assert [commands.actor(i).env for i in range(2)] == [
         {"CUDA_VISIBLE_DEVICES": "2"},
         {"CUDA_VISIBLE_DEVICES": "3"},
     ]
-    assert commands.learner_env() == {"PYTHONSAFEPATH": "1"}
+    assert commands.learner().env == {"PYTHONSAFEPATH": "1"}
     assert option(commands.learner(), "--include") == "localhost:0,1"
-    assert not [word for word in commands.actor(0) if word.startswith("actor.engine")]
+    assert not [word for word in commands.actor(0).words if word.startswith("actor.engine")]
 
 
 def test_an_actor_of_several_gpus_sees_them_all(small: Plan) -> None:
     wide = replace(small, topology=topology(2, "4gpu", gpus=8, actor_gpus=2))
     commands = ProcessCommands(wide)
-    assert commands.actor_env(1) == {"CUDA_VISIBLE_DEVICES": "6,7"}
+    assert commands.actor(1).env == {"CUDA_VISIBLE_DEVICES": "6,7"}
 
 
 def test_actors_that_share_a_gpu_are_told_their_share_of_its_memory(small: Plan) -> None:
     commands = ProcessCommands(replace(small, topology=topology(4, "6gpu", gpus=8)))
-    assert commands.actor_env(3) == {"CUDA_VISIBLE_DEVICES": "7"}
-    assert commands.actor(3)[-1] == "actor.engine.gpu_memory_utilization=0.47"
+    assert commands.actor(3).env == {"CUDA_VISIBLE_DEVICES": "7"}
+    assert commands.actor(3).words[-1] == "actor.engine.gpu_memory_utilization=0.47"
 
 
 def test_several_ranks_are_started_by_deepspeeds_launcher(small: Plan) -> None:
     command = ProcessCommands(replace(small, topology=topology(2, "2cpu"))).learner()
     assert option(command, "--num_gpus") == "2" and option(command, "--module") == "learner.cli"
-    assert "deepspeed.launcher.runner" not in ProcessCommands(small).learner()
+    assert "deepspeed.launcher.runner" not in ProcessCommands(small).learner().words
 
 
 def test_keys_are_made_for_an_address_that_other_machines_reach(tmp_path: Path) -> None:
@@ -113,11 +113,13 @@ def test_modules_of_the_users_folder_with_names_of_ours_break_no_process(
     monkeypatch.chdir(folder)
     commands, children = ProcessCommands(small), Children(tmp_path)
     for name, command in {"buffer": commands.buffer(), "actor": commands.actor(0)}.items():
-        child = children.start(name, [*command[: command.index("-m") + 2], "--help"])
+        child = children.start(
+            name, Command([*command.words[: command.words.index("-m") + 2], "--help"])
+        )
         assert child.process.wait(120) == 0, child.last_lines(20)
-    assert "-P" in commands.learner()
+    assert "-P" in commands.learner().words
     ranks = ProcessCommands(replace(small, topology=topology(2, "2cpu")))
-    assert "-P" in ranks.learner() and ranks.learner_env()["PYTHONSAFEPATH"] == "1"
+    assert "-P" in ranks.learner().words and ranks.learner().env["PYTHONSAFEPATH"] == "1"
 
 
 def test_two_processes_with_the_same_seed_choose_other_ports() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launch.backends import processes
-from launch.backends.processes import Children
+from launch.backends.processes import Children, Command
 from r3l.process import run_keeper
 from r3l.process.process_list import every_process
 from tests.launch.fakes import said, until
@@ -41,7 +41,7 @@ def test_a_damaged_report_of_a_process_ends_no_run(
 ) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "processes").mkdir()
-    child = Children(tmp_path / "logs").start("c", [sys.executable, "-c", "pass"])
+    child = Children(tmp_path / "logs").start("c", Command([sys.executable, "-c", "pass"]))
     (tmp_path / "processes" / "c.json").write_text('{"ready": tr')
     assert child.status is None and not child.ready
     assert len(caplog.records) == 1 and "c.json" in caplog.text
@@ -53,7 +53,7 @@ def test_a_child_that_ignores_sigterm_is_killed_and_named(
 ) -> None:
     monkeypatch.setattr(run_keeper, "DEADLINE_S", 0.3)
     children = Children(tmp_path)
-    child = children.start("stubborn", [sys.executable, "-c", STUBBORN])
+    child = children.start("stubborn", Command([sys.executable, "-c", STUBBORN]))
     until(lambda: said(child, "up") is not None)
     assert children.stop() == ["stubborn"]
     assert child.exit_code == -9
@@ -70,7 +70,7 @@ def test_the_worker_behind_a_launcher_gets_the_signal_not_the_launcher(tmp_path:
     )
     children = Children(tmp_path)
     command = [sys.executable, "-c", launcher, "do", "--quickly", "it"]
-    child = children.start("launcher", command, worker=("do", "it"))
+    child = children.start("launcher", Command(command, worker=("do", "it")))
     until(lambda: said(child, "up") is not None)
     assert children.stop() == []
     assert said(child, "ended well") is not None and child.exit_code == 0
@@ -86,8 +86,8 @@ def test_a_child_that_uses_up_the_deadline_leaves_the_buffer_time_to_end(
         "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.2), sys.exit(5)));"
         "print('up', flush=True); time.sleep(600)"
     )
-    first = children.start("buffer", [sys.executable, "-c", tidy])
-    second = children.start("stubborn", [sys.executable, "-c", STUBBORN])
+    first = children.start("buffer", Command([sys.executable, "-c", tidy]))
+    second = children.start("stubborn", Command([sys.executable, "-c", STUBBORN]))
     until(lambda: said(first, "up") is not None and said(second, "up") is not None)
     assert children.stop() == ["stubborn"]
     assert first.exit_code == 5
@@ -95,7 +95,7 @@ def test_a_child_that_uses_up_the_deadline_leaves_the_buffer_time_to_end(
 
 def test_grandchildren_do_not_stay_behind(tmp_path: Path) -> None:
     children = Children(tmp_path)
-    child = children.start("parent", [sys.executable, "-c", PARENT])
+    child = children.start("parent", Command([sys.executable, "-c", PARENT]))
     until(lambda: len(child.last_lines(10)) >= 2)
     assert len(alive(child.process.pid)) == 2
     children.stop()
@@ -108,7 +108,7 @@ from pathlib import Path
 from launch.backends import processes
 children = processes.Children(Path(sys.argv[1]))
 {before}
-child = children.start("c", [sys.executable, "-c", {child!r}])
+child = children.start("c", processes.Command([sys.executable, "-c", {child!r}]))
 print(child.pid, children._keeper.pid, flush=True)
 {after}
 time.sleep(600)
@@ -167,7 +167,7 @@ def test_no_child_holds_the_pipe_to_the_keeper_which_ends_with_the_run(tmp_path:
     children = Children(tmp_path)
     shows = "import os; print('has', *(os.readlink(f'/dev/fd/{fd}') for fd in range(3)));"
     shows += "print('more', sorted(map(int, os.listdir('/dev/fd')))[3:-1])"  # not the listing's own
-    first, second = (children.start(n, [sys.executable, "-c", shows]) for n in ("a", "b"))
+    first, second = (children.start(n, Command([sys.executable, "-c", shows])) for n in ("a", "b"))
     keeper = children._keeper
     assert keeper is not None and keeper.poll() is None
     for child in (first, second):
@@ -179,7 +179,9 @@ def test_no_child_holds_the_pipe_to_the_keeper_which_ends_with_the_run(tmp_path:
 
 def test_the_last_log_lines_are_kept_for_the_report(tmp_path: Path) -> None:
     children = Children(tmp_path)
-    child = children.start("failing", [sys.executable, "-c", "print('a'); raise SystemExit(3)"])
+    child = children.start(
+        "failing", Command([sys.executable, "-c", "print('a'); raise SystemExit(3)"])
+    )
     until(lambda: bool(children.dead()))
     assert (child.exit_code, child.last_lines(5)) == (3, ["a"])
     children.stop()
@@ -187,9 +189,9 @@ def test_the_last_log_lines_are_kept_for_the_report(tmp_path: Path) -> None:
 
 def test_a_restarted_command_is_judged_by_its_own_output(tmp_path: Path) -> None:
     children = Children(tmp_path)
-    first = children.start("c", [sys.executable, "-c", "print('ready once')"])
+    first = children.start("c", Command([sys.executable, "-c", "print('ready once')"]))
     until(lambda: first.exit_code is not None)
-    second = children.start("c", [sys.executable, "-c", "print('again')"])
+    second = children.start("c", Command([sys.executable, "-c", "print('again')"]))
     until(lambda: second.exit_code is not None)
     assert first.last_lines(5)[0] == "ready once" and children.members == {second.name: second}
     assert second.last_lines(5) == ["again"] and said(second, "ready once") is None
@@ -199,7 +201,7 @@ def test_a_child_killed_while_memory_ran_out_is_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     children = Children(tmp_path)
-    child = children.start("c", [sys.executable, "-c", STUBBORN])
+    child = children.start("c", Command([sys.executable, "-c", STUBBORN]))
     child.process.kill()
     until(lambda: child.exit_code is not None)
     monkeypatch.setattr(processes, "oom_kills", lambda: child.oom_kills)
@@ -226,7 +228,7 @@ def test_the_place_of_an_outer_job_does_not_reach_a_child(
     monkeypatch.setenv("RANKING", "kept")
     show = "import os, sys; print('vars', sorted(os.environ), os.environ['TMPDIR'])"
     children = Children(tmp_path)
-    child = children.start("child", [sys.executable, "-c", show], env={"LOCAL_RANK": "0"})
+    child = children.start("child", Command([sys.executable, "-c", show], env={"LOCAL_RANK": "0"}))
     until(lambda: said(child, "vars") is not None)
     told = said(child, "vars") or ""
     children.stop()
