@@ -94,7 +94,7 @@ SLEEP = python("import time; time.sleep(600)")
 def test_a_process_is_started_says_its_node_and_ends_when_asked(cluster: Cluster) -> None:
     children = children_for(cluster, 1)
     ready = "import time; print('ready', flush=True); time.sleep(600)"
-    child = children.start("actor-0", python(ready)))
+    child = children.start("actor-0", python(ready))
     until(lambda: said(child, "ready") is not None)
     assert child.exit_code is None and not child.stopped and [*children.members.values()] == [child]
     assert "actor-0 on node 10.0.0.7 (01234567), GPUs: none" in child.log.read_text()
@@ -113,7 +113,7 @@ def test_a_process_sees_the_gpus_that_ray_reserved_for_it(cluster: Cluster) -> N
 def test_every_rank_is_told_its_number_and_all_end_as_one(cluster: Cluster) -> None:
     children = children_for(cluster, 1, "2cpu")
     show = "import os; print('rank', os.environ['RANK'], os.environ['LOCAL_RANK'])"
-    child = children.start("learner", python(show)))
+    child = children.start("learner", python(show))
     until(lambda: child.exit_code is not None)
     logs = [Path(cluster.folder, "logs", name).read_text() for name in
             ("learner.log", "learner-1.log")]  # fmt: skip
@@ -127,7 +127,7 @@ def test_a_rank_that_fails_ends_the_others_and_gives_the_reason(cluster: Cluster
         "import os, sys, time; os.environ['RANK'] == '0' and time.sleep(600);"
         "print('r3l-learner: it broke'); sys.exit(3)"
     )
-    child = children.start("learner", python(fails)))
+    child = children.start("learner", python(fails))
     assert isinstance(child, Ranks)
     until(lambda: child.exit_code is not None)
     assert child.exit_code == 3 and child.reason() == "it broke"
