@@ -48,7 +48,7 @@ CHECKPOINTS = "checkpoints"
 ADAPTER = "adapter"
 """The adapters' folder in a saved model. If they were next to the merged weights, transformers
 would load them too."""
-SCHEMA = 5
+SCHEMA = 6
 STATE, REMEDY = "state.json", "remove the checkpoint"
 REQUIRED = {"version", "model_digest"}
 """Keys that every state file of this schema has."""

@@ -5,9 +5,10 @@
 
     exp_avg/<parameter>, exp_avg_sq/<parameter>   moments, float32
     master/<parameter>                            its full-precision weights, if trained in bfloat16
-    tensor/step, number/step                      counters; rng/cpu, rng/cuda of rank 0
+    rng/cpu, rng/cuda                             of rank 0
 
-A run with a different number of ranks or a different stage takes its own fragments from the file.
+The optimizer's counter of steps is not saved: it is the checkpoint's version. A run with a
+different number of ranks or a different stage takes its own fragments from the file.
 """
 
 from __future__ import annotations
@@ -46,10 +47,9 @@ class Fragment(NamedTuple):
 
 def save(trainer: Trainer, folder: Path, write: Write = write_tensors) -> None:
     """Writes the optimizer state. Collective; only rank 0 writes."""
-    keys, counts = _keys(trainer), _counts(trainer)
+    keys, trained = _keys(trainer), _trained(trainer)
     keys += [MASTER] * (trainer.dtype != torch.float32)
-    trained = _trained(trainer)
-    extra = [("rng/cpu", torch.get_rng_state()), *counts.items()]
+    extra = [("rng/cpu", torch.get_rng_state())]
     if torch.cuda.is_available():
         extra.append(("rng/cuda", torch.cuda.get_rng_state()))
 
@@ -79,8 +79,7 @@ def load(trainer: Trainer, folder: Path, updates: int) -> None:
 
     with safe_open(folder / FILE, framework="pt") as file:
         names = set(file.keys())
-        counts = {n: file.get_tensor(n) for n in names if n.startswith(("tensor/", "number/"))}
-        keys = {name.split("/")[0] for name in names} - {"tensor", "number", "rng", MASTER}
+        keys = {name.split("/")[0] for name in names} - {"rng", MASTER}
         for name, parameter in _trained(trainer):
             fragment = _fragment(trainer, parameter)
             if fragment is None:
@@ -88,7 +87,7 @@ def load(trainer: Trainer, folder: Path, updates: int) -> None:
             if (master := f"{MASTER}/{name}") in names:
                 _fill(fragment.tensor.data, fragment, file.get_tensor(master))
             if keys:
-                state = _state(trainer, fragment.tensor, keys, counts)
+                state = _state(trainer, fragment.tensor, keys, updates)
                 for key in keys:
                     _fill(state[key], fragment, file.get_tensor(f"{key}/{name}"))
         torch.set_rng_state(file.get_tensor("rng/cpu"))
@@ -145,18 +144,17 @@ def _fragment(trainer: Trainer, parameter: nn.Parameter) -> Fragment | None:
     return Fragment(held[mapping.param_group_index], here.start, there.start, here.numel)
 
 
-def _state(
-    trainer: Trainer, tensor: Tensor, keys: set[str], counts: dict[str, Tensor]
-) -> dict[str, Any]:
-    """Returns the torch optimizer's state of a tensor; creates it if missing."""
+def _state(trainer: Trainer, tensor: Tensor, keys: set[str], updates: int) -> dict[str, Any]:
+    """Returns the torch optimizer's state of a tensor after `updates` steps; creates it if
+    missing."""
     inner = _torch_optimizer(trainer)
     state: dict[str, Any] = inner.state[tensor]
     if not state.keys() >= keys:
-        on_host = not inner.param_groups[0].get("fused")
-        for name, value in counts.items():
-            kind, _, key = name.partition("/")
-            device = torch.device("cpu") if on_host else tensor.device
-            state[key] = value.to(device, copy=True) if kind == "tensor" else int(value)
+        state["step"] = updates
+        if isinstance(inner, torch.optim.AdamW):  # it counts in a tensor, DeepSpeed's do not
+            fused = inner.param_groups[0].get("fused")
+            device = tensor.device if fused else torch.device("cpu")
+            state["step"] = torch.tensor(float(updates), device=device)
         for key in keys:
             state[key] = torch.zeros_like(tensor, requires_grad=False)
     return state
@@ -164,23 +162,9 @@ def _state(
 
 def _keys(trainer: Trainer) -> list[str]:
     """Returns the names of the optimizer's moments; empty before its first step."""
-    return [key for key, value in _some_state(trainer) if isinstance(value, Tensor) and value.dim()]
-
-
-def _counts(trainer: Trainer) -> dict[str, Tensor]:
-    """Returns the optimizer's counters, which are the same for every tensor."""
-    counts: dict[str, Tensor] = {}
-    for key, value in _some_state(trainer):
-        if not isinstance(value, Tensor):
-            counts[f"number/{key}"] = torch.tensor(float(value))
-        elif not value.dim():
-            counts[f"tensor/{key}"] = value.detach().float().cpu()
-    return counts
-
-
-def _some_state(trainer: Trainer) -> list[tuple[str, Any]]:
     states = _torch_optimizer(trainer).state.values()
-    return sorted(next((state for state in states if state), {}).items())
+    some: dict[str, Any] = next((state for state in states if state), {})
+    return sorted(key for key, held in some.items() if isinstance(held, Tensor) and held.dim())
 
 
 def _trained(trainer: Trainer) -> list[tuple[str, nn.Parameter]]:

@@ -28,8 +28,7 @@ def test_every_trained_parameter_has_its_moments_and_full_precision_weights(
     names = [name for name, _ in trainer.weights()]
     kinds = {"exp_avg", "exp_avg_sq"} | ({"master"} if dtype == "bfloat16" else set())
     expected = {f"{kind}/{name}" for kind in kinds for name in names}
-    assert saved.keys() == expected | {"rng/cpu", "tensor/step"}
-    assert float(saved["tensor/step"]) == 2.0
+    assert saved.keys() == expected | {"rng/cpu"}
     for name, weight in trainer.weights():
         assert saved[f"exp_avg/{name}"].shape == weight.shape and saved[f"exp_avg/{name}"].any()
         if dtype == "bfloat16":
@@ -37,6 +36,8 @@ def test_every_trained_parameter_has_its_moments_and_full_precision_weights(
             assert torch.equal(master.bfloat16(), weight)
     other = bench.trainer()
     optimizer_state.load(other, tmp_path / "first", 2)
+    states = getattr(other.optimizer, "optimizer", other.optimizer).state.values()
+    assert {float(state["step"]) for state in states if state} == {2.0}
     again = kept(other, tmp_path / "second")
     assert again.keys() == saved.keys()
     for name, tensor in saved.items():
