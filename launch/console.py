@@ -97,8 +97,8 @@ def _agents(values: Mapping[str, float]) -> str:
 def _causes(values: Mapping[str, float]) -> str:
     """Lists the most frequent causes of `failed_<cause>`, with their counts."""
     failed = {k.removeprefix("failed_"): n for k, n in values.items() if k.startswith("failed_")}
-    often = sorted(failed, key=lambda cause: -failed[cause])[:SOME]
-    return ", ".join(f"{cause} {failed[cause]:.0f}" for cause in often)
+    often = sorted(failed.items(), key=lambda item: -item[1])[:SOME]
+    return ", ".join(f"{cause} {count:.0f}" for cause, count in often)
 
 
 def who_waits(values: Mapping[str, float]) -> str:

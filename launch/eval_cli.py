@@ -7,6 +7,7 @@ import json
 import sys
 import zlib
 from collections.abc import Coroutine, Set
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -147,12 +148,9 @@ def _evaluate(options: dict[str, Any]) -> None:
     )
     others = _others(options, {task.task_id for task in tasks}, settings)
     keys, place = keys_of(tasks, attempts), options["out"] or _default_folder(config, settings)
-    folder = EvaluationFolder(place, settings)
-    try:
+    with closing(EvaluationFolder(place, settings)) as folder:
         if folder.missing(keys):
             asyncio.run(_unless_interrupted(_play(tasks, attempts, folder, config, options)))
-    finally:
-        folder.close()
     played = [folder.done[key] for key in keys]
     result = report(played, ks)
     folder.finish(result)

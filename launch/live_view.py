@@ -12,7 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -111,8 +111,5 @@ def live_view(run: Path, steps: int, *, quiet: bool = False) -> Iterator[LiveVie
     if quiet or not can_draw(sys.stdout):
         yield None
         return
-    view = LiveView(run, steps, RunFolder(run).history().steps, sys.stdout)
-    try:
+    with closing(LiveView(run, steps, RunFolder(run).history().steps, sys.stdout)) as view:
         yield view
-    finally:
-        view.close()

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -104,20 +104,20 @@ def train(
     config = configuration.load(config_path)
     if stores and (buffer_endpoint or weights_bind):
         raise UserError("--offline trains without actors; leave --buffer and --weights out")
-    with Watchdog(config.learner.hang_s, run if _leading() else None), ExitStack() as closing:
+    with Watchdog(config.learner.hang_s, run if _leading() else None), ExitStack() as stack:
         if stores:
-            _train_offline(config, stores, run, closing, resume=resume)
+            _train_offline(config, stores, run, stack, resume=resume)
         elif buffer_endpoint and weights_bind:
             check_endpoint(buffer_endpoint, "buffer")
             check_bind(weights_bind, "weights", encrypted=keys is not None)
             start = _start(config, run, resume)
-            _Rank(config, run, start, closing, buffer_endpoint, weights_bind, keys).train()
+            _Rank(config, run, start, stack, buffer_endpoint, weights_bind, keys).train()
         else:
             raise UserError("train needs --buffer and --weights, or --offline STORE")
 
 
 def _train_offline(
-    config: RunConfig, stores: Sequence[Path], run: Path, closing: ExitStack, *, resume: bool
+    config: RunConfig, stores: Sequence[Path], run: Path, stack: ExitStack, *, resume: bool
 ) -> None:
     """Runs one rank of a run that trains only on the stores of finished runs."""
     from learner.metrics.loggers import registry as loggers
@@ -130,9 +130,9 @@ def _train_offline(
     given, config = config, without_actors(config)
     if _leading():
         served = served_copy(stores, run / "buffer", config, start.tokenizer, resume=resume)
-        endpoint = closing.enter_context(served)
+        endpoint = stack.enter_context(served)
         RunFolder(run).write_settings(given)
-    _Rank(config, run, start, closing, endpoint, "tcp://127.0.0.1:0", actors=False).train()
+    _Rank(config, run, start, stack, endpoint, "tcp://127.0.0.1:0", actors=False).train()
 
 
 def _leading() -> bool:
@@ -192,7 +192,7 @@ class _Rank:
     config: RunConfig
     run: Path
     start: Start
-    closing: ExitStack
+    stack: ExitStack
     buffer_endpoint: str
     weights_bind: str
     keys: Path | None = None
@@ -235,7 +235,7 @@ class _Rank:
             keys=self.keys and self.keys / "service.json",
             journal=journal,
         )
-        self.closing.callback(publisher.close)
+        self.stack.callback(publisher.close)
         return publisher
 
     def _report(self, state: Literal["ready", "done"], weights: str) -> None:
@@ -263,9 +263,9 @@ class _Rank:
             keys=self.keys and self.keys / "learner.json",
             timeout_s=config.buffer.patience_s,
         )
-        self.closing.callback(client.close)
+        self.stack.callback(client.close)
         reporter = Reporter(run, version, loggers.start(LoggerContext(run, config, version)))
-        self.closing.callback(reporter.close)
+        self.stack.callback(reporter.close)
         rank0 = Rank0(trainer, client, publisher, reporter, config, tasks, run, actors=self.actors)
         _on_stop_signals(lambda signum, frame: rank0.stop())
         self._report("ready", publisher.endpoint)
@@ -296,14 +296,12 @@ def replay_command(run: Path, step: int) -> None:
     its loss and weights with the original ones. Exit code 1 if something differs."""
     from learner.offline.replayed_run import ReplayedRun
 
-    replayed, same = ReplayedRun(run, step), True
-    try:
+    same = True
+    with closing(ReplayedRun(run, step)) as replayed:
         while replayed.version < step:
             done = replayed.advance()
             echo(done.line())
             same = same and all(done.same.values())
-    finally:
-        replayed.close()
     if not same:
         sys.exit(1)
 

@@ -81,11 +81,8 @@ def contents(folder: RunFolder) -> dict[str, Any]:
         "group": {},
     }
     if (folder.store / "data.mdb").is_file():
-        store = Store(folder.store, read_only=True)
-        try:
+        with Store(folder.store, read_only=True) as store:
             _add_groups(data, store, run)
-        finally:
-            store.close()
     return data
 
 

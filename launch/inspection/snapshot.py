@@ -236,7 +236,7 @@ def stored(folder: Path) -> Buffer:
     if not (folder / "data.mdb").is_file():
         return Buffer()
     try:
-        with contextlib.closing(Store(folder, read_only=True)) as store, store.read() as txn:
+        with Store(folder, read_only=True) as store, store.read() as txn:
             counts = txn.counts()
             stats = BufferStats(
                 train=dict(under(counts, "group/train")),

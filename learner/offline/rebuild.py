@@ -61,11 +61,8 @@ def check_fingerprints(folder: Path, manifest: Manifest) -> str:
     as text. Raises UserError if a fingerprint belongs to different weights."""
     if not (folder / "data.mdb").is_file():
         return f"no store in {folder} to compare it with"
-    store = Store(folder, read_only=True)
-    try:
+    with Store(folder, read_only=True) as store:
         prints = store_reads.fingerprints(store, manifest.version)
-    finally:
-        store.close()
     digests = {group: set(map(digest_of, its)) - {""} for group, its in prints.items()}
     same = [group for group, its in digests.items() if manifest.digest in its]
     other = [group for group, its in digests.items() if its - {manifest.digest}]
