@@ -165,11 +165,11 @@ def test_an_actor_that_hangs_is_replaced_when_no_engine_takes_so_long_to_start(
     monkeypatch.setattr(unresponsive, "BUFFER_SILENT_S", 300.0)
     run, said = played(tmp_path, "buffer.lease_s=2", "actor.engine_timeout_s=1")
     hangs = HEARTBEATS.replace("while True:", "for _ in range(3):") + "    time.sleep(600)"
-    command = [sys.executable, "-c", hangs]
-    more = str(tmp_path)
-    monkeypatch.setattr(
-        run.commands, "actor", lambda _: [*command, run.commands.buffer_endpoint, more]
-    )
+
+    def actor(index: int) -> Command:
+        return Command([sys.executable, "-c", hangs, run.commands.buffer_endpoint, str(tmp_path)])
+
+    monkeypatch.setattr(run.commands, "actor", actor)
 
     def until_it_is_replaced() -> None:
         if any("; restarted (" in line for line in said):
