@@ -1,48 +1,21 @@
-"""The options of a run, and checks of them, of the run folder and of the devices."""
+"""Checks the options, the run folder, the devices, and settings that name something installed."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from actors.engine_arguments import check_engine_arguments
+from buffer.sampling import samplers, task_samplers
 from launch.backends.backend import Backend
-from launch.backends.registry import LOCAL
-from launch.checks.services import LOOPBACK, Services
-from launch.topology.machines import RequestedPlaces, described, parse_learner
-from r3l.config import RunConfig
+from launch.checks.draft import Draft, PlanOptions
+from launch.topology.machines import described
+from learner import checkpoint_command
+from learner.metrics.loggers import registry as loggers
 from r3l.errors import UserError
 from r3l.files.run_folder import RunFolder
 from r3l.model_folder import float32_bytes
 from r3l.process.free_space import check_free_space
-from r3l.settings.learner import LearnerConfig
-
-
-@dataclass(frozen=True)
-class PlanOptions:
-    """The options of one run, named like those of r3l-launch.
-
-    `force`: resume even with changed settings, and start even if the memory estimate is too large.
-    `dry_run`: skip the slow checks (chat template, the environment's first steps). `hardware`: plan
-    for these machines, which are not checked. `cluster`: the name of the backend.
-    """
-
-    run: Path
-    actors: int = 1
-    learner: str = "1cpu"
-    buffer_bind: str = LOOPBACK
-    weights_bind: str = LOOPBACK
-    keys: Path | None = None
-    resume: bool = False
-    force: bool = False
-    dry_run: bool = False
-    hardware: str | None = None
-    cluster: str = LOCAL
-
-    @property
-    def services(self) -> Services:
-        """The addresses and keys of the services, as given."""
-        return Services(self.buffer_bind, self.weights_bind, self.keys)
 
 
 def check_run_folder(options: PlanOptions) -> None:
@@ -78,27 +51,32 @@ def check_hardware(options: PlanOptions, backend: Backend) -> None:
         )
 
 
-def requested_places(config: RunConfig, options: PlanOptions) -> RequestedPlaces:
-    """Parses the places that the options request. Raises UserError."""
-    gpus = config.actor.engine.get("tensor_parallel_size", 1)
-    if not isinstance(gpus, int):
-        raise UserError(f"actor.engine.tensor_parallel_size={gpus}: must be a number of GPUs")
-    return RequestedPlaces(options.actors, *parse_learner(options.learner), gpus)
+def check_settings(draft: Draft, backend: Backend) -> None:
+    """Refuses settings that name an unknown class, library, command or engine argument."""
+    config, here = draft.config, draft.options.hardware is None
+    check_engine_arguments(config.actor)
+    if here or backend.has_nodes:
+        loggers.check(config.log)
+        checkpoint_command.check(config.learner.on_checkpoint, here=here)
+    samplers.make(config.buffer.sampler)
+    task_samplers.make(config.buffer.tasks)
 
 
-def check_ranks(requested: RequestedPlaces, groups: int) -> None:
+def check_ranks(draft: Draft) -> None:
     """Refuses more ranks than there are groups in a step."""
-    if requested.ranks > groups:
+    ranks, groups = draft.requested.ranks, draft.config.learner.groups_per_step
+    if ranks > groups:
         raise UserError(
-            f"--learner {requested.learner}: {requested.ranks} ranks, but learner.groups_per_step "
-            f"is {groups}; every rank needs a group: raise groups_per_step"
+            f"--learner {draft.options.learner}: {ranks} ranks, but learner.groups_per_step is "
+            f"{groups}; every rank needs a group: raise groups_per_step"
         )
 
 
-def check_disk(options: PlanOptions, learner: LearnerConfig, model: Path) -> None:
+def check_disk(draft: Draft, model: Path) -> None:
     """Refuses a disk that has too little room for the run. A checkpoint holds the weights and two
     moments of each; less with adapters. An old one is removed after a new one is written, as is
     the best model. A resumed run has written most of its bytes."""
+    learner, options = draft.config.learner, draft.options
     copies = 3 * (learner.keep_checkpoints + 1) + 1 + 2 * learner.keep_best
     if options.resume or learner.lora.rank:
         copies = 4

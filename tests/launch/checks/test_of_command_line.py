@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from launch.checks.of_command_line import PlanOptions, requested_places
-from r3l.config import load
-from r3l.errors import UserError
 from tests.launch.fakes import refused
 
 
@@ -60,12 +57,3 @@ def test_every_rank_needs_a_device_and_a_group(run: Path) -> None:
     assert "--learner 640gpu: this machine has " in refused("--run", run, "--learner", "640gpu")
     line = refused("--run", run, "--learner", "2cpu", "learner.groups_per_step=1")
     assert "2 ranks" in line and "learner.groups_per_step" in line and not run.exists()
-
-
-def test_an_engine_is_split_over_a_number_of_gpus(run: Path) -> None:
-    def gpus(*settings: str) -> int:
-        return requested_places(load(None, list(settings)), PlanOptions(run)).actor_gpus
-
-    assert gpus() == 1 and gpus("actor.engine.tensor_parallel_size=2") == 2
-    with pytest.raises(UserError, match="tensor_parallel_size=many: must be a number"):
-        gpus("actor.engine.tensor_parallel_size=many")

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from envs.builtin.policy import builtin_policy
-from launch.checks.of_model import chat_format, in_bfloat16, model_folder
+from launch.checks.of_model import chat_format, model_folder
 from launch.cli import main
 from learner.checkpoint import SCHEMA
 from r3l.config import dump, load
@@ -32,12 +32,6 @@ def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, run: Pat
     with pytest.raises(UserError, match="chat template"):
         chat_format(load(None, [f"model={model}"]), model_folder(str(model)))
     assert model_folder("builtin") == builtin_policy()
-
-
-def test_the_precision_follows_the_device_unless_it_is_chosen() -> None:
-    learner = load().learner
-    assert not in_bfloat16(learner, "cpu") and in_bfloat16(learner, "gpu")
-    assert in_bfloat16(load(None, ["learner.dtype=bfloat16"]).learner, "cpu")
 
 
 def test_the_shipped_policy_says_that_it_knows_no_other_world_and_how_to_make_one_that_does(
