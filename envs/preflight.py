@@ -62,7 +62,7 @@ async def _try(make_env: Callable[[Task], Environment], task: Task, chat: ChatFo
         raise UserError(f"env {name}: {call} of task {task.task_id}: {error}") from error
     prompt = len(attempt.shown.ids) + len(chat.prompt_ids)
     attempt.sampled(Sample((chat.end_id,), (0.0,), 0, 0, "stop"))
-    attempt.seconds, attempt.rewards, attempt.cuts = [0.0], [0.0], [False]
+    attempt.seconds, attempt.rewards = [0.0], [0.0]
     attempt.actions, attempt.observations = [NONSENSE], [attempt.observations[0], reaction]
     asked = Prompts(env.spec.prompts).question("reflect", attempt.trajectory("base", 0))
     return FirstStep(

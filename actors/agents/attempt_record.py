@@ -9,7 +9,7 @@ A retry's main conversation is that of its pivot; what it took from the tape is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -24,33 +24,18 @@ Train = Literal["main", "all"]
 
 
 class _Chain:
-    """One conversation as a sequence of tokens. `steps`: the calls whose replies may be trained,
-    and `spans`: where these are."""
+    """One conversation as a sequence of tokens; `steps`: the calls whose replies may be trained."""
 
     def __init__(self, nodes: Sequence[Node], *, guided: bool = False) -> None:
         self.nodes, self.tokens = nodes, Tokens()
         self.steps: list[Node] = []
-        self.spans: list[tuple[int, int]] = []
         for node in nodes:
             self.tokens.given((node.guided if guided else ()) or node.given)
-            start = len(self.tokens.ids)
             if node.sample is not None and node.untrained:
                 self.tokens.given(node.sample.token_ids)
             elif node.sample is not None:
                 self.tokens.sampled(node.sample)
                 self.steps.append(node)
-                self.spans.append((start, len(self.tokens.ids)))
-
-    def arrays(self) -> dict[str, Any]:
-        """Returns the arrays that a trajectory and a segment have in common."""
-        samples = [node.sample for node in self.steps]
-        return {
-            "token_ids": np.array(self.tokens.ids, np.int32),
-            "logprobs": np.array(self.tokens.logprobs, np.float32),
-            "step_spans": np.array(self.spans, np.int32).reshape(-1, 2),
-            "step_versions": np.array([s.version for s in samples if s], np.int32),
-            "step_newest_versions": np.array([s.newest_version for s in samples if s], np.int32),
-        }
 
 
 def conversations(
@@ -98,7 +83,7 @@ def trajectory(
     made = Trajectory(
         role="distilled" if retry else "base",
         slot=slot,
-        **chain.arrays(),
+        **chain.tokens.recorded(),
         step_seconds=np.array([node.seconds for node in nodes], np.float32),
         reward=outcome.reward,
         system=system_of(chain.nodes[0].messages),
@@ -111,9 +96,9 @@ def trajectory(
         temperature=temperature,
         extra=Extra(
             reward_parts=outcome.parts,
-            step_cut=np.array([node.finish == "length" for node in nodes], np.bool_),
+            step_cut=np.array(chain.tokens.cuts, np.bool_),
             segments=tuple(
-                Segment(**each.arrays(), start=start, after=_after(each, chain))
+                Segment(**each.tokens.recorded(), start=start, after=_after(each, chain))
                 for each, start in further
             ),
             tape=write_tape([*tree.tape(where, taped), *others]),
@@ -132,7 +117,7 @@ def _as_shown(chain: _Chain, pivot: int) -> AuxSample:
     """Makes the sample of a conversation with its guidance; it trains the steps from the pivot."""
     shown = _Chain(chain.nodes, guided=True)
     ids, mask = shown.tokens.arrays()
-    mask[: shown.spans[pivot][0]] = False
+    mask[: shown.tokens.spans[pivot][0]] = False
     return AuxSample("retry", ids, mask)
 
 

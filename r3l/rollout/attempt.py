@@ -47,11 +47,16 @@ class ParamsOfStep(Protocol):
 
 @dataclass
 class Tokens:
-    """A token sequence under construction: sampled tokens are masked in, all other tokens out."""
+    """A token sequence under construction: sampled tokens are masked in, all other tokens out. Of
+    each response: its span, its oldest and newest version, and whether its budget cut it off."""
 
     ids: list[int] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    newest_versions: list[int] = field(default_factory=list)
+    cuts: list[bool] = field(default_factory=list)
 
     def given(self, ids: Sequence[int]) -> None:
         """Appends tokens that the policy only reads."""
@@ -60,14 +65,29 @@ class Tokens:
         self.logprobs += [0.0] * len(ids)
 
     def sampled(self, sample: Sample) -> None:
-        """Appends tokens that the policy sampled."""
+        """Appends a response of the policy."""
+        start = len(self.ids)
         self.ids += sample.token_ids
         self.mask += [True] * len(sample.token_ids)
         self.logprobs += sample.logprobs
+        self.spans.append((start, len(self.ids)))
+        self.versions.append(sample.version)
+        self.newest_versions.append(sample.newest_version)
+        self.cuts.append(sample.finish_reason == "length")
 
     def arrays(self) -> tuple[Int32, Any]:
         """Returns (token_ids int32 [L], response_mask bool [L])."""
         return np.array(self.ids, dtype=np.int32), np.array(self.mask, dtype=np.bool_)
+
+    def recorded(self) -> dict[str, Any]:
+        """Returns the fields that a Trajectory and a Segment have in common."""
+        return {
+            "token_ids": np.array(self.ids, np.int32),
+            "logprobs": np.array(self.logprobs, np.float32),
+            "step_spans": np.array(self.spans, np.int32).reshape(-1, 2),
+            "step_versions": np.array(self.versions, np.int32),
+            "step_newest_versions": np.array(self.newest_versions, np.int32),
+        }
 
 
 @dataclass
@@ -82,12 +102,8 @@ class Attempt:
     shown: Tokens
     observations: list[str]
     actions: list[str] = field(default_factory=list)
-    spans: list[tuple[int, int]] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    newest_versions: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
-    cuts: list[bool] = field(default_factory=list)
     snapshots: list[bytes] = field(default_factory=list)
     threshold: float = 1.0
     finish: str = ""
@@ -104,14 +120,9 @@ class Attempt:
 
     def sampled(self, sample: Sample) -> None:
         """Appends one response as the next step."""
-        start = len(self.record.ids)
         self.record.sampled(sample)
         if self.shown is not self.record:
             self.shown.sampled(sample)
-        self.spans.append((start, len(self.record.ids)))
-        self.versions.append(sample.version)
-        self.newest_versions.append(sample.newest_version)
-        self.cuts.append(sample.finish_reason == "length")
 
     @property
     def reward(self) -> float:
@@ -123,11 +134,7 @@ class Attempt:
         return Trajectory(
             role=role,
             slot=slot,
-            token_ids=np.array(self.record.ids, dtype=np.int32),
-            logprobs=np.array(self.record.logprobs, dtype=np.float32),
-            step_spans=np.array(self.spans, dtype=np.int32).reshape(-1, 2),
-            step_versions=np.array(self.versions, dtype=np.int32),
-            step_newest_versions=np.array(self.newest_versions, dtype=np.int32),
+            **self.record.recorded(),
             step_seconds=np.array(self.seconds, dtype=np.float32),
             reward=self.reward,
             system=self.system,
@@ -142,7 +149,7 @@ class Attempt:
             extra=Extra(
                 reward_parts=dict(list(self.reward_parts.items())[:MOST_PARTS]),
                 step_rewards=(np.array(self.rewards) / self.threshold).astype(np.float32),
-                step_cut=np.array(self.cuts, dtype=np.bool_),
+                step_cut=np.array(self.record.cuts, dtype=np.bool_),
             ),
         )
 
@@ -187,6 +194,10 @@ async def branch(
         ids=base.token_ids[:prefix_end].tolist(),
         mask=base.response_mask[:prefix_end].tolist(),
         logprobs=base.logprobs[:prefix_end].tolist(),
+        spans=[(int(a), int(b)) for a, b in base.step_spans[:step]],
+        versions=base.step_versions[:step].tolist(),
+        newest_versions=base.step_newest_versions[:step].tolist(),
+        cuts=base.extra.step_cut[:step].tolist() or [False] * step,
     )
     shown = record
     if guidance:
@@ -204,12 +215,8 @@ async def branch(
         shown,
         observations=list(base.observations[: step + 1]),
         actions=list(base.actions[:step]),
-        spans=[(int(a), int(b)) for a, b in base.step_spans[:step]],
-        versions=base.step_versions[:step].tolist(),
-        newest_versions=base.step_newest_versions[:step].tolist(),
         seconds=base.step_seconds[:step].tolist(),
         rewards=rewards,
-        cuts=base.extra.step_cut[:step].tolist() or [False] * step,
         snapshots=[] if played is None else played.snapshots[:step],
         threshold=env.spec.success_threshold,
     )

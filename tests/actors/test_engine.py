@@ -226,9 +226,9 @@ def test_an_update_during_an_attempt_loses_nothing_and_is_recorded(
         return attempt
 
     attempt = served.run(scenario())
-    assert attempt.versions == [before, before, before + 1, before + 1]
-    assert attempt.newest_versions == [before, before + 1, before + 1, before + 1]
-    assert [end - start for start, end in attempt.spans] == [250] * 4
+    assert attempt.record.versions == [before, before, before + 1, before + 1]
+    assert attempt.record.newest_versions == [before, before + 1, before + 1, before + 1]
+    assert [end - start for start, end in attempt.record.spans] == [250] * 4
     record = attempt.trajectory("base", 0)
     assert record.oldest_version == before and (record.logprobs[record.response_mask] < 0).all()
 
