@@ -207,7 +207,7 @@ class Rank0:
         played with newer weights.
         """
         self.counts["out_of_memory"] += result.out_of_memory
-        fresh = [group for group in draw.groups if group.group_id not in draw.replayed]
+        fresh = [group for group in draw.groups if group.group_id not in draw.row.replayed]
         explored = [*fresh, *self._replaced(draw)]
         step_s = result.metrics["learner/step_s"]
         metrics = {
@@ -261,9 +261,9 @@ class Rank0:
         """Fetches the groups that this batch's draw replaced by others, because metrics cover all
         attempts, trained or not."""
         groups, size = list[Group](), self.config.learner.groups_per_step
-        for at in range(0, len(draw.replaced), size):
+        for at in range(0, len(draw.row.replaced), size):
             try:
-                groups += self.client.get(draw.replaced[at : at + size])
+                groups += self.client.get(draw.row.replaced[at : at + size])
             except NotFound as error:  # retention was faster
                 log.warning("metrics of this step leave replaced groups out: %s", error)
         return groups

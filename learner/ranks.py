@@ -17,11 +17,11 @@ from itertools import accumulate
 import torch
 
 from buffer import Draw
+from buffer.wire.operations import DrawHead
 from learner.step.trainer import Trainer
 from learner.watchdog import heartbeat
-from r3l.codec import RECORD_LIMIT, decode, pack, unpack
+from r3l.codec import RECORD_LIMIT, decode, encode, pack, unpack
 from r3l.errors import RankLost
-from r3l.records import Group, Recalled
 
 log = logging.getLogger(__name__)
 
@@ -62,37 +62,20 @@ def share_draw(trainer: Trainer, draw: Draw | None) -> None:
     if trainer.world == 1:
         return
     meet(trainer)
-    if draw is None:
-        _broadcast(trainer, pack({}))
-        return
-    head = {
-        "draw_id": draw.draw_id,
-        "version": draw.version,
-        "weights": list(draw.weights),
-        "replayed": list(draw.replayed),
-        "sizes": [len(record) for record in draw.records],
-    }
-    _broadcast(trainer, pack(head, RECORD_LIMIT))
-    _broadcast(trainer, b"".join(draw.records))
+    head = DrawHead() if draw is None else DrawHead(draw.row, tuple(draw.now))
+    frames = [encode(head), *(draw.records if draw is not None else ())]
+    _broadcast(trainer, pack({"sizes": [len(frame) for frame in frames]}, RECORD_LIMIT))
+    _broadcast(trainer, b"".join(frames))
 
 
 def receive_draw(trainer: Trainer) -> Draw | None:
     """Receives the batch shared by rank 0, decoded from the buffer's records. Returns None if the
     run must stop."""
     meet(trainer)
-    head = unpack(_broadcast(trainer), RECORD_LIMIT)
-    if not head:
-        return None
-    data, sizes, count = _broadcast(trainer), head["sizes"], len(head["weights"])
-    records = [data[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
-    return Draw(
-        head["draw_id"],
-        [decode(Group, record) for record in records[:count]],
-        head["version"],
-        weights=tuple(head["weights"]),
-        recalled=[decode(Recalled, record) for record in records[count:]],
-        replayed=tuple(head["replayed"]),
-    )
+    sizes, data = unpack(_broadcast(trainer), RECORD_LIMIT)["sizes"], _broadcast(trainer)
+    frames = [data[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+    head = decode(DrawHead, frames[0])
+    return None if head.row is None else Draw(head.row, head.now, frames[1:])
 
 
 def _signal(trainer: Trainer, signal: int) -> int:

@@ -31,7 +31,7 @@ def computed_tokens(run: Path) -> dict[str, dict[str, float]]:
                 for sample in result.aux
             }
             rows: dict[str, list[Row]] = defaultdict(list)
-            for row in rows_of(draw.groups, config.algorithm.build(), draw.weights):
+            for row in rows_of(draw.groups, config.algorithm.build(), draw.row.weights):
                 rows[_kind(row, kinds)].append(row)
                 rows[ALL].append(row)
             for kind, own in rows.items():

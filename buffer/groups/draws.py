@@ -142,7 +142,9 @@ def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
         work.move(row, "trained", "commit", steps=steps, draw_id=drawn.draw_id)
     work.save_draw(replace(drawn, outcome="trained", step=args.step))
     work.txn.put_step(
-        LedgerRow(args.step, drawn.draw_id, args.version, drawn.groups, work.now, args.attempts)
+        LedgerRow(
+            args.step, drawn.draw_id, args.version, drawn.groups, work.now, tuple(args.attempts)
+        )
     )
     work.count("trained", len(drawn.groups))
     newest = max(args.version, work.index.progress.version)  # another learner may be ahead

@@ -95,17 +95,7 @@ class WriteHandlers:
             self._ended.append(rid)
             return DrawHead(reason=draws.shortage(work, args))
         now = tuple(_status(work.index.live[group_id]) for group_id in drawn.groups)
-        head = DrawHead(
-            drawn.draw_id,
-            drawn.version,
-            drawn.probabilities,
-            drawn.weights,
-            now,
-            replaced=drawn.replaced,
-            recalled=len(drawn.recalled),
-            replayed=drawn.replayed,
-        )
-        return lambda txn: (head, queries.drawn(txn, drawn))
+        return lambda txn: (DrawHead(drawn, now), queries.drawn(txn, drawn))
 
     def _stats(self, work: UnitOfWork, request: Request) -> BufferStats:
         return stats.collect(work, self._store, self._actors, self._refused)

@@ -74,7 +74,7 @@ def replay(folder: Path, step: int) -> None:
     `weight` and the stored attempts that joined it (`recalled`)."""
     with Store(folder, read_only=True) as store:
         draw = store_reads.trained_draw(store, step)
-    for group, weight in zip(draw.groups, draw.weights, strict=True):
+    for group, weight in zip(draw.groups, draw.row.weights, strict=True):
         joined = [
             {"group_id": attempt.group_id} | plain(attempt.trajectory)
             for attempt in draw.recalled

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from buffer.client.calls import Draw
-from buffer.sampling import task_history
+from buffer.groups import queries
 from buffer.storage import result_checksums
+from buffer.storage.rows import Status
 from buffer.storage.store import Store
 from buffer.tools import group_facts
 from r3l.errors import NotFound
@@ -54,19 +55,13 @@ def trained_draw(store: Store, step: int) -> Draw:
         drawn = None if trained is None else txn.draw(trained.draw_id)
         if drawn is None:
             raise NotFound(f"step {step}: its draw is not in the store")
-        found = [task_history.read(txn, r.into, r.group_id, r.role, r.slot) for r in drawn.recalled]
-    recalled = [one for one in found if one is not None]
-    if lost := len(found) - len(recalled):
-        raise NotFound(f"step {step}: {lost} of the attempts that it recalled were evicted")
-    return Draw(
-        drawn.draw_id,
-        groups,
-        drawn.version,
-        drawn.probabilities,
-        drawn.weights,
-        recalled=recalled,
-        replayed=drawn.replayed,
-    )
+        now = tuple(Status(group.state, group.cause, group.times) for group in groups)
+        draw = Draw(drawn, now, queries.drawn(txn, drawn))
+    if draw.recall_lost:
+        raise NotFound(
+            f"step {step}: {draw.recall_lost} of the attempts that it recalled were evicted"
+        )
+    return draw
 
 
 def fingerprints(store: Store, version: int) -> dict[str, list[str]]:

@@ -35,7 +35,7 @@ from r3l.errors import (
 )
 from r3l.records import Record
 
-PROTOCOL = 9
+PROTOCOL = 10
 DAMAGED = "damaged"
 MESSAGE_LIMIT = codec.RECORD_LIMIT + (1 << 20)  # bytes; a larger frame ends the connection
 REQUESTS_IN_FLIGHT = 256  # requests a client may have waiting for a reply

@@ -7,13 +7,14 @@ changes, not for a new operation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
 
-from buffer.storage.rows import Status, TrainedAttempt
-from r3l.records import GroupPlan, GroupState, Integer, Purpose, Record, SlotResult, Task
+from buffer.storage.rows import DrawRow, Status, TrainedAttempt
+from r3l.records import Group, GroupPlan, GroupState, Integer, Purpose, Record, SlotResult, Task
 
 GROUPS_LIMIT = 4096  # groups in one reply
 SLOTS_LIMIT = 1024  # slots of a group
@@ -23,30 +24,41 @@ LEARNER = "learner"  # the consumer whose drawn groups count for admission
 
 # ── requests ────────────────────────────────────────────────────────────────────────────────
 
-
-class AddTasks(Record):
-    """Register tasks under a purpose and tag."""
-
-    tasks: tuple[Task, ...]
-    purpose: Purpose
-    tag: str
-    min_version: Integer
+T = TypeVar("T")
 
 
-class AcquireLease(Record):
-    """Ask for a group to explore."""
+class Request(Record, Generic[T]):
+    """The base of all requests. T: what the clients return for it."""
+
+
+class AddTasks(Request[int]):
+    """Register tasks; returns how many were new.
+
+    Training tasks join the endless cycle, shuffled every epoch by the service's seed; evaluation
+    tasks are played once under `tag`, before any training, by actors at `min_version` or newer.
+    """
+
+    tasks: Sequence[Task]
+    purpose: Purpose = "train"
+    tag: str = ""
+    min_version: Integer = 0
+
+
+class AcquireLease(Request["Lease | Wait"]):
+    """Ask for a group to explore with `plan`. An evaluation group has one base slot instead.
+
+    `version`: the actor's policy version; `metrics`: shown in `stats`.
+    """
 
     actor: str
     version: Integer
     plan: GroupPlan
-    metrics: dict[str, float]
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
 
 
-class Put(Record):
-    """Resolve slots of a group. `results`: encoded slot results, which are checked one by one.
-
-    `fingerprint`: policy version and hash of the weights that sampled them.
-    """
+class Put(Request["PutAck"]):
+    """Resolve slots of a leased group. `results`: encoded slot results, which are checked one by
+    one. `fingerprint`: policy version and hash of the weights that sampled them."""
 
     group_id: str
     actor: str
@@ -54,7 +66,7 @@ class Put(Record):
     results: Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(min_length=1, max_length=SLOTS_LIMIT)]
 
 
-class PutPartial(Record):
+class PutPartial(Request[int]):
     """Keep the progress of an open slot. `result`: its encoded result so far
     (r3l.rollout.partial)."""
 
@@ -63,22 +75,22 @@ class PutPartial(Record):
     result: msgspec.Raw
 
 
-class Renew(Record):
-    """Extend leases."""
+class Renew(Request[tuple[str, ...]]):
+    """Extend leases, as a heartbeat; returns the groups that this actor no longer holds."""
 
-    group_ids: tuple[str, ...]
+    group_ids: Sequence[str]
     actor: str
-    metrics: dict[str, float]
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
 
 
-class Release(Record):
-    """Give leases back."""
+class Release(Request[tuple[str, ...]]):
+    """Give leases back, keeping accepted results; returns the groups that this actor held."""
 
-    group_ids: tuple[str, ...]
+    group_ids: Sequence[str]
     actor: str
 
 
-class DrawGroups(Record):
+class DrawGroups(Request["DrawHead"]):
     """Ask for a batch."""
 
     count: Integer
@@ -86,56 +98,59 @@ class DrawGroups(Record):
     consumer: str
 
 
-class ReleaseDraws(Record):
-    """Make a consumer's uncommitted groups drawable again."""
+class ReleaseDraws(Request[int]):
+    """Make a consumer's uncommitted groups drawable again; returns their number. A restarted
+    learner does this first."""
 
-    consumer: str
+    consumer: str = LEARNER
 
 
-class Commit(Record):
-    """Enter a trained batch into the ledger. `attempts`: how the step trained on each attempt."""
+class Commit(Request[int]):
+    """Enter the groups of a draw into the ledger under `step`, which made `version`; returns their
+    number. `attempts`: how the step trained on each attempt; the viewer shows it."""
 
     draw_id: Integer
     step: Integer
     version: Integer
-    attempts: tuple[TrainedAttempt, ...] = ()
+    attempts: Sequence[TrainedAttempt] = ()
 
 
-class Discard(Record):
-    """Drop a batch that cannot be trained on."""
+class Discard(Request[int]):
+    """Drop a draw's groups because they cannot be trained on; returns how many."""
 
     draw_id: Integer
     cause: str
 
 
-class SetVersion(Record):
-    """Set the version that the learner starts from."""
+class SetVersion(Request[int]):
+    """Set the version that a learner starts from. Steps that made later versions leave the ledger
+    and their groups become drawable again. Returns the number of these groups."""
 
     version: Integer
 
 
-class QueryGroups(Record):
-    """Find groups by purpose, tag and state."""
+class QueryGroups(Request[list[Group]]):
+    """Return the newest `limit` groups of a purpose, tag and state, newest first."""
 
-    purpose: Purpose | None
-    tag: str | None
-    state: GroupState | None
-    limit: Integer
+    purpose: Purpose | None = None
+    tag: str | None = None
+    state: GroupState | None = None
+    limit: Integer = 1000
 
 
-class GetLedger(Record):
-    """Find the groups that a step was trained on."""
+class GetLedger(Request[tuple[str, ...]]):
+    """Return the ids of the groups that a step was trained on. Raises NotFound if it has none."""
 
     step: Integer
 
 
-class GetGroups(Record):
-    """Get groups by id."""
+class GetGroups(Request[list[Group]]):
+    """Return groups by id, in this order. Unfinished groups have what was accepted so far."""
 
-    group_ids: tuple[str, ...]
+    group_ids: Sequence[str]
 
 
-class GetStats(Record):
+class GetStats(Request["BufferStats"]):
     """Read the service's metrics."""
 
 
@@ -191,19 +206,12 @@ class Amount(Record):
 
 
 class DrawHead(Record):
-    """Announces the batch that follows, or with `draw_id` 0 the `reason` why there is none.
-    `recalled`: how many stored attempts the draw recalled; those not evicted since follow the
-    groups, as Recalled. The others: see DrawRow."""
+    """Announces a batch: its entry, and the current states of its groups. The groups follow, then
+    its recalled attempts that still exist, as Recalled. Without a batch, the `reason`."""
 
-    draw_id: int = 0
-    version: int = 0
-    probabilities: tuple[float, ...] = ()
-    weights: tuple[float, ...] = ()
+    row: DrawRow | None = None
     now: tuple[Status, ...] = ()
     reason: str = ""
-    replaced: tuple[str, ...] = ()
-    recalled: int = 0
-    replayed: tuple[str, ...] = ()
 
 
 class BufferStats(Record):
@@ -294,3 +302,4 @@ _ROWS = (
     Operation("stats", GetStats, (BufferStats,), "writer"),
 )
 OPERATIONS = {row.name: row for row in _ROWS}
+NAMES = {row.request: row.name for row in _ROWS}

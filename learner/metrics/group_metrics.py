@@ -127,7 +127,7 @@ def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
 
 def replay_metrics(draw: Draw) -> Metrics:
     """Compute `replay/` from a draw's already trained groups and its recalled attempts."""
-    again = [group for group in draw.groups if group.group_id in draw.replayed]
+    again = [group for group in draw.groups if group.group_id in draw.row.replayed]
     joined = [recalled.trajectory for recalled in draw.recalled]
     return finite(
         {

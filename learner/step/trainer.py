@@ -157,7 +157,12 @@ class Trainer:
         if self.algorithm is None:
             raise ValueError("this trainer has no algorithm; pass supervised rows to step instead")
         return rows_of(
-            draw.groups, self.algorithm, draw.weights, draw.recalled, draw.replayed, draw.version
+            draw.groups,
+            self.algorithm,
+            draw.row.weights,
+            draw.recalled,
+            draw.row.replayed,
+            draw.version,
         )
 
     def step(self, rows: Sequence[Row]) -> StepResult:

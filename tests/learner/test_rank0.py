@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from buffer import BufferStats, Draw
-from buffer.storage.rows import TrainedAttempt
+from buffer.storage.rows import DrawRow, Status, TrainedAttempt
 from learner import loop, rank0
 from learner.checkpoint import RunState
 from learner.loop import Training
@@ -21,6 +21,7 @@ from learner.rank0 import Rank0
 from learner.step.trainer import StepResult
 from learner.watchdog import Watchdog
 from r3l.actor_metrics import ActorMetrics
+from r3l.codec import encode
 from r3l.config import load
 from r3l.errors import BufferUnavailable, DrawExpired, NotFound, UserError
 from r3l.files.run_folder import RunFolder
@@ -28,7 +29,8 @@ from r3l.records import Group
 from tests.learner.fakes import explore_group
 
 GROUP = explore_group((0.0, 1.0), (1.0, None), group_id="g5")
-DRAW = Draw(6, [msgspec.structs.replace(GROUP, times={"complete": 1.0, "drawn": 3.0})], 0)
+ROW = DrawRow(6, "r", "learner", 0, ("g5",), "fifo", 3.0)
+DRAW = Draw(ROW, [Status("drawn", "", {"complete": 1.0, "drawn": 3.0})], [encode(GROUP)])
 METRICS = {"learner/loss": 0.5, "learner/grad_norm": 1.0, "learner/step_s": 2.0}
 
 
@@ -283,7 +285,8 @@ def test_groups_that_were_replaced_in_the_batch_count_in_its_metrics(
 
 def test_a_step_with_an_expired_draw_is_not_published(rank: Rank0, calls: list[str]) -> None:
     with pytest.raises(DrawExpired, match="draw 7 expired"):
-        finish(rank, dataclasses.replace(DRAW, draw_id=7), 1, StepResult(True, dict(METRICS)))
+        expired = dataclasses.replace(DRAW, row=msgspec.structs.replace(ROW, draw_id=7))
+        finish(rank, expired, 1, StepResult(True, dict(METRICS)))
     assert calls == []
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from buffer import Draw
+from buffer.storage.rows import DrawRow, Status
 from learner.ranks import receive_draw, share_draw
 from r3l.codec import encode
 from r3l.records import Recalled
@@ -17,9 +18,9 @@ GROUPS = [explore_group((0.0, 1.0), (1.0, None), group_id=f"g{i}", seed=i) for i
 
 
 def draw_of(records: list[bytes]) -> Draw:
-    """A draw whose groups cannot be looked at."""
-    unread: Any = None
-    return Draw(7, unread, 3, weights=(0.25, 1.0, 50.0), records=tuple(records))
+    names = tuple(group.group_id for group in GROUPS)
+    row = DrawRow(7, "r", "learner", 3, names, "fifo", 1.5, weights=(0.25, 1.0, 50.0))
+    return Draw(row, [Status("drawn", "", {})] * 3, records)
 
 
 @pytest.fixture
@@ -53,11 +54,13 @@ def test_every_rank_has_the_records_and_the_weights_that_rank_0_drew(
 ) -> None:
     records = [encode(group) for group in GROUPS]
     share_draw(rank(0), draw_of(records))
-    assert sent[-1].numpy().tobytes() == b"".join(records)
+    assert sent[-1].numpy().tobytes().endswith(b"".join(records))
     draw = receive_draw(rank(1))
     assert draw is not None and not sent
-    assert [encode(group) for group in draw.groups] == records
-    assert (draw.draw_id, draw.version, draw.weights) == (7, 3, (0.25, 1.0, 50.0))
+    assert draw == draw_of(records) and draw.records == records
+    assert [(group.group_id, group.state) for group in draw.groups] == [
+        (group.group_id, "drawn") for group in GROUPS
+    ]
 
 
 def test_recalled_attempts_follow_the_groups(sent: list[torch.Tensor]) -> None:

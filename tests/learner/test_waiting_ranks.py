@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import torch
 from torch.distributed.distributed_c10d import _set_pg_timeout
 from buffer import Draw
+from buffer.storage.rows import DrawRow, Status
 from learner import ranks as exchange
 from r3l.codec import encode
 from r3l.errors import RankLost
@@ -27,7 +28,8 @@ logging.basicConfig(level=logging.INFO)
 exchange.WARN_AFTER_S = 1.0
 trainer = SimpleNamespace(rank=rank, world=2, device=torch.device("cpu"))
 group = explore_group((0.0, 1.0), (1.0, None))
-draw = Draw(7, [group], 0, weights=(0.5,), records=(encode(group),))
+row = DrawRow(7, "r", "learner", 0, ("g0",), "fifo", 1.5, weights=(0.5,))
+draw = Draw(row, [Status("drawn", "", {})], [encode(group)])
 for hangs, port in enumerate(ports):
     at = f"tcp://127.0.0.1:{port}"
     torch.distributed.init_process_group("gloo", init_method=at, rank=rank, world_size=2)
@@ -40,7 +42,7 @@ for hangs, port in enumerate(ports):
         exchange.share_draw(trainer, draw)
     else:
         draw = exchange.receive_draw(trainer)
-    print("rank", rank, "has", draw.groups[0].group_id, draw.weights, flush=True)
+    print("rank", rank, "has", draw.groups[0].group_id, draw.row.weights, flush=True)
     try:
         if rank == hangs:
             time.sleep(11)

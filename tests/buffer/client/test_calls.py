@@ -1,14 +1,17 @@
 """Calls: what a request holds, and what is made of its reply."""
 
 import pytest
+from msgspec.structs import replace
 
 from buffer.client.calls import Draw
-from buffer.storage.rows import Status
-from buffer.wire.operations import DrawHead
+from buffer.storage.rows import DrawRow, RecalledRow, Status
+from buffer.wire.operations import DrawHead, Groups
 from r3l import codec
 from r3l.errors import RecordError
-from r3l.records import Group, GroupPlan, Task
+from r3l.records import Group, GroupPlan, Recalled, Task
 from tests.buffer.fakes import calls, full_result
+
+ROW = DrawRow(7, "r", "learner", 5, ("g1",), "fifo", 1.5)
 
 
 def test_a_request_larger_than_the_limit_is_never_sent(done):
@@ -22,23 +25,28 @@ def test_drawn_groups_are_decoded_and_checked_when_they_are_read():
     good, now = codec.encode(group), Status("drawn", "", {"leased": 1.0})
     records = [good, good[:-1] + b"\xc1", good]
     read = calls.draw(3, 0).parse
-    drawn = read(DrawHead(1, 0, now=(now,) * 3), records)
-    assert drawn.records == records
-    with pytest.raises(RecordError, match="has 2 groups but announces 3"):
-        read(DrawHead(1, 0, now=(now,) * 3), records[:2])
-    assert len(drawn.groups) == 3 and drawn.groups[0].state == "drawn"
-    assert drawn.groups[0] is drawn.groups[0] and drawn.groups[-1].task == group.task
-    assert [g.group_id for g in drawn.groups[::2]] == ["g1", "g1"]
-    for look in (lambda: drawn.groups[1], lambda: list(drawn.groups)):
-        with pytest.raises(RecordError):
-            look()
-    with pytest.raises(IndexError):
-        drawn.groups[3]
+    head = DrawHead(ROW, (now,) * 3)
+    with pytest.raises(RecordError, match="has 2 groups but needs 3"):
+        read(head, records[:2])
+    drawn = read(head, records)
+    assert drawn.records == records and (drawn.draw_id, drawn.version) == (7, 5)
+    with pytest.raises(RecordError):
+        len(drawn.groups)
+    drawn = read(head, [good] * 3)
+    assert drawn.groups is drawn.groups and drawn.groups[-1].task == group.task
+    assert [(g.group_id, g.state) for g in drawn.groups] == [("g1", "drawn")] * 3
 
 
-def test_one_id_is_not_a_sequence_of_its_characters():
-    assert calls.get("g1").arguments.group_ids == ("g1",)
-    assert calls.renew(["g1", "g2"], "a").arguments.group_ids == ("g1", "g2")
+def test_recalled_attempts_that_did_not_come_are_lost():
+    joined = Recalled("g1", "g0", full_result().trajectory)
+    row = replace(ROW, recalled=(RecalledRow("g1", "g0", "base", 0),) * 3)
+    drawn = calls.draw(1, 0).parse(DrawHead(row), [codec.encode(joined)])
+    assert [one.group_id for one in drawn.recalled] == ["g0"] and drawn.recall_lost == 2
+
+
+def test_groups_that_were_asked_for_come_whole_or_not_at_all():
+    with pytest.raises(RecordError, match="has 0 groups but announces 1"):
+        calls.get(["g1"]).parse(Groups((Status("drawn", "", {}),)), [])
 
 
 def test_a_draw_without_groups_is_none_and_says_why_when_it_waits_no_longer():
@@ -52,5 +60,5 @@ def test_a_draw_without_groups_is_none_and_says_why_when_it_waits_no_longer():
 
 def test_a_draw_is_short_as_text(done):
     group = Group("g1", Task("t", "e", 1), GroupPlan(1), "drawn", (done(),))
-    told = repr(Draw(7, [group], 5, records=[b"x" * 1000], replayed=("g1",)))
-    assert told.startswith("Draw(draw_id=7, version=5") and len(told) < 200
+    told = repr(Draw(ROW, [Status("drawn", "", {})], [codec.encode(group) + b"x" * 1000]))
+    assert told.startswith("Draw(row=DrawRow(draw_id=7") and len(told) < 400

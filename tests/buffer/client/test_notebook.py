@@ -7,7 +7,7 @@ import pytest
 
 from buffer import BufferClient
 from buffer.wire.curve_keys import generate
-from r3l.errors import LimitExceeded, NotFound
+from r3l.errors import LimitExceeded, NotFound, RecordError
 from r3l.records import GroupPlan, Task
 
 pytestmark = pytest.mark.system
@@ -46,8 +46,10 @@ def test_common_mistakes_are_refused_in_one_line(endpoint, tmp_path):
     _, keys, _ = generate(tmp_path)
     BufferClient(endpoint, keys=str(keys)).close()
     client = BufferClient(endpoint)
-    (group,) = client.get("g0000000001")  # one id is not a list of characters
-    assert group.group_id == "g0000000001" and client.renew("g7", "a") == ("g7",)
+    (group,) = client.get(["g0000000001"])
+    assert group.group_id == "g0000000001" and client.renew(["g7"], "a") == ("g7",)
+    with pytest.raises(RecordError, match="group_ids"):
+        client.get("g0000000001")  # an id is not a list of characters
     ids = ["g0000000002", "g0000000001", "g0000000002"]
     assert [group.group_id for group in client.get(ids)] == ids  # in the order asked for
     for count in (0, 4097):

@@ -288,4 +288,4 @@ def test_a_consumer_that_waits_for_contrast_hears_of_it_while_actors_go_on(serve
             last = [play(0.0), play(1.0)][-1]
             draw = held.result()
         assert [group.group_id for group in draw.groups] == [first, last]
-        assert {group.cause for group in learner.get(draw.replaced)} == {"no_contrast"}
+        assert {group.cause for group in learner.get(draw.row.replaced)} == {"no_contrast"}

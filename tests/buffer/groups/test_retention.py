@@ -183,6 +183,6 @@ def test_the_service_evicts_by_its_own_limits(serve, tasks, done):
             pass  # the test's timeout is the deadline
         assert (stats.made, stats.evicted, stats.train["trained"]) == (20, 14, 6)
         assert [g.group_id for g in client.query(state="trained")][-1] == "g0000000015"
-        assert client.ledger(1) == [f"g{i:010d}" for i in range(1, 5)]
+        assert client.ledger(1) == tuple(f"g{i:010d}" for i in range(1, 5))
         with pytest.raises(LeaseLost, match="evicted"):
             client.put("g0000000001", "a", done())

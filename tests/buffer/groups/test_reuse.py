@@ -140,7 +140,7 @@ def test_a_batch_carries_its_weights_to_the_learner_and_into_its_replay(
         client.commit(draw.draw_id, 1, 1)
     priorities = {f"g{n + 1:010d}": (n + FLOOR) ** 2 for n in range(4)}
     expected = {g: 4 * p / sum(priorities.values()) for g, p in priorities.items()}
-    weights = {g.group_id: w for g, w in zip(draw.groups, draw.weights, strict=True)}
+    weights = {g.group_id: w for g, w in zip(draw.groups, draw.row.weights, strict=True)}
     assert weights == pytest.approx({g: expected[g] ** -0.5 for g in weights})
     commands.replay.callback(served.folder, 1)
     lines = map(json.loads, capsys.readouterr().out.splitlines())

@@ -45,4 +45,4 @@ def test_a_copy_that_comes_after_a_draw_ended_without_groups_takes_none(desk, ha
     read = _handle(desk, handlers, calls.draw(1, 0), "another")
     with desk.store.read() as txn:
         head, groups = read(txn)
-    assert head.draw_id == 1 and head.now[0].state == "drawn" and len(groups) == 1
+    assert head.row.draw_id == 1 and head.now[0].state == "drawn" and len(groups) == 1

@@ -56,7 +56,7 @@ def test_two_steps_run_from_tasks_to_the_ledger(client, tasks, done):
         draw = client.draw(4, step - 1, wait_s=5)
         assert [g.state for g in draw.groups] == ["drawn"] * 4
         client.commit(draw.draw_id, step, step)
-        assert client.ledger(step) == [g.group_id for g in draw.groups]
+        assert client.ledger(step) == draw.row.groups
     client.renew([], "a", {"requests": 3.0})
     stats = client.stats()
     assert (stats.trained, stats.puts, stats.draws, stats.learner_version) == (8, 16, 2, 2)
@@ -87,13 +87,13 @@ def test_a_prioritised_batch_comes_with_probabilities_and_weights_that_the_store
     for batch, uses in ((draw, 1), (again, 3)):
         exact = contrasts**2 / (contrasts**2).sum()
         drawn = [int(group.group_id[1:]) - 1 for group in batch.groups]
-        assert batch.probabilities == pytest.approx(exact[drawn], rel=1e-9), uses
-        assert batch.weights == pytest.approx((3 * exact[drawn]) ** -0.5, rel=1e-9)
+        assert batch.row.probabilities == pytest.approx(exact[drawn], rel=1e-9), uses
+        assert batch.row.weights == pytest.approx((3 * exact[drawn]) ** -0.5, rel=1e-9)
     store = Store(served.folder, read_only=True)
     with store.read() as txn:
         kept = txn.draw(draw.draw_id)
     store.close()
-    assert (kept.probabilities, kept.weights) == (draw.probabilities, draw.weights)
+    assert (kept.probabilities, kept.weights) == (draw.row.probabilities, draw.row.weights)
 
 
 def test_a_trajectory_is_returned_bit_by_bit(client, tasks, done):

@@ -59,7 +59,7 @@ class Window:
             draw_id=drawn.draw_id,
             groups=ids,
             records=list(drawn.groups),
-            replaced=drawn.replaced,
+            replaced=drawn.row.replaced,
         )
 
     def commit(self, draw_id, step):

@@ -28,7 +28,7 @@ CALLS = [
     calls.set_version(0),
     calls.query(),
     calls.ledger(1),
-    calls.get("g"),
+    calls.get(["g"]),
     calls.stats(),
 ]
 
@@ -54,7 +54,7 @@ def test_both_clients_have_every_operation_as_a_method_in_the_order_of_the_table
     assert [name for name in vars(Calls) if name in OPERATIONS] == list(OPERATIONS)
     for name in OPERATIONS:
         assert getattr(client, name) is vars(Calls)[name]
-    assert list(signature(client.release).parameters) == ["self", "group_ids", "actor"]
+    assert list(signature(client.release).parameters) == ["group_ids", "actor"]
 
 
 def test_a_reply_must_be_of_a_kind_that_the_table_names_for_the_operation():
