@@ -38,16 +38,15 @@ def with_resolved(row: GroupRow, outcomes: Sequence[SlotOutcome]) -> GroupRow:
     """Returns the row with these slots resolved."""
     done = [outcome for outcome in outcomes if outcome.reward is not None]
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-    versions = [outcome.oldest for outcome in done] + [row.oldest_version] * (
-        row.oldest_version >= 0
-    )
+    versions = [row.oldest_version, *(outcome.oldest for outcome in done)]
     return row.with_changes(
         resolved=(*row.resolved, *(outcome.key for outcome in outcomes)),
         checksums=(*row.checksums, *(outcome.checksum for outcome in outcomes)),
         failures=(*row.failures, *(f"{outcome.role}/{outcome.cause}" for outcome in failed)),
         played=(*row.played, *(outcome.key for outcome in done)),
         rewards=(*row.rewards, *(outcome.reward for outcome in done)),
-        oldest_version=min(versions, default=-1),
+        oldest_version=min((v for v in versions if v >= 0), default=-1),
+        nbytes=row.nbytes + sum(len(outcome.encoded) for outcome in outcomes),
     )
 
 

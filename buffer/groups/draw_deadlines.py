@@ -62,7 +62,7 @@ def is_free(work: UnitOfWork, group_id: str) -> bool:
     if row is None:
         return False
     again = row.state == "trained" and row.draw_id == 0
-    return row.state == "complete" or (again and len(row.steps) < work.index.reuse)
+    return row.state == "complete" or (again and len(row.steps) < work.config.sampler.reuse)
 
 
 def held_by(draws: Mapping[int, DrawRow]) -> dict[str, int]:

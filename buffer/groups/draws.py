@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from buffer.groups import draw_deadlines
@@ -45,29 +47,25 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
     draw_deadlines.expire_overdue(work)
     _check_share(work, args)
     _expire_unusable(work, args.version)
-    if _lacks_groups(work, args):
+    before = work.index.returned.get((args.consumer, args.version))
+    if before is None and work.index.ready(args.count) < args.count:
+        return None  # without sorting the groups, since a consumer that waits asks often
+    chosen = _choose(work, args, before)
+    if chosen is None:
         return None
-    picked = _sound_picks(work, args)
-    if not picked:
-        return None
-    draw_id = work.index.next_draw
-    picked = sorted(picked, key=lambda pick: pick.row.group_id)
-    for pick in picked:
-        work.move(pick.row, "drawn", "draw", draw_id=draw_id)
-    replaced = _take_replaced(work, args)
-    drawn = DrawRow(
+    draw_id, groups = work.index.next_draw, [work.row(group_id) for group_id in chosen.groups]
+    for row in groups:
+        work.move(row, "drawn", "draw", draw_id=draw_id)
+    drawn = replace(
+        chosen,
         draw_id=draw_id,
         rid=rid,
-        consumer=args.consumer,
-        version=args.version,
-        groups=tuple(pick.row.group_id for pick in picked),
-        sampler=work.config.sampler.name,
         when=work.now,
-        probabilities=tuple(pick.probability for pick in picked),
-        weights=tuple(pick.weight for pick in picked),
-        replaced=replaced,
-        recalled=_recalled(work, args, [pick.row for pick in picked]),
-        replayed=tuple(pick.row.group_id for pick in picked if pick.row.steps),
+        outcome="open",
+        step=-1,
+        replaced=_take_replaced(work, before),
+        recalled=chosen.recalled if chosen is before else _recalled(work, groups, args.version),
+        replayed=tuple(row.group_id for row in groups if row.steps),
     )
     work.save_draw(drawn)
     work.count("draws")
@@ -78,8 +76,8 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
 def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
     """Explains why a draw cannot be filled: which groups exist and what is missing."""
     index = work.index
-    ready = index.ready(args.count, work.config.sampler)
-    resting = len(index.replayable()) - index.count_replays(work.config.sampler)
+    ready = index.ready(args.count)
+    resting = len(index.replayable()) - len(index.replays())
     unfinished, unheld = len(index.unfinished("train")), len(index.unheld("train"))
     expired = under(index.counts, "drop/group")
     stale, flat = expired["stale"], expired[NO_CONTRAST]
@@ -104,12 +102,6 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
     if flat and work.needs_contrast:
         parts.append(f"{flat} with equal rewards were replaced so far")
     return "; ".join(parts)
-
-
-def candidates(work: UnitOfWork) -> list[GroupRow]:
-    """Returns the groups that may be drawn now, in lease order."""
-    fresh, rested = work.index.drawable(), work.index.replays(work.config.sampler)
-    return sorted(fresh + rested, key=lambda row: row.group_id) if rested else fresh
 
 
 def release_draws(work: UnitOfWork, args: operations.ReleaseDraws) -> Amount:
@@ -215,22 +207,37 @@ def _most_held(work: UnitOfWork) -> int:
     return work.groups_per_step * (work.config.max_staleness + 1)
 
 
-def _lacks_groups(work: UnitOfWork, args: operations.DrawGroups) -> bool:
-    """Whether there are too few groups. Without sorting them, since a consumer that waits asks
-    often."""
-    repeats = (args.consumer, args.version) in work.index.returned
-    return not repeats and work.index.ready(args.count, work.config.sampler) < args.count
-
-
-def _sound_picks(work: UnitOfWork, args: operations.DrawGroups) -> list[Pick]:
-    """Picks the groups to draw; none if there are too few. A group with a damaged record is
-    replaced: it expires or, if it was already trained, is not drawn again."""
+def _choose(
+    work: UnitOfWork, args: operations.DrawGroups, before: DrawRow | None
+) -> DrawRow | None:
+    """Chooses the groups to draw: those of the returned draw `before`, if all of them may be drawn
+    now, or what the sampler picks. None if there are too few. A group with a damaged record
+    expires or, if it was already trained, is not drawn again."""
     while True:
-        ready = candidates(work)
-        picked = _repeat(work, args, ready) or _sample(work, args, ready)
-        damaged = [pick.row for pick in picked if not work.txn.record_is_sound(pick.row)]
+        unsorted = {row.group_id: row for row in work.index.drawable() + work.index.replays()}
+        ready = dict(sorted(unsorted.items()))  # in lease order
+        if before and len(before.groups) == args.count and ready.keys() >= set(before.groups):
+            chosen = before
+        else:
+            picks = _sample(work, args, list(ready.values()))
+            if not picks:
+                return None
+            picks.sort(key=lambda pick: pick.row.group_id)
+            chosen = DrawRow(
+                draw_id=0,
+                rid="",
+                consumer=args.consumer,
+                version=args.version,
+                groups=tuple(pick.row.group_id for pick in picks),
+                sampler=work.config.sampler.name,
+                when=work.now,
+                probabilities=tuple(pick.probability for pick in picks),
+                weights=tuple(pick.weight for pick in picks),
+            )
+        rows = [ready[group_id] for group_id in chosen.groups]
+        damaged = [row for row in rows if not work.txn.record_is_sound(row)]
         if not damaged:
-            return picked
+            return chosen
         for row in damaged:
             if row.state == "complete":
                 work.expire(row, DAMAGED, "draw")
@@ -242,7 +249,7 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
     """Lets the sampler pick candidates; returns none if there are too few."""
     # Seeded by version, since the draw's number differs after a learner was killed.
     sampler, source = work.config.sampler, samplers.random_source(work.seed, args.version)
-    again = work.index.replayed_in(args.count, sampler)
+    again = work.index.replayed_in(args.count)
     if again is None:
         enough = len(ready) >= args.count
         return samplers.make(sampler).pick(ready, args.count, source) if enough else []
@@ -254,47 +261,27 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
     return picks + samplers.Uniform(sampler).pick(trained, again, source)
 
 
-def _repeat(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:
-    """Returns the picks of a returned draw, or none if one of its groups is not drawable now."""
-    before = work.index.returned.get((args.consumer, args.version))
-    if before is None or len(before.groups) != args.count:
-        return []
-    rows = {row.group_id: row for row in ready}
-    if not rows.keys() >= set(before.groups):
-        return []
-    picks = zip(before.groups, before.probabilities, before.weights, strict=True)
-    return [Pick(rows[group_id], probability, weight) for group_id, probability, weight in picks]
-
-
-def _take_replaced(work: UnitOfWork, args: operations.DrawGroups) -> tuple[str, ...]:
-    """Takes the groups replaced since the previous draw, including those a repeated draw named."""
-    before = work.index.returned.get((args.consumer, args.version))
+def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
+    """Takes the groups replaced since the previous draw, and those that the draw before named."""
     replaced = (*(before.replaced if before else ()), *work.index.progress.replaced)
     if work.index.progress.replaced:
         work.update_progress(replaced=())
     return replaced[-REPLACED_BATCHES * work.groups_per_step :]
 
 
-def _recalled(
-    work: UnitOfWork, args: operations.DrawGroups, rows: list[GroupRow]
-) -> tuple[RecalledRow, ...]:
-    """Returns the stored attempts that join these groups: those of a repeated draw, or the choice
-    of the algorithm's rule."""
+def _recalled(work: UnitOfWork, rows: Sequence[GroupRow], version: int) -> tuple[RecalledRow, ...]:
+    """Lets the algorithm's rule choose the stored attempts that join these groups."""
+    recalled = list[RecalledRow]()
     if work.recall is None:
         return ()
-    before = work.index.returned.get((args.consumer, args.version))
-    if before is not None and before.groups == tuple(row.group_id for row in rows):
-        return before.recalled
-    recalled = list[RecalledRow]()
     for row in rows:
         earlier = task_history.attempts(
             work.txn, row.task_id, excluded=row.group_id, waiting=work.index.progress.closed
         )
-        context = GroupContext(row.rewards, earlier, args.version)
-        source = samplers.random_source(work.seed, args.version, int(row.group_id[1:]))
+        source = samplers.random_source(work.seed, version, int(row.group_id[1:]))
         recalled += [
             RecalledRow(row.group_id, attempt.group_id, attempt.role, attempt.slot)
-            for attempt in work.recall(context, source)
+            for attempt in work.recall(GroupContext(row.rewards, earlier, version), source)
         ]
     return tuple(recalled)
 
@@ -302,15 +289,14 @@ def _recalled(
 def _expire_unusable(work: UnitOfWork, version: int) -> None:
     """Expire new groups that are too old, or lack the contrast that the algorithm needs now. Such
     trained groups are not drawn again."""
-    limit, replay_limit = work.config.max_staleness, work.config.sampler.replay_staleness
-    replay_limit = limit if replay_limit is None else replay_limit
+    limit = work.config.max_staleness
     for row in work.index.drawable():
         if is_stale(row.oldest_version, learner=version, limit=limit):
             work.expire(row, "stale", "draw")
         elif lacks_contrast(work, row):
             expire_without_contrast(work, row, "draw")
     for row in work.index.replayable():
-        stale = is_stale(row.oldest_version, learner=version, limit=replay_limit)
+        stale = is_stale(row.oldest_version, learner=version, limit=work.config.replay_limit)
         if stale or lacks_contrast(work, row):
             work.index.forget_replay(row)
 

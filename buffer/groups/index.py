@@ -11,7 +11,6 @@ from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
 from r3l.records import Purpose
 from r3l.settings.buffer import BufferConfig
-from r3l.settings.sampling import SamplerConfig
 
 
 class Index:
@@ -22,11 +21,10 @@ class Index:
     version, the last draw that was released, expired or rewound since the service started.
     `last_seen`: wall-clock second of the last request of each consumer that holds draws or asked
     last. `tasks`: number of tasks, keyed by purpose and tag. `counts`: see buffer.storage.counts.
-    `reuse`: number of steps that a group may be trained in.
     """
 
-    def __init__(self, reuse: int = 1) -> None:
-        self.reuse = reuse
+    def __init__(self, config: BufferConfig) -> None:
+        self.config, self.sampler = config, config.sampler
         self.live: dict[str, GroupRow] = {}
         self.lease_rids: dict[str, str] = {}
         self.draws: dict[int, DrawRow] = {}
@@ -45,7 +43,7 @@ class Index:
 
     @classmethod
     def load(cls, store: Store, config: BufferConfig) -> Index:
-        index = cls(config.sampler.reuse)
+        index = cls(config)
         with store.read() as txn:
             for row in txn.live():
                 index.put(row)
@@ -60,9 +58,8 @@ class Index:
             index.next_group = int(txn.last_group()[1:] or 0) + 1
             newest = next(txn.keys("draw", backwards=True), b"")
             index.next_draw = int.from_bytes(newest, "big") + 1
-            if index.reuse > 1:
-                limit = config.sampler.replay_staleness
-                index._load_replayable(txn, config.max_staleness if limit is None else limit)
+            if config.sampler.reuse > 1:
+                index._load_replayable(txn, config.replay_limit)
         return index
 
     def put(self, row: GroupRow) -> None:
@@ -72,7 +69,7 @@ class Index:
         if row.unfinished and row.rid:
             self.lease_rids[row.rid] = row.group_id
         complete = row.state == "complete" and row.purpose == "train"
-        replayable = row.state == "trained" and len(row.steps) < self.reuse
+        replayable = row.state == "trained" and len(row.steps) < self.sampler.reuse
         _keep(self.live, row, not row.closed)
         _keep(self._unfinished[row.purpose], row, row.unfinished)
         _keep(self._unheld[row.purpose], row, row.unfinished and not row.has_holder)
@@ -103,29 +100,23 @@ class Index:
         """Returns the groups that were trained in fewer than `reuse` steps."""
         return list(self._replayable.values())
 
-    def replays(self, sampler: SamplerConfig) -> list[GroupRow]:
-        """Returns the trained groups that may be drawn again now, in lease order."""
-        since = self.progress.version - sampler.cooldown
-        rested = [row for row in self._replayable.values() if row.steps[-1] <= since]
-        return sorted(rested, key=lambda row: row.group_id)
+    def replays(self) -> list[GroupRow]:
+        """Returns the trained groups that may be drawn again now."""
+        since = self.progress.version - self.sampler.cooldown
+        return [row for row in self._replayable.values() if row.steps[-1] <= since]
 
-    def count_replays(self, sampler: SamplerConfig) -> int:
-        """Returns how many trained groups may be drawn again now."""
-        since = self.progress.version - sampler.cooldown
-        return sum(row.steps[-1] <= since for row in self._replayable.values())
-
-    def replayed_in(self, count: int, sampler: SamplerConfig) -> int | None:
+    def replayed_in(self, count: int) -> int | None:
         """Returns how many already trained groups a batch of `count` groups takes, if there are so
         many; None if the sampler decides."""
-        share = sampler.replay_share
-        if sampler.replay_no_contrast:
-            return min(len(self.progress.replaced), count, self.count_replays(sampler))
-        return None if share is None else min(round(share * count), self.count_replays(sampler))
+        share = self.sampler.replay_share
+        if self.sampler.replay_no_contrast:
+            return min(len(self.progress.replaced), count, len(self.replays()))
+        return None if share is None else min(round(share * count), len(self.replays()))
 
-    def ready(self, count: int, sampler: SamplerConfig) -> int:
+    def ready(self, count: int) -> int:
         """Returns how many groups are available for a batch of `count`."""
-        again = self.replayed_in(count, sampler)
-        return len(self._complete) + (self.count_replays(sampler) if again is None else again)
+        again = self.replayed_in(count)
+        return len(self._complete) + (len(self.replays()) if again is None else again)
 
     def forget_replay(self, row: GroupRow) -> None:
         """Remove a trained group from the groups that may be drawn again."""

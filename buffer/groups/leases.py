@@ -215,7 +215,7 @@ def _fresh_per_step(work: UnitOfWork) -> int:
     whole = work.groups_per_step
     if work.config.sampler.replay_no_contrast:  # places are left after the groups were sampled
         return whole
-    return whole - (work.index.replayed_in(whole, work.config.sampler) or 0)
+    return whole - (work.index.replayed_in(whole) or 0)
 
 
 def _ahead(work: UnitOfWork) -> int:

@@ -110,7 +110,7 @@ def _check_put(work: UnitOfWork, row: GroupRow, actor: str, new: Sequence[SlotOu
             group_id=row.group_id,
             state=row.state,
         )
-    size = _size(new)
+    size = sum(len(outcome.encoded) for outcome in new)
     if row.nbytes + size > _GROUP_LIMIT and size > _SMALL * len(new):
         raise LimitExceeded(
             f"group {row.group_id}: {row.nbytes + size} bytes; limit {_GROUP_LIMIT}"
@@ -149,7 +149,6 @@ def _accept(
 ) -> GroupRow:
     """Accept results of open slots. The last result finishes the group."""
     filled = with_resolved(row, new).with_changes(
-        nbytes=row.nbytes + _size(new),
         lease_expired=False,
         deadline=work.now + work.config.lease_s,
         fingerprints=_with_fingerprint(work, row, fingerprint),
@@ -179,7 +178,3 @@ def _with_fingerprint(
         work.count("fingerprint_conflicts")
         known.append(new)
     return row.fingerprints | {version: "|".join(known)}
-
-
-def _size(outcomes: Sequence[SlotOutcome]) -> int:
-    return sum(len(outcome.encoded) for outcome in outcomes)

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from buffer.storage import counts, folder_lock, result_checksums
-from buffer.storage.rows import GroupRow
+from buffer.groups.completion import with_resolved
+from buffer.groups.slot_outcome import decode_outcome
+from buffer.storage import counts, folder_lock
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
 from r3l import codec
-from r3l.records import Group, Role
+from r3l.records import Group
 
 
 @contextmanager
@@ -31,7 +32,13 @@ def put_group(txn: Txn, group: Group) -> None:
     """Replace the results of a group, slot by slot. The slots stay resolved."""
     before = txn.existing_row(group.group_id)
     parts = {(r.role, r.slot): codec.encode(r) for r in group.results}
-    after = _row(before, group, parts)
+    after = with_resolved(
+        before.with_changes(
+            resolved=(), checksums=(), failures=(), played=(), rewards=(),
+            oldest_version=-1, nbytes=0,
+        ),
+        [decode_outcome(parts[slot]) for slot in before.resolved],
+    )  # fmt: skip
     known = txn.counts()
     for name, change in counts.added(before, after).items():
         txn.put_count(name, known[name] + change)
@@ -41,18 +48,3 @@ def put_group(txn: Txn, group: Group) -> None:
         return
     for (role, slot), data in parts.items():
         txn.put_part(after.group_id, role, slot, data)
-
-
-def _row(row: GroupRow, group: Group, parts: dict[tuple[Role, int], bytes]) -> GroupRow:
-    """Returns a group's row with new results."""
-    results = {(r.role, r.slot): r for r in group.results}
-    ordered = [results[slot] for slot in row.resolved]
-    done = [result for result in ordered if result.trajectory is not None]
-    return row.with_changes(
-        checksums=tuple(result_checksums.checksum(parts[slot]) for slot in row.resolved),
-        played=tuple((result.role, result.slot) for result in done),
-        rewards=tuple(r.trajectory.reward for r in done if r.trajectory is not None),
-        failures=tuple(f"{r.role}/{r.cause}" for r in ordered if r.status == "failed"),
-        oldest_version=group.oldest_version,
-        nbytes=sum(map(len, parts.values())),
-    )

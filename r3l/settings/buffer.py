@@ -80,6 +80,12 @@ class BufferConfig(Section):
     retention: RetentionConfig = Field(default_factory=lambda: RetentionConfig())
 
     @property
+    def replay_limit(self) -> int:
+        """How many optimizer steps old the oldest token of a replayed group may be."""
+        limit = self.sampler.replay_staleness
+        return self.max_staleness if limit is None else limit
+
+    @property
     def patience_s(self) -> float:
         """How many seconds the learner and actors wait for a reply. Meanwhile, a service that has
         been silent for `reply_s` is restarted."""
