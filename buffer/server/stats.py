@@ -16,6 +16,8 @@ from r3l.records import GROUP_STATES, Purpose
 
 ACTORS_LIMIT = 1024  # beyond it, the actor that has been silent for longest is forgotten
 METRICS_LIMIT = 64  # of one actor
+COUNTED = ("puts", "draws", "drawn_groups", "leases", "leases_expired", "draws_expired",
+           "fingerprint_conflicts", "rewound", "rewound_evicted", "made")  # fmt: skip
 
 
 class ActorReports:
@@ -54,17 +56,8 @@ def collect(
         drops=dict(under(counts, "drop/group")),
         slot_drops=slot_drops(counts),
         partial_dropped=dict(under(counts, "partial_dropped")),
-        puts=counts["puts"],
-        draws=counts["draws"],
-        drawn_groups=counts["drawn_groups"],
+        **{name: counts[name] for name in COUNTED},
         trained=counts["group/train/trained"] + counts["evicted/train/trained"],
-        leases=counts["leases"],
-        leases_expired=counts["leases_expired"],
-        draws_expired=counts["draws_expired"],
-        fingerprint_conflicts=counts["fingerprint_conflicts"],
-        rewound=counts["rewound"],
-        rewound_evicted=counts["rewound_evicted"],
-        made=counts["made"],
         evicted=sum(under(counts, "evicted").values()),
         learner_version=progress.version,
         max_staleness=work.config.max_staleness,
