@@ -102,15 +102,6 @@ def normalized(
     return s / scale if scale > 0 else np.zeros_like(s)
 
 
-def check_spread(std: Std, attempts: int) -> None:
-    """Raises ValueError for groups of one attempt whose standard deviation is asked for."""
-    if std != "none" and attempts < 2:
-        raise ValueError(
-            f"std {std}: a group of one base attempt has no standard deviation; raise "
-            "algorithm.group_size or set algorithm.std=none"
-        )
-
-
 def overlong_penalty(lengths: npt.ArrayLike, limit: int, buffer: int) -> Float64:
     """Computes DAPO's penalty for long responses, float64 [G] (Eq. 13 of arXiv 2503.14476).
 

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from r3l.algorithms import credit, losses
 from r3l.algorithms.advantages import checked_rewards
-from r3l.algorithms.credit import Normalize
+from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.losses import TokenBatch, TokenLoss
 from r3l.algorithms.recall import Recall
 from r3l.records import AuxSample, Bool, Group, GroupPlan, Trajectory
@@ -228,6 +228,7 @@ class AlgorithmConfig(Section):
         description="N: base attempts of a group; r3l: N/2 and up to N/2 retries; reflect_grpo: N "
         "and up to N/2 retries; critique_grpo: N and up to N retries",
     )
+    normalize: Normalize = Field("trajectory", description=NORMALIZE)
 
     @property
     def needs_contrast(self) -> bool:

@@ -14,9 +14,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from r3l.algorithms import advantages, recall
-from r3l.algorithms.advantages import STD, Std, check_spread
+from r3l.algorithms.advantages import STD, Std
 from r3l.algorithms.algorithm import Algorithm, Estimator, Exploration, Float64, ReflectOn, SftPool
-from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.losses import k2_kl, policy_gradient
 from r3l.algorithms.ratio_correction import RatioCorrectedConfig
 from r3l.algorithms.recall import Recall
@@ -78,7 +77,6 @@ class R3LConfig(RatioCorrectedConfig):
         description="reflections under their schema begin with the outcome; a warm start teaches "
         "the other order",
     )
-    normalize: Normalize = Field("trajectory", description=NORMALIZE)
     clipped: bool = Field(
         False,
         description="PPO's clipped ratio to the sampling policy instead of log π; the ratio of "
@@ -121,11 +119,6 @@ class R3LConfig(RatioCorrectedConfig):
                 f"group_size {self.group_size}: r3l splits a group into as many base attempts as "
                 "retries; set an even number"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _groups_have_a_spread(self) -> Self:
-        check_spread(self.std, self._exploration().base_slots)
         return self
 
     def build(self) -> Algorithm:

@@ -15,9 +15,11 @@ A distilled row has r_t = 1 (r3l.algorithms.losses.TokenBatch).
 from __future__ import annotations
 
 from functools import partial
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from r3l.algorithms.advantages import STD, Std
 from r3l.algorithms.algorithm import AlgorithmConfig
 from r3l.algorithms.losses import RatioCorrection, TokenLoss, ppo_clip, ratio_corrected
 
@@ -25,6 +27,7 @@ from r3l.algorithms.losses import RatioCorrection, TokenLoss, ppo_clip, ratio_co
 class RatioCorrectedConfig(AlgorithmConfig):
     """Settings of every algorithm with a ratio loss."""
 
+    std: Std = Field("population", description=STD)
     ratio_correction: RatioCorrection = Field(
         "none",
         description="weights for tokens that another policy sampled, instead of the loss's own "
@@ -42,6 +45,15 @@ class RatioCorrectedConfig(AlgorithmConfig):
 
     clip_low: float = Field(0.2, ge=0, lt=1, description="ratios are clipped at 1 minus this")
     clip_high: float = Field(0.2, ge=0, description="ratios are clipped at 1 plus this")
+
+    @model_validator(mode="after")
+    def _groups_have_a_spread(self) -> Self:
+        if self.std != "none" and self.build().exploration.base_slots < 2:
+            raise ValueError(
+                f"std {self.std}: a group of one base attempt has no standard deviation; raise "
+                "algorithm.group_size or set algorithm.std=none"
+            )
+        return self
 
     def ppo_clipped(self) -> TokenLoss:
         """Returns PPO's clipped loss on token ratios, with the configured ratio correction."""

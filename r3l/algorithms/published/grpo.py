@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from r3l.algorithms import advantages
-from r3l.algorithms.advantages import STD, Std, check_spread
 from r3l.algorithms.algorithm import Algorithm, Estimator, Exploration
-from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.ratio_correction import RatioCorrectedConfig
 
 
@@ -23,15 +21,7 @@ def kl_weight(default: float) -> Any:
 class RatioConfig(RatioCorrectedConfig):
     """Settings of GRPO and its relatives: a clipped ratio, and a KL to the reference model."""
 
-    std: Std = Field("population", description=STD)
     kl_coef: float = kl_weight(0.01)
-
-    normalize: Normalize = Field("trajectory", description=NORMALIZE)
-
-    @model_validator(mode="after")
-    def _groups_have_a_spread(self) -> Self:
-        check_spread(self.std, self.group_size)
-        return self
 
     def standardised(self) -> Estimator:
         """Estimator: (R − mean)/(std + 1e-6)."""

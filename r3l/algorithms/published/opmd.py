@@ -10,7 +10,6 @@ from pydantic import Field
 
 from r3l.algorithms import advantages, losses
 from r3l.algorithms.algorithm import Algorithm, AlgorithmConfig, Exploration
-from r3l.algorithms.credit import NORMALIZE, Normalize
 
 
 class OPMDConfig(AlgorithmConfig):
@@ -18,7 +17,6 @@ class OPMDConfig(AlgorithmConfig):
 
     name: Literal["opmd"] = Field("opmd", description="algorithm")
     tau: float = Field(1.0, ge=0, description="the gradient is divided by 1 + tau")
-    normalize: Normalize = Field("trajectory", description=NORMALIZE)
 
     def build(self) -> Algorithm:
         """Builds OPMD: N base attempts with the loss −(R − mean) · log π / (1 + tau)."""

@@ -9,7 +9,6 @@ from pydantic import Field
 
 from r3l.algorithms import advantages, losses
 from r3l.algorithms.algorithm import Algorithm, AlgorithmConfig, Exploration, Float64
-from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.records import Bool, Trajectory
 
 
@@ -17,7 +16,6 @@ class RAFTConfig(AlgorithmConfig):
     """Settings of RAFT."""
 
     name: Literal["raft"] = Field("raft", description="algorithm")
-    normalize: Normalize = Field("trajectory", description=NORMALIZE)
 
     def build(self) -> Algorithm:
         """Builds RAFT: N base attempts; the full successes are imitated."""
