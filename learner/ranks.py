@@ -62,7 +62,7 @@ def share_draw(trainer: Trainer, draw: Draw | None) -> None:
     if trainer.world == 1:
         return
     meet(trainer)
-    head = DrawHead() if draw is None else DrawHead(draw.row, tuple(draw.now))
+    head = DrawHead() if draw is None else DrawHead(draw.row, draw.now)
     frames = [encode(head), *(draw.records if draw is not None else ())]
     _broadcast(trainer, pack({"sizes": [len(frame) for frame in frames]}, RECORD_LIMIT))
     _broadcast(trainer, b"".join(frames))

@@ -34,7 +34,7 @@ class Draw:
     `recalled`; both are decoded when they are first read."""
 
     row: DrawRow
-    now: Sequence[Status] = field(repr=False)
+    now: tuple[Status, ...] = field(repr=False)
     records: Sequence[Frame] = field(repr=False)
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ from tests.learner.fakes import explore_group
 
 GROUP = explore_group((0.0, 1.0), (1.0, None), group_id="g5")
 ROW = DrawRow(6, "r", "learner", 0, ("g5",), "fifo", 3.0)
-DRAW = Draw(ROW, [Status("drawn", "", {"complete": 1.0, "drawn": 3.0})], [encode(GROUP)])
+DRAW = Draw(ROW, (Status("drawn", "", {"complete": 1.0, "drawn": 3.0}),), [encode(GROUP)])
 METRICS = {"learner/loss": 0.5, "learner/grad_norm": 1.0, "learner/step_s": 2.0}
 
 
@@ -274,7 +274,7 @@ def test_groups_that_were_replaced_in_the_batch_count_in_its_metrics(
     rank: Rank0, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = ("g1", "g2", "g3", "g4", "g6", "g7", "g8", "g404", "g9")  # four a request
-    draw = dataclasses.replace(DRAW, replaced=names)
+    draw = dataclasses.replace(DRAW, row=msgspec.structs.replace(ROW, replaced=names))
     finish(rank, draw, 1, StepResult(True, dict(METRICS)))
     assert "metrics of this step leave replaced groups out: group g404 was evicted" in caplog.text
     [line] = reported(tmp_path)

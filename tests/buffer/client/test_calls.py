@@ -60,5 +60,5 @@ def test_a_draw_without_groups_is_none_and_says_why_when_it_waits_no_longer():
 
 def test_a_draw_is_short_as_text(done):
     group = Group("g1", Task("t", "e", 1), GroupPlan(1), "drawn", (done(),))
-    told = repr(Draw(ROW, [Status("drawn", "", {})], [codec.encode(group) + b"x" * 1000]))
+    told = repr(Draw(ROW, (Status("drawn", "", {}),), [codec.encode(group) + b"x" * 1000]))
     assert told.startswith("Draw(row=DrawRow(draw_id=7") and len(told) < 400

@@ -392,5 +392,5 @@ def test_an_array_whose_bytes_do_not_fit_its_shape_is_refused_by_its_field(serve
         assert len(bad) == len(whole) - 4
         arguments = replace(call.arguments, results=(msgspec.Raw(bad),))
         with pytest.raises(RecordError, match=r"trajectory\.token_ids"):
-            client._ask(Call("put", arguments))
+            client._ask(Call(arguments))
         assert set(client.stats().refused) == {"RecordError"}

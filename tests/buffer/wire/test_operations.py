@@ -23,7 +23,7 @@ CALLS = [
     calls.release(["g"], "a"),
     calls.draw(1, 0),
     calls.release_draws(),
-    calls.commit(1, 1, 1),
+    calls.commit(1, 1, 1, []),
     calls.discard(1, "nonfinite"),
     calls.set_version(0),
     calls.query(),
