@@ -1,6 +1,6 @@
 """The reply queue, and the bytes that each client has not received yet.
 
-    writer, reader ──deque, a byte to wake──► front ──ROUTER──► network
+    writer, reader ──deque, an eventfd──► front ──ROUTER──► network
                 └── unsent: bytes of large replies that the client has not received ──┘
 
 Unsent bytes are counted until libzmq releases them: when they are sent, or the connection ends.
@@ -8,6 +8,7 @@ Unsent bytes are counted until libzmq releases them: when they are sent, or the 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import zmq
 
 from buffer.wire import messages
-from buffer.wire.sockets import LARGE, has_message, new_socket, send_message
+from buffer.wire.sockets import LARGE, send_message
 from r3l.errors import LimitExceeded, R3LError, SickResult
 from r3l.records import Record
 
@@ -32,24 +33,19 @@ class Reply(NamedTuple):
 
 
 class Replies:
-    """The reply queue of several threads, and the unsent bytes of each client."""
+    """The reply queue of several threads, and the unsent bytes of each client. The front polls the
+    file descriptor `ready`."""
 
-    def __init__(self, context: Any) -> None:
-        self._context = context
-        self._name = f"inproc://replies-{id(self)}"
+    def __init__(self) -> None:
         self._waiting: deque[Reply] = deque()
         self._unsent: Counter[bytes] = Counter()
         self._tracked: deque[tuple[Any, bytes, int]] = deque()  # tracker, client, bytes
         self._lock = threading.Lock()
-        self.socket = new_socket(context, zmq.PULL)  # readable when there are replies
-        self.socket.bind(self._name)
+        self.ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-    def notifier(self) -> Any:
-        """Make a socket for one thread. An empty message on it wakes the front, which takes the
-        replies."""
-        socket = new_socket(self._context, zmq.PUSH, SNDHWM=0)
-        socket.connect(self._name)
-        return socket
+    def wake_front(self) -> None:
+        """Wake the front, which takes the queued replies."""
+        os.eventfd_write(self.ready, 1)
 
     def put(
         self, client: bytes, rid: str, reply: Record | R3LError, groups: Sequence[bytes] = ()
@@ -66,8 +62,8 @@ class Replies:
         self._waiting.append(Reply(client, "", frames))
 
     def take(self) -> list[Reply]:
-        while has_message(self.socket):
-            self.socket.recv(zmq.NOBLOCK)
+        """Take the queued replies; call it only when `ready` is readable."""
+        os.eventfd_read(self.ready)
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
     def send(self, client: bytes, frames: list[bytes], socket: Any) -> None:

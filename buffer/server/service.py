@@ -13,6 +13,7 @@ them again.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import Counter
 from queue import SimpleQueue
@@ -60,7 +61,7 @@ class Service:
     ) -> None:
         self.store = store
         self._context = zmq.Context()
-        self._replies = Replies(self._context)
+        self._replies = Replies()
         self._router = new_socket(
             self._context,
             zmq.ROUTER,
@@ -107,7 +108,7 @@ class Service:
         self._front(receive=False)
         self._access.close()
         self._router.close(linger=LINGER_MS)
-        self._replies.socket.close(linger=0)
+        os.close(self._replies.ready)
         self._context.term()
         if self._failure is not None:
             raise self._failure
@@ -118,14 +119,14 @@ class Service:
 
     def _front(self, *, receive: bool) -> None:
         """Wait for messages and replies, and pass them on."""
-        sources = [(socket, zmq.POLLIN) for socket in (self._replies.socket, *self._access.sockets)]
+        sources = [(source, zmq.POLLIN) for source in (self._replies.ready, *self._access.sockets)]
         if receive:
             sources.append((self._router, zmq.POLLIN))
         ready = dict(zmq.zmq_poll(sources, POLL_MS))
         if self._access.is_due(ready):
             self._check_connections()
         self._replies.release_sent()
-        if self._replies.socket in ready:
+        if self._replies.ready in ready:
             self._send_replies()
         if self._router in ready:
             for _ in range(RECEIVE_AT_ONCE):
@@ -206,30 +207,27 @@ class Service:
     # ── threads ─────────────────────────────────────────────────────────────────────────
 
     def _run_writer(self) -> None:
-        with self._replies.notifier() as notifier:
-
-            def send(results: Results) -> None:
-                for request, result in results:
-                    if isinstance(result, Record | R3LError):
-                        self._replies.put(request.client, request.rid, result)
-                    else:
-                        self._to_reader.put((request, result))
-                notifier.send(b"")
-
-            try:
-                self._writer.run(send)
-            except UserError as error:
-                self._failure = error
+        try:
+            self._writer.run(self._send_results)
+        except UserError as error:
+            self._failure = error
         self._to_reader.put(None)
+
+    def _send_results(self, results: Results) -> None:
+        for request, result in results:
+            if isinstance(result, Record | R3LError):
+                self._replies.put(request.client, request.rid, result)
+            else:
+                self._to_reader.put((request, result))
+        self._replies.wake_front()
 
     def _run_reader(self) -> None:
         """Read and send groups: drawn groups after their commit, and query results."""
-        with self._replies.notifier() as notifier:
-            while (item := self._to_reader.get()) is not None:
-                request, read = item
-                reply, groups = self._try_read(request, read)
-                self._replies.put(request.client, request.rid, reply, groups)
-                notifier.send(b"")
+        while (item := self._to_reader.get()) is not None:
+            request, read = item
+            reply, groups = self._try_read(request, read)
+            self._replies.put(request.client, request.rid, reply, groups)
+            self._replies.wake_front()
 
     def _try_read(self, request: Request, read: Read) -> tuple[Record | R3LError, list[bytes]]:
         try:
