@@ -21,17 +21,10 @@ class R3LError(Exception):
         super().__init__(encodable(message))
         self.facts = facts
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), str(self), self.facts)
-
     @property
     def cause(self) -> str:
         """The short name under which this failure is counted."""
         return label(str(self.facts.get("cause", type(self).__name__)))
-
-
-def _rebuild(kind: type[R3LError], message: str, facts: dict[str, Any]) -> R3LError:
-    return kind(message, **facts)
 
 
 class UserError(R3LError, ValueError):
