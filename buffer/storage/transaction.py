@@ -172,19 +172,11 @@ class Txn:
     def _tagged(self, purpose: Purpose | None, tag: str) -> Iterator[GroupRow]:
         purposes: tuple[Purpose, ...] = ("eval", "train") if purpose is None else (purpose,)
         for prefix in (tag_prefix(purpose, tag) for purpose in purposes):
-            for key in self.keys("tag", prefix, backwards=True):
-                group_id = key[len(prefix) :].decode()
-                if (row := self.row(group_id)) is None:
-                    raise StoreError(f"group {group_id}: is listed under a tag, but has no row")
-                yield row
+            yield from self._rows_in("tag", prefix, backwards=True)
 
     def live(self) -> Iterator[GroupRow]:
         """Yields the rows of groups that are not closed, in creation order."""
-        for key in self.keys("live"):
-            row = self.row(key.decode())
-            if row is None:
-                raise StoreError(f"group {key.decode()}: is listed as live, but has no row")
-            yield row
+        return self._rows_in("live")
 
     def last_group(self) -> str:
         """Returns the id of the newest group ever made; "" if there is none."""
@@ -228,11 +220,19 @@ class Txn:
 
     def finished(self, task_id: str) -> Iterator[GroupRow]:
         """Yields the finished groups of a training task that have a trajectory, newest first."""
-        prefix = task_id.encode() + b"\0"
-        for key in self.keys("history", prefix, backwards=True):
-            row = self.row(key[len(prefix) :].decode())
-            if row is not None and row.purpose == "train" and row.all_resolved and row.done:
+        for row in self._rows_in("history", task_id.encode() + b"\0", backwards=True):
+            if row.purpose == "train" and row.all_resolved and row.done:
                 yield row
+
+    def _rows_in(
+        self, table: str, prefix: bytes = b"", *, backwards: bool = False
+    ) -> Iterator[GroupRow]:
+        """Yields the rows of the groups that a table lists after `prefix`."""
+        for key in self.keys(table, prefix, backwards=backwards):
+            group_id = key[len(prefix) :].decode()
+            if (row := self.row(group_id)) is None:
+                raise StoreError(f"group {group_id}: is in table {table}, but has no row")
+            yield row
 
     def record(self, group_id: str) -> bytes:
         """Returns the record of a finished group; raises NotFound if there is none."""
