@@ -22,7 +22,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from typing import Annotated, Literal, TextIO
 
 import msgspec
 
@@ -265,18 +265,8 @@ class RunFolder:
 
     def best_evaluation(self) -> EvalLine | None:
         """Reads the evaluation of the weights in `best/`, if there are any."""
-        path = self.path / BEST / EVALUATION
         remedy = "delete it, and the next evaluation is the best one"
-        values = read_json(path, remedy, dict[str, Any])
-        if values is None:
-            return None
-        try:
-            line = progress_lines.from_json(values)
-            if not isinstance(line, EvalLine):
-                raise ValueError("not an evaluation")
-        except (LookupError, TypeError, ValueError) as error:
-            raise UserError(f"{path}: damaged ({error!s:.80}); {remedy}") from None
-        return line
+        return read_json(self.path / BEST / EVALUATION, remedy, EvalLine)
 
     def versions(self) -> dict[str, str]:
         """Reads the library versions of the last start, keyed by name; empty if unknown."""
@@ -301,7 +291,7 @@ class RunFolder:
 
 def write_evaluation(weights: Path, evaluation: EvalLine) -> None:
     """Writes the evaluation of a folder of weights into it."""
-    write_json(weights / EVALUATION, progress_lines.to_json(evaluation))
+    write_json(weights / EVALUATION, asdict(evaluation))
 
 
 def _load(path: Path) -> RunConfig:
