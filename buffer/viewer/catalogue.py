@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
@@ -62,31 +63,10 @@ def tasks(groups: Iterable[Facts], order: str) -> list[Facts]:
     """Sums up each task of `groups` (newest first). `trend`: the mean rewards of its newest groups,
     oldest first. `order`: corrections (the largest gain of a retry), newest, lowest (mean reward)
     or most (groups)."""
-    by_task: dict[tuple[str, str], Facts] = {}
+    by_task = defaultdict[tuple[str, str], list[Facts]](list)
     for group in groups:
-        line = by_task.setdefault(
-            (group["env"], group["task"]),
-            {
-                "task": group["task"],
-                "env": group["env"],
-                "newest": group["group"],
-                "at": max(group["times"].values(), default=0.0),  # last change of its state
-                "groups": 0,
-                "gain": 0.0,
-                "best": None,
-                "trend": [],
-            },
-        )
-        line["groups"] += 1
-        line["gain"] = max(line["gain"], group["gain"] or 0.0)
-        if group["reward"] is not None:
-            line["best"] = max(line["best"] or group["reward"], group["reward"])
-            if len(line["trend"]) < TREND:
-                line["trend"].append(group["mean_reward"])
-    lines = list(by_task.values())
-    for line in lines:
-        line["mean"] = sum(line["trend"]) / len(line["trend"]) if line["trend"] else None
-        line["trend"].reverse()
+        by_task[group["env"], group["task"]].append(group)
+    lines = [_line(env, task, own) for (env, task), own in by_task.items()]
     if order == "corrections":
         lines.sort(key=lambda line: -line["gain"])
     elif order == "lowest":
@@ -94,3 +74,19 @@ def tasks(groups: Iterable[Facts], order: str) -> list[Facts]:
     elif order == "most":
         lines.sort(key=lambda line: -line["groups"])
     return lines
+
+
+def _line(env: str, task: str, groups: Sequence[Facts]) -> Facts:
+    played = [group for group in groups if group["reward"] is not None]
+    trend = [group["mean_reward"] for group in reversed(played[:TREND])]
+    return {
+        "task": task,
+        "env": env,
+        "newest": groups[0]["group"],
+        "at": max(groups[0]["times"].values(), default=0.0),  # last change of its state
+        "groups": len(groups),
+        "gain": max(0.0, *(group["gain"] or 0.0 for group in groups)),
+        "best": max((group["reward"] for group in played), default=None),
+        "trend": trend,
+        "mean": sum(trend) / len(trend) if trend else None,
+    }
