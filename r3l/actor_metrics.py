@@ -32,14 +32,13 @@ class MetricInfo:
     over: Over
 
 
-def _summed(tag: str, unit: str, meaning: str) -> dict[str, MetricInfo]:
-    """Makes a field that counts since the actor's process started; the sum over all actors never
-    falls."""
-    return {"info": MetricInfo(tag, unit, meaning, "sum", "all")}
-
-
 def _total(tag: str, unit: str, meaning: str) -> Any:
-    return field(default=0, metadata=_summed(tag, unit, meaning))
+    """Makes a field that counts since the actor's process started, by key if the tag ends in
+    `<…>`; the sum over all actors never falls."""
+    info = {"info": MetricInfo(tag, unit, meaning, "sum", "all")}
+    if tag.endswith(">"):
+        return field(default_factory=Counter, metadata=info)
+    return field(default=0, metadata=info)
 
 
 def _gauge(tag: str, unit: str, meaning: str, combine: Literal["sum", "mean"] = "mean") -> Any:
@@ -77,60 +76,43 @@ class ActorMetrics:
     )
     paused_s: float = _total("actor/paused_s", "s", "engines paused to load weights")
     groups: int = _total("actor/groups", "groups", "explored to the end")
-    results: Counter[str] = field(
-        default_factory=Counter,
-        metadata=_summed("actor/results_<role>_<status>", "slots", "resolved"),
-    )
+    results: Counter[str] = _total("actor/results_<role>_<status>", "slots", "resolved")
     taken_over: int = _total("actor/taken_over", "groups", "begun by another actor")
-    partial: Counter[str] = field(
-        default_factory=Counter,
-        metadata=_summed(
-            "actor/partial_<count>",
-            "1",
-            "of attempts that another actor or a killed agent left: continued, their tokens, "
-            "dropped (the environment did not replay them); refused: progress that was not put",
-        ),
+    partial: Counter[str] = _total(
+        "actor/partial_<count>",
+        "1",
+        "of attempts that another actor or a killed agent left: continued, their tokens, "
+        "dropped (the environment did not replay them); refused: progress that was not put",
     )
     lease_lost: int = _total("actor/lease_lost", "groups", "left because the lease had expired")
     put_conflicts: int = _total(
         "actor/put_conflicts", "groups", "left because a slot had another result"
     )
-    refused: Counter[str] = field(
-        default_factory=Counter,
-        metadata=_summed("actor/refused_<cause>", "results", "refused by the buffer"),
-    )
+    refused: Counter[str] = _total("actor/refused_<cause>", "results", "refused by the buffer")
     buffer_unavailable: int = _total(
         "actor/buffer_unavailable", "requests", "the buffer did not reply to in time"
     )
     store_full: int = _total("actor/store_full", "requests", "the buffer had no room for")
     engine_failures: int = _total("actor/engine_failures", "engines", "died or did not start")
-    engines_sick: Counter[str] = field(
-        default_factory=Counter,
-        metadata=_summed(
-            "actor/engines_sick_<cause>", "engines", "replaced: their results cannot be right"
-        ),
+    engines_sick: Counter[str] = _total(
+        "actor/engines_sick_<cause>", "engines", "replaced: their results cannot be right"
     )
     agents_running: int = _gauge("agent/running", "agents", "running now", combine="sum")
-    agent: Counter[str] = field(
-        default_factory=Counter,
-        metadata=_summed(
-            "agent/<count>",
-            "1",
-            "of agents: attempts, calls, segments (trained conversations), rebased (conversations "
-            "rendered whole again), tool_parse_failed (replies whose tool call or reasoning stayed "
-            "text), taped (calls answered from a tape), diverged (retries), restarts (retries "
-            "from the start), killed (agents that were started once more), restored (worlds put "
-            "back at a retry's step), snapshot_failed, restore_failed",
-        ),
+    agent: Counter[str] = _total(
+        "agent/<count>",
+        "1",
+        "of agents: attempts, calls, segments (trained conversations), rebased (conversations "
+        "rendered whole again), tool_parse_failed (replies whose tool call or reasoning stayed "
+        "text), taped (calls answered from a tape), diverged (retries), restarts (retries "
+        "from the start), killed (agents that were started once more), restored (worlds put "
+        "back at a retry's step), snapshot_failed, restore_failed",
     )
     weights_full_bytes: int = _total("weights/received_full_bytes", "bytes", "of whole chunks")
     weights_patch_bytes: int = _total("weights/received_patch_bytes", "bytes", "of patches")
     weights_updates: int = _total("weights/updates", "versions", "loaded by engines")
     weights_fetch_s: float = _gauge("weights/fetch_s", "s", "fetch of the latest version")
     weights_pause_s: float = _gauge("weights/pause_s", "s", "engine's pause for the latest version")
-    weights_failed: Counter[str] = field(
-        default_factory=Counter, metadata=_summed("weights/failed_<cause>", "updates", "failed")
-    )
+    weights_failed: Counter[str] = _total("weights/failed_<cause>", "updates", "failed")
 
     def numbers(self) -> dict[str, float]:
         """Returns the record as named numbers, one for each key of a Counter."""
