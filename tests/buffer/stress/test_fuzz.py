@@ -108,7 +108,14 @@ def _requests():
         calls.get([group]),
         calls.stats(),
     ]
-    return [call.frames("r" * 8) for call in requests]
+    return [_without_sum(call.frames("r" * 8)) for call in requests]
+
+
+def _without_sum(frames):
+    """A message as a client of another make sends it: one with a wrong checksum gets no reply."""
+    header = codec.unpack(frames[0])
+    del header["sum"]
+    return [codec.pack(header), *frames[1:]]
 
 
 def _value(chance, depth=0):
