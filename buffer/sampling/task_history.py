@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-import msgspec
-
-from buffer.storage.rows import GroupRow
 from buffer.storage.transaction import Txn
 from r3l import codec
 from r3l.algorithms.recall import StoredAttempt
-from r3l.records import Group, Recalled, Role, SlotStatus
+from r3l.records import Group, Recalled, Role
 
 GROUPS = 64
 """How many of a task's newest groups are read, so that draws do not slow down in a long run."""
@@ -34,12 +31,8 @@ def attempts(
         and txn.record_is_sound(row)
     )
     for row in islice(usable, GROUPS):
-        for result in _results(txn, row):
-            if result.trajectory is not None:
-                reward = result.trajectory.reward
-                yield StoredAttempt(
-                    row.group_id, result.role, result.slot, reward, row.oldest_version
-                )
+        for role, slot, reward in sorted(row.attempts):
+            yield StoredAttempt(row.group_id, role, slot, reward, row.oldest_version)
 
 
 def read(txn: Txn, into: str, group_id: str, role: Role, slot: int) -> Recalled | None:
@@ -53,21 +46,3 @@ def read(txn: Txn, into: str, group_id: str, role: Role, slot: int) -> Recalled 
         if (attempt.role, attempt.slot) == (role, slot):
             return Recalled(into, group_id, attempt)
     return None
-
-
-class _Attempt(msgspec.Struct):
-    reward: float
-
-
-class _Result(msgspec.Struct):
-    """The needed fields of a result, without its tokens, which are most of its bytes."""
-
-    role: Role
-    slot: int
-    status: SlotStatus
-    trajectory: _Attempt | None = None
-
-
-def _results(txn: Txn, row: GroupRow) -> list[_Result]:
-    bodies = codec.group_bodies(txn.record(row.group_id))
-    return [msgspec.msgpack.decode(body, type=_Result) for body in bodies]

@@ -16,7 +16,8 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from buffer.wire.sockets import Received
@@ -65,7 +66,7 @@ class Traffic:
         self.connections.pop(connection, None)
         self._opened += 1
         try:
-            with _Borrowed(connection) as borrowed:
+            with _borrowed(connection) as borrowed:
                 self.connections[connection] = Connection(borrowed.getpeername())
         except OSError:  # closed by now
             pass
@@ -118,7 +119,7 @@ class Traffic:
 
     def _count(self, number: int, connection: Connection, passed: float) -> None:
         try:
-            with _Borrowed(number) as borrowed:
+            with _borrowed(number) as borrowed:
                 info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO)
             received, sent = (_COUNT.unpack_from(info, at)[0] for at in (_RECEIVED, _SENT))
         except (OSError, struct.error):  # closed by now
@@ -139,7 +140,7 @@ class Traffic:
             return False
         connection.shut_down, connection.unread = True, 0.0
         try:
-            with _Borrowed(number) as borrowed:
+            with _borrowed(number) as borrowed:
                 if borrowed.getpeername() != connection.peer:  # the descriptor was reused
                     return False
                 borrowed.shutdown(socket.SHUT_RDWR)
@@ -153,16 +154,12 @@ class Traffic:
         return size + (2 if size < 256 else 9)
 
 
-class _Borrowed:
+@contextmanager
+def _borrowed(number: int) -> Iterator[socket.socket]:
     """Borrows libzmq's file descriptor as a Python socket, and leaves it open on exit. Raises
     OSError on entry if libzmq has closed the descriptor and it is not a socket now."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def __enter__(self) -> socket.socket:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=self._number)
-        return self._socket
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.detach()
+    borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=number)
+    try:
+        yield borrowed
+    finally:
+        borrowed.detach()
