@@ -121,8 +121,6 @@ def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
     elif drawn.outcome != "open":
         at = f" in step {drawn.step}" if drawn.outcome == "trained" else ""
         raise Conflict(f"draw {args.draw_id} was {drawn.outcome}{at}; it cannot be committed")
-    if args.step < 0 or args.version < 0:
-        raise RecordError(f"step {args.step}, version {args.version}: neither may be negative")
     if stray := {attempt.into for attempt in args.attempts} - set(drawn.groups):
         raise RecordError(f"draw {args.draw_id}: has no group {min(stray)!r:.80}", field="attempts")
     trained = work.txn.step(args.step)
@@ -180,8 +178,6 @@ def _check_draw(work: UnitOfWork, args: operations.DrawGroups) -> None:
             f"per step and max_staleness {work.config.max_staleness}",
             limit=most,
         )
-    if args.version < 0:
-        raise RecordError(f"draw at version {args.version}: must be at least 0", field="version")
     known = work.index.progress.version
     if args.version > known + 1:
         raise Conflict(

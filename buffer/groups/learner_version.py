@@ -10,7 +10,7 @@ from buffer.storage.layout import u64
 from buffer.storage.rows import DrawRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
-from r3l.errors import RecordError, SickResult
+from r3l.errors import SickResult
 from r3l.rollout import engine_symptoms
 
 
@@ -24,8 +24,6 @@ def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
     """Set the version that a learner starts from. The steps that made later versions leave the
     ledger and their groups become drawable again, so that no group is in it more than
     `buffer.sampler.reuse` times. Returns the number of these groups."""
-    if args.version < 0:
-        raise RecordError(f"version {args.version}: must be at least 0", field="version")
     draw_deadlines.extend(work, operations.LEARNER)
     rewound = 0
     for step in list(work.txn.steps_after(args.version)):

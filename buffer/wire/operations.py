@@ -25,6 +25,7 @@ LEARNER = "learner"  # the consumer whose drawn groups count for admission
 # ── requests ────────────────────────────────────────────────────────────────────────────────
 
 T = TypeVar("T")
+Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class Request(Record, Generic[T]):
@@ -94,7 +95,7 @@ class DrawGroups(Request["DrawHead"]):
     """Ask for a batch."""
 
     count: Integer
-    version: Integer
+    version: Natural
     consumer: str
 
 
@@ -110,8 +111,8 @@ class Commit(Request[int]):
     number. `attempts`: how the step trained on each attempt; the viewer shows it."""
 
     draw_id: Integer
-    step: Integer
-    version: Integer
+    step: Natural
+    version: Natural
     attempts: Sequence[TrainedAttempt] = ()
 
 
@@ -126,7 +127,7 @@ class SetVersion(Request[int]):
     """Set the version that a learner starts from. Steps that made later versions leave the ledger
     and their groups become drawable again. Returns the number of these groups."""
 
-    version: Integer
+    version: Natural
 
 
 class QueryGroups(Request[list[Group]]):

@@ -36,8 +36,8 @@ def test_no_drawn_group_is_older_than_the_limit_and_expired_ones_are_counted(des
 def test_a_draw_at_an_impossible_version_is_refused_and_expires_nothing(desk, tasks):
     desk.add(tasks(3))
     group = desk.complete()
-    for version, error in ((-1, RecordError), (2, Conflict), (1 << 40, Conflict)):
-        with pytest.raises(error, match=f"draw at version {version}: "):
+    for version in (2, 1 << 40):
+        with pytest.raises(Conflict, match=f"draw at version {version}: "):
             desk.draw(1, version=version)
     assert desk.row(group).state == "complete"
     desk.set_version(1)

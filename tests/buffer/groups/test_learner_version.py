@@ -2,8 +2,6 @@
 
 import pytest
 
-from r3l.errors import RecordError
-
 
 @pytest.mark.parametrize("sampler", ["fifo", "uniform"])
 def test_a_resumed_learner_draws_the_same_batches_again(make_desk, tasks, sampler):
@@ -47,8 +45,3 @@ def test_a_learner_resumed_from_an_older_checkpoint_trains_forgotten_steps_again
     with desk.store.read() as txn:
         trained = [g for step in (1, 2, 3) for g in txn.step(step).groups]
     assert sorted(trained) == sorted(set(trained)) and len(trained) == 6
-
-
-def test_a_negative_version_is_refused(desk):
-    with pytest.raises(RecordError):
-        desk.set_version(-1)

@@ -247,6 +247,10 @@ HOSTILE = [
     ([_header("put"), _put(b"junk")], "RecordError"),
     ([_header("put"), _put(b"\xc0")], "NotFound"),  # the group is looked up first
     ([_header("put"), codec.encode(operations.Renew((), "a", {}))], "RecordError"),
+    ([_header("draw"), codec.encode(operations.DrawGroups(1, -1, "learner"))], "RecordError"),
+    ([_header("commit"), codec.encode(operations.Commit(1, -1, 1))], "RecordError"),
+    ([_header("commit"), codec.encode(operations.Commit(1, 1, -1))], "RecordError"),
+    ([_header("set_version"), codec.encode(operations.SetVersion(-1))], "RecordError"),
     ([b"\x81\xa1v" + b"\x00" * (80 << 10)], "RecordError"),
     ([_header("put"), b"x" * (17 << 20), b""], "RecordError"),
     ([b"cposix\nsystem\np0\n(S'true'\ntR."], "RecordError"),
