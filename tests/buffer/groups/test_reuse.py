@@ -175,8 +175,8 @@ def test_a_batch_waits_for_its_new_groups_however_many_trained_ones_there_are(ma
     desk.commit(desk.draw(2, version=2).draw_id, 3)
     assert desk.draw(2, version=3) is None
     assert "1 of 2 groups are ready" in desk.shortage(2, 3)
-    assert desk.index.ready(2, desk.config.buffer.sampler) == 1
-    monkeypatch.setattr(draws, "candidates", lambda work: pytest.fail("it sorted all of them"))
+    assert desk.index.ready(2) == 1
+    monkeypatch.setattr(draws, "_choose", lambda *_: pytest.fail("it sorted all of them"))
     assert desk.draw(2, version=3) is None
 
 
