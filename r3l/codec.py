@@ -8,7 +8,7 @@ field is written twice, the last one counts. Elements of arrays are little-endia
 bit; arrays come back read-only. Nothing is ever unpickled.
 
 Messages without a type, such as headers, go through `pack` and `unpack`: plain values of limited
-size.
+size, with no key twice.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
+import msgpack
 import msgspec
 import numpy as np
 
@@ -38,7 +39,11 @@ _MALFORMED = (ValueError, TypeError, OverflowError, RecursionError)  # what msgs
 def encode(record: Record) -> bytes:
     """Encodes a record. Raises RecordError if msgpack cannot hold a value."""
     kind = type(record).__name__
-    return _written(kind, (SCHEMA, kind, record), RECORD_LIMIT)
+    try:
+        data = _encode((SCHEMA, kind, record))
+    except _MALFORMED as error:
+        raise RecordError(f"{kind} cannot be written: {error}") from None
+    return check_size(data)
 
 
 def decode(kind: type[R], data: bytes | memoryview) -> R:
@@ -81,24 +86,25 @@ def group_bodies(group: bytes | memoryview) -> list[msgspec.Raw]:
 
 def pack(mapping: Mapping[str, Any], limit: int = HEADER_LIMIT) -> bytes:
     """Encodes a message header of plain values, at most `limit` bytes."""
-    return _written("header", mapping, limit)
+    try:
+        packed: bytes = msgpack.packb(mapping, strict_types=True)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RecordError(f"header cannot be written: {error}") from None
+    return check_size(packed, limit)
 
 
 def unpack(data: bytes | memoryview, limit: int = HEADER_LIMIT) -> dict[str, Any]:
     """Decodes the output of `pack`. Raises RecordError for anything else."""
     check_size(data, limit)
     try:
-        return _header.decode(data)
-    except _MALFORMED as error:
-        raise RecordError(f"header is not a map: {error!s:.200}") from None
-
-
-def _written(what: str, value: Any, limit: int) -> bytes:
-    try:
-        data = _encode(value)
-    except _MALFORMED as error:
-        raise RecordError(f"{what} cannot be written: {error}") from None
-    return check_size(data, limit)
+        mapping = msgpack.unpackb(data, object_pairs_hook=_no_duplicates)
+    except RecordError:
+        raise
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise RecordError(f"not msgpack: {error!r:.200}") from None
+    if not isinstance(mapping, dict):
+        raise RecordError(f"header is a {type(mapping).__name__}; a map is expected")
+    return mapping
 
 
 def check_size(data: _Bytes, limit: int = RECORD_LIMIT) -> _Bytes:
@@ -120,6 +126,13 @@ def _open(data: bytes | memoryview) -> tuple[str, msgspec.Raw]:
             f"record of schema {schema}; this r3l reads only schema {SCHEMA}", schema=schema
         )
     return name, fields
+
+
+def _no_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        raise RecordError("a map has the same key twice")
+    return mapping
 
 
 def _record_error(kind: type[Record], error: Exception) -> RecordError:
@@ -159,7 +172,6 @@ class _Results(msgspec.Struct):
 
 
 _encode = msgspec.msgpack.Encoder(enc_hook=_write_array).encode
-_header = msgspec.msgpack.Decoder(dict[str, Any])
 _envelope = msgspec.msgpack.Decoder(tuple[int, str, msgspec.Raw])
 
 

@@ -2,11 +2,11 @@
 
 import zlib
 
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import msgpack
 
 from buffer.groups.slot_outcome import decode_outcome
 from r3l import codec
@@ -38,10 +38,10 @@ def _array(values, dtype, shape=None):
 
 def _changed(**changes):
     """An encoded slot result with other values of its own fields, or of its trajectory's."""
-    schema, kind, fields = msgpack.decode(codec.encode(full_result()))
+    schema, kind, fields = msgpack.unpackb(codec.encode(full_result()))
     for name, value in changes.items():
         (fields if name in fields else fields["trajectory"])[name] = value
-    return msgpack.encode([schema, kind, fields])
+    return msgpack.packb([schema, kind, fields])
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_the_outcome_of_a_slot_result_says_how_the_slot_was_resolved():
 
 
 def test_fields_with_a_default_may_be_missing_and_a_reward_may_be_an_integer():
-    schema, kind, fields = msgpack.decode(codec.encode(full_result()))
+    schema, kind, fields = msgpack.unpackb(codec.encode(full_result()))
     del fields["aux"], fields["trajectory"]["feedback"]
-    assert decode_outcome(msgpack.encode([schema, kind, fields])).reward == 0.5
+    assert decode_outcome(msgpack.packb([schema, kind, fields])).reward == 0.5
     assert decode_outcome(_changed(reward=2)).reward == 2.0

@@ -10,11 +10,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import msgpack
 import msgspec
 import numpy as np
 import pytest
 import zmq
-from msgspec import msgpack
 from msgspec.structs import replace
 
 from buffer import AsyncBufferClient, BufferClient
@@ -43,7 +43,7 @@ client.draw(1, 0, consumer="notebook", wait_s=600.0)
 
 
 def _header(op="stats", rid="r", **more):
-    return msgpack.encode({"v": messages.PROTOCOL, "op": op, "rid": rid} | more)
+    return msgpack.packb({"v": messages.PROTOCOL, "op": op, "rid": rid} | more)
 
 
 def test_two_steps_run_from_tasks_to_the_ledger(client, tasks, done):
@@ -239,7 +239,7 @@ HOSTILE = [
     ([_header(["stats"]), b""], "UnknownOperation"),
     ([_header()], "RecordError"),
     ([_header(), b"junk"], "RecordError"),
-    ([_header(), msgpack.encode([codec.SCHEMA + 1, "GetStats", {}])], "SchemaVersionError"),
+    ([_header(), msgpack.packb([codec.SCHEMA + 1, "GetStats", {}])], "SchemaVersionError"),
     ([_header("put"), _put()], "RecordError"),
     ([_header("put"), _put(RESULT), b"junk"], "RecordError"),
     ([_header("put"), _put(*[RESULT] * 1025)], "RecordError"),
