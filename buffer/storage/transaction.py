@@ -290,10 +290,6 @@ class Txn:
     def draw(self, draw_id: int) -> DrawRow | None:
         return self._read("draw", u64(draw_id), DrawRow) if draw_id >= 0 else None
 
-    def draws(self) -> Iterator[DrawRow]:
-        for _, data in self.scan("draw"):
-            yield codec.decode(DrawRow, data)
-
     def put_step(self, step: LedgerRow) -> None:
         self.put("ledger", u64(step.step), codec.encode(step))
 
