@@ -201,7 +201,7 @@ class RemoteEnv:
 
 
 class _Worker:
-    """One worker process, whose calls take turns.
+    """One worker process and the queue of calls to it.
 
     `hello`: what its environment declares, once it has been made.
     """
@@ -210,9 +210,8 @@ class _Worker:
         self.config = config
         self.sessions, self.end_cause = 0, ""
         self._mark = uuid.uuid4().hex
-        self._turn = asyncio.Lock()
-        self._process: Process | None = None
-        self._ending: asyncio.Task[None] | None = None
+        self.calls: asyncio.Queue[tuple[dict[str, Any], bytes, asyncio.Future[Any]] | None]
+        self.calls = asyncio.Queue()
         self.hello = self.post(
             {
                 "op": "hello",
@@ -221,78 +220,77 @@ class _Worker:
                 "memory_mib": self.config.memory_mib,
             }
         )
+        self.serving = asyncio.create_task(self._serve())
 
     def post(self, request: dict[str, Any]) -> asyncio.Future[Any]:
-        """Send a request when it is its turn, even if the caller does not wait for the reply. The
-        future holds the reply or error. Raises RecordError for a request that cannot be encoded."""
+        """Queue a request; the future holds its reply or error. Raises RecordError for a request
+        that cannot be encoded."""
         payload = pack(request, RECORD_LIMIT)
-        answer = asyncio.shield(asyncio.create_task(self._call(request, payload)))
-        answer.add_done_callback(_retrieve)
-        return answer
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_retrieve)
+        if self.end_cause:
+            future.set_exception(self._lost_error())
+        else:
+            self.calls.put_nowait((request, payload, future))
+        return future
 
     async def end(self) -> None:
-        """Ask the process to close everything after its calls; kill it if it does not."""
-        patient = True
+        """Ask the process to close everything; kill it if it does not."""
+        self.calls.put_nowait(None)
+        done, _ = await asyncio.wait([self.serving], timeout=END_S)
+        if not done:
+            self.end_cause = "environment_closed"
+            self.serving.cancel()
+            await asyncio.wait([self.serving])
+
+    async def _serve(self) -> None:
+        """Sends queued calls, one at a time, and delivers their replies. Ends with the process."""
         try:
-            async with asyncio.timeout(END_S), self._turn:
-                pass
-        except TimeoutError:
-            patient = False
-        self._lose("environment_closed", patient=patient)
-        if self._ending is not None:
-            await self._ending
-
-    async def _call(self, request: dict[str, Any], payload: bytes) -> dict[str, Any]:
-        async with self._turn:
-            if self.end_cause:
-                raise EnvironmentFailed(
-                    f"{self.config.name}: the worker process of this attempt has ended "
-                    f"({self.end_cause})",
-                    cause="environment_lost",
-                )
-            try:
-                self._process = self._process or await self._spawn()
-                answer = await self._exchange(self._process, request, payload)
-            except EnvironmentFailed as lost:
-                self._lose(lost.cause)
-                raise
-            if "error" not in answer:
-                return answer
-            error = from_wire(answer)
-            if request["op"] == "hello" or error.cause == "environment_memory":
-                # The caller reports the user's errors, in one line.
-                wrong = isinstance(error, UserError)
-                self._lose("environment_closed" if wrong else error.cause)
-            raise error
-
-    def _lose(self, cause: str, *, patient: bool = False) -> None:
-        """Accept no more calls, and end the process."""
-        if self.end_cause:
+            process = await self._spawn()
+        except OSError as refused:
+            log.error("%s: a worker process cannot be started: %s", self.config.name, refused)
+            self.end_cause = "environment_crash"
+            self._fail_waiting()
             return
-        self.end_cause = cause
-        if cause != "environment_closed":
-            log.warning("%s: a worker process was killed: %s", self.config.name, cause)
-        if self._process is not None:
-            self._ending = asyncio.create_task(_end(self._process, self._mark, patient=patient))
+        try:
+            while (call := await self.calls.get()) is not None:
+                request, payload, future = call
+                if future.cancelled() and request["op"] != "close":
+                    continue
+                try:
+                    answer = await self._exchange(process, request, payload)
+                except EnvironmentFailed as lost:
+                    self.end_cause = lost.cause
+                    _fail(future, lost)
+                    break
+                if "error" not in answer:
+                    if not future.done():
+                        future.set_result(answer)
+                    continue
+                error = from_wire(answer)
+                _fail(future, error)
+                if request["op"] == "hello" or error.cause == "environment_memory":
+                    # The caller reports the user's errors, in one line.
+                    wrong = isinstance(error, UserError)
+                    self.end_cause = "environment_closed" if wrong else error.cause
+                    break
+        finally:
+            patient = not self.end_cause
+            self._fail_waiting()
+            await _end(process, self._mark, patient=patient)
 
     async def _spawn(self) -> Process:
         root = str(Path(__file__).parents[2])
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         settled = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"}
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        try:
-            return await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "envs.isolation.reaper", str(os.getpid())),
-                stdin=PIPE,
-                stdout=PIPE,
-                env=os.environ | settled | threads | {MARK: self._mark},
-                start_new_session=True,
-            )
-        except OSError as refused:
-            raise EnvironmentFailed(
-                f"{self.config.name}: a worker process cannot be started: {refused}",
-                cause="environment_crash",
-            ) from refused
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "envs.isolation.reaper", str(os.getpid())),
+            stdin=PIPE,
+            stdout=PIPE,
+            env=os.environ | settled | threads | {MARK: self._mark},
+            start_new_session=True,
+        )
 
     async def _exchange(
         self, process: Process, request: dict[str, Any], payload: bytes
@@ -316,6 +314,21 @@ class _Worker:
             why = f"ended the worker process (exit code {process.returncode})"
         called = f"{self.config.name}: {request.get('method', 'its start')}"
         raise EnvironmentFailed(f"{called} {why}", cause=f"environment_{cause}")
+
+    def _fail_waiting(self) -> None:
+        """Stop accepting calls and fail the waiting ones."""
+        if self.end_cause not in ("", "environment_closed"):
+            log.warning("%s: a worker process was killed: %s", self.config.name, self.end_cause)
+        self.end_cause = self.end_cause or "environment_closed"
+        while not self.calls.empty():
+            if (call := self.calls.get_nowait()) is not None:
+                _fail(call[2], self._lost_error())
+
+    def _lost_error(self) -> EnvironmentFailed:
+        return EnvironmentFailed(
+            f"{self.config.name}: the worker process of this attempt has ended ({self.end_cause})",
+            cause="environment_lost",
+        )
 
 
 async def _read(replies: asyncio.StreamReader) -> dict[str, Any]:
@@ -352,6 +365,11 @@ def _kill_marked(mark: str) -> None:
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get(MARK) == mark:
                 process.kill()
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:

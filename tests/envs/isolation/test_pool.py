@@ -300,7 +300,7 @@ def test_an_environment_is_refused_if_its_worker_cannot_be_started(
             pass
 
     monkeypatch.setattr("sys.executable", "/no/such/python")
-    with pytest.raises(UserError, match="a worker process cannot be started"):
+    with pytest.raises(UserError, match="process of this attempt has ended"):
         asyncio.run(play())
 
 
