@@ -30,7 +30,7 @@ from r3l.weights.patch import Patch, apply
 
 END = ".weights"
 HEAD_LIMIT = 2 * MANIFEST_LIMIT
-NONE = -1
+NONE, DAMAGED = -1, -2
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Journal:
 
     def __init__(self, folder: Path, *, versions: int = 0) -> None:
         self.folder, self.versions = folder, versions
-        self._entries: dict[int, Entry | None] = {}  # None: damaged
+        self._bases: dict[int, int] = {}
 
     def held(self) -> list[int]:
         """Lists the versions that have a file, in ascending order."""
@@ -69,21 +69,20 @@ class Journal:
         versions stay.
         """
         version = manifest.version
-        if not self._entries:
-            self._entries = {held: self._readable(held) for held in self.held()}
-        if version in self._entries:
-            old = self._entries[version]
-            if old is not None and old.manifest.digest == manifest.digest:
+        if not self._bases:
+            self._bases = {v: self._base_of(v) for v in self.held()}
+        if version in self._bases:
+            if self._is_same(manifest):
                 return 0
-            for later in sorted(self._entries, reverse=True):
-                if later >= version:
-                    self._remove(later)
+            for old in sorted(self._bases, reverse=True):
+                if old >= version:
+                    self._remove(old)
         base = max((c.patches[-1].base for c in chunks if c.patches), default=NONE)
-        last = max(self._entries, default=NONE)
-        if last != base or self._entries.get(last) is None:
+        last = max(self._bases, default=NONE)
+        if last != base or self._bases.get(last) == DAMAGED:
             base = NONE
         size = self._write(manifest, chunks, base)
-        self._entries[version] = self._entry(version)
+        self._bases[version] = base
         self._forget()
         return size
 
@@ -162,15 +161,23 @@ class Journal:
             f"{held[0]} to {held[-1]}; nearest {' and '.join(map(str, near))})"
         )
 
-    def _readable(self, version: int) -> Entry | None:
+    def _is_same(self, manifest: Manifest) -> bool:
+        """Whether the journal already has this version with the same bytes."""
         try:
-            return self._entry(version)
+            old = self._entry(manifest.version).manifest
         except UserError:
-            return None
+            return False
+        return (old.layout, old.checksums) == (manifest.layout, manifest.checksums)
+
+    def _base_of(self, version: int) -> int:
+        try:
+            return self._entry(version).base
+        except UserError:
+            return DAMAGED
 
     def _remove(self, version: int) -> None:
         self.path(version).unlink(missing_ok=True)
-        del self._entries[version]
+        del self._bases[version]
 
     def _write(self, manifest: Manifest, chunks: Sequence[Chunk], base: int) -> int:
         frames = list(_frames(chunks, whole=base == NONE))
@@ -186,10 +193,9 @@ class Journal:
 
     def _forget(self) -> None:
         """Removes versions beyond the limit, unless a kept version builds on them."""
-        held = sorted(self._entries)
+        held = sorted(self._bases)
         keep = held[-self.versions] if 0 < self.versions < len(held) else held[0]
-        entries = ((v, self._entries[v]) for v in held if v <= keep)
-        anchors = (v for v, entry in entries if entry is not None and entry.base == NONE)
+        anchors = (v for v in held if v <= keep and self._bases[v] == NONE)
         first = max(anchors, default=held[0])
         for old in (v for v in held if v < first):
             self._remove(old)
