@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
+from r3l.errors import UserError
 from r3l.records import Task
 from r3l.rollout.env_interface import Environment
 
@@ -110,7 +111,9 @@ class SeededTasks:
     env: str
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """Tasks `start` to `start + count` of a split, in the order of run seed `seed`."""
+        """Tasks `start` to `start + count` of a split, in the order of run seed `seed`. Raises
+        UserError for an unknown split."""
+        check_split(split)
         first, base = seed * SEED_STRIDE + start, SPLITS.index(split) * SPLIT_SIZE
         numbers = ((first + i) % SPLIT_SIZE for i in range(count))
         return [Task(f"{self.env}/{split}/{n:06d}", self.env, base + n) for n in numbers]
@@ -124,7 +127,9 @@ class ListedTasks:
     listed: Mapping[Split, Sequence[Task]]
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """Tasks `start` to `start + count` in the order of `seed`; fewer if the list ends."""
+        """Tasks `start` to `start + count` in the order of `seed`; fewer if the list ends. Raises
+        UserError for an unknown split."""
+        check_split(split)
         order = list(self.listed.get(split, ()))
         random.Random(f"{split}/{seed}").shuffle(order)
         return order[start : start + count]
@@ -136,3 +141,9 @@ def split_of(what: str) -> Split:
     splits."""
     share = zlib.crc32(what.encode()) % 10
     return "eval" if share == 0 else "warmup" if share == 1 else "train"
+
+
+def check_split(split: str) -> None:
+    """Raises UserError for an unknown split."""
+    if split not in SPLITS:
+        raise UserError(f"split {split!r}: unknown; choose from {', '.join(SPLITS)}")

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from actors.agents.attempt_record import Train, trajectory
 from actors.agents.mcp_relay import McpRelay
 from actors.agents.tape_reader import Replays, continuation_of, main_kind, repeats_tools
-from actors.agents.world_state import Snapshots, World
+from actors.agents.world_state import RestoreFailed, Snapshots, World
 from actors.gateway.call_tree import Node
 from actors.gateway.other_models import OtherModels
 from actors.gateway.parsers import ReplyReader, reader_of
@@ -130,11 +130,14 @@ class AgentEnvironment:
         with the causes of docs/agents.md, and whatever the engine raised."""
         self.slot, self.retry, self.offer, self.retried = slot, retry, offer, retried
         world = taken = self.gateway.snapshots.take(retry.base) if retry else None
-        killed = False
+        killed, broken = False, ""
         try:
             while True:
                 try:
-                    return await self._play(task, params, left, world)
+                    played = await self._play(task, params, left, world)
+                    if taken and broken:  # without the copy it went well
+                        taken.snapshots.failed("restore_failed", broken)
+                    return played
                 except AgentKilled as error:
                     if killed:
                         raise
@@ -145,11 +148,10 @@ class AgentEnvironment:
                         with suppress(EnvironmentFailed):  # there is no call to train yet
                             left = self._progress()
                 except EnvironmentFailed as error:
-                    broken = world and world.restored and error.cause == "agent_exit"
-                    if not broken and error.cause != "restore_failed":
+                    after = world and world.restored and error.cause == "agent_exit"
+                    if not after and not isinstance(error, RestoreFailed):
                         raise
-                    if world and broken:
-                        world.snapshots.failed("restore_failed", f"afterwards {error}")
+                    broken = f"after a restore {error}" if after else ""
                     log.warning("%s; the retry is played without the state", error)
                     world = None
         except ReplayDiverged as error:
@@ -171,6 +173,8 @@ class AgentEnvironment:
         self.counts["attempts"] += 1
         gateway, retry, session = self.gateway, self.retry, self._opened(task, params, left)
         self.session, self.kept, saved = session, 0.0, None
+        if world:
+            world.restored = False
         relay = McpRelay(session, self._serve)
         gateway.sessions[session.key] = session
         gateway.metrics.agents_running = len(gateway.sessions)

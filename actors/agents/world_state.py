@@ -35,6 +35,10 @@ Run = Callable[[list[Any]], Awaitable[tuple[dict[str, Any], bool]]]
 """Runs [operation, folder, call]; returns how the process ended, and whether it did so in time."""
 
 
+class RestoreFailed(EnvironmentFailed):
+    """A retry's world could not be put back; what it sampled is not trained."""
+
+
 class Snapshots:
     """The saved worlds of base attempts that may be retried; the oldest are removed. After `limit`
     failures in a row, no world is saved or put back. `bytes`: of all worlds, also of attempts that
@@ -118,14 +122,13 @@ class World:
             self.saved.add(call)
 
     async def restore(self, call: int, run: Run) -> None:
-        """Put back the state before a call, in the attempt of `run`. Raises EnvironmentFailed with
-        cause restore_failed: what the retry samples then is not trained."""
+        """Put back the state before a call, in the attempt of `run`. Raises RestoreFailed."""
         self.run = run
         try:
             await self._done("restore", call)
         except EnvironmentFailed as error:
             self.snapshots.failed("restore_failed", str(error))
-            raise EnvironmentFailed(str(error), cause="restore_failed") from error
+            raise RestoreFailed(str(error), cause="restore_failed") from error
         self.restored = True
         self.snapshots.counts["restored"] += 1
 

@@ -58,7 +58,6 @@ class Agent:
     texts that replace those of r3l/rollout/prompts, by name."""
 
     once = True  # its process and folder end with the attempt, however that ends
-    offers = ("start", "grade", "keep", "serve", "stop")
 
     def __init__(
         self,

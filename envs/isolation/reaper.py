@@ -21,6 +21,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from typing import NoReturn
 
 from r3l.process.end_with_parent import end_with
@@ -74,8 +75,6 @@ def _reap(worker: int) -> NoReturn:
 
 def _clear() -> None:
     """Kill the remaining children, including those adopted meanwhile."""
-    from psutil import NoSuchProcess, Process  # only here: the reaper stays small
-
     end = time.monotonic() + CLEAR_S
     while time.monotonic() < end:
         try:
@@ -83,10 +82,19 @@ def _clear() -> None:
                 pass
         except ChildProcessError:
             return
-        for child in Process().children():
-            with contextlib.suppress(NoSuchProcess):
-                child.kill()
+        for child in _children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
         time.sleep(0.01)
+
+
+def _children() -> Iterator[int]:
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as stat:
+                _, _, fields = stat.read().rpartition(b")")  # a name may hold anything
+                if int(fields.split()[1]) == os.getpid():
+                    yield int(entry)
 
 
 if __name__ == "__main__":

@@ -27,9 +27,12 @@ from envs.base import TextEnv
 from r3l.codec import RECORD_LIMIT, pack, unpack
 from r3l.errors import EnvironmentFailed, R3LError, to_wire
 from r3l.rollout.env_calls import fault_in, parts_in, raised, read_reset, read_step
+from r3l.settings.environment import by_agent
 from r3l.text import plain_value
 
 OPTIONAL = ("snapshot", "restore", "feedback", "demonstration")
+OF_AGENTS = ("start", "grade", "keep", "serve", "stop")
+"""Methods of `envs.agents.agent`."""
 
 
 class Sessions:
@@ -49,7 +52,7 @@ class Sessions:
         env = self.make()
         self.free.append(env)
         offers = [method for method in OPTIONAL if callable(getattr(env, method, None))]
-        offers += getattr(env, "offers", ())
+        offers += OF_AGENTS if by_agent(name) else ()
         return {"spec": asdict(env.spec), "offers": offers}
 
     def call(self, session: int, method: str, arguments: list[Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envs import requirements
-from envs.base import ListedTasks, Split, TaskSource
+from envs.base import ListedTasks, Split, TaskSource, check_split
 from envs.questions.datasets import Problem, load
 from envs.questions.final_answer import boxed, stated
 from envs.questions.question import PARAGRAPH_END, Judgement, OneEvalAttempt, Pace, Question, Step
@@ -132,6 +132,7 @@ class ProblemTasks:
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
         """Like `envs.base.ListedTasks.tasks`. Raises UserError if a split has no data."""
+        check_split(split)
         option = "eval" if split == "eval" else "train"
         where = self.eval if split == "eval" else self.train
         if where is None:

@@ -6,6 +6,7 @@ import pytest
 
 from envs import ListedTasks, Task, registry
 from envs.base import SPLITS, split_of
+from r3l.errors import UserError
 
 
 def test_tasks_are_stable_and_the_splits_never_share_a_seed():
@@ -17,6 +18,11 @@ def test_tasks_are_stable_and_the_splits_never_share_a_seed():
     seeds = {s: {t.seed for t in source.tasks(s, 5000, seed=7)} for s in SPLITS}
     assert all(len(chosen) == 5000 for chosen in seeds.values())
     assert not seeds["warmup"] & seeds["train"] | seeds["train"] & seeds["eval"]
+
+
+def test_a_task_source_refuses_an_unknown_split():
+    with pytest.raises(UserError, match="split 'test': unknown"):
+        registry.task_source("keys").tasks("test", 1)
 
 
 def test_a_list_of_tasks_has_one_order_per_seed_and_an_end():

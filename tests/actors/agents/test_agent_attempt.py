@@ -118,7 +118,12 @@ def test_a_server_plays_attempts(path: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mood", "cause"),
-    [("mute", "agent_no_calls"), ("raises", "agent_exit"), ("vague", "no_reward")],
+    [
+        ("mute", "agent_no_calls"),
+        ("raises", "agent_exit"),
+        ("vague", "no_reward"),
+        ('says {"failed": "restore_failed"}', "restore_failed"),
+    ],
 )
 def test_an_agent_that_fails_has_no_reward_but_a_cause(
     tmp_path: Path, mood: str, cause: str

@@ -27,6 +27,8 @@ WALK = """
             open("other.txt", "w").close()
         if task["mood"] == "killed " + str(attempt) and step == 3:
             os.kill(os.getpid(), 9)
+        if task["mood"] == "ends" and attempt and step == 3:
+            raise SystemExit(3)
         if task["mood"] == "own":
             walked or os.mkdir(own := str(time.time_ns()))
             open(own + "/note", "w").close()
@@ -79,6 +81,14 @@ def test_an_agent_that_the_copy_breaks_is_retried_without_it(
     counts = [metrics.agent[name] for name in ("restored", "restore_failed", "snapshot_failed")]
     assert counts == [2, 2, 0] and not failures
     assert [attempts(results)[1].pivot for results in groups] == [2, 2, 2]
+
+
+def test_an_agent_that_ends_with_an_error_anyway_was_not_broken_by_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ((_, retry),), metrics, _ = played(config_of(tmp_path, monkeypatch, mood="ends"))
+    assert retry.cause == "agent_exit" and metrics.agent["attempts"] == 3
+    assert metrics.agent["restored"] == 1 and metrics.agent["restore_failed"] == 0
 
 
 def program(folder: Path, name: str, text: str) -> str:

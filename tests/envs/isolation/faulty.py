@@ -39,6 +39,8 @@ class Faulty:
                 sys.exit(3)
             case "hang":
                 time.sleep(3600)
+            case "wait":
+                time.sleep(0.5)
             case "eat":
                 eaten = [bytearray(64 << 20) for _ in range(1000)]
                 return str(len(eaten)), 0.0, False, False, {}

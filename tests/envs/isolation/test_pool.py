@@ -272,6 +272,25 @@ def test_a_cancelled_attempt_leaves_its_session_usable() -> None:
     asyncio.run(play())
 
 
+def test_a_call_that_is_cancelled_before_its_turn_is_not_made() -> None:
+    async def play() -> None:
+        pool = EnvPool(config())
+        await pool.start()
+        first, second = RemoteEnv(pool), RemoteEnv(pool)
+        for env in (first, second):
+            await env.reset(seed=0)
+        waiting = asyncio.ensure_future(first.step("wait"))
+        await asyncio.sleep(0)
+        step = asyncio.ensure_future(second.step("go"))
+        await asyncio.sleep(0)
+        step.cancel()
+        await waiting
+        assert (await second.step("go"))[0] == "step 1"
+        await pool.close()
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
