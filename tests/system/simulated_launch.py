@@ -1,17 +1,19 @@
 """`r3l-launch` whose actors have an engine that guesses: everything but vLLM is real."""
 
 import os
+from dataclasses import replace
 
 from launch.backends.process_commands import ProcessCommands
+from launch.backends.processes import Command
 from launch.cli import main
 
 actor = ProcessCommands.actor
 
 
-def simulated(commands: ProcessCommands, index: int) -> list[str]:
+def simulated(commands: ProcessCommands, index: int) -> Command:
     """The command of an actor that guesses."""
-    module = {"actors.cli": "tests.system.simulated_actor"}
-    return [module.get(word, word) for word in actor(commands, index)]
+    module, made = {"actors.cli": "tests.system.simulated_actor"}, actor(commands, index)
+    return replace(made, words=[module.get(word, word) for word in made.words])
 
 
 if __name__ == "__main__":
