@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -71,8 +72,10 @@ def check_addresses(services: Services) -> None:
     ports: dict[int, str] = {}
     for option, bind in services.by_option.items():
         check_bind(bind, option, encrypted=True)
-        host, _, digits = bind.removeprefix("tcp://").rpartition(":")
-        port = int(digits.replace("*", "0"))
+        match = re.fullmatch(r"tcp://([\w.\-]+):(\d+|\*)", bind)
+        if match is None:
+            raise UserError(f"{option} {bind!r}: must look like tcp://127.0.0.1:5555")
+        host, port = match[1], int(match[2].replace("*", "0"))
         if port in ports:
             raise UserError(
                 f"{option} {bind}: has the same port as {ports[port]}; choose another port"

@@ -23,6 +23,12 @@ def test_a_port_in_use_is_named(run: Path) -> None:
     assert not run.exists()
 
 
+@pytest.mark.parametrize("host", ["[::1]", "*"])
+def test_a_host_is_a_name_or_an_address_of_ipv4(host: str, run: Path) -> None:
+    line = refused("--run", run, "--buffer", f"tcp://{host}:7001")
+    assert f"--buffer 'tcp://{host}:7001': must look like tcp://" in line
+
+
 def test_a_port_is_free_again_as_soon_as_its_run_has_ended() -> None:
     with zmq.Context() as context:
         service, client = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
