@@ -99,7 +99,7 @@ def test_a_replayed_step_has_the_recalled_and_replayed_attempts_of_the_run(
     store = Store(run / "buffer", read_only=True)
     draws = [store_reads.trained_draw(store, step) for step in (4, 5, 6)]
     store.close()
-    assert any(getattr(draw, rule) for draw in draws)
+    assert any(getattr(draw.row, rule) for draw in draws)
     done = ask("replay", run, 6)
     assert done.exit_code == 0 and done.output.count("loss same, gradient norm same") == 3
     assert "weights of the checkpoint same, weights of the journal same" in done.output
@@ -114,7 +114,7 @@ def test_the_viewer_shows_how_the_trainer_trained_on_each_attempt(
         while replayed.version < 8:
             replayed.advance()
         draw = replayed.draw_of(9)
-        assert getattr(draw, rule)
+        assert getattr(draw.row, rule)
         rows = [row for row in replayed.trainer.rows(draw) if row.source is not None]
         with replayed.store.read() as txn:
             assert txn.step(9).attempts == trained_attempts(rows)
