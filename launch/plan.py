@@ -49,9 +49,10 @@ def make_plan(config: RunConfig, options: PlanOptions) -> Plan:
     check_addresses(options.services)
     check_hardware(options, starter)
     check_settings(draft, starter)
+    requested = draft.requested
     # Then the machines: nvidia-smi or Ray may take seconds to describe them.
     machines = starter.machines() if options.hardware is None else described(options.hardware)
-    place_ranks(draft.requested, machines)
+    place_ranks(requested, machines)
     check_ranks(draft)
     # Then what is read from disk: tasks and the model.
     tasks, model = first_tasks(draft.config), model_folder(draft.config.model)
@@ -61,7 +62,7 @@ def make_plan(config: RunConfig, options: PlanOptions) -> Plan:
     check_learner(draft, model)
     # Then what needs both: whether everything fits and can be reached.
     settled = draft.settled(model)
-    topology = place(draft.requested, machines, Estimate.of(settled), force=options.force)
+    topology = place(requested, machines, Estimate.of(settled), force=options.force)
     anywhere = (ANY_NODE,) if starter.moves_actors else ()
     services = options.services.reached_from(topology.elsewhere or anywhere, options.run)
     check_disk(draft, model)

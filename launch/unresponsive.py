@@ -116,7 +116,7 @@ class Unresponsive:
     def _report_behind(self, actors: Mapping[str, Child], stats: BufferStats, now: float) -> None:
         """Report an actor whose weights stay too old while another one follows."""
         by = {
-            name: stats.learner_version - int(known.get("weight_version", 0))
+            name: stats.learner_version - known.get("weight_version", 0.0)
             for name, known in stats.actors.items()
         }
         late = {n for n in actors if by.get(n, 0) > self.config.max_staleness + 1}
@@ -126,7 +126,7 @@ class Unresponsive:
         for name, since in self._behind.items():
             if now - since > BEHIND_S:
                 self._behind[name] = math.inf
-                self.say(f"{actors[name].name} is {by[name]} versions behind the learner while "
+                self.say(f"{actors[name].name} is {by[name]:.0f} versions behind the learner while "
                          "others follow; check its link, and see its log")  # fmt: skip
 
     def _ask(self) -> None:

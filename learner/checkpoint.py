@@ -182,7 +182,8 @@ def _tried(write: Callable[[], None], building: Path) -> bool:
     try:
         write()
     except (OSError, SafetensorError) as error:
-        notice_again(f"{building.parent}", f"{building.parent} could not be written ({error})")
+        why = f"{building.parent} could not be written ({error}); training continues"
+        notice_again(str(building.parent), why)
         return False
     return True
 

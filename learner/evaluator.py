@@ -106,11 +106,15 @@ class Evaluator:
         while self.pending and not stopped():
             ended += self.collect()
             stats = self.client.stats()
-            if stats.actors and time.monotonic() - noticed > SAY_S:  # else engines start
+            if time.monotonic() - noticed > SAY_S:
                 noticed = time.monotonic()
                 for tag, version in self.pending.items():
                     done, total = stats.eval_progress[tag]
-                    notice(f"evaluation at step {version}: {done}/{total}")
+                    waits = f"evaluation at step {version}: {done}/{total}"
+                    if stats.actors:  # none before the engines have started
+                        notice(waits)
+                    else:
+                        log.info("%s; no actor has asked for work", waits)
             waiting()
             time.sleep(POLL_S)
         return ended
@@ -140,7 +144,7 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
     try:
         write_evaluation(folder, settings, evaluation.attempts, evaluation.report)
     except OSError as error:
-        notice_again(EVALUATIONS, f"{folder} could not be written ({error})")
+        notice_again(EVALUATIONS, f"{folder} could not be written ({error}); training continues")
 
 
 def nothing_played(stats: BufferStats, before: int) -> str:

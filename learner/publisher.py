@@ -181,7 +181,9 @@ class WeightPublisher:
             return {"journal_bytes": float(self.journal.append(manifest, chunks))}
         except OSError as error:
             folder = self.journal.folder
-            notice_again(str(folder), f"{folder} could not be written ({error})")
+            missing = f"{folder}: version {manifest.version} could not be written ({error})"
+            log.warning(missing)
+            notice_again(str(folder), f"{missing}; training continues")
             return {"journal_bytes": 0.0}
 
     def close(self) -> None:

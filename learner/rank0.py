@@ -179,8 +179,11 @@ class Rank0:
             self._check_attempts()
             if (now := time.monotonic()) - noticed > (SAY_S if self.is_first_step else SAY_LATER_S):
                 noticed = now
+                waits = f"step {version + 1}: {'; '.join(reason)}"
                 if self.client.stats().actors:  # none before the engines have started
-                    notice(f"step {version + 1}: {'; '.join(reason)}")
+                    notice(waits)
+                else:
+                    log.info("%s; no actor has asked for work", waits)
         return None
 
     def _check_attempts(self) -> None:

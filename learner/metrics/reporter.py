@@ -59,4 +59,4 @@ class Reporter:
             self.folder.add_progress(line)
         except OSError as error:
             name = self.folder.progress.name
-            notice_again(name, f"{name} could not be written ({error})")
+            notice_again(name, f"{name} could not be written ({error}); training continues")

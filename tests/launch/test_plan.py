@@ -1,6 +1,7 @@
 """The order of the checks, and what --check answers."""
 
 import fcntl
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from envs.builtin.policy import builtin_policy
+from launch import checks
 from launch.backends.backend import Backend
 from launch.checks.draft import PlanOptions
 from launch.cli import main
@@ -22,6 +24,9 @@ def test_what_is_quick_to_check_is_checked_before_the_model_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("launch.checks.of_model.model_path", lambda *_: pytest.fail("the model"))
+    with monkeypatch.context() as patch:
+        patch.setattr("launch.backends.backend.Backend.machines", lambda _: pytest.fail("machines"))
+        assert "--learner 'gpu'" in refused("--run", str(tmp_path / "new"), "--learner", "gpu")
     (tmp_path / "config.yaml").write_text("seed: 7")
     with (tmp_path / ".lock").open("w") as lock, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -91,3 +96,12 @@ def test_actors_that_may_move_to_any_node_make_the_services_reachable(run: Path)
     plan = plan_of(run, cluster="ray", hardware="2cpu", dry_run=True)
     assert plan.buffer_bind == "tcp://0.0.0.0:*" and plan.keys == run.resolve() / "keys"
     assert plan_of(run, dry_run=True).keys is None
+
+
+def test_every_check_is_called() -> None:
+    assert checks.__file__
+    folder = Path(checks.__file__).parent
+    code = "".join(path.read_text() for path in folder.parent.rglob("*.py"))
+    names = re.findall(r"def (check_\w+)", "".join(p.read_text() for p in folder.glob("*.py")))
+    assert len(names) > 10
+    assert [name for name in names if code.count(f"{name}(") < 2] == []

@@ -49,8 +49,10 @@ def test_ctrl_c_and_sigterm_stop_the_run_and_every_process(tmp_path: Path, name:
 
     run._show_progress = until_both_run  # type: ignore[method-assign]
     with handlers_put_back():
-        signal.signal(getattr(signal, name), lambda *_: pytest.fail("no handler caught the signal"))
+        own = lambda *_: pytest.fail("no handler caught the signal")  # noqa: E731
+        signal.signal(getattr(signal, name), own)
         assert run.execute() == 130 and run.interrupted == name
+        assert signal.getsignal(getattr(signal, name)) is own
     assert all(child.exit_code is not None for child in run.children.members.values())
 
 

@@ -1,5 +1,6 @@
 """Unresponsive parts of a run are reported and started again: real buffer services."""
 
+import math
 import os
 import re
 import signal
@@ -210,6 +211,8 @@ def test_an_actor_that_stays_versions_behind_while_others_follow_is_named_once()
     for now in (101.0, 150.0):
         watch._report_behind(actors, stats(1, 45, 3), now)
     assert said == []
+    odd = BufferStats(learner_version=50, actors={"actor-1.x": {"weight_version": math.nan}})
+    Unresponsive(load(None).buffer, said.append)._report_behind(actors, odd, 0.0)
     for now in (162.0, 300.0):
         watch._report_behind(actors, stats(1, 45, 3), now)
     (line,) = said

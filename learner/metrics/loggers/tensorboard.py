@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
@@ -96,12 +97,15 @@ class TensorBoard(Logger):
             self._drop()
         if self._writers is None:
             purge = self._start + 1 if self._start else None
-            run, retries = (
-                SummaryWriter(str(folder), purge_step=purge, flush_secs=5)
-                for folder in (self.folder, self.folder / "retry")
-            )
-            for summary in self._hparams()[:2]:
-                run.file_writer.add_summary(summary)
+            opened = partial(SummaryWriter, purge_step=purge, flush_secs=5)
+            with ExitStack() as undo:
+                run = opened(str(self.folder))
+                undo.callback(run.close)
+                retries = opened(str(self.folder / "retry"))
+                undo.callback(retries.close)
+                for summary in self._hparams()[:2]:
+                    run.file_writer.add_summary(summary)
+                undo.pop_all()
             self._writers = run, retries
         return self._writers
 
