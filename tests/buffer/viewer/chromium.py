@@ -21,6 +21,11 @@ def needed() -> str:
     return found
 
 
+SHOWN = """
+JSON.stringify([location.href, document.visibilityState, document.body.innerText.slice(0, 2000)])
+"""
+
+
 class Browser:
     """One page. `said`: what its console said, errors too."""
 
@@ -94,7 +99,11 @@ class Browser:
 
     def wait(self, condition, seconds=60):
         """Wait until a JavaScript expression is true."""
-        until(lambda: self.value(condition), seconds)
+        try:
+            until(lambda: self.value(condition), seconds)
+        except AssertionError:
+            shown = self.value(SHOWN)
+            raise AssertionError(f"{condition} did not happen: {self.said}, {shown}") from None
 
     def picture(self, path, dark=False):
         """Write a PNG of the window."""

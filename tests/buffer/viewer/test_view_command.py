@@ -150,6 +150,16 @@ def test_a_group_that_arrives_late_does_not_replace_the_page_chosen_since(
     browser.wait("document.querySelector('main .chart') !== null")
 
 
+def test_a_group_asked_for_between_a_choice_and_its_event_does_not_replace_the_page(
+    browser, store, serve_store
+):
+    """The page has the new place before it is told of it; a poll may fall in between."""
+    browser.open(serve_store(store).viewer.url + "#group/g0000000040")
+    browser.value("location.hash = ''; openGroup(state.group).then(() => window.late = true); 0")
+    browser.wait("window.late === true")
+    browser.wait("document.querySelector('main .chart') !== null")
+
+
 def test_a_filter_that_is_wrong_is_said_next_to_it(browser, store, serve_store):
     browser.open(serve_store(store).viewer.url)
     type_filter(browser, "colour == 1")
