@@ -21,6 +21,7 @@ from envs import registry
 from envs.base import Demonstrating, Skill, Split
 from r3l.errors import UserError
 from r3l.records import Task
+from r3l.rollout.env_interface import ResetAnswer, StepAnswer
 from r3l.rollout.reflection import FIELDS
 
 READ_TASKS = 64
@@ -70,9 +71,7 @@ class Demonstrated:
         self.actions: list[str] = []
         self.reward = 0.0
 
-    def reset(
-        self, *, seed: int, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
         """Start a task and take its plan. Raises UserError if the plan has no actions."""
         if options is None and self.some_tasks:
             task = self.some_tasks[seed % len(self.some_tasks)]
@@ -87,7 +86,7 @@ class Demonstrated:
         observation, info = self.env.reset(seed=seed, options=options)
         return observation, info
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> StepAnswer:
         observation, reward, terminated, truncated, info = self.env.step(action)
         self.actions.append(action)
         self.reward += reward
@@ -97,11 +96,9 @@ class Demonstrated:
         self.env.close()
 
     def snapshot(self) -> bytes:
-        """The task and the actions so far, as JSON."""
         return json.dumps([self.begin, self.actions]).encode()
 
     def restore(self, state: bytes) -> None:
-        """Replay a snapshot's actions."""
         (seed, options), actions = json.loads(state)
         self.reset(seed=seed, options=options)
         for action in actions:

@@ -143,7 +143,6 @@ def tasks_of_all(config: EnvConfig, split: Split, count: int, seed: int = 0) -> 
 
 
 def in_process(name: str) -> bool:
-    """Returns whether an environment declares that it can run inside the actor."""
     return bool(getattr(_class(name).func, "in_process", False))
 
 

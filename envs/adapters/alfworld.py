@@ -18,7 +18,7 @@ from envs.adapters.action_tags import HOW_TO_ANSWER, NO_ACTION, action_in
 from envs.base import ListedTasks, TaskSource
 from r3l.errors import EnvironmentFailed
 from r3l.records import Task
-from r3l.rollout.env_interface import EnvSpec
+from r3l.rollout.env_interface import EnvSpec, ResetAnswer, StepAnswer
 
 SYSTEM = (
     "You do a household task in a simulated house, in text. Look for what you need, take it, "
@@ -75,11 +75,10 @@ class AlfWorld:
         requirements.choice("eval_split", eval_split, EVAL_SPLITS)
         return ListedTasks({"train": _games(root, "train"), "eval": _games(root, eval_split)})
 
-    def reset(
-        self, *, seed: int, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
         """Start the game `options["game"]`, a path in the data folder, or that of `seed`."""
-        chosen = (options or {}).get("game") or self._game_of(seed)
+        known = options or self.task_source(str(self.root)).tasks("train", 1, seed)[0].options
+        chosen = str(known["game"])
         if self.game is None or chosen != self.file:
             self.close()
             self.game, self.file = self._start(self.root / chosen), chosen
@@ -87,7 +86,7 @@ class AlfWorld:
         text = self.state.feedback.partition("=-\n")[2] or self.state.feedback
         return self._seen(f"{text.strip()}\n{_commands(self.state)}"), self._info()
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> StepAnswer:
         command = action_in(action)
         if command is None:
             return self._seen(NO_ACTION), 0.0, False, False, self._info()
@@ -112,9 +111,6 @@ class AlfWorld:
         shown = ("feedback", "won", "score", "admissible_commands", "command_templates")
         infos = self.library.EnvInfos(**dict.fromkeys(shown, True))
         return self.library.start(str(file), infos, wrappers=[AlfredDemangler()])
-
-    def _game_of(self, seed: int) -> str:
-        return str(self.task_source(str(self.root)).tasks("train", 1, seed)[0].options["game"])
 
     def _info(self) -> dict[str, Any]:
         return {"admissible": sorted(self.state.admissible_commands or [])}

@@ -20,7 +20,7 @@ import httpx
 from envs import requirements
 from envs.adapters.action_tags import HOW_TO_ANSWER, NO_ACTION, text_in
 from r3l.errors import EnvironmentFailed, UserError
-from r3l.rollout.env_interface import EnvSpec
+from r3l.rollout.env_interface import EnvSpec, ResetAnswer, StepAnswer
 
 LARGEST = 32 << 20  # bytes of a message
 BY_TOOLS = ("Action", "CallToolAction", "ListToolsAction")
@@ -71,9 +71,7 @@ class OpenEnv:
             deterministic=deterministic,
         )
 
-    def reset(
-        self, *, seed: int, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
         """Begin an episode; opens another session if the server has closed the last one."""
         asked = {"seed": seed} | self.given | (options or {})
         try:
@@ -83,7 +81,7 @@ class OpenEnv:
             data = self._ask("reset", asked)
         return _text(data["observation"]), {}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> StepAnswer:
         """Send an action. Replies with the server's sentence to one that it does not understand,
         or that its environment raised on."""
         chosen = self._action(action)

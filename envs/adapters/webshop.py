@@ -18,7 +18,7 @@ from envs.adapters.webshop_site import Settings, open_site, seeded
 from envs.base import ListedTasks, TaskSource
 from r3l.errors import EnvironmentFailed
 from r3l.records import Task
-from r3l.rollout.env_interface import EnvSpec
+from r3l.rollout.env_interface import EnvSpec, ResetAnswer, StepAnswer
 
 SYSTEM = (
     "You shop on a web site for what the instruction asks for: the right kind of product, with "
@@ -88,9 +88,7 @@ class WebShop:
             }
         )
 
-    def reset(
-        self, *, seed: int, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
         """Enter the shop with the goal `options["goal"]`, or the training goal of `seed`."""
         _, train = splits(len(self.server.goals))
         goal = int((options or {}).get("goal", train[seed % len(train)]))
@@ -103,7 +101,7 @@ class WebShop:
         self._start()
         return self._page(), self._info()
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> StepAnswer:
         kind, what = self._parse_action(action)
         if kind == "problem":
             return f"{what}\n{self._possible()}".strip(), 0.0, False, False, self._info()

@@ -102,7 +102,11 @@ def _start(settings: Settings) -> Site:
     with seeded(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         code, utils = _load(root, own_search=own_search, own_nouns=own_nouns)
         for name in ("DEFAULT_FILE_PATH", "DEFAULT_ATTR_PATH", "HUMAN_ATTR_PATH"):
-            _check_data(root, Path(getattr(utils, name)))
+            if not (file := Path(getattr(utils, name))).is_file():
+                raise UserError(
+                    f"env webshop: checkout {root} lacks data/{file.name}; run ./setup.sh -d small "
+                    "there"
+                )
         index = Bm25Index() if own_search else None
         if index is not None:
             code.init_search_engine = lambda num_products=None: index
@@ -173,13 +177,6 @@ def _replaces(name: str, missing: str) -> bool:
             *(name, missing),
         )
     return bool(missing)
-
-
-def _check_data(root: Path, file: Path) -> None:
-    if not file.is_file():
-        raise UserError(
-            f"env webshop: checkout {root} lacks data/{file.name}; run ./setup.sh -d small there"
-        )
 
 
 def _load(root: Path, *, own_search: bool, own_nouns: bool) -> tuple[Any, Any]:

@@ -31,7 +31,7 @@ from envs.agents.agent_process import AgentProcess, Argv, State, child_environme
 from envs.agents.agent_tasks import NAME, read_tasks
 from envs.base import TaskSource
 from r3l.errors import UserError
-from r3l.rollout.env_interface import EnvSpec
+from r3l.rollout.env_interface import EnvSpec, ResetAnswer, StepAnswer
 from r3l.rollout.prompts import Prompts
 
 MAIN, KEEPER = "agent", "keeper"
@@ -99,9 +99,7 @@ class Agent:
     def task_source(*, tasks: str = "", **others: Any) -> TaskSource:
         return read_tasks(tasks)
 
-    def reset(
-        self, *, seed: int, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
         """Ends the previous attempt's process and makes a new folder. `secret` of the options:
         variables that no process of the attempt gets; `stored`: the attempt is a stored one, whose
         folder stays empty."""
@@ -119,12 +117,11 @@ class Agent:
         has |= {"keeps": self.keeps, "keeps_all": self.keeps_all}
         return json.dumps(has), {}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> StepAnswer:
         """Replies with a sentence: the agent takes its steps itself."""
         return "an agent takes its steps itself", 0.0, False, False, {}
 
     def start(self, variables: dict[str, str]) -> State:
-        """Starts the agent's process."""
         self.given = variables
         return self._start(MAIN, self.starter, self.argv, [self.task, *self.asked])
 

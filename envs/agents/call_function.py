@@ -110,7 +110,6 @@ def _in_child(function: Any, folder: str, variables: dict[str, str], argv: list[
 
 
 def main(target: str) -> None:
-    """Serve until the input ends."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the file may print while it is imported
     try:

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from envs.base import Skill
 from envs.requirements import choice, integer
-from r3l.rollout.env_interface import EnvSpec
+from r3l.rollout.env_interface import EnvSpec, ResetAnswer, StepAnswer
 
 Mark = Literal["right", "wrong", "wasted"]
 Summary = Literal["full", "brief"]
@@ -140,9 +140,7 @@ class Matching:
         }
         self.state = _State()
 
-    def reset(
-        self, *, seed: int, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
         """Start the row of `seed`; returns (note and first thing, {})."""
         rng = random.Random(seed)
         row = rng.sample(self.things, self.length)
@@ -160,7 +158,7 @@ class Matching:
         note = f"note: {', '.join(self.state.note)}. " if changed else ""
         return note + self._view(), {}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> StepAnswer:
         state = self.state
         if state.ended:
             return "it is over.", 0.0, True, False, {}
@@ -180,7 +178,6 @@ class Matching:
         """Does nothing."""
 
     def snapshot(self) -> bytes:
-        """The state of the attempt as JSON."""
         return json.dumps(vars(self.state)).encode()
 
     def restore(self, state: bytes) -> None:
@@ -242,20 +239,10 @@ class Matching:
 
     def vocabulary(self) -> list[str]:
         """Every word of the world, under any settings."""
-        w = self.words
         spec = [self.spec.system_prompt, *self.spec.prompts.values()]
-        remarks = [
-            "remember",
-            w.place,
-            w.verb,
-            w.waste,
-            w.right,
-            w.wrong,
-            w.wasted,
-            *w.marks.values(),
-        ]
-        dials = [w.thought, w.wrong_where, w.done, "not for", "all right", "try again from step"]
-        return [w.things, w.answers, *remarks, *dials, *spec, self._unknown("")]
+        remarks = [text for text in vars(self.words).values() if isinstance(text, str)]
+        advice = ["remember", "not for", "all right", "try again from step"]
+        return [*remarks, *self.words.marks.values(), *advice, *spec, self._unknown("")]
 
     def practice(self) -> list[dict[str, Any]]:
         """Returns options that make some or all things of a row exceptions, so that the note

@@ -20,7 +20,7 @@ from envs.base import SPLIT_SIZE, SPLITS, SeededTasks, TaskSource, split_of
 from envs.questions.arithmetic import ExpressionError, evaluate
 from envs.questions.final_answer import tagged
 from envs.questions.question import Judgement, OneEvalAttempt, Pace, Question, Step
-from r3l.rollout.env_interface import EnvSpec
+from r3l.rollout.env_interface import EnvSpec, ResetAnswer, StepAnswer
 
 RULES = (
     "Reach the target with the numbers and the signs + - * / and brackets. "
@@ -154,14 +154,12 @@ class CountdownSteps:
             max_response_tokens=64,
         )
 
-    def reset(
-        self, *, seed: int, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
         self.puzzle = self.puzzles.make(seed)
         self.left, self.steps = [Fraction(number) for number in self.puzzle.numbers], 0
         return str(self.puzzle), {}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> StepAnswer:
         if len(self.left) <= 1 or self.steps >= self.spec.max_steps:
             return "It is over.", 0.0, True, False, {}
         self.steps += 1
@@ -182,7 +180,6 @@ class CountdownSteps:
         return f"Left: {', '.join(map(_shown, self.left))}; the target is {self.puzzle.target}."
 
     def demonstration(self) -> list[str]:
-        """Returns the operations from which the puzzle was made."""
         return list(self.puzzle.operations)
 
     def _combine(self, action: str) -> str:

@@ -19,7 +19,7 @@ from msgspec import structs
 from envs import requirements
 from envs.base import Split, TaskSource
 from r3l.records import Task
-from r3l.rollout.env_interface import EnvSpec
+from r3l.rollout.env_interface import EnvSpec, ResetAnswer, StepAnswer
 
 Step = Literal["attempt", "paragraph"]
 PARAGRAPH_END = "\n\n"
@@ -101,9 +101,7 @@ class Question(ABC):
     def solution(self) -> str:
         """Returns a response that answers the current question."""
 
-    def reset(
-        self, *, seed: int, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
         """Pose the question of a task. `options`: the task's options; `attempts` among them
         overrides the setting."""
         given = options or {}
@@ -113,7 +111,7 @@ class Question(ABC):
         self.used, self.steps, self.reward, self.ended = 0, 0, 0.0, False
         return text, {}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> StepAnswer:
         if self.ended:
             return "It is over.", 0.0, True, False, {}
         self.steps += 1

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from r3l.errors import EnvironmentFailed, UserError
+from r3l.errors import EnvironmentFailed
 
 Verdict = Literal["correct", "wrong", "unreadable", "timeout", "crash"]
 
@@ -41,11 +41,9 @@ SILENT_S = 45.0
 
 class Verifier:
     """A worker process and its limits; calls from several threads take turns. `cpu_s`:
-    processor-time limit of one comparison, in seconds. `workers`: only 1. Raises UserError."""
+    processor-time limit of one comparison, in seconds."""
 
-    def __init__(self, cpu_s: float = 3.0, workers: int = 1) -> None:
-        if workers != 1:
-            raise UserError(f"a verifier has one worker process, not {workers}; make several")
+    def __init__(self, cpu_s: float = 3.0) -> None:
         self.cpu_s = cpu_s
         self.process: subprocess.Popen[bytes] | None = None
         self._sound: set[str] = set()

@@ -24,7 +24,6 @@ HANG_S = 60
 
 
 def main() -> None:
-    """Answer requests until standard input ends."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # a library's output must not look like a reply
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))

@@ -22,16 +22,8 @@ from msgspec.structs import replace
 from r3l.errors import EngineFailed, EnvironmentFailed, ReplayDiverged
 from r3l.records import LARGEST_REWARD, MOST_PARTS, Extra, Int32, Role, Task, Trajectory
 from r3l.rollout.chat import ChatFormat
-from r3l.rollout.env_calls import (
-    StepAnswer,
-    fault_in,
-    guarded,
-    parts_in,
-    read_reset,
-    read_step,
-    read_text,
-)
-from r3l.rollout.env_interface import Environment
+from r3l.rollout.env_calls import fault_in, guarded, parts_in, read_reset, read_step, read_text
+from r3l.rollout.env_interface import Environment, StepAnswer
 from r3l.rollout.policy_interface import Policy, Sample, SampleParams
 
 REWARD_DECIMALS = 12

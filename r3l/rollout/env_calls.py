@@ -17,16 +17,16 @@ import numpy as np
 
 from r3l.errors import EnvironmentFailed
 from r3l.records import LARGEST_REWARD, MOST_PARTS, PART
+from r3l.rollout.env_interface import ResetAnswer, StepAnswer
 from r3l.text import label, plain
 
 T = TypeVar("T")
 LONGEST_TRACEBACK = 8000  # characters, the last ones
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _OURS = tuple(str(Path(__file__).parents[2] / room) for room in ("r3l", "envs"))
-StepAnswer = tuple[str, float, bool, bool, dict[str, Any]]
 
 
-def read_reset(name: str, answer: object) -> tuple[str, dict[str, Any]]:
+def read_reset(name: str, answer: object) -> ResetAnswer:
     """Checks the (observation, info) that a reset of environment `name` returned. Raises
     EnvironmentFailed with cause bad_reset or bad_observation."""
     observation, info = _shaped(name, "reset", answer, 2)

@@ -12,6 +12,11 @@ from r3l.records import AuxSample, Task, Trajectory
 from r3l.rollout.policy_interface import SampleParams
 from r3l.text import plain_value
 
+ResetAnswer = tuple[str, dict[str, Any]]
+"""(observation, info)."""
+StepAnswer = tuple[str, float, bool, bool, dict[str, Any]]
+"""(observation, reward, terminated, truncated, info)."""
+
 
 @dataclass(frozen=True)
 class EnvSpec:
@@ -61,15 +66,12 @@ class Environment(Protocol):
     @property
     def spec(self) -> EnvSpec: ...
 
-    def reset(
-        self, *, seed: int, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]: ...
+    def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer: ...
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Takes the policy's whole response text. Returns (observation, reward, terminated,
-        truncated, info). An invalid action never raises: the observation answers it, and it counts
-        as a step. `info["fault"]` names a fault of the environment itself that
-        does not end the attempt."""
+    def step(self, action: str) -> StepAnswer:
+        """Takes the policy's whole response text. An invalid action never raises: the observation
+        answers it, and it counts as a step. `info["fault"]` names a fault of the environment itself
+        that does not end the attempt."""
 
     def close(self) -> None: ...
 

@@ -80,22 +80,18 @@ def listed(
 ) -> ListedTasks:
     """Lists upstream's variations of the named tasks: train for training, test for evaluation, dev
     for warm starts. `eval_patterns`: names or patterns of other tasks for evaluation."""
-    train, dev, test = _by_split(patterns)
-    if eval_patterns is not None:
-        _, _, test = _by_split(eval_patterns)
+    tested = patterns if eval_patterns is None else eval_patterns
+    train, dev, test = (_variations(*each) for each in ((patterns, 0), (patterns, 1), (tested, 2)))
     return ListedTasks({"warmup": dev, "train": train, "eval": test})
 
 
-def _by_split(patterns: Sequence[str] | None) -> tuple[list[Task], list[Task], list[Task]]:
-    """Lists the variations of the named tasks in train, dev and test."""
-    train, dev, test = list[Task](), list[Task](), list[Task]()
-    for name in named(patterns):
-        sizes = SPLITS[name]
-        numbers = [_task(name, number) for number in range(sum(sizes))]
-        train += numbers[: sizes.train]
-        dev += numbers[sizes.train : sizes.train + sizes.dev]
-        test += numbers[sizes.train + sizes.dev :]
-    return train, dev, test
+def _variations(patterns: Sequence[str] | None, split: int) -> list[Task]:
+    """Lists the variations of the named tasks in train (0), dev (1) or test (2)."""
+    return [
+        _task(name, number)
+        for name in named(patterns)
+        for number in range(sum(SPLITS[name][:split]), sum(SPLITS[name][: split + 1]))
+    ]
 
 
 def task_of_seed(tasks: ListedTasks, seed: int) -> Task:

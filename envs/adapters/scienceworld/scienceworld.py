@@ -17,7 +17,7 @@ from envs.adapters.scienceworld import brief_text
 from envs.adapters.scienceworld.science_tasks import LIMITS, listed, named, task_of_seed
 from envs.adapters.scienceworld.simulator import START, History, Simulator, Turn
 from envs.base import TaskSource
-from r3l.rollout.env_interface import EnvSpec
+from r3l.rollout.env_interface import EnvSpec, ResetAnswer, StepAnswer
 
 SYSTEM = (
     "You carry out a science experiment in a simulated house. Actions: open/close OBJ, "
@@ -80,16 +80,14 @@ class ScienceWorld:
         """Upstream's variations: train for training, test for evaluation, dev for warm starts."""
         return listed(tasks, eval_tasks)
 
-    def reset(
-        self, *, seed: int, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
         """Load `options["variation"]` of `options["task"]`, or else the task of `seed`."""
         chosen = options or task_of_seed(self.listed, seed).options
         self.history = (str(chosen["task"]), str(chosen["variation"]), self.simplification)
         self.turn, self.ends = self.simulator.turn(self.history), []
         return self._shown(self.turn.text), {}
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> StepAnswer:
         if self.turn.done:
             return "The task has ended.", 0.0, True, False, {}
         before, command = _score(self.turn), action_in(action)
