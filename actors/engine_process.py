@@ -87,7 +87,7 @@ def _begin() -> None:
     _parent = os.getpid()  # what an engine forks ends with it
     signal.set_wakeup_fd(-1)
     nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in filter(_is_open, _left):
+    for descriptor in _left - {nothing}:
         os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)
     _left.clear()
@@ -100,14 +100,6 @@ def _is_given_up(descriptor: int) -> bool:
         return not os.readlink(f"/proc/self/fd/{descriptor}").startswith(GPU_DRIVER)
     except FileNotFoundError:
         return False
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
 
 
 os.register_at_fork(after_in_child=_begin)

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from actors.agents.attempt_record import Train, trajectory
 from actors.agents.mcp_relay import McpRelay
-from actors.agents.tape_reader import Replays, continuation_of, main_kind, repeats_tools
+from actors.agents.tape_reader import Replays, main_kind, player_of, repeats_tools
 from actors.agents.world_state import RestoreFailed, Snapshots, World
 from actors.gateway.call_tree import Node
 from actors.gateway.other_models import OtherModels
@@ -341,7 +341,7 @@ def _continuation(left: Trajectory | None, params: ParamsOfStep) -> TapePlayer |
     if left is None or left.temperature != params(0).temperature:
         return None
     try:
-        return continuation_of(left)
+        return player_of(left)
     except ReplayDiverged as error:
         log.warning("a partial attempt is dropped, and its slot played afresh: %s", error)
         return None

@@ -13,7 +13,7 @@ from r3l.process.notices import notice
 from r3l.records import Trajectory
 from r3l.rollout.env_interface import Retry
 from r3l.rollout.policy_interface import Sample
-from r3l.views.tape import MCP, WHOLE, TapedCall, read_tape
+from r3l.views.tape import MCP, WHOLE, read_tape
 
 
 def recorded_calls(attempt: Trajectory) -> list[Recorded]:
@@ -46,23 +46,20 @@ def recorded_calls(attempt: Trajectory) -> list[Recorded]:
     return recorded
 
 
-def passed_calls(attempt: Trajectory) -> list[TapedCall]:
-    """Reads the calls of other models of a recorded attempt, whose tape can be read."""
-    return [call for call in read_tape(attempt.extra.tape) if call.model]
-
-
-def continuation_of(left: Trajectory) -> TapePlayer:
-    """Returns a player of what an earlier actor left of an attempt. Raises ReplayDiverged."""
-    return TapePlayer(recorded_calls(left), passed=passed_calls(left))
-
-
-def retry_of(base: Trajectory, step: int, ignore: Sequence[str] = ()) -> TapePlayer:
-    """Returns a player up to a step of an attempt's main conversation. Raises ReplayDiverged."""
-    recorded, read = recorded_calls(base), int(base.step_spans[step, 0])
-    places = [(each.call.conversation, each.call.read) for each in recorded]
-    if (0, read) not in places:
-        raise diverged(f"the tape lacks the call of step {step}", 0)
-    return TapePlayer(recorded, places.index((0, read)), ignore, passed_calls(base))
+def player_of(
+    attempt: Trajectory, step: int | None = None, ignore: Sequence[str] = ()
+) -> TapePlayer:
+    """Returns a player of an attempt: for a retry up to a step of its main conversation, or of all
+    that an earlier actor left. Raises ReplayDiverged."""
+    recorded, pivot = recorded_calls(attempt), -1
+    if step is not None:
+        places = [(each.call.conversation, each.call.read) for each in recorded]
+        place = 0, int(attempt.step_spans[step, 0])
+        if place not in places:
+            raise diverged(f"the tape lacks the call of step {step}", 0)
+        pivot = places.index(place)
+    passed = [call for call in read_tape(attempt.extra.tape) if call.model]
+    return TapePlayer(recorded, pivot, ignore, passed)
 
 
 def repeats_tools(tape: TapePlayer) -> bool:
@@ -96,7 +93,7 @@ class Replays:
         """Returns the player of a retry; None for a restart."""
         if self.in_a_row >= self.limit:
             return None
-        return retry_of(retry.base, retry.pivot, self.ignore)
+        return player_of(retry.base, retry.pivot, self.ignore)
 
     def diverged(self, error: ReplayDiverged) -> None:
         self.in_a_row += 1

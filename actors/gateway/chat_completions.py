@@ -69,7 +69,6 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
 
 
 def schema_of(format_: Any) -> dict[str, Any] | None:
-    """Returns the JSON schema of a `response_format`."""
     kind = format_.get("type") if isinstance(format_, dict) else None
     if kind in (None, "text"):
         return None

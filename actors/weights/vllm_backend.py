@@ -35,7 +35,6 @@ from r3l.weights.sums import MODULUS
 BACKEND = "zmq"
 WORKER_EXTENSION = "actors.weights.vllm_backend.WeightReport"
 DIGEST_WORDS = 1 << 20  # 64-bit words summed at a time
-RELOADS = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise")
 
 
 @dataclass
@@ -64,13 +63,11 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
         """Restore the checkpoint-format parameters of every layer."""
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
-        if self._tied():  # a tied head has no weights of its own, which vLLM would report each time
-            RELOADS.addFilter(_is_not_of_head)
-        self.model.r3l_load = Load(self.model, tied=self._tied())
+        tied = bool(getattr(self.model_config.hf_text_config, "tie_word_embeddings", False))
+        self.model.r3l_load = Load(self.model, tied=tied)
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: StagedUpdate) -> None:
-        """Map the staged file and load its tensors."""
         manifest = Manifest.from_wire(update_info.manifest)
         loaded = self.model.load_weights(staged_tensors(update_info.path, manifest.layout))
         self.model.r3l_load.received(manifest, loaded)
@@ -82,9 +79,6 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
         finalize_layerwise_reload(self.model, self.model_config)
         self.model.r3l_load.finish()
         self._repack_tied_heads()
-
-    def _tied(self) -> bool:
-        return bool(getattr(self.model_config.hf_text_config, "tie_word_embeddings", False))
 
     def _repack_tied_heads(self) -> None:
         """Repack tied output heads on CPU.
@@ -100,10 +94,6 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
 
     def shutdown(self) -> None:
         """Do nothing: the worker holds no resources."""
-
-
-def _is_not_of_head(record: logging.LogRecord) -> bool:
-    return ParallelLMHead.__name__ not in record.getMessage()
 
 
 class Load:
@@ -148,7 +138,6 @@ class Load:
                 self._take(layer, name)
 
     def report(self) -> str:
-        """Return the report for LoadCheck, as JSON."""
         return json.dumps({"missing": sorted(self.missing), "sums": self.sums})
 
     def _before(self, process: Callable[[torch.nn.Module], None]) -> Callable[..., None]:
@@ -222,7 +211,8 @@ def _odd_numbers(count: int, device: torch.device) -> torch.Tensor:
 
 
 def _is_error(record: logging.LogRecord) -> bool:
-    """Drops the reload's warnings of every layer without tensors of its own, at each update."""
+    """Drops the reload's warnings of every layer without tensors of its own, such as a tied head,
+    at each update."""
     return record.levelno >= logging.ERROR
 
 

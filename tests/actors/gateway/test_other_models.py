@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from actors.agents.agent_attempt import AgentEnvironment
-from actors.agents.tape_reader import continuation_of
+from actors.agents.tape_reader import player_of
 from actors.gateway.chat_completions import Refused
 from actors.gateway.dialects import CHAT
 from actors.gateway.other_models import OtherModels
@@ -56,7 +56,7 @@ def asked(
 
     async def run() -> tuple[Any, Server, Any]:
         session = session_of(ScriptedPolicy(lambda text: "yes"))
-        session.tape = left and continuation_of(left)
+        session.tape = left and player_of(left)
         others = OtherModels(
             {
                 "gpt-*": ModelServer(url="https://gpt.example/v1/", key="GPT_KEY"),
