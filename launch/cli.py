@@ -160,7 +160,7 @@ def train_command(
     try:
         from launch import plan as plans
         from launch.backends.registry import backend
-        from launch.checks.draft import PlanOptions
+        from launch.checks.plan_options import PlanOptions
         from launch.checks.presets import check_model_is_named, settings_file
         from launch.checks.resume import nothing_to_do
         from launch.live_view import live_view
@@ -232,8 +232,8 @@ def train(
     started, and TrainingStopped if the run ended early. Call it in the main thread.
     """
     from launch.agent_function import TASKS, agent_settings, removed_if_refused
-    from launch.checks.draft import PlanOptions
     from launch.checks.of_command_line import check_exists_only_if
+    from launch.checks.plan_options import PlanOptions
     from launch.checks.presets import settings_file
     from launch.checks.resume import nothing_to_do
     from launch.plan import make_plan, write_run_folder

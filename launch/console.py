@@ -66,7 +66,6 @@ class Startup:
 
 
 def step_line(step: StepLine, steps: int) -> str:
-    """Formats an optimizer step as a line."""
     values = step.metrics
 
     def share(name: str) -> str:
@@ -112,7 +111,6 @@ def who_waits(values: Mapping[str, float]) -> str:
 
 
 def eval_line(evaluation: EvalLine) -> str:
-    """Formats an evaluation as a line."""
     failed, values = "", evaluation.metrics
     if evaluation.failed:
         share, causes = evaluation.failed / max(evaluation.tasks, 1), _causes(values)

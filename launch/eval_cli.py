@@ -281,7 +281,6 @@ async def _say_progress(folder: EvaluationFolder, total: int) -> None:
 
 
 def progress_line(done: list[Conversation], total: int) -> str:
-    """Formats the number of finished attempts and their success so far."""
     failed = sum(bool(attempt.cause) for attempt in done)
     success = sum(attempt.success for attempt in done) / max(1, len(done))
     line = f"{len(done)}/{total} attempts, success {success:.2f}"

@@ -57,7 +57,6 @@ class LiveView:
             self._terminal.print(line, markup=False, soft_wrap=True)
 
     def show(self, line: str) -> None:
-        """Replace the changing line."""
         self._changing = printable(line)
 
     def step(self, line: StepLine) -> None:

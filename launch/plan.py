@@ -10,7 +10,6 @@ from typing import TextIO
 
 from buffer.wire.curve_keys import generate
 from launch.backends.registry import backend
-from launch.checks.draft import Draft, PlanOptions
 from launch.checks.notes import notes
 from launch.checks.of_command_line import (
     check_disk,
@@ -28,6 +27,7 @@ from launch.checks.of_model import (
     model_folder,
 )
 from launch.checks.of_tasks import check_first_steps, first_tasks, try_first_steps
+from launch.checks.plan_options import PlanOptions
 from launch.checks.resume import changed_settings
 from launch.checks.services import check_addresses
 from launch.inspection import versions
@@ -43,38 +43,38 @@ ANY_NODE = "other nodes"
 
 def make_plan(config: RunConfig, options: PlanOptions) -> Plan:
     """Checks a run and returns its plan. Raises UserError if a check fails."""
-    draft, starter = Draft(config, options), backend(options.cluster)
+    starter = backend(options.cluster)
     # Cheap checks come first: a typing mistake is answered at once.
     check_run_folder(options)
     check_addresses(options.services)
     check_hardware(options, starter)
-    check_settings(draft, starter)
-    requested = draft.requested
+    check_settings(config, options, starter)
+    requested = options.places(config.actor)
     # Then the machines: nvidia-smi or Ray may take seconds to describe them.
     machines = starter.machines() if options.hardware is None else described(options.hardware)
     place_ranks(requested, machines)
-    check_ranks(draft)
+    check_ranks(requested, config.learner.groups_per_step)
     # Then what is read from disk: tasks and the model.
-    tasks, model = first_tasks(draft.config), model_folder(draft.config.model)
-    chat = None if options.dry_run else chat_format(draft.config, model)
+    tasks, model = first_tasks(config), model_folder(config.model)
+    chat = None if options.dry_run else chat_format(config, model)
     if chat is not None:
-        check_agent(draft.config, chat)
-    check_learner(draft, model)
+        check_agent(config, chat)
+    check_learner(config.learner, requested.device, model)
     # Then what needs both: whether everything fits and can be reached.
-    settled = draft.settled(model)
+    settled = config.model_copy(update={"model": str(model)})
     topology = place(requested, machines, Estimate.of(settled), force=options.force)
     anywhere = (ANY_NODE,) if starter.moves_actors else ()
     services = options.services.reached_from(topology.elsewhere or anywhere, options.run)
-    check_disk(draft, model)
+    check_disk(config.learner, options, model)
     changed: tuple[str, ...] = ()
     if options.resume:
         changed = changed_settings(options.run, settled, force=options.force)
-        check_checkpoint(draft, model)
+        check_checkpoint(options.run, config.learner, requested.device, model)
     # Then first steps: the user's own code runs here for the first time.
-    steps = {} if chat is None else try_first_steps(draft.config, tasks, chat)
+    steps = {} if chat is None else try_first_steps(config, tasks, chat)
     if chat is not None and steps:
         check_first_steps(settled, chat, tasks, steps)
-    check_world(draft.config, settled)
+    check_world(config, settled)
     return Plan(
         config=settled,
         run=options.run,

@@ -204,7 +204,6 @@ class Run:
         return None
 
     def _start_if_due(self, name: str) -> None:
-        """Restart a process if its delay has passed."""
         if time.monotonic() >= self.due[name]:
             del self.due[name]
             self._start(name, resume=True)

@@ -56,7 +56,6 @@ class Unresponsive:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop asking."""
         self._ended.set()
         if self._client is not None and self._thread is not None:
             self._client.close()

@@ -35,7 +35,6 @@ class Backend:
         return Children(plan.run / "logs", plan.config.learner.hang_s)
 
     def commands(self, plan: Plan) -> ProcessCommands:
-        """The command lines of the plan."""
         return ProcessCommands(plan)
 
     def write_script(self, plan: Plan) -> str:

@@ -52,7 +52,6 @@ class ProcessCommands:
         return str(RunFolder(self.plan.run).config_file)
 
     def buffer(self) -> Command:
-        """The command of the buffer service."""
         return Command([
             *_python("buffer.cli"), "serve", "--config", self.config_file,
             "--store", str(self.plan.run / "buffer"), "--bind", self.buffer_endpoint,

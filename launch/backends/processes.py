@@ -82,7 +82,6 @@ class Child(Kept):
 
     @property
     def ended(self) -> bool:
-        """Whether the command has ended."""
         return self.exit_code is not None
 
     @property
@@ -99,7 +98,6 @@ class Child(Kept):
 
     @property
     def ready(self) -> bool:
-        """Whether the process has started up."""
         return self.status is not None
 
     def last_lines(self, count: int) -> list[str]:
@@ -227,7 +225,6 @@ class Children:
         tell_keeper(self.keep(), child.name, child.pid, child.worker, child.at_once)
 
     def dead(self) -> list[Child]:
-        """The members that have ended."""
         return [child for child in self.members.values() if child.ended]
 
     def stop(self, meanwhile: Callable[[], None] = lambda: None) -> list[str]:

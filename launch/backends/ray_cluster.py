@@ -71,7 +71,6 @@ class Runner:
         return self.states()
 
     def states(self) -> dict[str, ProcessState]:
-        """The state of every process, keyed by name."""
         return {c.name: (c.exit_code, c.stopped) for c in self.children.members.values()}
 
     def send(self, name: str, *signums: int) -> None:
@@ -80,7 +79,6 @@ class Runner:
             self.children.members[name].process.send_signal(signum)
 
     def kill(self, name: str) -> None:
-        """Kill a process and everything it started."""
         self.children.members[name].kill()
 
 
@@ -210,7 +208,6 @@ class Ranks(RemoteChild):
         return self.failed[0] or (None if None in codes else 0)
 
     def reason(self) -> str:
-        """Returns why the failed rank ended."""
         return self.killed_for or Child.reason(self.failed[1])
 
     def terminate(self) -> None:
@@ -281,7 +278,6 @@ class Ray(Backend):
     has_nodes = moves_actors = True
 
     def machines(self) -> tuple[Machine, ...]:
-        """The live nodes, the head first."""
         return ray_machines()
 
     def preview(self, plan: Plan) -> str:

@@ -111,7 +111,6 @@ class Bundle:
         return {"CPU": len(self.processes), **gpus} | ({HEAD: OF_HEAD} if self.head else {})
 
     def shares_gpu(self, place: ActorPlace) -> bool:
-        """Whether an actor shares a GPU with the bundle's processes."""
         return self.machine == place.machine and bool(set(self.gpus) & set(place.gpus))
 
 
@@ -164,7 +163,6 @@ class RayCommands(ProcessCommands):
 
 
 def text(plan: Plan) -> str:
-    """The whole plan as text."""
     lines = ["bundles of a placement group, on nodes that Ray chooses; a learner for each rank:"]
     for bundle in bundles(plan.topology):
         needs = [f"{n:g} {name}" for name, n in bundle.resources.items() if name != HEAD]

@@ -21,7 +21,6 @@ BACKENDS = {
 
 
 def backend(name: str = LOCAL) -> Backend:
-    """Returns the backend called `name`."""
     module, _, kind = BACKENDS[name].partition(":")
     made: Backend = getattr(import_module(module), kind)()
     return made

@@ -98,7 +98,6 @@ class SlurmCommands(ProcessCommands):
 
 
 def script(plan: Plan) -> str:
-    """Returns the batch script of a plan."""
     made, topology = SlurmCommands(plan), plan.topology
     here = os.getcwd()
     common = {**STEADY_MEMORY, "PYTHONUNBUFFERED": "1", "PYTHONPATH": import_path()}

@@ -8,14 +8,16 @@ from pathlib import Path
 from actors.engine_arguments import check_engine_arguments
 from buffer.sampling import samplers, task_samplers
 from launch.backends.backend import Backend
-from launch.checks.draft import Draft, PlanOptions
-from launch.topology.machines import described
+from launch.checks.plan_options import PlanOptions
+from launch.topology.machines import RequestedPlaces, described
 from learner import checkpoint_command
 from learner.metrics.loggers import registry as loggers
+from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.files.run_folder import RunFolder
 from r3l.model_folder import float32_bytes
 from r3l.process.free_space import check_free_space
+from r3l.settings.learner import LearnerConfig
 
 
 def check_run_folder(options: PlanOptions) -> None:
@@ -51,9 +53,9 @@ def check_hardware(options: PlanOptions, backend: Backend) -> None:
         )
 
 
-def check_settings(draft: Draft, backend: Backend) -> None:
+def check_settings(config: RunConfig, options: PlanOptions, backend: Backend) -> None:
     """Refuses settings that name an unknown class, library, command or engine argument."""
-    config, here = draft.config, draft.options.hardware is None
+    here = options.hardware is None
     check_engine_arguments(config.actor)
     if here or backend.has_nodes:
         loggers.check(config.log)
@@ -62,21 +64,19 @@ def check_settings(draft: Draft, backend: Backend) -> None:
     task_samplers.make(config.buffer.tasks)
 
 
-def check_ranks(draft: Draft) -> None:
+def check_ranks(requested: RequestedPlaces, groups: int) -> None:
     """Refuses more ranks than there are groups in a step."""
-    ranks, groups = draft.requested.ranks, draft.config.learner.groups_per_step
-    if ranks > groups:
+    if requested.ranks > groups:
         raise UserError(
-            f"--learner {draft.options.learner}: {ranks} ranks, but learner.groups_per_step is "
-            f"{groups}; every rank needs a group: raise groups_per_step"
+            f"--learner {requested.learner}: {requested.ranks} ranks, but learner.groups_per_step "
+            f"is {groups}; every rank needs a group: raise groups_per_step"
         )
 
 
-def check_disk(draft: Draft, model: Path) -> None:
+def check_disk(learner: LearnerConfig, options: PlanOptions, model: Path) -> None:
     """Refuses a disk that has too little room for the run. A checkpoint holds the weights and two
     moments of each; less with adapters. An old one is removed after a new one is written, as is
     the best model. A resumed run has written most of its bytes."""
-    learner, options = draft.config.learner, draft.options
     copies = 3 * (learner.keep_checkpoints + 1) + 1 + 2 * learner.keep_best
     if options.resume or learner.lora.rank:
         copies = 4

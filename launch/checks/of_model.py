@@ -8,7 +8,6 @@ from pathlib import Path
 from actors.gateway.other_models import OtherModels
 from actors.gateway.parsers import reader_of
 from envs.builtin.policy import builtin_policy, model_path
-from launch.checks.draft import Draft
 from learner import checkpoint
 from learner.step.deepspeed_config import deepspeed_config
 from learner.step.lora_targets import check_targets
@@ -17,6 +16,7 @@ from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.model_folder import check_checksums, check_model_folder, model_digest, read_tokenizer
 from r3l.rollout.chat import ChatFormat
+from r3l.settings.learner import LearnerConfig
 
 
 def model_folder(name: str) -> Path:
@@ -41,29 +41,32 @@ def check_agent(config: RunConfig, chat: ChatFormat) -> None:
         reader_of(chat, config.actor.agent)
 
 
-def check_learner(draft: Draft, model: Path) -> None:
+def in_bfloat16(learner: LearnerConfig, device: str) -> bool:
+    """Whether the learner computes in bfloat16 on its device, cpu or gpu."""
+    return learner.dtype == "bfloat16" or (learner.dtype == "auto" and device == "gpu")
+
+
+def check_learner(learner: LearnerConfig, device: str, model: Path) -> None:
     """Refuses settings of the learner that cannot work:
 
     - a DeepSpeed setting that the learner sets itself,
     - a setting that its device does not support,
     - adapters for layers that the model does not have.
     """
-    learner = draft.config.learner
-    if learner.attention == "flash_attention_2" and draft.requested.device == "cpu":
+    if learner.attention == "flash_attention_2" and device == "cpu":
         raise UserError(
             "learner.attention=flash_attention_2: needs a GPU; set learner.attention=sdpa"
         )
-    deepspeed_config(learner, bf16=draft.in_bfloat16)
+    deepspeed_config(learner, bf16=in_bfloat16(learner, device))
     check_targets(learner.lora, model)
 
 
-def check_checkpoint(draft: Draft, model: Path) -> None:
+def check_checkpoint(run: Path, learner: LearnerConfig, device: str, model: Path) -> None:
     """Refuses to resume from a checkpoint that does not match the settings."""
-    newest = checkpoint.latest(draft.options.run / checkpoint.CHECKPOINTS)
+    newest = checkpoint.latest(run / checkpoint.CHECKPOINTS)
     if newest is not None:
-        dtype = "torch.bfloat16" if draft.in_bfloat16 else "torch.float32"
-        digest = model_digest(model)
-        checkpoint.check(newest, draft.config.learner, dtype=dtype, model_digest=digest)
+        dtype = "torch.bfloat16" if in_bfloat16(learner, device) else "torch.float32"
+        checkpoint.check(newest, learner, dtype=dtype, model_digest=model_digest(model))
 
 
 def check_world(config: RunConfig, settled: RunConfig) -> None:

@@ -66,7 +66,6 @@ async def play_all(
 
 
 def keys_of(tasks: Sequence[Task], attempts: int) -> list[tuple[str, int]]:
-    """Returns the task and number of every attempt."""
     return [(task.task_id, attempt) for task in tasks for attempt in range(attempts)]
 
 

@@ -138,7 +138,8 @@ def _add_groups(data: dict[str, Any], store: Store, run: Path) -> None:
     best = corrections(store, rows)
     data["group"] = {each.group_id: group_of(each, store, what.texts) for each in best}
     data["corrections"] = [_correction_row(each) for each in best]
-    sample = {row["group"] for purpose in states for row in _sample(rows, purpose)}
+    by_purpose = ([row["group"] for row in rows if row["purpose"] == each] for each in states)
+    sample = {group for groups in by_purpose for group in _thin(groups, GROUPS)}
     chosen = [row for row in rows if row["group"] in sample | set(data["group"])]
     with store.read() as txn:
         stored = {row["group"]: txn.row(row["group"]) for row in chosen}
@@ -147,10 +148,6 @@ def _add_groups(data: dict[str, Any], store: Store, run: Path) -> None:
         for row in reversed(chosen)
         if (more := stored[row["group"]]) is not None
     ]
-
-
-def _sample(rows: list[dict[str, Any]], purpose: str) -> list[dict[str, Any]]:
-    return _thin([row for row in rows if row["purpose"] == purpose], GROUPS)
 
 
 def _thin(values: list[Any], most: int = POINTS) -> list[Any]:

@@ -133,7 +133,6 @@ class Snapshot:
         return bool(self.processes)
 
     def process(self, name: str) -> Process | None:
-        """Returns the process called `name`, or None."""
         return next((process for process in self.processes if process.name == name), None)
 
 

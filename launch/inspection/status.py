@@ -33,7 +33,6 @@ def status(name: str, as_json: bool) -> None:
 
 
 def lines(now: Snapshot) -> Iterator[str]:
-    """The status as text."""
     yield f"run {now.run}: {_progress(now)}"
     yield ""
     if now.alive:

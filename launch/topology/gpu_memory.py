@@ -230,7 +230,8 @@ def share_memory(
             )
         else:
             left = max(USABLE * gib - states, gib / 2 if force else 0.0)
-            shares[place] = _equal_part(left / gib, count + with_rank)
+            part = min(MOST, left / gib / (count + with_rank))
+            shares[place] = int(100 * part) / 100  # rounded down
         if estimate is not None and gib is not None:
             share = shares[place]
             takes = given if given is not None else MOST if share is None else share
@@ -247,11 +248,6 @@ def _activations(estimate: Estimate) -> str:
         return "activations"
     tokens = estimate.learner.tokens_per_micro_batch
     return f"{estimate.activations():.1f} GiB of activations for {tokens} tokens"
-
-
-def _equal_part(left: float, processes: int) -> float:
-    """Splits `left`, a share of a GPU's memory, among `processes`; rounds down to hundredths."""
-    return int(100 * min(MOST, left / processes)) / 100
 
 
 def check_rank_fits(requested: RequestedPlaces, parts: dict[str, float], gib: float | None) -> None:

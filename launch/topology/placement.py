@@ -74,7 +74,6 @@ class Plan:
 
     @property
     def actors(self) -> int:
-        """The number of actors."""
         return len(self.topology.actors)
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from envs.builtin.policy import builtin_policy
 from launch import checks
 from launch.backends.backend import Backend
-from launch.checks.draft import PlanOptions
+from launch.checks.plan_options import PlanOptions
 from launch.cli import main
 from launch.plan import make_plan
 from launch.topology.placement import Plan

@@ -21,7 +21,7 @@ from ray.cluster_utils import Cluster
 from envs.builtin.policy import builtin_policy
 from launch.backends import ray_cluster, ray_placement
 from launch.backends.processes import Command
-from launch.checks.draft import PlanOptions
+from launch.checks.plan_options import PlanOptions
 from launch.plan import make_plan, write_run_folder
 from launch.supervisor import Run
 from r3l.config import load

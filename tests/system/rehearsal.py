@@ -14,7 +14,7 @@ from envs.builtin.policy import builtin_policy
 from launch.backends.dry_run import table
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Command
-from launch.checks.draft import PlanOptions
+from launch.checks.plan_options import PlanOptions
 from launch.plan import make_plan, write_run_folder
 from launch.supervisor import Run
 from r3l.config import load

@@ -5,7 +5,7 @@ from pathlib import Path
 from launch.backends.backend import Backend
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Children
-from launch.checks.draft import PlanOptions
+from launch.checks.plan_options import PlanOptions
 from launch.plan import make_plan
 from launch.topology.machines import HERE
 from r3l.config import load

@@ -8,7 +8,7 @@ import pytest
 
 from launch.backends.process_commands import ProcessCommands, free_port
 from launch.backends.processes import Children, Command
-from launch.checks.draft import PlanOptions
+from launch.checks.plan_options import PlanOptions
 from launch.plan import make_plan, write_run_folder
 from launch.topology.placement import Plan
 from r3l.config import load

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from envs.builtin.policy import builtin_policy
-from launch.checks.of_model import chat_format, model_folder
+from launch.checks.of_model import chat_format, in_bfloat16, model_folder
 from launch.cli import main
 from learner.checkpoint import SCHEMA
 from r3l.config import dump, load
@@ -49,6 +49,12 @@ def test_the_shipped_policy_says_that_it_knows_no_other_world_and_how_to_make_on
     asked = CliRunner().invoke(main, ["--env", "countdown", "--model", "builtin", "--check"])
     assert asked.exit_code == 0 and "knows only workshop" in asked.output
     assert "shipped policy" not in CliRunner().invoke(main, ["--check"]).output
+
+
+def test_the_precision_follows_the_device_unless_it_is_chosen() -> None:
+    learner = load(None).learner
+    assert not in_bfloat16(learner, "cpu") and in_bfloat16(learner, "gpu")
+    assert in_bfloat16(load(None, ["learner.dtype=bfloat16"]).learner, "cpu")
 
 
 def checkpoint_of(run: Path, model: Path, **more: object) -> None:

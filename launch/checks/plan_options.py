@@ -1,4 +1,4 @@
-"""Holds a run that is being planned: its settings and options."""
+"""Holds the options of a run that is being planned."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from launch.backends.registry import LOCAL
 from launch.checks.services import LOOPBACK, Services
 from launch.topology.machines import RequestedPlaces, parse_learner
-from r3l.config import RunConfig
 from r3l.errors import UserError
+from r3l.settings.actor import ActorConfig
 
 
 @dataclass(frozen=True)
@@ -35,31 +35,11 @@ class PlanOptions:
 
     @property
     def services(self) -> Services:
-        """The addresses and keys of the services, as given."""
         return Services(self.buffer_bind, self.weights_bind, self.keys)
 
-
-@dataclass(frozen=True)
-class Draft:
-    """A run that is being planned: its settings and its options."""
-
-    config: RunConfig
-    options: PlanOptions
-
-    @property
-    def requested(self) -> RequestedPlaces:
+    def places(self, actor: ActorConfig) -> RequestedPlaces:
         """The places that the options request. Raises UserError."""
-        gpus = self.config.actor.engine.get("tensor_parallel_size", 1)
+        gpus = actor.engine.get("tensor_parallel_size", 1)
         if not isinstance(gpus, int):
             raise UserError(f"actor.engine.tensor_parallel_size={gpus}: must be a number of GPUs")
-        return RequestedPlaces(self.options.actors, *parse_learner(self.options.learner), gpus)
-
-    @property
-    def in_bfloat16(self) -> bool:
-        """Whether the learner computes in bfloat16."""
-        chosen = self.config.learner.dtype
-        return chosen == "bfloat16" or (chosen == "auto" and self.requested.device == "gpu")
-
-    def settled(self, model: Path) -> RunConfig:
-        """The settings that the processes read, with the model's folder."""
-        return self.config.model_copy(update={"model": str(model)})
+        return RequestedPlaces(self.actors, *parse_learner(self.learner), gpus)
