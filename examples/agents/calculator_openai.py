@@ -5,18 +5,19 @@ r3l-launch --config examples/agents/calculator.yaml --run sums env.options.pytho
 
 import json
 import os
+from typing import Any
 
 from openai import OpenAI
 
 NUMBERS = {"a": {"type": "integer"}, "b": {"type": "integer"}}
 PARAMETERS = {"type": "object", "properties": NUMBERS, "required": ["a", "b"]}
-TOOL = {"name": "multiply", "description": "Multiplies a and b.", "parameters": PARAMETERS}
+TOOL: Any = {"name": "multiply", "description": "Multiplies a and b.", "parameters": PARAMETERS}
 
 
-def play(task: dict) -> dict:
+def play(task: dict[str, Any]) -> dict[str, float]:
     """Plays one task; returns its reward."""
     client = OpenAI()
-    messages = [
+    messages: list[Any] = [
         {"role": "system", "content": "Use the tool, then answer with the number."},
         {"role": "user", "content": task["question"]},
     ]
@@ -24,7 +25,7 @@ def play(task: dict) -> dict:
         answer = client.chat.completions.create(
             model="policy", messages=messages, tools=[{"type": "function", "function": TOOL}]
         )
-        reply = answer.choices[0].message
+        reply: Any = answer.choices[0].message
         messages.append(reply)
         for call in reply.tool_calls or ():
             given = json.loads(call.function.arguments)
