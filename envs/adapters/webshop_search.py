@@ -10,7 +10,6 @@ import json
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,17 +30,6 @@ OTHER_WORDS = frozenset(
     "not no all any each more most very can will just only also new great best easy soft".split()
 )
 """Words of product names that are not nouns."""
-
-
-@dataclass(frozen=True)
-class Document:
-    """A document: the product's number in the shop."""
-
-    asin: str
-
-    def raw(self) -> str:
-        """The document as upstream stores it: JSON with the product's number."""
-        return json.dumps({"id": self.asin})
 
 
 class Bm25Index:
@@ -75,8 +63,9 @@ class Bm25Index:
         best = np.argsort(-scores, kind="stable")[:k]
         return [SimpleNamespace(docid=int(number)) for number in best if scores[number] > 0]
 
-    def doc(self, docid: int) -> Document:
-        return Document(self.asins[docid])
+    def doc(self, docid: int) -> SimpleNamespace:
+        """Returns a document as upstream stores it: JSON with the product's number."""
+        return SimpleNamespace(raw=lambda: json.dumps({"id": self.asins[docid]}))
 
     def _words(self, texts: list[str]) -> list[list[str]]:
         tokens: list[list[str]] = self.library.tokenize(

@@ -96,8 +96,8 @@ class AgentProcess:
             return ""
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - LAST))
-            lines = file.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+            written = file.read().decode(errors="replace").strip()
+        return written.rpartition("\n")[2].strip()
 
     def kill(self) -> None:
         """Kill the process and its group; it may have ended while its children run."""

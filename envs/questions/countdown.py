@@ -18,7 +18,6 @@ from typing import Any
 from envs import requirements
 from envs.base import SPLIT_SIZE, SPLITS, SeededTasks, TaskSource, split_of
 from envs.questions.arithmetic import ExpressionError, evaluate
-from envs.questions.final_answer import tagged
 from envs.questions.question import Judgement, OneEvalAttempt, Pace, Question, Step
 from r3l.rollout.env_interface import EnvSpec, ResetAnswer, StepAnswer
 
@@ -105,9 +104,6 @@ class Countdown(Question):
     def pose(self, seed: int, options: dict[str, Any]) -> str:
         self.puzzle = self.puzzles.make(seed)
         return str(self.puzzle)
-
-    def find(self, text: str) -> str | None:
-        return tagged(text)
 
     def judge(self, answer: str) -> Judgement:
         """Judges an answer, or the left side if it is an equation. It must use the numbers and

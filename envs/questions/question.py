@@ -18,6 +18,7 @@ from msgspec import structs
 
 from envs import requirements
 from envs.base import Split, TaskSource
+from envs.questions.final_answer import tagged
 from r3l.records import Task
 from r3l.rollout.env_interface import EnvSpec, ResetAnswer, StepAnswer
 
@@ -89,9 +90,9 @@ class Question(ABC):
     def pose(self, seed: int, options: dict[str, Any]) -> str:
         """Returns the question for a seed and the options of a task."""
 
-    @abstractmethod
     def find(self, text: str) -> str | None:
-        """Finds the final answer in a response; None if there is none."""
+        """Finds the final answer in a response, between answer tags; None if there is none."""
+        return tagged(text)
 
     @abstractmethod
     def judge(self, answer: str) -> Judgement:

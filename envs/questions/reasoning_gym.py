@@ -18,7 +18,6 @@ from typing import Any
 
 from envs import requirements
 from envs.base import SPLIT_SIZE, SPLITS, SeededTasks, TaskSource, split_of
-from envs.questions.final_answer import tagged
 from envs.questions.question import Judgement, OneEvalAttempt, Pace, Question, Step
 from r3l.errors import EnvironmentFailed, UserError
 from r3l.rollout.env_interface import EnvSpec
@@ -80,9 +79,6 @@ class Reasoning(Question):
         """Returns the question of a seed, which its split owns (envs.base.split_of)."""
         self.question = family_question(self.family, self.config, seed)
         return str(self.question.entry["question"])
-
-    def find(self, text: str) -> str | None:
-        return tagged(text)
 
     def judge(self, answer: str) -> Judgement:
         """Returns the guarded score of an answer. The reference answer is always right."""

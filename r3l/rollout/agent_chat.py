@@ -166,6 +166,6 @@ def plain_arguments(text: str) -> Any:
     """Reads the arguments of a tool call; they stay text if they are not a JSON object."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, dict) else text

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
 from envs.base import SPLIT_SIZE, ListedTasks, Split
 from envs.base import SPLITS as SPLITS_OF_TASKS
@@ -47,16 +46,9 @@ use-thermometer 270 135 135 22
 """Task, variations in train, dev and test, longest gold path seen (of three variations)."""
 
 
-class Sizes(NamedTuple):
-    """Number of variations per split. They are numbered through train, then dev, then test."""
-
-    train: int
-    dev: int
-    test: int
-
-
 _ROWS = [line.split() for line in _TABLE.split("\n") if line]
-SPLITS = {name: Sizes(int(a), int(b), int(c)) for name, a, b, c, _ in _ROWS}
+SPLITS = {name: (int(train), int(dev), int(test)) for name, train, dev, test, _ in _ROWS}
+"""Number of variations per split, which are numbered through train, then dev, then test."""
 LIMITS = {name: max(30, 3 * int(gold) // 2) for name, *_, gold in _ROWS}
 """Step limit of each task: 1.5 times its gold path, at least 30."""
 
