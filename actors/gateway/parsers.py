@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import secrets
-import string
+import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from r3l.rollout.agent_chat import (
     AgentMessage,
     Tool,
     add_tools,
+    plain_arguments,
     tool_call,
 )
 from r3l.rollout.chat import ChatFormat
@@ -32,8 +32,6 @@ CANDIDATES = (
     "phi4_mini_json olmo3 minimax_m2 seed_oss gemma4 pythonic"
 ).split()
 """The tool parsers that `auto` tries, in this order."""
-_LETTERS = string.ascii_letters + string.digits
-_CALL_ID = 9  # characters; Mistral's template takes no other length
 
 
 @dataclass(frozen=True)
@@ -97,9 +95,12 @@ class ReplyReader:
         except Exception as error:  # a parser may raise anything
             log.debug("a reply could not be parsed: %r", error)
             return Reply(text, broken=True)
-        if not all(_is_object(call.arguments) for call in calls or ()):
+        if not all(isinstance(plain_arguments(call.arguments), dict) for call in calls or ()):
             return Reply(text, broken=True)
-        made = tuple(tool_call(call.name, call.arguments, _call_id()) for call in calls or ())
+        # Mistral's template takes ids of 9 characters only.
+        made = tuple(
+            tool_call(call.name, call.arguments, uuid.uuid4().hex[:9]) for call in calls or ()
+        )
         content = (content or "").strip()
         broken = bool(tools and not made and self._mark) and self._mark in content
         return Reply(content, (reasoning or "").strip(), made, broken)
@@ -201,14 +202,3 @@ def _request(tools: Sequence[Tool], choice: Any) -> Any:
     except Exception as error:  # of pydantic or of vLLM
         reason = " ".join(str(error).split())[:300]
         raise UserError(f"tools and tool_choice {choice!r:.80}: {reason}") from None
-
-
-def _call_id() -> str:
-    return "".join(secrets.choice(_LETTERS) for _ in range(_CALL_ID))
-
-
-def _is_object(arguments: str) -> bool:
-    try:
-        return isinstance(json.loads(arguments), dict)
-    except (ValueError, RecursionError):
-        return False
