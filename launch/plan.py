@@ -29,7 +29,7 @@ from launch.checks.of_model import (
 from launch.checks.of_tasks import check_first_steps, first_tasks, try_first_steps
 from launch.checks.plan_options import PlanOptions
 from launch.checks.resume import changed_settings
-from launch.checks.services import check_addresses
+from launch.checks.services import check_addresses, reached_from
 from launch.inspection import versions
 from launch.topology.gpu_memory import Estimate
 from launch.topology.machines import described
@@ -46,7 +46,7 @@ def make_plan(config: RunConfig, options: PlanOptions) -> Plan:
     starter = backend(options.cluster)
     # Cheap checks come first: a typing mistake is answered at once.
     check_run_folder(options)
-    check_addresses(options.services)
+    check_addresses(options)
     check_hardware(options, starter)
     check_settings(config, options, starter)
     requested = options.places(config.actor)
@@ -64,7 +64,7 @@ def make_plan(config: RunConfig, options: PlanOptions) -> Plan:
     settled = config.model_copy(update={"model": str(model)})
     topology = place(requested, machines, Estimate.of(settled), force=options.force)
     anywhere = (ANY_NODE,) if starter.moves_actors else ()
-    services = options.services.reached_from(topology.elsewhere or anywhere, options.run)
+    options = reached_from(options, topology.elsewhere or anywhere)
     check_disk(config.learner, options, model)
     changed: tuple[str, ...] = ()
     if options.resume:
@@ -79,10 +79,10 @@ def make_plan(config: RunConfig, options: PlanOptions) -> Plan:
         config=settled,
         run=options.run,
         topology=topology,
-        buffer_bind=services.buffer,
-        weights_bind=services.weights,
+        buffer_bind=options.buffer_bind,
+        weights_bind=options.weights_bind,
         resume=options.resume,
-        keys=services.keys,
+        keys=options.keys,
         changed=changed,
         notes=tuple(notes(settled, steps, slow=not options.dry_run)),
     )

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.backends.registry import LOCAL
-from launch.checks.services import LOOPBACK, Services
 from launch.topology.machines import RequestedPlaces, parse_learner
 from r3l.errors import UserError
 from r3l.settings.actor import ActorConfig
+
+LOOPBACK = "tcp://127.0.0.1:*"
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ class PlanOptions:
     cluster: str = LOCAL
 
     @property
-    def services(self) -> Services:
-        return Services(self.buffer_bind, self.weights_bind, self.keys)
+    def addresses(self) -> dict[str, str]:
+        """The addresses of the services, keyed by the option that sets each."""
+        return {"--buffer": self.buffer_bind, "--weights": self.weights_bind}
 
     def places(self, actor: ActorConfig) -> RequestedPlaces:
         """The places that the options request. Raises UserError."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from envs.builtin.policy import model_path
 from learner.checkpoint import CHECKPOINTS, latest, read_state
@@ -34,9 +32,9 @@ def changed_settings(run: Path, config: RunConfig, *, force: bool) -> tuple[str,
     if _same_model(run, model_path(known.model), Path(config.model)):
         before["model"] = config.model  # which was moved
     flat = before | after
-    keys = sorted(
-        key for key in flat if before.get(key) != after.get(key) and not _holds(key, flat)
-    )
+    changed = [key for key in sorted(flat) if before.get(key) != after.get(key)]
+    # Of a key that is a section in the other settings, the section's values are compared.
+    keys = [key for key in changed if not any(other.startswith(f"{key}.") for other in flat)]
     lines = tuple(f"{key}: {before.get(key, '–')} -> {after.get(key, '–')}" for key in keys)
     for key, line in zip(keys, lines, strict=True):
         if not force and any(f"{key}.".startswith(f"{fixed}.") for fixed in FIXED):
@@ -71,8 +69,3 @@ def _same_model(run: Path, before: Path, after: Path) -> bool:
     if before == after or latest(run / CHECKPOINTS) is not None:
         return True
     return before.is_dir() and model_digest(before) == model_digest(after)
-
-
-def _holds(key: str, flat: Mapping[str, Any]) -> bool:
-    """Whether `key` is a section in the other settings, whose values are compared instead."""
-    return any(other.startswith(f"{key}.") for other in flat)

@@ -5,56 +5,41 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from buffer.wire.curve_keys import ClientKeys, ServiceKeys, load
+from launch.checks.plan_options import LOOPBACK, PlanOptions
 from r3l.errors import UserError
 from r3l.process.endpoints import check_bind, is_local
 
-LOOPBACK = "tcp://127.0.0.1:*"
 EVERYWHERE = "tcp://0.0.0.0:*"
 KEYS = "keys"  # in a run's folder, if some are needed and none given
 
 
-@dataclass(frozen=True)
-class Services:
-    """The addresses of the buffer service and the weight publisher. `keys`: the key folder."""
+def reached_from(options: PlanOptions, elsewhere: Sequence[str]) -> PlanOptions:
+    """Returns the options of a run that also has actors on the machines `elsewhere`.
 
-    buffer: str
-    weights: str
-    keys: Path | None = None
-
-    @property
-    def by_option(self) -> dict[str, str]:
-        """The addresses, keyed by the option that sets each."""
-        return {"--buffer": self.buffer, "--weights": self.weights}
-
-    def reached_from(self, elsewhere: Sequence[str], run: Path) -> Services:
-        """Returns the services of a run that also has actors on the machines `elsewhere`.
-
-        Replaces default addresses by ones that these machines can reach. Services at an address
-        that other machines can reach need keys: the given ones, or those in the run's folder.
-        Raises UserError if keys are missing or actors cannot reach an address.
-        """
-        services = self
-        if elsewhere:
-            buffer, weights = (
-                bind.replace(LOOPBACK, EVERYWHERE) for bind in (self.buffer, self.weights)
-            )
-            services = replace(self, buffer=buffer, weights=weights)
-            for option, bind in services.by_option.items():
-                if is_local(bind):
-                    raise UserError(
-                        f"{option} {bind}: actors on {elsewhere[0]} cannot reach it; "
-                        f"give {EVERYWHERE}"
-                    )
-        keys = services.keys
-        if keys is None and all(map(is_local, services.by_option.values())):
-            return services
-        if keys is not None or (run / KEYS).exists():
-            check_keys(keys or run / KEYS)
-        return replace(services, keys=(keys or run / KEYS).resolve())
+    Replaces default addresses of the services by ones that these machines can reach. Services at an
+    address that other machines can reach need keys: the given ones, or those in the run's folder.
+    Raises UserError if keys are missing or actors cannot reach an address.
+    """
+    if elsewhere:
+        buffer, weights = (
+            bind.replace(LOOPBACK, EVERYWHERE) for bind in options.addresses.values()
+        )
+        options = replace(options, buffer_bind=buffer, weights_bind=weights)
+        for option, bind in options.addresses.items():
+            if is_local(bind):
+                raise UserError(
+                    f"{option} {bind}: actors on {elsewhere[0]} cannot reach it; give {EVERYWHERE}"
+                )
+    if options.keys is None and all(map(is_local, options.addresses.values())):
+        return options
+    keys = options.keys or options.run / KEYS
+    if options.keys is not None or keys.exists():
+        check_keys(keys)
+    return replace(options, keys=keys.resolve())
 
 
 def check_keys(folder: Path) -> None:
@@ -64,13 +49,13 @@ def check_keys(folder: Path) -> None:
     load(ClientKeys, folder / "learner.json")
 
 
-def check_addresses(services: Services) -> None:
+def check_addresses(options: PlanOptions) -> None:
     """Refuses an address that a service cannot use, and two addresses with the same port.
 
     Port 0 or * stands for any free port.
     """
     ports: dict[int, str] = {}
-    for option, bind in services.by_option.items():
+    for option, bind in options.addresses.items():
         check_bind(bind, option, encrypted=True)
         match = re.fullmatch(r"tcp://([\w.\-]+):(\d+|\*)", bind)
         if match is None:

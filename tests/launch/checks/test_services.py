@@ -7,7 +7,8 @@ import pytest
 import zmq
 
 from buffer.wire.curve_keys import generate
-from launch.checks.services import Services, check_addresses
+from launch.checks.plan_options import PlanOptions
+from launch.checks.services import check_addresses, reached_from
 from r3l.errors import UserError
 from tests.launch.fakes import refused
 
@@ -29,7 +30,7 @@ def test_a_host_is_a_name_or_an_address_of_ipv4(host: str, run: Path) -> None:
     assert f"--buffer 'tcp://{host}:7001': must look like tcp://" in line
 
 
-def test_a_port_is_free_again_as_soon_as_its_run_has_ended() -> None:
+def test_a_port_is_free_again_as_soon_as_its_run_has_ended(tmp_path: Path) -> None:
     with zmq.Context() as context:
         service, client = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
         port = service.bind_to_random_port("tcp://127.0.0.1")
@@ -38,22 +39,25 @@ def test_a_port_is_free_again_as_soon_as_its_run_has_ended() -> None:
         service.recv_multipart()
         service.close(linger=0)  # who closes first keeps the port for a minute, in TIME_WAIT
         client.close(linger=0)
-    check_addresses(Services(f"tcp://127.0.0.1:{port}", "tcp://127.0.0.1:*"))
+    check_addresses(PlanOptions(tmp_path, buffer_bind=f"tcp://127.0.0.1:{port}"))
 
 
 def test_services_of_actors_elsewhere_leave_loopback_with_keys(tmp_path: Path) -> None:
-    here = Services("tcp://127.0.0.1:*", "tcp://127.0.0.1:*")
-    assert here.reached_from((), tmp_path) == here
-    away = here.reached_from(("node-1",), tmp_path)
-    assert away == Services("tcp://0.0.0.0:*", "tcp://0.0.0.0:*", tmp_path / "keys")
+    here = PlanOptions(tmp_path)
+    assert here.buffer_bind == here.weights_bind == "tcp://127.0.0.1:*"
+    assert reached_from(here, ()) == here
+    everywhere, keys = "tcp://0.0.0.0:*", tmp_path / "keys"
+    away = PlanOptions(tmp_path, buffer_bind=everywhere, weights_bind=everywhere, keys=keys)
+    assert reached_from(here, ("node-1",)) == away
     with pytest.raises(UserError, match=r"--weights .*:7: actors on node-1 cannot"):
-        Services("tcp://127.0.0.1:*", "tcp://127.0.0.1:7").reached_from(("node-1",), tmp_path)
+        reached_from(PlanOptions(tmp_path, weights_bind="tcp://127.0.0.1:7"), ("node-1",))
 
 
 def test_keys_that_are_there_must_be_those_of_every_role(tmp_path: Path) -> None:
-    open_to_all = Services("tcp://0.0.0.0:*", "tcp://0.0.0.0:*")
+    everywhere = "tcp://0.0.0.0:*"
+    open_to_all = PlanOptions(tmp_path, buffer_bind=everywhere, weights_bind=everywhere)
     generate(tmp_path / "keys")
-    assert open_to_all.reached_from((), tmp_path).keys == tmp_path / "keys"
+    assert reached_from(open_to_all, ()).keys == tmp_path / "keys"
     (tmp_path / "keys" / "learner.json").unlink()
     with pytest.raises(UserError, match=r"learner\.json"):
-        open_to_all.reached_from((), tmp_path)
+        reached_from(open_to_all, ())
