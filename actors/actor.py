@@ -6,8 +6,6 @@ follow:    keeps the engine on the newest weights
 watch:     detects a dead engine, measures how busy a live engine is
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import zlib

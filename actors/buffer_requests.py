@@ -8,8 +8,6 @@ renew     once a heartbeat; not repeated, because the next heartbeat does the sa
 leave     finishes the puts under way, releases the leases and reports the metrics
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence

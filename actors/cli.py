@@ -1,7 +1,5 @@
 """`r3l-actor`: one actor process that joins a running job."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -5,8 +5,6 @@
 Checking the user's arguments does not import vllm, so that a launcher can do it.
 """
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from importlib.util import find_spec

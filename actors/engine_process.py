@@ -12,8 +12,6 @@ The fork is killed with its actor (r3l.process.end_with_parent), and gives up th
 connections: an environment's worker exits only when no process holds its pipe.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

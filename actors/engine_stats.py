@@ -1,7 +1,5 @@
 """Records what vLLM's scheduler reports about its KV cache."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from vllm.v1.metrics.loggers import StatLoggerBase

@@ -4,8 +4,6 @@ An attempt is a request in the engine only part of the time; its environment tak
 slower the environment, the more attempts are needed.
 """
 
-from __future__ import annotations
-
 SMOOTHING = 0.1  # weight of one observation; observed every 0.1 s: a memory of a second
 LEAST_SHARE = 0.125  # at most 8 attempts for each wanted request, for any environment
 

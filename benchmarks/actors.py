@@ -10,8 +10,6 @@ and `examples/agents/workshop_agent.py`, an agent that plays the workshop in its
 limit holds for the replies of both.
 """
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -6,8 +6,6 @@ Linux), so that thinning its link or filling its disk touches nothing else.
     events until the time is up ─► Ctrl-C ─► --resume for two more steps ─► checks and the table
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

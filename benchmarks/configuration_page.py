@@ -1,7 +1,5 @@
 """Prints docs/configuration.md from the settings' own descriptions, for `make docs`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin

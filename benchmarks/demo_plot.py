@@ -4,8 +4,6 @@
 progress.jsonl ─► share of successes and retries by optimizer step ─► one SVG picture
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

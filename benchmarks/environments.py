@@ -6,8 +6,6 @@ Every attempt plays the same few commands through `envs.isolation.pool`, as an a
 without a policy's pause between two steps: the rates are upper limits.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any

@@ -12,8 +12,6 @@ product's (r3l.algorithms.guidance_gain). The answer at a wrong step of a retry 
 and every later step is drawn from the policy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -11,8 +11,6 @@ without what a network adds: knowledge carried from item to item, forgetting, wo
 n: stations, t: tools, w: withheld rules. The prediction was written down before the runs.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from math import comb

@@ -8,8 +8,6 @@ The run is the shipped policy's with GRPO, and each of its micro-batches sleeps.
 of its own. Ctrl-C is typed there; a terminal is lost when its other end is closed.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

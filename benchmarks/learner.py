@@ -11,8 +11,6 @@ is Qwen2.5-0.5B's architecture, or a smaller one, randomly initialised. By defau
 share half fit one micro-batch as a tree, and a run takes about eleven minutes on two idle cores.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import os

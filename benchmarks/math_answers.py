@@ -9,8 +9,6 @@
 `mutations`: random edits of reference answers; every one must get a verdict.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import statistics

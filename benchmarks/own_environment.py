@@ -11,8 +11,6 @@ turn, the order reversed every other round, with an empty prefix cache each time
 CPU seconds are those of this process and of all it started.
 """
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 import time

@@ -10,8 +10,6 @@ The size 135 is SmolLM2-135M-Instruct, with 4 prompts of about 75 tokens; the ot
 TRL is installed beside the packages of this environment, in `build/peers`, when it is missing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

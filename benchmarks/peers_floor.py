@@ -8,8 +8,6 @@ engine and writes them to FOLDER/samples.json; `training` makes the same steps f
 prints a list of the CPU seconds of every step.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -3,8 +3,6 @@
 python -m benchmarks.quality MODEL --tasks 100
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping, Sequence

@@ -10,8 +10,6 @@
 measured is whether an agent's tools, run once more, lead to the recorded requests.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

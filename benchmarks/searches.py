@@ -6,8 +6,6 @@ The patterns are all TOKENS and SOME random pairs and triples of them, each afte
 open what a search looks for.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import sys

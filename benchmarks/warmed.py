@@ -1,7 +1,5 @@
 """Reads how a policy was warmed up, from the record in its folder."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -6,8 +6,6 @@
 Ctrl-C and SIGTERM stop the run; the next start continues it. `--draw` only draws the figure.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

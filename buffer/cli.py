@@ -1,7 +1,5 @@
 """The command `r3l-buffer`."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import sys

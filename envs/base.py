@@ -3,8 +3,6 @@
 Only `TextEnv` is required; its docstring lists the optional attributes.
 """
 
-from __future__ import annotations
-
 import random
 import zlib
 from collections.abc import Iterable, Mapping, Sequence

@@ -9,8 +9,6 @@ demonstrator plays the plan, with some other actions in between. A reflection on
 the first step that differs from the plan.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections import deque

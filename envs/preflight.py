@@ -1,8 +1,6 @@
 """Tries an environment before a run. Resets it to some tasks and takes one step in each, in the
 same processes and within the same limits as the run's attempts."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,8 +1,6 @@
 """Checks an environment's options, packages, programs and data. Each error says in one line what to
 do."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from importlib import import_module

@@ -9,8 +9,6 @@ interleaved with another instance), a snapshot continues as the original did, no
 in words, a demonstration succeeds within the step limit, close ends every started process.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Callable, Iterable, Sequence

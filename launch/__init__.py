@@ -1,7 +1,5 @@
 """r3l-launch: plans a run, starts its processes, watches them, ends them."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Turns `r3l.train(agent=play, tasks=…, reward=…)` into settings of the environment `agent`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence

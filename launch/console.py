@@ -1,7 +1,5 @@
 """Formats the lines that `r3l-launch` prints while a run is training."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from pathlib import Path

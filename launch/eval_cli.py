@@ -1,7 +1,5 @@
 """`r3l-eval`: evaluates a model folder on an environment's tasks."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

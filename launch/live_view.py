@@ -4,8 +4,6 @@ step 12/40 ━━━━━━━╺━━━━━━━━━━━━━━━
 step 12/40  reward 0.50  success base 0.25 retry 0.75 …
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

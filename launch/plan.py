@@ -4,8 +4,6 @@ settings, options ─► checks, one after the other ─► Plan ─► the run'
                      └ the first that fails: one line, exit code 2
 """
 
-from __future__ import annotations
-
 from typing import TextIO
 
 from buffer.wire.curve_keys import generate

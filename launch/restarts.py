@@ -1,7 +1,5 @@
 """Decides whether and when dead processes are restarted."""
 
-from __future__ import annotations
-
 import errno
 import os
 import time

@@ -7,8 +7,6 @@ buffer, learner ─► buffer ready ─► actors ─► watch: progress lines, 
 The ports are chosen first, so the processes load their libraries at the same time.
 """
 
-from __future__ import annotations
-
 import math
 import signal
 import time

@@ -3,8 +3,6 @@
 thread ── stats, every ASK_S ──► buffer ── reply: when each actor was last heard ──► report
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -4,8 +4,6 @@ One runs at a time, next to training; of the checkpoints that wait only the newe
 its place. A failed or slow command causes a notice, but never ends the run.
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import time

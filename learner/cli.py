@@ -1,7 +1,5 @@
 """`r3l-learner`: trains a run, warm-starts a model, and inspects finished runs."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -6,8 +6,6 @@ The evaluated weights with the most success are kept as the best model:
     run/candidates/step-000040 (evaluation under way) ─► run/best (with evaluation.json), or removed
 """
 
-from __future__ import annotations
-
 import logging
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Defines what a learner and its launcher share: exit codes and a signal. Needs no torch."""
 
-from __future__ import annotations
-
 import signal
 
 from r3l.errors import (

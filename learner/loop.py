@@ -9,8 +9,6 @@ Only rank 0 talks to the buffer and the actors (learner.rank0); meanwhile the ot
 receive the same batch and take part in the collectives.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

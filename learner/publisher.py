@@ -11,8 +11,6 @@ and the subscriber asks for the new version. If versions appear faster than it c
 asks to `keep` the one it is fetching. One older set is kept for all such subscribers.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

@@ -7,8 +7,6 @@ buffer ── draw ─► (train) ─► commit ─► publish weights ─► me
 learner.loop calls it while the other ranks wait.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter, deque

@@ -8,8 +8,6 @@ The other ranks are in `meet` whenever rank 0 has a request to the buffer. WAIT 
 lets their watchdogs distinguish a wait from a hang. torch's own broadcast of objects would pickle.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from itertools import accumulate

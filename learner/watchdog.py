@@ -8,8 +8,6 @@ to one piece of work. The thread cannot run if the process is stopped, waits in 
 the interpreter's lock: then the launcher misses the heartbeat and ends the process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import os

@@ -7,8 +7,6 @@
     r3l.Store(folder, read_only=True)            # the group store of a run
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from pathlib import Path

@@ -6,8 +6,6 @@ A field defines its metric: the TensorBoard tag, the unit, the meaning, and how 
 it over actors. A new metric is a field here and the line that counts it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields

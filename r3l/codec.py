@@ -11,8 +11,6 @@ Messages without a type, such as headers, go through `pack` and `unpack`: plain 
 size, with no key twice.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache

@@ -4,8 +4,6 @@ An error is a sentence plus `facts`: plain values that a program can read. Both 
 the wire (`to_wire`, `from_wire`).
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """Checks a Hugging Face model folder, reads its tokenizer and computes its digest."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -6,8 +6,6 @@ label       a name under which things are counted, made of any text
 printable   text for a terminal, without what the terminal would obey
 """
 
-from __future__ import annotations
-
 from typing import Any
 from unicodedata import category
 

@@ -1,7 +1,5 @@
 """What tests ask of a process, which may end between any two questions."""
 
-from __future__ import annotations
-
 import psutil
 
 

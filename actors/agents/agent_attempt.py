@@ -6,8 +6,6 @@ open a session ─► start the agent ─► calls … ─► it ends, or posts 
 record ◄── reward: posted, of the grader, or its last line ◄──┘
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

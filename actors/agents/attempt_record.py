@@ -6,8 +6,6 @@ leaves the agent saw ─► chains root → leaf ─► the main one is the traj
 A retry's main conversation is that of its pivot; what it took from the tape is not trained again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

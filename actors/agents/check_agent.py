@@ -6,8 +6,6 @@ The replies are made up: each tool is called once, with arguments that fit its s
 newest text is repeated. The chat template is that of the run's model.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

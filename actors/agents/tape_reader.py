@@ -1,7 +1,5 @@
 """Reads the tape of a recorded attempt, and decides how retries begin: from it or at the start."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

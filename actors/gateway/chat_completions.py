@@ -1,7 +1,5 @@
 """Requests and answers in the form of OpenAI's chat completions; other dialects are translated."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import AsyncIterator, Mapping

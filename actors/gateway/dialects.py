@@ -4,8 +4,6 @@ and back.
     /v1/chat/completions    /v1/responses    /v1/messages (Anthropic)
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass

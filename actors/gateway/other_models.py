@@ -3,8 +3,6 @@
 The agent's headers are not passed on, because they hold the attempt's key: only those of FORWARDED.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

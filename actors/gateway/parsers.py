@@ -1,7 +1,5 @@
 """Reads replies with vLLM's own tool and reasoning parsers, in process."""
 
-from __future__ import annotations
-
 import json
 import logging
 import uuid

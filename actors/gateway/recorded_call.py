@@ -8,8 +8,6 @@
 Tools run for real, so equal requests prove that the world gave equal answers.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

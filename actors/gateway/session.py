@@ -9,8 +9,6 @@ request ─► the same as one before? ── yes ─► that one's answer, samp
                                                 policy.sample ─► reply
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time

@@ -6,8 +6,6 @@
 Every request carries the key of its attempt, as `Authorization: Bearer KEY` or `x-api-key: KEY`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

@@ -6,8 +6,6 @@ A chunk is requested in ranges of about a second each, so that a deadline can ap
 range. A lost connection loses little: received bytes are kept while their version is wanted.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ workers: parameters without weights, sums over what they hold ─► LoadCheck �
 publisher: sums over what it published (in the manifest) ──────────┘
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from typing import Any

@@ -7,8 +7,6 @@ Over a slow link a set may take minutes. So each deadline applies only to the ne
 bytes survive a broken connection, and the publisher is asked to keep the version until then.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

@@ -7,8 +7,6 @@ pauses only for the load, and a slow or dead publisher never stops it.
 vLLM calls `register` in each of its processes (entry point group `vllm.general_plugins`).
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -7,8 +7,6 @@ python -m benchmarks.buffer peers        a good client next to bad ones
 python -m benchmarks.buffer scale        a small and a large store
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

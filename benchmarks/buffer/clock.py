@@ -1,7 +1,5 @@
 """What every contestant of `throughput` shares: the group, the clock, the speed of an operation."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

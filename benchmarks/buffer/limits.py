@@ -1,7 +1,5 @@
 """Upper limits: memory, LMDB and ZeroMQ without a service."""
 
-from __future__ import annotations
-
 import threading
 
 import lmdb

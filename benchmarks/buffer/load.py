@@ -6,8 +6,6 @@ are part of the game (LeaseLost, Conflict). Afterwards the store is verified: ev
 result is there and every group was trained once. Prints the metrics as JSON.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

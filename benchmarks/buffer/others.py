@@ -3,8 +3,6 @@
 One that is not installed raises Unavailable.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """The service itself: groups put whole, drawn, and drawn and read."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 

@@ -8,8 +8,6 @@ table shows p50 and p99 of its calls and their ratio to p99 alone.
 The peers keep a pace, so that the service is measured and not the scheduler.
 """
 
-from __future__ import annotations
-
 import itertools
 import multiprocessing
 import os

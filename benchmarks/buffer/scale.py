@@ -8,8 +8,6 @@ A group has 8 trajectories. Latencies are those of one client over loopback TCP;
 when it returns.
 """
 
-from __future__ import annotations
-
 import shutil
 import statistics
 import subprocess

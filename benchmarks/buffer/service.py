@@ -1,7 +1,5 @@
 """What the benchmarks of the buffer share: a service of their own, and simulated attempts."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -8,8 +8,6 @@ otherwise. The others move bytes as they are. Our service checks what it stores,
 it reads: every array of every drawn group (`draw, read`).
 """
 
-from __future__ import annotations
-
 import gc
 import statistics
 import tempfile

@@ -9,8 +9,6 @@ too. A measure that fails, a process that dies or one that hangs is a line with 
 next one runs. Measures that would begin after `--seconds` are left out.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -3,8 +3,6 @@
 python -m benchmarks.gpu.agreement MODEL     a CPU's answers as JSON, in a process without GPUs
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -7,8 +7,6 @@ Each line goes to docs/results/gpu.jsonl as the learner's do. vLLM without its c
 benchmarks/gpu/vllm_kernels.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """The benchmark's file of results, a JSON object a line."""
 
-from __future__ import annotations
-
 import json
 import os
 from configparser import ConfigParser

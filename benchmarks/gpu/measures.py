@@ -1,7 +1,5 @@
 """Measures of one engine, each a generator of lines."""
 
-from __future__ import annotations
-
 import gc
 import shutil
 import time

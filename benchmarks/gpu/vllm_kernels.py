@@ -6,8 +6,6 @@ shape: attention and sampling are Triton kernels, and what is left is here in Py
 slower. docs/results/gpu.md says what else it takes.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """A whole run on one GPU, actor and learner together: `python -m benchmarks.gpu.whole_run`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Make the experiments of docs/results/real-model.md: `python -m benchmarks.real_model`."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from pathlib import Path

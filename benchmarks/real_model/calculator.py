@@ -1,7 +1,5 @@
 """The calculator agent of examples/agents: demonstrated conversations, as its model reads them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The picture of docs/results/real-model.md: held-out success by step, a line a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ smollm2 ─┬► 0: answers alone ─► 200: rounds of answer, reflection, ret
          └► calculator: conversations that use the tool
 """
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

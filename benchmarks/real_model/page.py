@@ -1,7 +1,5 @@
 """From the lines of real-model.jsonl to docs/results/real-model.md, by the template page.md."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean

@@ -4,8 +4,6 @@ task ─► SLOTS first attempts ─► each: a reflection per way ─► each f
                                                      d = R(retry) − mean R of the other attempts
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

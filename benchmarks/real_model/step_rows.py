@@ -1,7 +1,5 @@
 """What a run's steps computed, by kind of row, from its store."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 

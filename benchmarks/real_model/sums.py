@@ -3,8 +3,6 @@
 r3l-learner warmup --model smollm2 --env benchmarks/real_model/sums.py:Sums …
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Training runs of r3l-launch from a cold start, and their lines."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -6,8 +6,6 @@ stopped, killed and started at any time: its processes end with it. The page is 
 every run, from the files alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -11,8 +11,6 @@ Everything but the transport is the product's own. One thing is missing from the
 not constrain reflections to their schema, so one that does not parse leads to no retry.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import deque

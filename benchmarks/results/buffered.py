@@ -5,8 +5,6 @@ lease while admission grants ─► explore_group × leases at once ─► put �
   └───────────────────────────────── commit ◄───────────────────────────────────────────────┘
 """
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The cells of the regime map: worlds of the workshop, each with a warm policy of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import subprocess

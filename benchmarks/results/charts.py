@@ -1,7 +1,5 @@
 """Pictures of the curves: a grid of small charts, drawn by matplotlib as SVG."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The experiments: which variants run in which cells, with how many seeds and what budget."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """What the lines say in words: the claim, the predictions beside what was found, single numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 from typing import Any

@@ -10,8 +10,6 @@ number of groups whose mean has a signal as strong as its noise. *cosine* is tha
 gradient with the reference, whose two halves have the cosine `halves` with each other.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The files of results: JSON, one line a run, each checked when it is read."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

@@ -10,8 +10,6 @@ attempts at one task, are computed once; each draws its own next token.
 Axes: B rows, R computed rows, Q tokens to read, T tokens of context, V vocabulary.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """From the results files to `docs/results.md` and `docs/results/`, by the templates in `pages/`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

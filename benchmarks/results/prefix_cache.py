@@ -3,8 +3,6 @@
 Axes: R rows, Q tokens to read, T tokens of context, H heads, E head size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From the curves of runs to what a success costs, and ratios of costs with their intervals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

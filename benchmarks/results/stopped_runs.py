@@ -7,8 +7,6 @@
 Runs that are found in the file are not made again; stores are kept in `build/offline`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

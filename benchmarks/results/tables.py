@@ -1,7 +1,5 @@
 """The tables of the results pages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any

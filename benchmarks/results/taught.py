@@ -1,7 +1,5 @@
 """A policy with the environment's own reflections: a control for the quality of reflections."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

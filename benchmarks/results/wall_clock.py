@@ -7,8 +7,6 @@ Two cells of the map, one easy and one hard, for the wall clock; the machine sho
 that are found in the file are not made again.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

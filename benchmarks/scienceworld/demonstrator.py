@@ -1,7 +1,5 @@
 """ScienceWorld's demonstrator, and the teacher who reflects on an attempt."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

@@ -7,8 +7,6 @@ back to the room of the next deed. It looks around a room before it names a thin
 names in the room's description, and does not open doors that are already open.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

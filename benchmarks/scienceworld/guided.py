@@ -3,8 +3,6 @@
 r3l-learner warmup --env benchmarks/scienceworld/guided.py:GuidedScienceWorld …
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import Any

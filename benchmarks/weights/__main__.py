@@ -10,8 +10,6 @@ it runs in a network namespace of its own; `--encrypted` adds the keys that othe
 `--journal-steps 10` only what the weight journal takes on disk.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

@@ -4,8 +4,6 @@ They request, receive and check every chunk; they do not stage or load it, becau
 each does that in its own memory.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """A vLLM engine that takes the updates, and the pause that its running requests see."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from bisect import bisect

@@ -1,7 +1,5 @@
 """What one optimizer step takes in the weight journal, in bytes and as a share of the model."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from statistics import mean

@@ -3,8 +3,6 @@
 Publisher (benchmark) ── one JSON line an order ──► Learner (its own process)
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Weights over a slow link: how often they arrive while versions are published at a steady pace."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whole updates and updates at three learning rates, into one engine."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ When a client is closed, its waiting requests end with ClientClosed. One that wa
 closed when it is garbage-collected, with a ResourceWarning.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

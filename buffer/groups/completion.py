@@ -4,8 +4,6 @@ results.put ─► with_resolved ─► finish ─► complete, and its record i
                                    └────► expired: no trajectory, no contrast
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from buffer.groups.slot_outcome import SlotOutcome

@@ -4,8 +4,6 @@ An open draw expires `draw_s` seconds after its consumer's last request about dr
 not stored: when the service starts, every consumer gets the whole time again.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Mapping

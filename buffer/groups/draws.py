@@ -1,7 +1,5 @@
 """Draws: a consumer gets a batch of complete groups, then commits, releases or discards it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """The learner's version."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from buffer.groups import draw_deadlines

@@ -3,8 +3,6 @@
 An operation checks everything before it changes the store, so a refused one leaves no trace.
 """
 
-from __future__ import annotations
-
 from buffer.groups import draw_deadlines
 from buffer.groups.learner_version import check_version
 from buffer.groups.results import partial_results

@@ -1,7 +1,5 @@
 """Queries: read-only requests. Each is answered from one consistent view of the store."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import chain, islice
 

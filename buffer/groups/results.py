@@ -1,8 +1,6 @@
 """Accepts results: checks them, then fills the slots of their group. Until then it keeps the
 progress of each open slot, for the next actor that leases the group."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from buffer.groups.completion import finish, with_resolved

@@ -1,8 +1,6 @@
 """Retention: evicts closed groups, oldest first, until every limit holds. They stay for at least
 `grace_s` seconds, because a learner may still read them or resume from a checkpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 

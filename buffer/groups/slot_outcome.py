@@ -1,7 +1,5 @@
 """Decodes a slot result from a client into the outcome that the service keeps."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from buffer.storage.result_checksums import checksum

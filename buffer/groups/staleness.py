@@ -29,8 +29,6 @@ needs, expires and leaves I at once; an actor is then granted its replacement.
 η = 0 is the synchronous algorithm: at most B groups in flight, all sampled by version V.
 """
 
-from __future__ import annotations
-
 
 def admits(*, learner: int, ahead: int, per_step: int, max_staleness: int, actor: int) -> bool:
     """True if a group started now by an actor at version `actor` can be drawn within η."""

@@ -15,8 +15,6 @@ A slot is open until a put resolves it, and then never changes. UnitOfWork check
 it writes the row; IllegalMove, a fault of this program, aborts the transaction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Tasks: how they are registered, and in which order they are leased."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from buffer.groups.unit_of_work import UnitOfWork

@@ -1,7 +1,5 @@
 """A batch of changes: a write transaction, and the index that follows it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from msgspec.structs import replace

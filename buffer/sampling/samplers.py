@@ -4,8 +4,6 @@ A sampler gets the groups that may be drawn now, in the order they were leased, 
 `count` of them. The same seed, version and candidates give the same batch.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Reads a task's stored attempts for the recall rules (r3l.algorithms.recall)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 

@@ -2,8 +2,6 @@
 as many leases as there are tasks. The same seed, epoch, position and stored groups give the same
 task."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

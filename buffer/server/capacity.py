@@ -5,8 +5,6 @@ The file reuses its pages and never shrinks. So once the map has been nearly ful
 bytes of results that the store held at that moment.
 """
 
-from __future__ import annotations
-
 from buffer.storage.store import Store
 from r3l.process.free_space import DISK_FLOOR
 

@@ -4,8 +4,6 @@ Handlers of the writer change the store through a unit of work: they check every
 Handlers of the reader read one snapshot of the store. Both refuse a request with an R3LError.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any

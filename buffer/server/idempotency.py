@@ -4,8 +4,6 @@ Most operations find in the store that they were carried out. The replies of the
 (`keeps_reply` in buffer.wire.operations) are stored under the request's id and sent again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

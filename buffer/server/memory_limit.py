@@ -1,8 +1,6 @@
 """Limits the memory of messages in transit. A frame takes 64 bytes of memory, but an empty one only
 2 bytes on the wire, so counting bytes (buffer.wire.traffic) does not bound it."""
 
-from __future__ import annotations
-
 from r3l.process.memory import private_bytes, return_freed_memory
 
 TRIMS = 40  # checks, two seconds

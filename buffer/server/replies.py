@@ -6,8 +6,6 @@
 Unsent bytes are counted until libzmq releases them: when they are sent, or the connection ends.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections import Counter, deque

@@ -10,8 +10,6 @@ When too many bytes wait for the writer, it drops requests, the large ones first
 them again.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

@@ -1,7 +1,5 @@
 """The service's metrics, and the latest metrics of its actors."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Mapping

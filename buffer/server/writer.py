@@ -10,8 +10,6 @@ STALLED_S in which nothing could be committed, since the process was stopped or 
 full, all leases get that time in addition.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter

@@ -15,8 +15,6 @@ A count changes in the same transaction as what it counts. So `made` is always t
 group/… and all evicted/… counts, even after a crash.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 

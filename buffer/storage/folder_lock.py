@@ -1,7 +1,5 @@
 """Locks folders: LMDB needs a single owner and a local disk."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Iterator

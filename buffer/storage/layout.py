@@ -19,8 +19,6 @@ Every value except the schema carries a checksum (buffer.storage.value_checksums
 integers sort in creation order.
 """
 
-from __future__ import annotations
-
 from r3l.errors import LimitExceeded
 from r3l.records import Purpose, Role
 

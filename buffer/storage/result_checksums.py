@@ -2,8 +2,6 @@
 compared when a result is sent again, by `verify`, and by the tools that read a store without its
 service."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from zlib import crc32
 

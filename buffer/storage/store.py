@@ -4,8 +4,6 @@ Commits are synchronous: a committed transaction survives power loss. One proces
 writing.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

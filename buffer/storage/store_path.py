@@ -1,7 +1,5 @@
 """Finds a store from what the user typed: its folder, the folder of its run, or the run's name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from r3l.errors import UserError

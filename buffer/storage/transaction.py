@@ -1,7 +1,5 @@
 """One transaction: a typed view of the tables (buffer.storage.layout)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Container, Iterator
 from functools import lru_cache

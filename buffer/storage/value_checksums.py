@@ -6,8 +6,6 @@ Only the schema has none, so that it can be read in any store. The checksum is c
 read, because LMDB does not check its pages.
 """
 
-from __future__ import annotations
-
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from r3l.errors import StoreError

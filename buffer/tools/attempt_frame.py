@@ -4,8 +4,6 @@ r3l.views.attempt_view.AttemptView. `steps` counts turns, `tokens` the sampled o
 many optimizer steps trained on the group; `step`: the last of them; `staleness`: versions from the
 oldest token to it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any

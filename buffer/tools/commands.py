@@ -1,7 +1,5 @@
 """The commands that read, check, copy and export a store."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 stores ─► groups with a trajectory ─► complete, never drawn ─► new store, to be served
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack

@@ -4,8 +4,6 @@ A group without a trajectory has no reward, and one without a retry no gain: eve
 it is false, except `!=`.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 from collections.abc import Callable, Mapping

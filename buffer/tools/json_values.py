@@ -4,8 +4,6 @@ JSON has neither NaN nor infinities. If an array holds such a number, the list h
 such as "0x7fc00000".
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -3,8 +3,6 @@
 store ─► compacted copy ─► each changed group: record or parts, row, counts ─► new folder
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

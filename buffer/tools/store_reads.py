@@ -1,7 +1,5 @@
 """Reads a store without its service: a copy, or read-only while a service owns the store."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

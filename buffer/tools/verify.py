@@ -1,7 +1,5 @@
 """Checks a whole store: its file, all records, and the counts and lists derived from them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any

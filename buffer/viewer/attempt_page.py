@@ -4,8 +4,6 @@ AttemptView ─► pairs (base, retry) ─► steps ─► tokens: text, log-pro
 ledger ─► what the learner trained on: the advantage, and from which step on
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

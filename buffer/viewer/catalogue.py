@@ -1,7 +1,5 @@
 """The catalogue: the facts of all groups in a store, read again when the store changes."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import defaultdict

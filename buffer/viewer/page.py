@@ -4,8 +4,6 @@ Trajectories are hostile text: the script shows them only as text, and the page'
 script, style or request except its own.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """The command `r3l-buffer view`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -10,8 +10,6 @@ KEY is new at every start, so that neither other users of the machine nor other 
 browser can read the store. Host names of other machines are refused (DNS rebinding).
 """
 
-from __future__ import annotations
-
 import errno
 import secrets
 import sys

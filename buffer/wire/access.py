@@ -12,8 +12,6 @@ same moment may be accepted together beyond the limit. Connections that send too
 and so are the oldest of too many silent ones (buffer.wire.traffic).
 """
 
-from __future__ import annotations
-
 import itertools
 import resource
 import struct

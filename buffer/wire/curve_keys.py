@@ -5,8 +5,6 @@ buffer.wire.operations) need a learner's key. To add clients or learners, add th
 `clients` or `learners` of `service.json`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import struct

@@ -11,8 +11,6 @@ the operation. A group is an immutable record; its current state is in the reply
 it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

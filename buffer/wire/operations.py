@@ -5,8 +5,6 @@ frame each (buffer.wire.messages). Raise `PROTOCOL` of buffer.wire.messages when
 changes, not for a new operation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Generic, Literal, TypeVar

@@ -1,7 +1,5 @@
 """Makes and binds ZeroMQ sockets, and sends and receives messages frame by frame."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

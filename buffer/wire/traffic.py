@@ -10,8 +10,6 @@ A check costs about 4 µs for each connection and runs every CHECK_S; the bytes 
 that time can exceed a limit.
 """
 
-from __future__ import annotations
-
 import socket
 import struct
 import time

@@ -1,7 +1,5 @@
 """Finds the action in a response: the text between action tags, after any thoughts."""
 
-from __future__ import annotations
-
 HOW_TO_ANSWER = (
     "Each turn, think briefly if you need to, then give exactly one action between <action> and "
     "</action>, for example <action>{example}</action>."

@@ -5,8 +5,6 @@ A step is one command; the reward is 1 when the task is done. The commands that 
 are read from the game, because data releases word them differently.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

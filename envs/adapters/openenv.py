@@ -8,8 +8,6 @@ own, over the server's WebSocket:
 An action is a JSON object. If its schema requires one field alone, the reply is that field's value.
 """
 
-from __future__ import annotations
-
 import json
 from contextlib import ExitStack
 from importlib import import_module

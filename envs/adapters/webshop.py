@@ -6,8 +6,6 @@ The purchase ends the attempt and earns upstream's score, 0 to 1, for kind of pr
 options and price.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from typing import Any

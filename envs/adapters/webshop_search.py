@@ -4,8 +4,6 @@ The index holds the text that upstream indexes. It ranks by Lucene's BM25 with P
 Porter stems and Lucene's stop words. Ties keep the catalogue's order.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

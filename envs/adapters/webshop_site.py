@@ -8,8 +8,6 @@ Upstream draws prices and price limits from the global random generator at its s
 seed, a goal number would be a different task in every process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io

@@ -7,8 +7,6 @@ actors.agents.agent_attempt calls these methods. The processes run in the isolat
 process: their memory is limited, and they end with it or the actor, however these end.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Checks an agent's command, interpreter, imports and functions before anything starts."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

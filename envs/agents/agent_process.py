@@ -1,7 +1,5 @@
 """The process of an agent or a grader: a program, or a function that is called."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

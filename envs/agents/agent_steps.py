@@ -1,7 +1,5 @@
 """Runs the processes of the environment `agent`, and reads the results of agents and graders."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The tasks of an agent: a file with one JSON object a line, each with an `id`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

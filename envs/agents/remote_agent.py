@@ -4,8 +4,6 @@ The reply is the result, unless the server has posted it to the gateway. Uses no
 standard library.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

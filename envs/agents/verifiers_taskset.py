@@ -1,7 +1,5 @@
 """Tasksets of the package `verifiers`, which play themselves against the gateway."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import cache

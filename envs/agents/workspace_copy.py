@@ -8,8 +8,6 @@ put back. Small folders are copied in the environment's worker process, others i
 their own, which envs.agents.call_function starts.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

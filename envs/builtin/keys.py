@@ -1,7 +1,5 @@
 """The keys: coloured locks in a row; a wrong key jams the lock and ends the attempt."""
 
-from __future__ import annotations
-
 from envs.builtin.matching import Matching, Words
 
 

@@ -7,8 +7,6 @@ exception is written in the note and holds for one attempt. The reward is 1.0 at
 answer that counts was right, else 0.0. `Dials` decides what a remark tells.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

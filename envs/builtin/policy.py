@@ -1,7 +1,5 @@
 """The built-in worlds and the policy that ships with them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from r3l.files.gguf_model import SMOLLM2, converted, smollm2_folder

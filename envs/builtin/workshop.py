@@ -4,8 +4,6 @@ A wrong tool spoils the item and the next line says what it needed, but the work
 judged only at the end. So the failing step is before the end, and a retry can start there.
 """
 
-from __future__ import annotations
-
 from envs.builtin.matching import Dials, Hint, Matching, Summary, Words
 
 THOUGHT = (

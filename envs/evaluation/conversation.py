@@ -1,7 +1,5 @@
 """One attempt of an evaluation: its texts, its end and its reward."""
 
-from __future__ import annotations
-
 from r3l.algorithms.advantages import SUCCESS
 from r3l.records import Record, SlotResult, Task
 

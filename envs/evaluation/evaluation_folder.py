@@ -5,8 +5,6 @@ results.jsonl    one attempt a line (envs.evaluation.conversation)
 report.json      the metrics (envs.evaluation.metrics)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Set
 from contextlib import suppress
 from pathlib import Path

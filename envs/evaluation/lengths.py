@@ -1,7 +1,5 @@
 """Measures the lengths of attempts and responses, and how many are cut off by context or budget."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -6,8 +6,6 @@ conversations ─► by task ─► one value per task ─► mean over tasks, w
                compare: the differences between two evaluations, task by task
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -12,8 +12,6 @@ reaper itself is killed, the kernel kills the worker, and the pool kills every p
 reaper's mark in its environment variables.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

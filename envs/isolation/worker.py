@@ -12,8 +12,6 @@ A process forked by an environment ends when it returns from the environment's c
 reply.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Evaluates expressions of whole numbers, + - * / and brackets exactly. Nothing runs as code."""
 
-from __future__ import annotations
-
 import ast
 import operator
 import re

@@ -4,8 +4,6 @@ countdown         a step is an attempt (or a paragraph), its answer a whole expr
 countdown-steps   a step is one operation on two of the remaining numbers
 """
 
-from __future__ import annotations
-
 import operator
 import random
 import re

@@ -6,8 +6,6 @@
 The constants PROMPT to FAMILY list the field names of common data sets.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Finds the final answer in a response. Every search is linear in the length of the text."""
 
-from __future__ import annotations
-
 import re
 
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)

@@ -9,8 +9,6 @@ An answer is right if it states the whole reference and nothing else: a list has
 tuple keeps its order and brackets, and every word is a unit or occurs in the reference.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

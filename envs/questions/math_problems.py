@@ -4,8 +4,6 @@ A task carries its problem and reference, so an actor needs no data. An attempt 
 reference. A reflection sees it only if `reflect_with_answer` is set.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -7,8 +7,6 @@ With step=attempt a retry replaces a wrong solution, with step=paragraph the res
 reward is paid once, for the answer that ends the attempt.
 """
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace

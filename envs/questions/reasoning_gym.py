@@ -4,8 +4,6 @@
 Its scorers are guarded: some raise on nonsense, some reward it, some execute the answer.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -7,8 +7,6 @@ The kernel kills it if a comparison exceeds `cpu_s` of processor time, HANG_S or
 that no huge integer, hang or dead parent keeps it alive.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Finds a plan's machines and starts its processes on them."""
 
-from __future__ import annotations
-
 from launch.backends import dry_run
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Children

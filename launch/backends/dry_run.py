@@ -1,7 +1,5 @@
 """Prints a plan: where each process runs, the memory estimate, and every command."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Builds the command lines and environment variables of a plan's processes."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import socket

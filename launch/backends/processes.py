@@ -1,7 +1,5 @@
 """Starts and ends a run's processes, each with its own session and log file."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

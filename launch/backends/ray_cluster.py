@@ -7,8 +7,6 @@ A runner is a Ray actor that starts processes; they end with it, and it ends wit
 node is lost, Ray moves its bundles to other nodes, and the supervisor starts their processes again.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

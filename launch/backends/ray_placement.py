@@ -3,8 +3,6 @@
 Turns a plan into bundles, each with resources of one node, and their commands.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections import Counter

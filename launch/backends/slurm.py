@@ -5,8 +5,6 @@ starts every process as a step on its node. Dead processes are restarted, but un
 not detected.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 from pathlib import Path

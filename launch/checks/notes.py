@@ -1,7 +1,5 @@
 """Warns about a run that can start, one line for each warning."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path

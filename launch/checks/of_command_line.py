@@ -1,7 +1,5 @@
 """Checks the options, the run folder, the devices, and settings that name something installed."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 

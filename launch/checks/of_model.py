@@ -1,7 +1,5 @@
 """Checks the model: its folder, its chat template, its training."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Checks the environments' tasks by their first steps."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Finds the YAML file with a run's settings: a preset, the user's file, or the run's own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from launch.checks.of_command_line import check_exists_only_if

@@ -1,7 +1,5 @@
 """Checks a resumed run: which settings have changed, and whether any steps are left."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from envs.builtin.policy import model_path

@@ -7,8 +7,6 @@ The same command continues an interrupted evaluation. An attempt that failed bec
 environment or the engine has no reward, and the next run plays it again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """Formats what `r3l-eval` prints: the report, a comparison, conversations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from envs.evaluation.conversation import Conversation

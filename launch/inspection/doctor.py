@@ -1,7 +1,5 @@
 """`r3l-launch doctor`: reports what is wrong with a run, what limits its pace, and the remedies."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterator

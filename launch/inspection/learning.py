@@ -1,7 +1,5 @@
 """Finds why a run learns nothing, from its last steps, and the settings to change."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence

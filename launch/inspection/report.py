@@ -1,7 +1,5 @@
 """`r3l-launch report`: writes a run as one HTML file that needs neither a server nor a network."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -7,8 +7,6 @@
 Nothing is started, stopped or written. Times are seconds; `*_ago_s` and ages count from `at`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import statistics

@@ -1,7 +1,5 @@
 """`r3l-launch status`: shows what each process of a run is doing, and what it is waiting for."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Finds the package versions that a run was started with."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 from importlib import metadata

@@ -1,8 +1,6 @@
 """Parses the requested places, and describes a plan's machines: this one, or those of
 --hardware."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -4,8 +4,6 @@ Ranks take the first GPUs. The remaining GPUs are assigned to actors in turn; if
 share the ranks' GPUs. The functions here read nothing but their arguments.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

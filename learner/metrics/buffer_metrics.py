@@ -1,7 +1,5 @@
 """Computes metrics of the buffer service, and of the actors that report to it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from buffer import BufferStats

@@ -7,8 +7,6 @@ that its row leaves out. One token that only the guidance made unlikely can rais
 a token. The role `base` measures only the policy's movement.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 ROLES = ("all", "base", "distilled", "replayed")

@@ -1,7 +1,5 @@
 """Computes metrics of a step's groups; one is left out if the step has no data for it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any

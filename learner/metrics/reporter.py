@@ -1,7 +1,5 @@
 """Writes the learner's metrics to the run's loggers, and a JSON line per step for the launcher."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Lists every metric's tag, unit and meaning; `python -m learner.metrics.tags` prints them. Those
 that actors report are in r3l.actor_metrics. A tag that ends in `<…>` is a family of tags."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from functools import cache

@@ -3,8 +3,6 @@
 journal ─► bytes ─► checked against the manifest, the fingerprints in the store ─► model folder
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

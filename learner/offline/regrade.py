@@ -6,8 +6,6 @@ every attempt ─► its actions, replayed and checked ─► reward ─► grou
         └─► of an agent: its calls, given to the grader ────┘
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

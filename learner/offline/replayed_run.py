@@ -6,8 +6,6 @@ Loss and gradient norm are compared with progress.jsonl, weights with the checkp
 journal, bit for bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@
 The copy is the run's store, so that its ledger, --resume and replay work as in any run.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

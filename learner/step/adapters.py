@@ -6,8 +6,6 @@ alone.
          └────────────────► trained, published, in checkpoints, saved in peft's format
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -7,8 +7,6 @@ pays from about 5 % shared tokens on (`python -m benchmarks.learner --crossover`
 Axes: N nodes, B rows, T positions, H heads, E head size; nodes as in learner.step.batch.Nodes.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from typing import Any, Literal

@@ -7,8 +7,6 @@ learner.step.prefix_forest). Every rank builds the same plan from the same group
 share, so the loss of a step does not depend on how it is cut.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace

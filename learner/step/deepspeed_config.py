@@ -5,8 +5,6 @@
 The launcher checks settings with this module, so it imports neither torch nor deepspeed.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,8 +1,6 @@
 """Gathers and saves the whole weights of a model, one parameter at a time: under ZeRO 3 every rank
 holds a share of each, and gathering all at once would need a whole model's memory on every rank."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Finds the layers of a model folder that can have an adapter. Needs no torch."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -9,8 +9,6 @@ chunks, so its memory does not grow with padding or with sequence length times v
 Axes: B rows, T positions, N nodes, K selected nodes, V vocabulary.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -11,8 +11,6 @@ The optimizer's counter of steps is not saved: it is the checkpoint's version. A
 different number of ranks or a different stage takes its own fragments from the file.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path

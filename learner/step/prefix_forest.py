@@ -8,8 +8,6 @@ the previous row. So the overlaps determine the forest.
 Axes: N nodes (distinct tokens in their context), B rows, L tokens of a row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Joins the process group of the ranks once, and leaves it when the interpreter ends."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import socket

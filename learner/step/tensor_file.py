@@ -7,8 +7,6 @@ A GPU copies to ordinary memory page by page, which is slow. So tensors are copi
 page-locked memory, one piece after the other.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence

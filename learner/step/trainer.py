@@ -8,8 +8,6 @@ A step that must not be applied is poisoned: its loss is multiplied by NaN. The 
 is then NaN on every rank, and every rank discards the step without further communication.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time

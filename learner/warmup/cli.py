@@ -1,7 +1,5 @@
 """The command `r3l-learner warmup`, which runs the supervised warm start."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Callable

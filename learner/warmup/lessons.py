@@ -14,8 +14,6 @@ assistant take turns; the assistant's replies are learned:
     {"messages": [{"role": "user", "content": "7+5?"}, {"role": "assistant", "content": "12"}]}
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

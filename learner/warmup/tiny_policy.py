@@ -4,8 +4,6 @@ The tokenizer is Qwen2's with the 256 bytes as its vocabulary, and one *added* t
 of its worlds, because transformers gives every qwen2 model a pre-tokenizer that would split words.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Any, get_args

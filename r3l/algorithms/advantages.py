@@ -5,8 +5,6 @@ because sums are correctly rounded. A group whose rewards are all equal gets exa
 full successes. Functions raise ValueError if a group is empty or a reward is out of range.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

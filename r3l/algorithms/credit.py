@@ -3,8 +3,6 @@
 Shapes: L tokens, K steps. A mask is bool [L], True on the tokens that receive credit.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Literal

@@ -14,8 +14,6 @@ The gate explores a group with retries with probability q = clip(Φ(m/se), FLOOR
 GROUPS groups that had retries; q = 1 while fewer than ENOUGH are known.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

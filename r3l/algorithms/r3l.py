@@ -5,8 +5,6 @@ The exploration is r3l.rollout.group, the credit r3l.algorithms.credit.group_mas
 amplification (Eq. 11) r3l.algorithms.advantages.amplified.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Literal, Self
 

@@ -12,8 +12,6 @@ compares the policy with itself and is 1:
 A distilled row has r_t = 1 (r3l.algorithms.losses.TokenBatch).
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Self
 

@@ -6,8 +6,6 @@ The buffer service asks the rule (`AlgorithmConfig.recall`) once, when it draws 
 writes the answer into the draw, so that a resumed or replayed step recalls the same attempts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 

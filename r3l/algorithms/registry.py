@@ -1,8 +1,6 @@
 """The algorithms: R³L and published ones by name, and the user's own by path. A new one's settings
 class is added to `AnyAlgorithm`. Importing this module does not import torch."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Annotated, Any, Literal, get_args
 

@@ -5,8 +5,6 @@
 The checksum of a value covers what it means, not how it is spaced.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

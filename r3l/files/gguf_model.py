@@ -3,8 +3,6 @@
 file.gguf ─► sha256 ─► ~/.cache/r3l/models/NAME-SHA ─► (if missing) a child process converts it
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -2,8 +2,6 @@
 a killed process, is ignored and replaced by the next one. Unreadable lines are skipped and
 counted."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence

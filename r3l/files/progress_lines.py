@@ -1,7 +1,5 @@
 """The lines of `progress.jsonl`: what a learner reports to its launcher and to later readers."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields

@@ -1,7 +1,5 @@
 """Reads a user's text file, as a whole or as JSON lines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from r3l.errors import UserError

@@ -3,8 +3,6 @@
 write under another name ─► flush to disk ─► rename ─► flush the folder
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Writes to the user's terminal, and reports an invalid command line in one line."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ The kernel acts when the thread that started the process ends, so that thread mu
 the process.
 """
 
-from __future__ import annotations
-
 import ctypes
 import multiprocessing
 import os

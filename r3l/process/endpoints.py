@@ -1,7 +1,5 @@
 """Addresses: where a service listens (bind) and where its clients connect (endpoint)."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Iterator

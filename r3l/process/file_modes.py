@@ -4,8 +4,6 @@ Groups, logs and configurations hold prompts, answers and sometimes credentials.
 lets every user of the machine read what a command writes, `R3L_UMASK=027` the user's group.
 """
 
-from __future__ import annotations
-
 import os
 
 from r3l.errors import UserError

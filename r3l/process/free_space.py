@@ -1,7 +1,5 @@
 """Checks the free space on a run's disk and in shared memory, before and during the run."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

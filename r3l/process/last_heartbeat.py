@@ -1,7 +1,5 @@
 """Measures with this process's clock how old a learner's last heartbeat is."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Limits the time and memory of a part of this process that runs a user's text as code."""
 
-from __future__ import annotations
-
 import resource
 import signal
 import threading

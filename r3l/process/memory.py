@@ -10,8 +10,6 @@ second, during which an actor sends no request and a learner makes no step. Duri
 collections take a quarter of the CPU seconds, and find almost no garbage.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import mmap

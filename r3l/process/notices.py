@@ -1,8 +1,6 @@
 """Notices to the user: a run's process writes them to its log, and r3l-launch shows them at once,
 such as that an environment raises, a step was skipped or the disk is full."""
 
-from __future__ import annotations
-
 import sys
 import time
 from contextlib import suppress

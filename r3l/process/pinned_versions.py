@@ -1,7 +1,5 @@
 """Compares installed libraries with the versions pinned in r3l's extras `cpu` and `gpu`."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from importlib import metadata
 

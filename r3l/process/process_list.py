@@ -1,7 +1,5 @@
 """The processes of this machine."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

@@ -19,8 +19,6 @@ and the workers of environments with their helpers (envs.isolation.reaper). Rank
 ranks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

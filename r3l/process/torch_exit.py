@@ -4,8 +4,6 @@ gloo's threads outlive a destroyed process group as long as anything refers to i
 abort the process while the interpreter shuts down, and a successful run then seems to have crashed.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import sys

@@ -6,8 +6,6 @@ The new messages of a later call are rendered after a short made-up conversation
 tools, whose text is then cut off. At the start a test conversation is encoded in both ways.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import cached_property

@@ -8,8 +8,6 @@ A retry continues from the state before step k*. The policy sees the guidance, b
 distilled sequence leaves it out: both sequences grow by the same tokens.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence

@@ -9,8 +9,6 @@ A new ChatFormat encodes a test conversation in both ways, incrementally and wit
 once. It refuses the template if the results differ, or if other messages look like replies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal

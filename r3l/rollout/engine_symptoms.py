@@ -12,8 +12,6 @@
 The name is the `cause` of the error (EngineSick, SickResult), under which it is counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 

@@ -1,8 +1,6 @@
 """Calls environments: checks their return values, and turns every fault into an EnvironmentFailed
 with a cause."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import math

@@ -1,7 +1,5 @@
 """The interface of an environment, and of one that an agent plays."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Explains the first failure of each cause; later failures are only counted."""
 
-from __future__ import annotations
-
 import logging
 import traceback
 from collections.abc import Callable

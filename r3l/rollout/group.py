@@ -11,8 +11,6 @@ For every base slot, concurrently:
              distilled trajectory (guidance removed) + samples of a verified correction
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -9,8 +9,6 @@ auxiliary sample the conversation that asked for it. From the retry's first step
 has the attempt up to a complete step, and as a second auxiliary sample what the policy was shown.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence

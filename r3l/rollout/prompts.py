@@ -12,8 +12,6 @@ Some environments replace some files by their own texts: the built-in worlds
 ALFWorld and WebShop. `r3l-launch --env NAME --show-prompts` prints what an environment uses.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

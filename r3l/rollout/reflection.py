@@ -9,8 +9,6 @@ K is the number of steps of the attempt; a pivot counts from 0 to K − 1. By ou
     success_but_inefficient, failure text or null    text          0..K−1
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

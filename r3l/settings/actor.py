@@ -1,7 +1,5 @@
 """Settings of the actors (actors.actor, actors.engine)."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Settings of the group buffer service and of its retention."""
 
-from __future__ import annotations
-
 from typing import Self
 
 from pydantic import Field, model_validator

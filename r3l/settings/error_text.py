@@ -1,7 +1,5 @@
 """Explains what is wrong with a setting, in one line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Settings of the evaluations during a run."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from r3l.settings.section import Section

@@ -1,7 +1,5 @@
 """Settings of the learner: its optimizer and adapters."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator

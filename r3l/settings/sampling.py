@@ -1,7 +1,5 @@
 """Settings of the samplers of groups and of tasks (buffer.sampling)."""
 
-from __future__ import annotations
-
 from typing import Self
 
 from pydantic import Field, model_validator

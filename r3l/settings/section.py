@@ -1,7 +1,5 @@
 """The base of every group of settings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Finds classes by registry name, or the user's own by path: `my_rules.py:Recency`."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,6 @@
 """Reads and writes settings as YAML. Aliases and repeated keys are refused, and 1e-5 is a
 number."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

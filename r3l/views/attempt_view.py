@@ -5,8 +5,6 @@ TensorBoard and tables.
                └─► text, for a terminal or a notebook
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Two tapes are equal up to the first call whose digests differ; `first_difference` shows it.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Sequence

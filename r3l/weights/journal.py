@@ -11,8 +11,6 @@ frames' lengths. A frame is what actors receive: a patch (r3l.weights.patch) or 
 file is flushed and then renamed, so an existing file is complete unless it was damaged later.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ are equal for the published weights and those in the engine, and one changed ele
 They detect damage, but not attacks or elements that swap places.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -5,8 +5,6 @@ room), and the initial state of things (closed, off, empty; doors of rooms: open
 stays, in the same order.
 """
 
-from __future__ import annotations
-
 import re
 
 SYSTEM = (

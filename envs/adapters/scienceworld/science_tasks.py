@@ -1,8 +1,6 @@
 """Lists the tasks in the jar of scienceworld 1.2.3.
 tests/envs/adapters/scienceworld/test_scienceworld.py compares the list with the jar."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 

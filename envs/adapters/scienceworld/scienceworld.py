@@ -5,8 +5,6 @@ A step is one action. Reward is the change of the score, from 0 to 1; a wrong `f
 the attempt with nothing. All environments of a process share one Java machine (envs.adapters.jvm).
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

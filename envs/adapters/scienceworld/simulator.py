@@ -6,8 +6,6 @@ plays a history only for its next unknown command, so returning to an earlier st
 and so is a guide's search (benchmarks.scienceworld).
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple

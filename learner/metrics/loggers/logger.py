@@ -1,7 +1,5 @@
 """The protocol of loggers, which write a run's metrics in addition to its progress file."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass

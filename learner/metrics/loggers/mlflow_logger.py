@@ -2,8 +2,6 @@
 without that the SQLite file `mlflow.db` of the run (`mlflow ui --backend-store-uri
 sqlite:///…`)."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time

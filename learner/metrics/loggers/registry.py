@@ -1,8 +1,6 @@
 """Finds loggers by name, and runs those of services in threads, so that a slow or broken service
 never delays or ends a run. Importing this module does not import their packages."""
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading

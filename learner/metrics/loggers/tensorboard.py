@@ -4,8 +4,6 @@ A removed folder or a full disk never ends a run. Writes are then lost, with one
 files are begun after AGAIN_S.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping

@@ -3,8 +3,6 @@
 It writes to the folder TRACKIO_DIR on this machine, by default trackio's own folder.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from learner.metrics.loggers.logger import Logger, LoggerContext

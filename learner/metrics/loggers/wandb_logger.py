@@ -3,8 +3,6 @@
 It honours wandb's own variables, such as WANDB_MODE=offline, WANDB_ENTITY and WANDB_BASE_URL.
 """
 
-from __future__ import annotations
-
 import netrc
 import os
 from collections.abc import Mapping

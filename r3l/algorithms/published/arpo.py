@@ -1,8 +1,6 @@
 """ARPO (arXiv 2505.16282): GRPO in which a stored success replaces an attempt of a group without
 reward."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Literal

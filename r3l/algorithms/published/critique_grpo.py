@@ -1,8 +1,6 @@
 """Critique-GRPO (arXiv 2506.03106): GRPO in which one refinement, made from a free-text
 critique, may replace a failure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

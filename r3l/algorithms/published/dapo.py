@@ -2,8 +2,6 @@
 responses and no KL, on groups whose rewards differ. Other groups are replaced until the batch is
 full (its dynamic sampling): the buffer service expires them, see buffer.groups.completion."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,8 +1,6 @@
 """Next to GRPO the policy learns to predict what its actions lead to: the implicit world model of
 Early Experience (arXiv 2510.08558), on the run's own attempts instead of a demonstrator's."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """GRPO (arXiv 2402.03300), and what its relatives build on."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """GSPO (arXiv 2507.18071): GRPO with one ratio per sequence."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Literal

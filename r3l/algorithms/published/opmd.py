@@ -1,8 +1,6 @@
 """OPMD, online policy mirror descent in the R³L paper's form: a policy gradient on centred
 rewards."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Literal
 

@@ -5,8 +5,6 @@ Replay tells correct attempts (R ≥ 1) from incorrect ones. Eq. 3 is Â = (R �
 over all members of a group and the attempts it recalled. α and λ are settings.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Literal

@@ -1,7 +1,5 @@
 """RAFT (arXiv 2304.06767): maximises the log-likelihood of full successes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -3,8 +3,6 @@
 The retries are trained without their guidance, at a ratio of 1 (r3l.algorithms.losses.TokenBatch).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

@@ -1,8 +1,6 @@
 """RLOO (arXiv 2402.14740): REINFORCE with the mean of the other attempts as the baseline; and LOOP
 (arXiv 2502.01600), the same baseline under PPO's clipped ratio of each token."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

@@ -16,8 +16,6 @@ tag's only step in a group has the advantage w · u. Its penalty for responses o
 environment's matter here.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Sequence

@@ -10,8 +10,6 @@ that of the authors' code (TencentYoutuResearch/SPEAR, `dp_actor.py`):
     γ(t) = ½ (1 − cos(π · min(t / T, 1)))
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

@@ -6,8 +6,6 @@ old or new: nothing orders them. An image is one such file; what was acknowledge
 point must be in it.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 import struct
