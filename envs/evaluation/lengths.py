@@ -26,11 +26,10 @@ def length_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 def lengths_of(attempts: Sequence[Conversation]) -> dict[str, float]:
     """Like `length_metrics`, for the attempts of an evaluation."""
-    turns = [turn for attempt in attempts for turn in attempt.turns]
     return _measure(
-        [attempt.length for attempt in attempts if not attempt.cause],
-        [turn.tokens for turn in turns],
-        cut=sum(turn.cut for turn in turns),
+        [attempt.length for attempt in attempts if attempt.length is not None],
+        [step.length for attempt in attempts for step in attempt.steps],
+        cut=sum(attempt.cut for attempt in attempts),
         overflowed=sum(attempt.finish == OVERFLOW for attempt in attempts),
         without_room=sum(attempt.cause == OVERFLOW for attempt in attempts),
     )

@@ -113,7 +113,7 @@ def _pass_at(k: int, attempts: Attempts) -> float:
 
 
 def _reward(attempts: Attempts) -> float:
-    return sum(attempt.reward for attempt in attempts) / len(attempts)
+    return sum(attempt.earned for attempt in attempts) / len(attempts)
 
 
 def _played(value: Callable[[Conversation], float], attempts: Attempts) -> float | None:
@@ -131,12 +131,12 @@ METRICS = (
     REWARD,
     EvalMetric(
         *("steps", "steps", "mean length of an attempt"),
-        partial(_played, lambda attempt: len(attempt.turns)),
+        partial(_played, lambda attempt: len(attempt.steps)),
         bootstrap,
     ),
     EvalMetric(
         *("tokens", "tokens", "sampled in an attempt, mean"),
-        partial(_played, lambda attempt: attempt.tokens),
+        partial(_played, lambda attempt: attempt.generated or 0),
         bootstrap,
     ),
 )

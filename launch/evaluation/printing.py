@@ -38,23 +38,24 @@ def comparison_table(compared: Mapping[str, Comparison]) -> str:
 
 def conversations(attempts: Sequence[Conversation], count: int) -> str:
     """Formats `count` attempts as text, the least successful first."""
-    ordered = sorted(attempts, key=lambda attempt: (attempt.success, attempt.reward))
+    ordered = sorted(attempts, key=lambda attempt: (attempt.success, attempt.earned))
     return "\n\n".join(map(_conversation, ordered[:count]))
 
 
 def _conversation(attempt: Conversation) -> str:
-    facts = [f"reward {attempt.reward:.4g}", attempt.finish]
+    facts = [f"reward {attempt.earned:.4g}", attempt.finish]
     facts += [attempt.cause and f"failed: {attempt.cause}"]
-    facts += [f"{len(attempt.turns)} steps", f"{attempt.tokens} of {attempt.length} tokens sampled"]
+    sampled = f"{attempt.generated or 0} of {attempt.length or 0} tokens sampled"
+    facts += [f"{len(attempt.steps)} steps", sampled]
     facts += [f"fault {name}" for name in attempt.faults]
     named = f"{attempt.task_id} attempt {attempt.attempt}"
     lines = [f"━━ {named}: {', '.join(filter(None, facts))}".replace("\n", " ")]
     lines += _titled("system", attempt.system)
-    for step, turn in enumerate(attempt.turns):
-        cut = ", cut off" if turn.cut else ""
-        reward = "" if turn.reward is None else f", reward {turn.reward:.4g}"
-        lines += _titled(f"observation {step}", turn.observation)
-        lines += _titled(f"response {step} ({turn.tokens} tokens{cut}{reward})", turn.action)
+    for number, step in enumerate(attempt.steps):
+        cut = ", cut off" if step.cut else ""
+        reward = "" if step.reward is None else f", reward {step.reward:.4g}"
+        lines += _titled(f"observation {number}", step.observation)
+        lines += _titled(f"response {number} ({step.length} tokens{cut}{reward})", step.action)
     lines += _titled("last observation", attempt.last) + _titled("feedback", attempt.feedback)
     return "\n".join(lines)
 

@@ -1,5 +1,5 @@
 """A readable form of an attempt for the viewer, `r3l-buffer show`, notebooks, the report,
-TensorBoard and tables.
+TensorBoard, tables and evaluations.
 
     Group ─► pairs ─► (base, retry) ─► AttemptView ─► steps
                └─► text, for a terminal or a notebook
@@ -18,7 +18,8 @@ from r3l.views.tape import TapedCall, call_tree, read_tape
 
 class StepView(Record):
     """A turn of the policy. `own`: whether it was sampled for this attempt, or belongs to the
-    prefix. `length`: tokens of the action."""
+    prefix. `length`: tokens of the action; `cut`: their budget cut it off; `reward`: None if the
+    attempt was recorded without rewards of single steps."""
 
     observation: str
     action: str
@@ -26,6 +27,8 @@ class StepView(Record):
     seconds: float
     length: int
     own: bool
+    reward: float | None = None
+    cut: bool = False
 
 
 class ReflectionView(Record):
@@ -191,7 +194,9 @@ def _reflection(record: ReflectionRecord) -> ReflectionView:
 
 
 def _with_attempt(shown: AttemptView, attempt: Trajectory) -> AttemptView:
-    first = attempt.first_played
+    first, extra = attempt.first_played, attempt.extra
+    rewards = extra.step_rewards.tolist() or [None] * attempt.num_steps
+    cuts = extra.step_cut.tolist() or [False] * attempt.num_steps
     steps = tuple(
         StepView(
             observation=attempt.observations[k],
@@ -200,6 +205,8 @@ def _with_attempt(shown: AttemptView, attempt: Trajectory) -> AttemptView:
             seconds=float(attempt.step_seconds[k]),
             length=end - start,
             own=k >= first,
+            reward=rewards[k],
+            cut=cuts[k],
         )
         for k, (start, end) in enumerate(attempt.step_spans.tolist())
     )

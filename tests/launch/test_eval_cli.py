@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from envs.builtin.policy import builtin_policy
-from envs.evaluation.conversation import Conversation, Turn
 from launch.eval_cli import main, progress_line
 from r3l.config import dump, load
 from r3l.errors import EngineDead
 from r3l.model_folder import write_checksums
+from tests.envs.evaluation.fakes import attempted, turn
 from tests.r3l.rollout.test_chat import FORGETFUL, tokenizer_for
 
 
@@ -30,8 +30,8 @@ def played(monkeypatch):
     async def fake(tasks, attempts, folder, policy, make_env, config, **_):
         models.append(Path(config.model))
         for task in tasks:
-            turns = (Turn("a door", "open \x1b[2J", 9, 1.0),)
-            folder.add(Conversation(task.task_id, 0, reward=1.0, turns=turns))
+            steps = (turn("a door", "open \x1b[2J", 9, 1.0),)
+            folder.add(attempted(task.task_id, 0, reward=1.0, steps=steps))
 
     class Nothing:
         async def __aenter__(self):
@@ -97,7 +97,7 @@ def test_ctrl_c_is_told_as_such_although_the_engine_ends_of_it_too(tmp_path, mon
 
 
 def test_progress_counts_attempts_and_their_success():
-    done = [Conversation("a", 0, reward=1.0), Conversation("b", 0), Conversation("c", 0, cause="x")]
+    done = [attempted("a", 0, reward=1.0), attempted("b", 0), attempted("c", 0, cause="x")]
     assert progress_line(done, 200) == "3/200 attempts, success 0.33, 1 failed"
     assert progress_line([], 5) == "0/5 attempts, success 0.00"
 

@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from buffer import BufferStats
-from envs.evaluation.conversation import Conversation
 from envs.evaluation.evaluation_folder import read_attempts, read_settings
 from envs.evaluation.metrics import report
 from learner import evaluator as evaluators
@@ -27,6 +26,7 @@ from r3l.config import RunConfig, load
 from r3l.files.run_folder import RunFolder
 from r3l.process import notices
 from r3l.records import Group, SlotResult, Task
+from tests.envs.evaluation.fakes import attempted
 from tests.learner.fakes import explore_group
 
 
@@ -68,7 +68,7 @@ def test_every_conversation_of_an_evaluation_is_kept_in_the_run(tmp_path: Path) 
     keep_evaluation(tmp_path, config, found)
     folder = tmp_path / "evaluations" / "step-000003"
     assert read_attempts(folder, "--read") == list(found.attempts) and len(found.attempts) == 5
-    assert found.attempts[0].turns[0].action and (folder / "report.json").is_file()
+    assert found.attempts[0].steps[0].action and (folder / "report.json").is_file()
     assert read_settings(folder)["env"]["name"] == "keys"
 
 
@@ -164,7 +164,7 @@ def evaluated(run: Path, version: int, success: float, *, saved: bool = True) ->
         folder = candidate_folder(run, version)
         folder.mkdir(parents=True)
         (folder / "model.safetensors").write_text(f"weights of {version}")
-    attempts = [Conversation(f"t{n}", 0, reward=float(n < 10 * success)) for n in range(10)]
+    attempts = [attempted(f"t{n}", 0, reward=float(n < 10 * success)) for n in range(10)]
     return Evaluation(version, attempts, report(attempts))
 
 

@@ -17,10 +17,10 @@ def test_every_turn_has_what_was_read_what_was_said_and_its_tokens():
     played = result.trajectory
     one = conversation(Task("a/1", "a", 1), 2, result, several=False)
     assert one.key == ("a/1", 2) and one.success and one.finish == played.finish
-    assert [turn.observation for turn in one.turns] == list(played.observations[:-1])
-    assert [turn.action for turn in one.turns] == list(played.actions)
-    assert [turn.tokens for turn in one.turns] == [RESPONSE] * 3
-    assert (one.last, one.length, one.tokens) == (
+    assert [step.observation for step in one.steps] == list(played.observations[:-1])
+    assert [step.action for step in one.steps] == list(played.actions)
+    assert [step.length for step in one.steps] == [RESPONSE] * 3
+    assert (one.last, one.length, one.generated) == (
         played.observations[-1],
         len(played.token_ids),
         3 * RESPONSE,
@@ -37,7 +37,7 @@ def test_a_record_without_rewards_of_steps_has_turns_without_them():
     )
     task = Task("a/1", "a", 1)
     found = {
-        name: [(turn.reward, turn.cut) for turn in conversation(task, 0, one, several=False).turns]
+        name: [(step.reward, step.cut) for step in conversation(task, 0, one, several=False).steps]
         for name, one in {"bare": bare, "full": full}.items()
     }
     assert found["bare"] == [(None, False)] * 3
@@ -47,7 +47,7 @@ def test_a_record_without_rewards_of_steps_has_turns_without_them():
 def test_a_failed_slot_has_its_cause_and_no_turn():
     failed = SlotResult("base", 0, "failed", cause="environment_hang")
     one = conversation(Task("a/1", "a", 1), 0, failed, several=True)
-    assert (one.cause, one.turns, one.success) == ("environment_hang", (), False)
+    assert (one.cause, one.steps, one.success) == ("environment_hang", (), False)
 
 
 @pytest.mark.parametrize(("several", "family"), [(True, "a"), (False, "hard")])

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from envs.evaluation.conversation import Conversation, Turn
 from envs.evaluation.evaluation_folder import (
     EvaluationFolder,
     read_attempts,
@@ -18,14 +17,15 @@ from r3l.config import load
 from r3l.errors import UserError
 from r3l.files.json_lines import encoded
 from r3l.files.whole_file import write_json
+from tests.envs.evaluation.fakes import attempted, turn
 
-SAID = Conversation("t", 0, turns=(Turn("\x1b[2J ä \ud800", "b", 3, 0.5),), reward=0.5, last="end")
+SAID = attempted("t", 0, steps=(turn("\x1b[2J ä \ud800", "b", 3, 0.5),), reward=0.5, last="end")
 
 
 def test_a_folder_of_another_evaluation_is_refused_and_says_what_differs(tmp_path):
     EvaluationFolder(tmp_path, {"seed": 7, "split": "eval"})  # of which nothing was played
     folder = EvaluationFolder(tmp_path, {"seed": 0, "split": "eval"})
-    folder.add(Conversation("t", 0))
+    folder.add(attempted("t", 0))
     with pytest.raises(UserError, match=r"holds an evaluation with seed 0, but this one has 1"):
         EvaluationFolder(tmp_path, {"seed": 1, "split": "eval"})
     for damaged in (b"", b"{}", b"[]", b"5", b"\xff"):
@@ -53,13 +53,13 @@ def test_half_a_line_of_a_killed_evaluation_is_cut_off(tmp_path):
         file.write('{"task_id": "t/')
     again = EvaluationFolder(tmp_path, {})
     assert again.done == {SAID.key: SAID}
-    again.add(next_one := Conversation("t", 1))
+    again.add(next_one := attempted("t", 1))
     assert read_attempts(tmp_path, "--read") == [SAID, next_one]
 
 
 def test_a_whole_evaluation_is_read_as_it_was_written_one_attempt_a_line(tmp_path):
     settings = settings_of(load(), model="m", weights="step 3", split="eval")
-    attempts = [SAID, Conversation("t", 1, cause="environment_hang")]
+    attempts = [SAID, attempted("t", 1, cause="environment_hang")]
     write_evaluation(tmp_path, settings, attempts, report(attempts))
     assert read_attempts(tmp_path, "--read") == attempts
     assert read_settings(tmp_path) == settings
@@ -83,7 +83,7 @@ def test_an_evaluation_of_other_tasks_is_refused(tmp_path):
         config = load(None, list(overrides))
         return settings_of(config, model="m", weights="w", split="eval")
 
-    there = [Conversation(f"t{n}", 0) for n in range(2)]
+    there = [attempted(f"t{n}", 0) for n in range(2)]
     write_evaluation(tmp_path, settings("env=keys"), there, report(there))
     assert read_other(tmp_path, {"t0", "t1"}, settings("env=keys", "seed=3")) == there
     with pytest.raises(UserError, match=r"2 tasks, of which 1 are among the 2"):

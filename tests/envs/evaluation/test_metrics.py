@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.evaluation.conversation import Conversation, Turn
 from envs.evaluation.metrics import bootstrap, by_task, compare, pass_at_k, report, scalars, wilson
 from learner.metrics.tags import check_tag
+from tests.envs.evaluation.fakes import attempted, turn
 
 
 def played(task, number=0, reward=0.0, *, steps=2, tokens=10, family="", **more):
-    turns = tuple(Turn("o", "a", tokens) for _ in range(steps))
-    return Conversation(task, number, family, reward, turns=turns, length=100, **more)
+    turns = tuple(turn("o", "a", tokens) for _ in range(steps))
+    return attempted(task, number, family, reward, steps=turns, length=100, **more)
 
 
 def some_attempts():
@@ -40,7 +40,7 @@ def test_metrics_are_means_over_tasks_with_intervals_and_by_family():
 
 
 def test_failed_attempts_earn_nothing_and_count_by_cause():
-    attempts = [played("t", 0, 1.0), Conversation("t", 1, cause="environment_hang")]
+    attempts = [played("t", 0, 1.0), attempted("t", 1, cause="environment_hang")]
     found = report(attempts).all
     assert found.failed == {"environment_hang": 1}
     assert found.estimates["success"].mean == found.estimates["reward"].mean == 0.5
@@ -54,7 +54,7 @@ def test_faults_that_attempts_survived_are_counted():
 
 
 def test_metrics_without_a_played_attempt_are_empty_and_not_an_error():
-    found = report([Conversation("t", 0, cause="x")])
+    found = report([attempted("t", 0, cause="x")])
     assert found.all.estimates["steps"].mean is None
     assert "nan" not in msgspec.json.encode(found).decode().lower()
     assert not math.isnan(found.all.estimates["success"].high)
@@ -62,7 +62,7 @@ def test_metrics_without_a_played_attempt_are_empty_and_not_an_error():
 
 
 def test_scalars_are_listed_tags_and_never_missing():
-    attempts = [*some_attempts(), Conversation("c", 0, "c & d", cause="x", faults=("y",))]
+    attempts = [*some_attempts(), attempted("c", 0, "c & d", cause="x", faults=("y",))]
     found = scalars(report(attempts))
     for name in found:
         check_tag(f"eval/{name}")
@@ -83,7 +83,7 @@ def test_attempts_are_grouped_by_task_in_their_order():
 
 
 def rewarded(rewards):
-    return [Conversation(f"t{n}", 0, reward=reward) for n, reward in enumerate(rewards)]
+    return [attempted(f"t{n}", 0, reward=reward) for n, reward in enumerate(rewards)]
 
 
 def test_tasks_are_counted_by_their_difference_and_the_interval_is_paired():
@@ -98,7 +98,7 @@ def test_tasks_are_counted_by_their_difference_and_the_interval_is_paired():
 
 
 def test_the_means_of_a_task_are_compared_whatever_the_number_of_its_attempts():
-    here = [*rewarded([1.0]), Conversation("t0", 1, cause="environment_hang")]
+    here = [*rewarded([1.0]), attempted("t0", 1, cause="environment_hang")]
     assert compare(here, rewarded([0.0]))["success"].difference.mean == 0.5
 
 

@@ -6,12 +6,12 @@ import os
 import pytest
 
 from envs import registry
-from envs.evaluation.conversation import Conversation
 from envs.evaluation.evaluation_folder import EvaluationFolder, read_attempts
 from envs.evaluation.metrics import report
 from launch.evaluation.play import output_into, own_engine, play_all
 from r3l.config import RunConfig, load
 from r3l.errors import EngineDead
+from tests.envs.evaluation.fakes import attempted
 from tests.r3l.fakes import ScriptedPolicy
 
 CONFIG: RunConfig = load(None, ["env=keys", "eval.temperature=0"])
@@ -80,16 +80,16 @@ def test_what_the_policy_and_the_environment_said_is_kept(tmp_path):
     played = evaluate(tmp_path, ScriptedPolicy(lambda prompt: "listen"), tasks(1))
     (kept,) = read_attempts(tmp_path, "--read")
     assert played.done == {kept.key: kept}
-    assert kept.system and {turn.action for turn in kept.turns} == {"listen"}
-    assert all(turn.observation and turn.tokens for turn in kept.turns) and kept.last
-    assert sum(turn.reward for turn in kept.turns) == pytest.approx(kept.reward)
-    assert kept.finish and kept.length > kept.tokens > 0
+    assert kept.system and {step.action for step in kept.steps} == {"listen"}
+    assert all(step.observation and step.length for step in kept.steps) and kept.last
+    assert sum(step.reward for step in kept.steps) == pytest.approx(kept.reward)
+    assert kept.finish and kept.length > kept.generated > 0
 
 
 def test_failed_attempts_are_played_again(tmp_path):
     (task,) = tasks(1)
     folder = EvaluationFolder(tmp_path, {"seed": 0})
-    folder.add(Conversation(task.task_id, 0, cause="environment_hang"))
+    folder.add(attempted(task.task_id, 0, cause="environment_hang"))
     again = EvaluationFolder(tmp_path, {"seed": 0})
     assert again.done[task.task_id, 0].cause == "environment_hang"
     evaluate(tmp_path, ScriptedPolicy(lambda prompt: "turn iron"), [task])

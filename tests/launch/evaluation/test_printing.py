@@ -1,14 +1,14 @@
 """What r3l-eval prints of an evaluation."""
 
-from envs.evaluation.conversation import Conversation, Turn
 from envs.evaluation.metrics import compare, report
 from launch.evaluation.printing import comparison_table, conversations, table
 from r3l.text import printable
+from tests.envs.evaluation.fakes import attempted, turn
 
 
 def said(task, reward, *texts, **more):
-    turns = tuple(Turn(f"sees {text}", text, 3, reward) for text in texts)
-    return Conversation(task, 0, reward=reward, turns=turns, length=9, finish="terminated", **more)
+    steps = tuple(turn(f"sees {text}", text, 3, reward) for text in texts)
+    return attempted(task, 0, reward=reward, steps=steps, length=9, finish="terminated", **more)
 
 
 def test_the_table_has_a_line_for_all_tasks_and_one_for_each_family():
@@ -17,7 +17,7 @@ def test_the_table_has_a_line_for_all_tasks_and_one_for_each_family():
     assert lines[0].split()[:5] == ["tasks", "failed", "faults", "success", "reward"]
     assert [line.split()[0] for line in lines[1:4]] == ["all", "a", "b\\x1b[2J"]
     assert "length" in lines[0] and "9, p95 9, max 9" in lines[1]
-    assert "–" in table(report([Conversation("t", 0, cause="x")]))
+    assert "–" in table(report([attempted("t", 0, cause="x")]))
 
 
 def test_a_comparison_shows_counts_and_the_difference():
@@ -30,7 +30,7 @@ def test_conversations_show_every_turn_failures_first():
         said("won", 1.0, "open"),
         said("half", 0.5, "knock"),
         said("lost", 0.0, "kick", "run", system="Be brief.", last="Over.", feedback="No key."),
-        Conversation("broken", 0, cause="environment_hang"),
+        attempted("broken", 0, cause="environment_hang"),
     ]
     shown = conversations(attempts, 3)
     heads = [line for line in shown.splitlines() if line.startswith("━━")]

@@ -8,12 +8,12 @@ from typing import Any
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from envs.evaluation import metrics
-from envs.evaluation.conversation import Conversation
 from learner.evaluator import Evaluation
 from learner.metrics.loggers.logger import LoggerContext
 from learner.metrics.loggers.tensorboard import TensorBoard
 from learner.metrics.reporter import Reporter
 from r3l.config import load
+from tests.envs.evaluation.fakes import attempted
 
 TAG = "learner/loss"
 
@@ -73,7 +73,7 @@ def test_half_a_line_of_a_killed_learner_is_cut_off(tmp_path: Path) -> None:
 
 def test_an_evaluation_is_reported_once_over_the_lives_of_a_learner(tmp_path: Path) -> None:
     reporter = Reporter(tmp_path, loggers=[TensorBoard(LoggerContext(tmp_path, load()))])
-    attempts = [Conversation("t0", 0, reward=1.0), Conversation("t1", 0, cause="environment_hang")]
+    attempts = [attempted("t0", 0, reward=1.0), attempted("t1", 0, cause="environment_hang")]
     reporter.evaluation(Evaluation(5, attempts, metrics.report(attempts)).line)
     reporter.close()
     (line,) = lines(tmp_path)

@@ -14,7 +14,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from envs.evaluation.conversation import Conversation
 from envs.evaluation.metrics import report
 from learner.evaluator import Evaluation
 from learner.metrics.loggers import tensorboard
@@ -24,6 +23,7 @@ from learner.metrics.reporter import Reporter
 from r3l.config import load
 from r3l.process import notices
 from tests.buffer.viewer.chromium import Browser, needed
+from tests.envs.evaluation.fakes import attempted
 
 TAG = "learner/loss"
 TAGS = ("group/success_base", "group/success_retry", "learner/loss")
@@ -131,7 +131,7 @@ def write_run(run: Path, steps: int = 40) -> None:
         values = {"group/rewards": rng.random(50), "group/pivot": rng.integers(0, 9, 50)}
         reporter.step(step, metrics, values)
         if step % 10 == 0:
-            attempts = [Conversation(f"t{n}", 0, reward=float(n < 10 * learnt)) for n in range(10)]
+            attempts = [attempted(f"t{n}", 0, reward=float(n < 10 * learnt)) for n in range(10)]
             reporter.evaluation(Evaluation(step, attempts, report(attempts)).line)
     reporter.close()
 
