@@ -103,7 +103,11 @@ def main(**options: Any) -> None:
     """
     try:
         set_file_modes()
-        run(options)
+        if options["as_json"] and options["show"]:
+            why = "prints text, but --json prints only JSON; leave one of them out"
+            raise UserError(f"--show: {why}")
+        act = _evaluate if options["read"] is None else _read
+        act(options)
     except UserError as error:
         typed = {"model": options["model"], "env": options["env_name"], "seed": options["seed"]}
         echo(f"r3l-eval: {as_typed(str(error), typed, options['overrides'])}", err=True)
@@ -114,16 +118,6 @@ def main(**options: Any) -> None:
     except KeyboardInterrupt:
         echo(f"r3l-eval: interrupted; {AGAIN}", err=True)
         sys.exit(130)
-
-
-def run(options: dict[str, Any]) -> None:
-    """Run or read an evaluation. Raises UserError, EngineDead."""
-    if options["as_json"] and options["show"]:
-        raise UserError("--show: prints text, but --json prints only JSON; leave one of them out")
-    if options["read"] is None:
-        _evaluate(options)
-    else:
-        _read(options)
 
 
 def _evaluate(options: dict[str, Any]) -> None:

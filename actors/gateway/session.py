@@ -76,7 +76,6 @@ class Session:
     result: dict[str, Any] | None = None
     problem: R3LError | None = None
     full: bool = False
-    over: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -116,7 +115,6 @@ class Session:
 
     def end(self) -> None:
         """Answer no further call."""
-        self.over = True
         self.changed.set()
         self.restored.set()
 
@@ -160,7 +158,7 @@ class Session:
 
     def check_open(self) -> None:
         """Raises Refused if the attempt has ended."""
-        if self.over:
+        if self.changed.is_set():
             raise Refused(400, "attempt_is_over", "this attempt has ended; no call is answered")
 
     def check_calls(self, calls: int, most: int) -> None:

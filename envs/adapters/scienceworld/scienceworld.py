@@ -90,7 +90,8 @@ class ScienceWorld:
             return "The task has ended.", 0.0, True, False, {}
         before, command = _score(self.turn), action_in(action)
         if command is None or command.lower() in REFUSED:
-            text = (command and "That is not allowed.") or self._no_action()
+            nothing = brief_text.NOT_UNDERSTOOD if self.brief else NO_ACTION
+            text = "That is not allowed." if command else nothing
         else:
             history = (*self.history, command)
             self.turn = self.simulator.turn(history)
@@ -123,9 +124,6 @@ class ScienceWorld:
     def _shown(self, text: str) -> str:
         plain = brief_text.brief(text) if self.brief else text.strip()
         return plain or "Nothing is said."
-
-    def _no_action(self) -> str:
-        return brief_text.NOT_UNDERSTOOD if self.brief else NO_ACTION
 
 
 def _score(turn: Turn) -> float:
