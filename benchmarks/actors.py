@@ -11,6 +11,7 @@ limit holds for the replies of both.
 """
 
 import asyncio
+import signal
 import subprocess
 import sys
 import tempfile
@@ -185,6 +186,10 @@ async def measure(
     usage: Path | None,
 ) -> None:
     """Start the engine and compare."""
+    work = asyncio.current_task()
+    assert work is not None
+    # The buffer services end with it.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
     most = tokens or make("workshop").spec.max_response_tokens
     more = ["algorithm=grpo", f"actor.max_response_tokens={most}"] if agent else []
     config = settings(model, requests, *more)
