@@ -87,13 +87,13 @@ def _agents(values: Mapping[str, float]) -> str:
     if "agent/calls_per_s" in values:
         running, calls = values.get("agent/running", 0.0), values["agent/calls_per_s"]
         text = f"agents {running:.0f} with {calls:.1f} calls/s  "
-    causes = _causes({k.removeprefix("group/"): n for k, n in values.items()})
+    causes = _causes(values, "group/failed_")
     return text + (f"failed {causes}  " if causes else "")
 
 
-def _causes(values: Mapping[str, float]) -> str:
-    """Lists the most frequent causes of `failed_<cause>`, with their counts."""
-    failed = {k.removeprefix("failed_"): n for k, n in values.items() if k.startswith("failed_")}
+def _causes(values: Mapping[str, float], start: str = "failed_") -> str:
+    """Lists the most frequent causes, with their counts. `start`: of their metrics' names."""
+    failed = {k.removeprefix(start): n for k, n in values.items() if k.startswith(start)}
     often = sorted(failed.items(), key=lambda item: -item[1])[:SOME]
     return ", ".join(f"{cause} {count:.0f}" for cause, count in often)
 

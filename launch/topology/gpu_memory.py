@@ -253,17 +253,13 @@ def _activations(estimate: Estimate) -> str:
 def check_rank_fits(requested: RequestedPlaces, parts: dict[str, float], gib: float | None) -> None:
     """Refuses a rank whose model states do not fit into a GPU, and shows the arithmetic."""
     if gib is not None and total(parts) > USABLE * gib:
+        remedy = "set learner.zero_stage=3, add ranks, or take larger GPUs or a smaller model"
+        if max(parts, key=lambda name: parts[name]) in ("gradients", "optimizer"):
+            remedy = "raise learner.zero_stage, add ranks, or set learner.offload"
         raise UserError(
             f"--learner {requested.learner}: a rank needs {arithmetic(parts)} plus activations, "
-            f"but can use only {USABLE:.0%} of a GPU's {gib:.0f} GiB; {_smaller_rank(parts)}"
+            f"but can use only {USABLE:.0%} of a GPU's {gib:.0f} GiB; {remedy}"
         )
-
-
-def _smaller_rank(parts: dict[str, float]) -> str:
-    """Returns advice for a rank whose model states are too large."""
-    if max(parts, key=lambda name: parts[name]) in ("gradients", "optimizer"):
-        return "raise learner.zero_stage, add ranks, or set learner.offload"
-    return "set learner.zero_stage=3, add ranks, or take larger GPUs or a smaller model"
 
 
 def check_engine_fits(requested: RequestedPlaces, estimate: Estimate, engines: Engines) -> None:
