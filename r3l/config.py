@@ -5,8 +5,6 @@
 Importing this module imports neither torch nor vllm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -55,7 +53,7 @@ class RunConfig(Section):
     learner: LearnerConfig = Field(default_factory=lambda: LearnerConfig())
     eval: EvalConfig = Field(default_factory=lambda: EvalConfig())
 
-    def for_evaluation(self) -> RunConfig:
+    def for_evaluation(self) -> Self:
         """Returns these settings with the temperature of evaluations."""
         actor = self.actor.model_copy(update={"temperature": self.eval.temperature})
         return self.model_copy(update={"actor": actor})

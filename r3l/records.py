@@ -5,12 +5,10 @@ Records are frozen. Their types are checked when they are read (r3l.codec), ever
 when they are made: the dtype and shape of arrays, and whether fields agree with each other.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, dataclass_transform, get_args
+from typing import Annotated, Any, Literal, Self, dataclass_transform, get_args
 
 import msgspec
 import numpy as np
@@ -180,12 +178,12 @@ class Trajectory(Record):
         """The sampled tokens, as a mask: bool [L]."""
         return self.responses_from(0)
 
-    def conversations(self) -> list[Trajectory]:
+    def conversations(self) -> list[Self]:
         """Returns the attempt's token sequences: its own, and each segment's as a trajectory
         without texts."""
         return [self, *(self._conversation(segment) for segment in self.extra.segments)]
 
-    def _conversation(self, segment: Segment) -> Trajectory:
+    def _conversation(self, segment: Segment) -> Self:
         steps = len(segment.step_spans)
         return msgspec.structs.replace(
             self,

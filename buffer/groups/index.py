@@ -1,9 +1,8 @@
 """The service's memory of its store. Only the writer thread changes it, inside a transaction; after
 a failed transaction it is rebuilt, so memory is never ahead of the disk."""
 
-from __future__ import annotations
-
 from collections import Counter
+from typing import Self
 
 from buffer.storage.counts import under
 from buffer.storage.rows import DrawRow, GroupRow, Progress
@@ -42,7 +41,7 @@ class Index:
         self._replayable: dict[str, GroupRow] = {}
 
     @classmethod
-    def load(cls, store: Store, config: BufferConfig) -> Index:
+    def load(cls, store: Store, config: BufferConfig) -> Self:
         index = cls(config)
         with store.read() as txn:
             for row in txn.live():

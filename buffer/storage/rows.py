@@ -3,9 +3,7 @@
 Rows are small and rewritten at every change. The service rebuilds its memory from them.
 """
 
-from __future__ import annotations
-
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -62,7 +60,7 @@ class GroupRow(Record):
     draw_id: int = 0
     steps: tuple[int, ...] = ()
 
-    def with_changes(self, **changes: Any) -> GroupRow:
+    def with_changes(self, **changes: Any) -> Self:
         return msgspec.structs.replace(self, **changes)
 
     @property

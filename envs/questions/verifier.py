@@ -12,8 +12,6 @@ A library's pool cannot replace it: those of multiprocessing and pebble unpickle
 sends, and the worker evaluates the policy's text.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -21,7 +19,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from r3l.errors import EnvironmentFailed
 
@@ -70,7 +68,7 @@ class Verifier:
         self._sound.add(gold)
         return verdict  # type: ignore[return-value]
 
-    def acquire(self) -> Verifier:
+    def acquire(self) -> Self:
         """Counts a user; `release` of the last one ends the worker."""
         self._users += 1
         return self

@@ -36,15 +36,13 @@ An actor, on each of its GPUs:
     fixed          2 GiB: CUDA's context and graphs, vLLM's activations
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from launch.topology.machines import ActorPlace, Machine, RequestedPlaces
 from learner.step.deepspeed_config import zero_stage
@@ -104,7 +102,7 @@ class Estimate:
     reference: bool = False
 
     @classmethod
-    def of(cls, config: RunConfig) -> Estimate | None:
+    def of(cls, config: RunConfig) -> Self | None:
         """Makes the estimate for the model folder in `config`; None if its shape is not known."""
         shape = model_shape(Path(config.model))
         if shape is None:

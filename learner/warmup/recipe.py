@@ -1,13 +1,11 @@
 """Defines the recipe of a warm start: settings, the command to repeat it, the folder's record."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from envs import registry
 from envs.base import Skill
@@ -77,7 +75,7 @@ class Recipe:
         """The learning rate unless another is given."""
         return (LORA_LR if self.lora else PRETRAINED_LR) if self.pretrained else TINY_LR
 
-    def resolved(self) -> Recipe:
+    def resolved(self) -> Self:
         """Return the recipe with a number of steps and a learning rate."""
         steps = PRETRAINED_STEPS if self.pretrained else TINY_STEPS
         return replace(self, steps=self.steps or steps, lr=self.lr or self.usual_lr)

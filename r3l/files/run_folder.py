@@ -14,15 +14,13 @@ refused by name. Other modules own the folders `buffer/`, `checkpoints/`, `journ
          └─► config.before-step-000051.yaml             └─► config.yaml
 """
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, TextIO
+from typing import Annotated, Literal, Self, TextIO
 
 import msgspec
 
@@ -116,7 +114,7 @@ class RunFolder:
         """Whether a run has been started here."""
         return self.own_config.is_file()
 
-    def started(self) -> RunFolder:
+    def started(self) -> Self:
         """Returns this folder. Raises UserError if no run has been started here."""
         if not self.exists:
             raise UserError(

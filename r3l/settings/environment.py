@@ -1,7 +1,5 @@
 """Settings of the environments."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -66,7 +64,7 @@ class EnvConfig(Section):
         """The names of all environments, in one line."""
         return " + ".join(self.names)
 
-    def each(self) -> tuple[EnvConfig, ...]:
+    def each(self) -> tuple[Self, ...]:
         """Splits the settings into one EnvConfig for each environment."""
         if not self.others:
             return (self,)

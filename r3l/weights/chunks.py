@@ -1,10 +1,9 @@
 """The chunks of a weight set (r3l.weights.manifest), in the form the publisher keeps: with the
 patches that led to them, so a subscriber with an earlier version needs only those since then."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -26,7 +25,7 @@ class Chunk:
     patches: tuple[Patch, ...] = ()
 
     @classmethod
-    def whole(cls, data: Bytes, version: int) -> Chunk:
+    def whole(cls, data: Bytes, version: int) -> Self:
         """Makes a chunk that has no patches, so every subscriber fetches it whole."""
         return cls(version, data, checksum(data))
 
@@ -38,16 +37,16 @@ class Chunk:
         starts = [at for at, patch in enumerate(self.patches) if patch.base == version]
         return self.patches[starts[0] :] if starts else None
 
-    def updated(self, data: Bytes, version: int, width: int) -> Chunk:
+    def updated(self, data: Bytes, version: int, width: int) -> Self:
         """Makes the next version of this chunk, and a patch to it if the patch is smaller. Drops
         the oldest patches while all together exceed HISTORY of the chunk's size."""
         patch = encode(self.data, data, base=self.version, version=version, width=width)
         if patch is None:
-            return Chunk.whole(data, version)
+            return self.whole(data, version)
         kept = [*self.patches, patch]
         while len(kept) > 1 and sum(len(p.body) for p in kept) > HISTORY * len(data):
             kept.pop(0)
-        return Chunk(version, data, patch.checksum, tuple(kept))
+        return type(self)(version, data, patch.checksum, tuple(kept))
 
 
 def assemble(pieces: Sequence[Piece], size: int) -> Bytes:

@@ -5,13 +5,11 @@ The manifest has a checksum of every chunk, so that an engine loads exactly the 
 however it arrived. Tensors are raw bytes here, without torch.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import msgspec
 import numpy as np
@@ -52,7 +50,7 @@ class Layout:
     total_bytes: Size
 
     @classmethod
-    def of(cls, tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> Layout:
+    def of(cls, tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> Self:
         """Lays out tensors `(name, dtype, shape)` one after the other."""
         entries, offset = [], 0
         for name, dtype, shape in tensors:
@@ -130,7 +128,7 @@ class Manifest:
         return msgspec.msgpack.decode(msgspec.msgpack.encode(self))  # tuples become lists
 
     @classmethod
-    def from_wire(cls, values: Any) -> Manifest:
+    def from_wire(cls, values: Any) -> Self:
         """Rebuilds and checks a manifest. Raises WeightsError."""
         try:
             manifest = msgspec.convert(values, cls)

@@ -10,10 +10,8 @@ Neighbouring floats have neighbouring bit patterns, so after a small update the 
 almost all zero. A patch names the version it applies to and has the checksum of the result.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -49,7 +47,7 @@ class Patch:
         return msgspec.msgpack.encode(self)
 
     @classmethod
-    def from_wire(cls, frame: bytes | memoryview) -> Patch:
+    def from_wire(cls, frame: bytes | memoryview) -> Self:
         """Rebuilds a patch from its frame. Raises WeightsError if it is not a patch."""
         try:
             return msgspec.msgpack.decode(frame, type=cls)
