@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,6 @@ from r3l.files.run_folder import ProcessStatus, RunFolder
 from r3l.model_folder import check_model_folder, weight_bytes
 from r3l.process.command_line import OneLine, echo
 from r3l.process.end_with_parent import end_with_starter, name_starter
-from r3l.process.file_modes import set_file_modes
 from r3l.process.memory import delay_collections
 from r3l.process.notices import notice
 
@@ -36,7 +34,7 @@ LONGEST_NAME = 190  # characters; the buffer allows this and the suffix
 end_with_starter()
 
 
-@click.command("r3l-actor", cls=OneLine)
+@click.command("r3l-actor", cls=OneLine, errors={EngineDead: 1})
 @click.option("--config", "config_path", type=Path, required=True, help="the run's config.yaml")
 @click.option("--buffer", "buffer_endpoint", required=True, help="buffer service, tcp://host:port")
 @click.option(
@@ -67,15 +65,10 @@ def main(
     actor.engine.tensor_parallel_size=2, change the run's settings for this actor."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     name_starter()
-    try:
-        set_file_modes()
-        check_name(name)
-        config = configuration.load(config_path, overrides)
-        run, name = RunFolder(config_path.parent), own_name(name)
-        asyncio.run(_run(run, config, buffer_endpoint, weights_endpoint, name, keys))
-    except (UserError, EngineDead) as error:
-        echo(f"r3l-actor: {error}", err=True)
-        sys.exit(2 if isinstance(error, UserError) else 1)
+    check_name(name)
+    config = configuration.load(config_path, overrides)
+    run, name = RunFolder(config_path.parent), own_name(name)
+    asyncio.run(_run(run, config, buffer_endpoint, weights_endpoint, name, keys))
 
 
 def check_name(name: str) -> None:

@@ -15,21 +15,24 @@ from buffer.tools import commands as tools
 from buffer.viewer.view_command import view
 from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l import config as configuration
-from r3l.errors import NotAllowed, NotFound, R3LError, SchemaVersionError, UserError
+from r3l.errors import NotAllowed, NotFound, R3LError, SchemaVersionError
 from r3l.files.run_folder import ProcessStatus, RunFolder
 from r3l.process.command_line import OneLineGroup, echo
 from r3l.process.endpoints import check_bind
-from r3l.process.file_modes import set_file_modes
 
 PATH = click.Path(path_type=Path)
+ERRORS = {
+    NotAllowed: 2, NotFound: 2, SchemaVersionError: 2,
+    R3LError: 1, OSError: 1, lmdb.Error: 1,  # a damaged file, a full disk, a closed pipe
+}  # fmt: skip
 
 
-@click.group("r3l-buffer", cls=OneLineGroup)
-def commands() -> None:
+@click.group("r3l-buffer", cls=OneLineGroup, errors=ERRORS)
+def main() -> None:
     """The durable group buffer of r3l."""
 
 
-@commands.command()
+@main.command()
 @click.option("--config", "config_path", type=PATH, help="a run's config.yaml")
 @click.option("--store", "folder", type=PATH, required=True, help="folder of the store")
 @click.option("--bind", required=True, help="tcp://127.0.0.1:PORT; port 0: any free port")
@@ -61,7 +64,7 @@ def serve(
         store.close()
 
 
-@commands.command()
+@main.command()
 @click.argument("folder", type=PATH)
 def keygen(folder: Path) -> None:
     """Write the keys that a service, its clients and its learner need on a network."""
@@ -70,20 +73,7 @@ def keygen(folder: Path) -> None:
 
 
 for command in (*tools.COMMANDS, view):
-    commands.add_command(command)
-
-
-def main() -> None:
-    """Run the command. Reports a user's error as one line on stderr and exit code 2."""
-    try:
-        set_file_modes()
-        commands.main(prog_name="r3l-buffer")
-    except (UserError, NotAllowed, NotFound, SchemaVersionError) as error:
-        echo(f"r3l-buffer: {error}", err=True)
-        sys.exit(2)
-    except (R3LError, OSError, lmdb.Error) as error:  # a damaged file, a full disk, a closed pipe
-        echo(f"r3l-buffer: {error}", err=True)
-        sys.exit(1)
+    main.add_command(command)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import click
 from launch.backends.registry import BACKENDS, LOCAL
 from r3l.errors import R3LError, TrainingStopped, UserError
 from r3l.process.command_line import OneLineGroup, echo
-from r3l.process.file_modes import set_file_modes
 
 if TYPE_CHECKING:
     from launch.agent_function import Agent, Tasks
@@ -49,16 +48,8 @@ class LaunchCommands(OneLineGroup):
         command: click.Command = getattr(import_module(f"launch.inspection.{cmd_name}"), cmd_name)
         return command
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; reports a failure in one line."""
-        try:
-            return super().invoke(ctx)
-        except (R3LError, OSError) as error:  # OSError: a damaged store, a full disk
-            echo(f"r3l-launch: {error}", err=True)
-            sys.exit(2 if isinstance(error, UserError) else 1)
 
-
-main = LaunchCommands("r3l-launch")
+main = LaunchCommands("r3l-launch", errors={R3LError: 1, OSError: 1})  # damage, a full disk
 
 
 @main.command(DEFAULT, epilog=f"Commands, each with a --help of its own: {NAMES}.")
@@ -168,7 +159,6 @@ def train_command(
         from r3l import config as configuration
         from r3l.files.run_folder import run_folder
 
-        set_file_modes()
         options = PlanOptions(run_folder(run_name), resume=resume, **places)
         file, demo = settings_file(config_path, preset, options.run, resume=resume)
         config = configuration.load(file, [*as_overrides(named), *overrides], demo=demo)

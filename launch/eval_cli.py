@@ -31,7 +31,6 @@ from r3l.errors import EngineDead, UserError
 from r3l.files.run_folder import RunFolder
 from r3l.model_folder import read_checksums
 from r3l.process.command_line import OneLine, echo
-from r3l.process.file_modes import set_file_modes
 from r3l.records import Task
 
 PROGRESS_S = 5.0
@@ -102,7 +101,6 @@ def main(**options: Any) -> None:
     an evaluation repeatable.
     """
     try:
-        set_file_modes()
         if options["as_json"] and options["show"]:
             why = "prints text, but --json prints only JSON; leave one of them out"
             raise UserError(f"--show: {why}")

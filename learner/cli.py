@@ -26,7 +26,6 @@ from r3l.files.run_folder import JOURNAL, ProcessStatus, RunFolder
 from r3l.model_folder import check_model_folder, model_digest, read_tokenizer
 from r3l.process.command_line import OneLineGroup, echo
 from r3l.process.endpoints import check_bind, check_endpoint
-from r3l.process.file_modes import set_file_modes
 from r3l.process.memory import delay_collections, freeze_heap
 from r3l.process.pinned_versions import warn_of_other_versions
 from r3l.process.torch_exit import end_process
@@ -50,7 +49,6 @@ class _Commands(OneLineGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            set_file_modes()
             return super().invoke(ctx)
         except tuple(EXIT_CODES) as error:
             if _leading() or isinstance(error, RestartNeeded):

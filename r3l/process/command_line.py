@@ -1,11 +1,13 @@
-"""Writes to the user's terminal, and reports an invalid command line in one line."""
+"""Writes to the user's terminal, and reports errors in one line."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
+from r3l.errors import UserError
+from r3l.process.file_modes import set_file_modes
 from r3l.text import printable
 
 
@@ -25,17 +27,29 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 class OneLine(click.Command):
-    """A command that reports errors in one line, beginning with the command's name."""
+    """A command that reports errors in one line, beginning with the command's name. `errors`: the
+    reported ones besides UserError, with their exit codes; the first class that fits counts."""
+
+    def __init__(
+        self, *args: Any, errors: Mapping[type[Exception], int] | None = None, **options: Any
+    ) -> None:
+        super().__init__(*args, **options)
+        self.errors: dict[type[Exception], int] = {UserError: 2, **(errors or {})}
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Runs the command and exits: with 2 if the command line is invalid, with 130 if
-        interrupted."""
+        interrupted. Files that it writes are private (r3l.process.file_modes)."""
+        options.setdefault("prog_name", self.name)
         exits = options.get("standalone_mode", True)
         options["standalone_mode"] = False
         if not exits:
             return super().main(*args, **options)
         try:
+            set_file_modes()
             sys.exit(super().main(*args, **options))
+        except tuple(self.errors) as error:
+            echo(f"{self.name}: {error}", err=True)
+            sys.exit(next(self.errors[kind] for kind in self.errors if isinstance(error, kind)))
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
         except click.UsageError as error:

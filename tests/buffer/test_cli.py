@@ -21,6 +21,6 @@ def test_file_and_overrides_reach_the_service(tmp_path, monkeypatch):
     config.write_text("buffer: {map_gib: 0.25, lease_s: 1.5}")
     options = ["--config", config, "--store", tmp_path / "store", "--bind", "tcp://0.0.0.0:0"]
     options += ["--keys", keys, "buffer.lease_s=2.5", "seed=11"]
-    CliRunner().invoke(cli.commands, ["serve", *map(str, options)])
+    CliRunner().invoke(cli.main, ["serve", *map(str, options)])
     wanted = RunConfig(seed=11, buffer={"map_gib": 0.25, "lease_s": 2.5})
     assert given == [(1 << 28, wanted, "tcp://0.0.0.0:0", load(ServiceKeys, keys))]

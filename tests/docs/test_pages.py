@@ -10,7 +10,7 @@ import click
 import pytest
 
 from actors.cli import main as actor
-from buffer.cli import commands as buffer
+from buffer.cli import main as buffer
 from buffer.groups.states import MOVES
 from buffer.wire.operations import OPERATIONS
 from envs.testing import check_env

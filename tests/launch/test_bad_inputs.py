@@ -31,7 +31,7 @@ COMMANDS: dict[str, Any] = {
     "r3l-eval": evaluate,
     "r3l-learner": learner.main,  # calling it ends the process
     "r3l-actor": actor,
-    "r3l-buffer": None,  # its entry point reads sys.argv
+    "r3l-buffer": buffer,
 }
 MINE = """
 from envs import EnvSpec, ListedTasks
@@ -126,10 +126,7 @@ def answer(line: str) -> tuple[object, str]:
     argv = mock.patch.object(sys, "argv", [name, *arguments])
     to = contextlib.redirect_stderr(said), contextlib.redirect_stdout(shown)
     with argv, to[0], to[1], pytest.raises(SystemExit) as ended:
-        if name == "r3l-buffer":
-            buffer()
-        else:
-            COMMANDS[name](arguments, prog_name=name)
+        COMMANDS[name](arguments, prog_name=name)
     assert shown.getvalue() == ""
     return ended.value.code, said.getvalue()
 

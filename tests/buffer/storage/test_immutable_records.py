@@ -122,7 +122,7 @@ def test_reading_leaves_every_byte_of_the_file(filled, tmp_path):
         ["verify"], ["export"], ["compact", str(tmp_path / "copy")],
     ):  # fmt: skip
         run = [command[0], str(filled.folder), *command[1:]]
-        result = CliRunner().invoke(cli.commands, run, catch_exceptions=False)
+        result = CliRunner().invoke(cli.main, run, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         assert hashlib.sha256(file.read_bytes()).hexdigest() == before, command[0]
     filled.open()

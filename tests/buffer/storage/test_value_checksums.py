@@ -92,7 +92,7 @@ def test_a_damaged_record_is_never_drawn_and_its_group_expires(filled) -> None:
 def test_a_store_with_a_damaged_row_is_not_served_and_says_why(filled) -> None:
     damage(filled.store, "sys", b"progress")
     filled.store.close()
-    result = CliRunner().invoke(cli.commands, ["verify", str(filled.folder)])
+    result = CliRunner().invoke(cli.main, ["verify", str(filled.folder)])
     assert result.exit_code == 1 and "table sys, key b'progress'" in result.output
     with pytest.raises(StoreError, match="table sys, key b'progress'"):
         filled.open()

@@ -23,7 +23,7 @@ def test_the_commands_read_a_copy(trained, tmp_path):
     at = [str(tmp_path / "snapshot")]
 
     def run(*arguments):
-        result = CliRunner().invoke(cli.commands, arguments, catch_exceptions=False)
+        result = CliRunner().invoke(cli.main, arguments, catch_exceptions=False)
         assert result.exit_code == 0
         return result.output
 
@@ -61,7 +61,7 @@ def test_a_group_is_shown_with_what_a_retry_corrects_from_which_step_and_with_wh
     desk.store.copy(desk.folder.parent / "copy")
     for name in (group, "1", "g1"):
         arguments = ["show", str(desk.folder.parent / "copy"), name]
-        shown = CliRunner().invoke(cli.commands, arguments, catch_exceptions=False).output
+        shown = CliRunner().invoke(cli.main, arguments, catch_exceptions=False).output
         lines = [line.strip() for line in shown.splitlines()]
         titles = [line for line in lines if line.startswith("──")]
         assert titles == [

@@ -15,7 +15,7 @@ from tests.buffer.fakes import finished
 def test_exported_groups_are_read_with_nothing_but_json(filled):
     command = ["export", str(filled.folder)]
     filled.store.close()
-    lines = CliRunner().invoke(cli.commands, command, catch_exceptions=False).output.splitlines()
+    lines = CliRunner().invoke(cli.main, command, catch_exceptions=False).output.splitlines()
     filled.open()
     groups = [json.loads(line) for line in lines]
     assert [group["state"] for group in groups] == ["trained", "trained", "expired", "filling"]
