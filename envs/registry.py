@@ -5,8 +5,6 @@ reasoning:chain_sum      a family (an entry of FAMILIES) and the name of its mem
 path/to/file.py:Class    the user's own class
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections import Counter
@@ -14,7 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import structs
 
@@ -23,9 +21,7 @@ from r3l.errors import UserError, did_you_mean
 from r3l.records import Task
 from r3l.rollout.env_interface import Environment, EnvSpec
 from r3l.settings import user_class
-
-if TYPE_CHECKING:
-    from r3l.settings.environment import EnvConfig
+from r3l.settings.environment import EnvConfig
 
 MATHEMATICS = "gsm8k math olympiadbench dapo-math aime24 aime25 amc23".split()
 """The data sets of envs.questions.math_problems."""

@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from safetensors import SafetensorError
 
 from learner.checkpoint_command import CheckpointCommand
@@ -213,10 +214,7 @@ def latest(folder: Path, below: int | None = None, *, thorough: bool = False) ->
 
 
 def read_state(checkpoint: Path) -> RunState:
-    """Reads the run state that a checkpoint holds."""
-    known = RunState.__dataclass_fields__
-    values = {k: v for k, v in _read(checkpoint).items() if k in known}
-    return RunState(**values | {"groups": tuple(values.get("groups", ()))})
+    return msgspec.convert(_read(checkpoint), RunState)
 
 
 def check(checkpoint: Path, config: LearnerConfig, *, dtype: object, model_digest: str) -> None:

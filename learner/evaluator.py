@@ -108,11 +108,7 @@ class Evaluator:
                 noticed = time.monotonic()
                 for tag, version in self.pending.items():
                     done, total = stats.eval_progress[tag]
-                    waits = f"evaluation at step {version}: {done}/{total}"
-                    if stats.actors:  # none before the engines have started
-                        notice(waits)
-                    else:
-                        log.info("%s; no actor has asked for work", waits)
+                    show_wait(f"evaluation at step {version}: {done}/{total}", stats)
             waiting()
             time.sleep(POLL_S)
         return ended
@@ -143,6 +139,14 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
         write_evaluation(folder, settings, evaluation.attempts, evaluation.report)
     except OSError as error:
         notice_again(EVALUATIONS, f"{folder} could not be written ({error}); training continues")
+
+
+def show_wait(waits: str, stats: BufferStats) -> None:
+    """Shows what the learner waits for; until the engines have started, only its log has it."""
+    if stats.actors:
+        notice(waits)
+    else:
+        log.info("%s; no actor has asked for work", waits)
 
 
 def nothing_played(stats: BufferStats, before: int) -> str:
@@ -221,8 +225,3 @@ def _keep_if_best(run: Path, evaluation: Evaluation) -> None:
     rename_whole(coming, place)
     for left in (replaced, candidate):
         shutil.rmtree(left, ignore_errors=True)
-
-
-def remove_candidates(run: Path) -> None:
-    """Removes the candidate weights of finished evaluations."""
-    shutil.rmtree(run / CANDIDATES, ignore_errors=True)

@@ -142,7 +142,6 @@ class Training:
         return metrics
 
     def _train_on(self, draw: Draw) -> StepResult:
-        """Makes one optimizer step on a draw."""
         heartbeat(f"step {draw.version + 1}")
         began = time.monotonic()
         rows = self.trainer.rows(draw)

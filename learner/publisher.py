@@ -185,7 +185,6 @@ class WeightPublisher:
             return {"journal_bytes": 0.0}
 
     def close(self) -> None:
-        """Stops serving."""
         self._stop.set()
         self._thread.join(timeout=5)
         self._pool.shutdown()

@@ -8,6 +8,7 @@ learner.loop calls it while the other ranks wait.
 """
 
 import logging
+import shutil
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,13 +20,14 @@ from torch import Tensor
 from buffer import BufferClient, Draw
 from learner.checkpoint import RunState
 from learner.evaluator import (
+    CANDIDATES,
     Evaluation,
     Evaluator,
     in_messages,
     keep_evaluation,
     keep_if_best,
     nothing_played,
-    remove_candidates,
+    show_wait,
 )
 from learner.metrics.buffer_metrics import actor_metrics, buffer_metrics
 from learner.metrics.group_metrics import (
@@ -141,7 +143,7 @@ class Rank0:
             self.evaluate(version)
             self._wait_for_evaluations()
         if not self.evaluator.pending:
-            remove_candidates(self.run)
+            shutil.rmtree(self.run / CANDIDATES, ignore_errors=True)
 
     # ── batches ─────────────────────────────────────────────────────────────────────────
 
@@ -177,11 +179,7 @@ class Rank0:
             self._check_attempts()
             if (now := time.monotonic()) - noticed > (SAY_S if self.is_first_step else SAY_LATER_S):
                 noticed = now
-                waits = f"step {version + 1}: {'; '.join(reason)}"
-                if self.client.stats().actors:  # none before the engines have started
-                    notice(waits)
-                else:
-                    log.info("%s; no actor has asked for work", waits)
+                show_wait(f"step {version + 1}: {'; '.join(reason)}", self.client.stats())
         return None
 
     def _check_attempts(self) -> None:

@@ -140,7 +140,6 @@ class ActorMetrics:
 
 
 def described_fields() -> list[tuple[str, MetricInfo]]:
-    """Returns the name and the MetricInfo of every field."""
     return [(metric.name, metric.metadata["info"]) for metric in fields(ActorMetrics)]
 
 

@@ -30,5 +30,4 @@ class Taught:
         self.env.reset(seed=self.task.seed, options=self.task.options)
         for action in ACTIONS.findall(self.chat.text(token_ids)):
             self.env.step(action)
-        ids = reply(self.chat, json.dumps(self.env.reflection(), separators=(",", ":")))
-        return Sample(ids, (0.0,) * len(ids), 0, 0, "stop")
+        return reply(self.chat, json.dumps(self.env.reflection(), separators=(",", ":")))

@@ -98,7 +98,12 @@ def _row(work: UnitOfWork, group_id: str) -> GroupRow:
 def _check_put(work: UnitOfWork, row: GroupRow, actor: str, new: Sequence[SlotOutcome]) -> None:
     """Raise an error unless this actor may resolve these slots of the group now."""
     for outcome in new:
-        _check_outcome(row, outcome)
+        if outcome.key not in row.plan.slots():
+            raise RecordError(
+                f"{outcome.role} slot {outcome.slot} is not in the plan of group {row.group_id} "
+                f"({row.plan.base} base, {row.plan.distilled} distilled)",
+                field="slot",
+            )
         if outcome.newest >= 0:
             check_version(work, outcome.newest)
     if not row.unfinished or row.actor != actor:
@@ -115,15 +120,6 @@ def _check_put(work: UnitOfWork, row: GroupRow, actor: str, new: Sequence[SlotOu
         )
     if work.full:
         raise StoreError(f"the store is full: {work.full}; nothing was written", cause="full")
-
-
-def _check_outcome(row: GroupRow, outcome: SlotOutcome) -> None:
-    if outcome.key not in row.plan.slots():
-        raise RecordError(
-            f"{outcome.role} slot {outcome.slot} is not in the plan of group {row.group_id} "
-            f"({row.plan.base} base, {row.plan.distilled} distilled)",
-            field="slot",
-        )
 
 
 def _check_same(row: GroupRow, sent: Sequence[SlotOutcome]) -> None:

@@ -27,7 +27,6 @@ class Reporter:
             self._line(AgainLine(start, history.reached))
 
     def step(self, version: int, metrics: dict[str, float], histograms: dict[str, Any]) -> None:
-        """Record one optimizer step."""
         self.scalars(version, metrics)
         for tag in histograms:
             check_tag(tag)
@@ -36,7 +35,6 @@ class Reporter:
         self._line(StepLine(version, metrics))
 
     def evaluation(self, line: EvalLine) -> None:
-        """Record one finished evaluation."""
         self.scalars(line.step, {f"eval/{name}": n for name, n in line.metrics.items()})
         self._line(line)
 
@@ -48,7 +46,6 @@ class Reporter:
             logger.scalars(version, metrics)
 
     def close(self) -> None:
-        """Close the loggers."""
         for logger in self.loggers:
             logger.close()
 

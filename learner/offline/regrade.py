@@ -9,7 +9,7 @@ every attempt ─► its actions, replayed and checked ─► reward ─► grou
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -109,12 +109,11 @@ class Regrader:
     tally: Tally = field(default_factory=Tally)
 
     async def run(self, source: Store, out: Path) -> None:
-        """Writes the new store."""
         env = self.config.env
         with rewritten(source, out) as copy:
             async with environments_of_all(env, wanted=AT_ONCE) as make_env:
-                for group in _groups(source):
-                    new = await self._group(group, make_env)
+                for name in [row["group"] for row in store_reads.rows(source) if row["resolved"]]:
+                    new = await self._group(store_reads.group(source, name), make_env)
                     with copy.write() as txn:
                         put_group(txn, new)
             if not self.tally.attempts:
@@ -124,7 +123,6 @@ class Regrader:
             write_json(copy.folder / "regraded.json", origin)
 
     async def _group(self, group: Group, make_env: Callable[[Task], Environment]) -> Group:
-        """Regrades a group."""
         limit = asyncio.Semaphore(AT_ONCE)
 
         async def regrade(result: SlotResult) -> SlotResult:
@@ -188,12 +186,6 @@ class Regrader:
             return result
         self.tally.aux_dropped += len(result.aux)
         return replace(result, aux=())
-
-
-def _groups(store: Store) -> Iterator[Group]:
-    """Yields every group of a store that has a result."""
-    names = [row["group"] for row in store_reads.rows(store) if row["resolved"]]
-    yield from (store_reads.group(store, name) for name in names)
 
 
 async def regraded_agent(

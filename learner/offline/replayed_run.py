@@ -41,7 +41,6 @@ class Replayed:
     same: dict[str, bool]
 
     def line(self) -> str:
-        """Formats the result as one line."""
         values = f"loss {self.metrics['learner/loss']:.9g}, gradient norm "
         values += f"{self.metrics['learner/grad_norm']:.6g}"
         parts = [f"{what} {'same' if same else 'DIFFERS'}" for what, same in self.same.items()]
@@ -71,7 +70,6 @@ class ReplayedRun:
             raise
 
     def close(self) -> None:
-        """Closes the store."""
         self.store.close()
 
     def draw_of(self, step: int) -> Draw:

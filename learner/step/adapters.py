@@ -46,7 +46,6 @@ def add_adapters(lm: Any, lora: LoraConfig, base: Path) -> None:
 
 
 def adapted_layers(lm: nn.Module) -> list[Any]:
-    """Returns the layers that have an adapter."""
     return [module for module in lm.modules() if hasattr(module, "lora_A")]
 
 
@@ -114,9 +113,3 @@ def load_adapters(lm: nn.Module, folder: Path) -> None:
         for name, parameter in lm.named_parameters():
             if is_adapter(name):
                 parameter.copy_(saved[peft_name(name)])
-
-
-def write_config(lm: Any, folder: Path) -> None:
-    """Writes the configuration that peft needs to load the adapters."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lm.peft_config[NAME].save_pretrained(str(folder))

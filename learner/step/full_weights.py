@@ -89,7 +89,7 @@ def save_adapters(lm: Any, folder: Path, write: Write | None = write_tensors) ->
     each = tensors(stored)
     try:
         if write is not None:
-            adapters.write_config(lm, folder)
+            lm.peft_config[adapters.NAME].save_pretrained(str(folder))
             write(folder / adapters.WEIGHTS, shapes(stored), each)
     finally:
         drain(each)

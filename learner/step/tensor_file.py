@@ -72,7 +72,6 @@ class Copies:
         self._files.append((path, shapes, copies))
 
     def write(self) -> None:
-        """Writes the copied files."""
         while self._files:
             write_tensors(*self._files.pop(0))
 

@@ -59,8 +59,7 @@ class Demonstrator:
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
         """Return the demonstrator's next action, which depends only on the environment's state."""
-        ids = reply(self.chat, self.env.demonstrate(self.skill, self.rng, self.advice))
-        return Sample(ids, (0.0,) * len(ids), 0, 0, "stop")
+        return reply(self.chat, self.env.demonstrate(self.skill, self.rng, self.advice))
 
 
 class Teacher:
@@ -88,7 +87,7 @@ class Teacher:
         base = attempt.trajectory("base", 0)
         # vLLM's constrained decoding writes JSON without spaces between its tokens.
         thought = json.dumps(self.env.reflection(), separators=(",", ":"))
-        lessons = [_lesson("play", shown.shown), self._reflect(base, thought)]
+        lessons = [Lesson("play", *shown.shown.arrays()), self._reflect(base, thought)]
         parsed = reflection.parse(thought, base.num_steps)
         if parsed.triggers_retry(base.num_steps):
             lessons.append(await self._retry(task, base, attempt, parsed, rng))
@@ -98,9 +97,8 @@ class Teacher:
         tokens = Tokens()
         tokens.given(self.chat.open(*self.prompts.question("reflect", base)))
         tokens.given(self.chat.prompt_ids)
-        ids = reply(self.chat, thought)
-        tokens.sampled(Sample(ids, (0.0,) * len(ids), 0, 0, "stop"))
-        return _lesson("reflect", tokens)
+        tokens.sampled(reply(self.chat, thought))
+        return Lesson("reflect", *tokens.arrays())
 
     async def _retry(
         self,
@@ -117,7 +115,7 @@ class Teacher:
         guided_from = len(attempt.shown.ids)
         await self._play(attempt, self.skill, rng, parsed.improvement_suggestion or "")
         attempt.shown.mask[:guided_from] = [False] * guided_from
-        return _lesson("retry", attempt.shown)
+        return Lesson("retry", *attempt.shown.arrays())
 
     async def _play(
         self, attempt: Attempt, skill: Skill, rng: random.Random, advice: str = ""
@@ -164,13 +162,10 @@ def copies(words: Sequence[int], rng: random.Random) -> Iterator[Lesson]:
         yield Lesson("copy", np.array(copied * 2, np.int32), np.array(mask, np.bool_))
 
 
-def reply(chat: ChatFormat, text: str) -> tuple[int, ...]:
+def reply(chat: ChatFormat, text: str) -> Sample:
     """Tokenize a complete reply, with the end token that the policy would sample."""
-    return (*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_id)
-
-
-def _lesson(kind: Literal["play", "reflect", "retry", "data"], tokens: Tokens) -> Lesson:
-    return Lesson(kind, *tokens.arrays())
+    ids = (*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_id)
+    return Sample(ids, (0.0,) * len(ids), 0, 0, "stop")
 
 
 class _Message(msgspec.Struct):
@@ -220,6 +215,5 @@ def _of_conversation(conversation: _Conversation, chat: ChatFormat) -> Lesson:
         asked, answer = turns[place].content, turns[place + 1].content
         tokens.given(chat.turn("user", asked) if place else chat.open(system, asked))
         tokens.given(chat.prompt_ids)
-        ids = reply(chat, answer)
-        tokens.sampled(Sample(ids, (0.0,) * len(ids), 0, 0, "stop"))
-    return _lesson("data", tokens)
+        tokens.sampled(reply(chat, answer))
+    return Lesson("data", *tokens.arrays())

@@ -89,7 +89,6 @@ class Recipe:
 
     @property
     def skill(self) -> Skill:
-        """Return the demonstrator's skill."""
         return Skill(withheld=self.withheld, waste=self.waste, certainty=self.certainty)
 
     @property

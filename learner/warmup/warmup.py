@@ -6,8 +6,6 @@ Some rules of the world are not demonstrated; the policy learns them from reward
 trained on like an auxiliary sample, by the same trainer as in a run.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import random
@@ -17,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -28,6 +26,7 @@ from envs.demonstrations import demonstrating, warmup_tasks
 from learner import checkpoint
 from learner.checkpoint import CHECKPOINTS, Checkpoints, RunState, load_run
 from learner.step.batch import Row, supervised_row
+from learner.step.trainer import Trainer
 from learner.warmup import lessons, tiny_policy
 from learner.warmup.lessons import Lesson, message_lessons, shuffled
 from learner.warmup.recipe import RECORD, UNFINISHED, Recipe
@@ -36,9 +35,6 @@ from r3l.model_folder import CHECKSUMS, check_model_folder, read_tokenizer
 from r3l.process.command_line import echo
 from r3l.records import Bool, Int32, Task
 from r3l.rollout.chat import ChatFormat
-
-if TYPE_CHECKING:
-    from learner.step.trainer import Trainer
 
 TASK_POOL = 64
 """The number of tasks that are requested at a time."""

@@ -27,7 +27,6 @@ class StoredAttempt:
 
     @property
     def success(self) -> bool:
-        """Whether R ≥ 1."""
         return self.reward >= SUCCESS
 
 

@@ -47,7 +47,6 @@ def check_text(text: str) -> None:
 
 
 def of_text(text: str) -> str:
-    """Computes the checksum of a text."""
     return xxh3_64_hexdigest(text.encode())
 
 

@@ -53,7 +53,6 @@ def thin(path: Path, most: int, sort: bytes) -> None:
 
 
 def encoded(value: Mapping[str, Any]) -> bytes:
-    """Returns the line of a value."""
     return json.dumps(sealed(value)).encode() + b"\n"
 
 

@@ -236,15 +236,12 @@ class RunFolder:
             return None
 
     def add_hang(self, doing: str, ended_by: str) -> None:
-        """Records that the learner hung."""
         json_lines.append(self.hangs_file, asdict(Hang(doing, ended_by)))
 
     def hangs(self) -> list[Hang]:
-        """Reads every hang of the run."""
         return json_lines.read(self.hangs_file, lambda line: msgspec.convert(line, Hang)).values
 
     def add_skipped(self, step: SkippedStep) -> None:
-        """Records a skipped batch."""
         json_lines.append(self.skipped_file, asdict(step))
 
     def keep_token_budget(self, budget: int) -> None:
@@ -272,7 +269,6 @@ class RunFolder:
         return read_json(self.path / "versions.json", remedy, dict[str, str]) or {}
 
     def write_versions(self, versions: Mapping[str, str]) -> None:
-        """Writes the library versions of this start."""
         write_json(self.path / "versions.json", versions)
 
     def service_id(self, service: str) -> str:

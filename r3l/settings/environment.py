@@ -51,7 +51,6 @@ class EnvConfig(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all environments."""
         return (self.name, *self.others)
 
     @property

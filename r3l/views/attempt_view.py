@@ -103,7 +103,6 @@ class Pair(Record):
 
 
 def view(result: SlotResult) -> AttemptView:
-    """Makes the view of a slot."""
     thought = result.reflection
     shown = AttemptView(
         role=result.role,

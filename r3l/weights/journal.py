@@ -102,7 +102,6 @@ class Journal:
         return chain[0].manifest, data
 
     def path(self, version: int) -> Path:
-        """Returns the file of a version."""
         return self.folder / f"{version:06d}{END}"
 
     def _apply(self, entry: Entry, path: Path, data: Bytes, before: int) -> None:

@@ -46,7 +46,6 @@ class DAPOConfig(RatioConfig):
 
     @property
     def needs_contrast(self) -> bool:
-        """Whether `filter` is set."""
         return self.filter
 
     def build(self) -> Algorithm:
