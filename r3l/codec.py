@@ -52,23 +52,16 @@ def decode(kind: type[R], data: bytes | memoryview) -> R:
 
 def decode_one_of(kinds: Sequence[type[Record]], data: bytes | memoryview) -> Any:
     """Decodes a record of one of the classes `kinds`, with the checks of `decode`."""
-    name, fields = _open(data)
-    for kind in kinds:
-        if kind.__name__ == name:
-            try:
-                return _decoder(kind).decode(fields)
-            except _MALFORMED as error:
-                raise _record_error(kind, error) from None
-    expected = " or ".join(kind.__name__ for kind in kinds)
-    raise RecordError(f"record is a {name!r:.80}, not a {expected}", field="kind")
+    kind, fields = _open(kinds, data)
+    try:
+        return _decoder(kind).decode(fields)
+    except _MALFORMED as error:
+        raise _record_error(kind, error) from None
 
 
 def body(kind: type[Record], data: bytes | memoryview) -> msgspec.Raw:
     """Returns the fields of a record of class `kind`, still encoded."""
-    name, fields = _open(data)
-    if name != kind.__name__:
-        raise RecordError(f"record is a {name!r:.80}, not a {kind.__name__}", field="kind")
-    return fields
+    return _open((kind,), data)[1]
 
 
 def encode_group(head: Group, results: Sequence[bytes | memoryview]) -> bytes:
@@ -112,8 +105,10 @@ def check_size(data: _Bytes, limit: int = RECORD_LIMIT) -> _Bytes:
     return data
 
 
-def _open(data: bytes | memoryview) -> tuple[str, msgspec.Raw]:
-    """Returns the kind and the encoded fields of a record of this schema."""
+def _open(
+    kinds: Sequence[type[Record]], data: bytes | memoryview
+) -> tuple[type[Record], msgspec.Raw]:
+    """Returns the class of a record of this schema, one of `kinds`, and its encoded fields."""
     check_size(data)
     try:
         schema, name, fields = _envelope.decode(data)
@@ -123,7 +118,11 @@ def _open(data: bytes | memoryview) -> tuple[str, msgspec.Raw]:
         raise SchemaVersionError(
             f"record of schema {schema}; this r3l reads only schema {SCHEMA}", schema=schema
         )
-    return name, fields
+    for kind in kinds:
+        if kind.__name__ == name:
+            return kind, fields
+    expected = " or ".join(kind.__name__ for kind in kinds)
+    raise RecordError(f"record is a {name!r:.80}, not a {expected}", field="kind")
 
 
 def _no_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
