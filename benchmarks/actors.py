@@ -186,10 +186,6 @@ async def measure(
     usage: Path | None,
 ) -> None:
     """Start the engine and compare."""
-    work = asyncio.current_task()
-    assert work is not None
-    # The buffer services end with it.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
     most = tokens or make("workshop").spec.max_response_tokens
     more = ["algorithm=grpo", f"actor.max_response_tokens={most}"] if agent else []
     config = settings(model, requests, *more)
@@ -197,7 +193,11 @@ async def measure(
     assert isinstance(policy, Recorder)
     freeze_heap()  # as an actor does
     policy.asked = []
-    with ExitStack() as services:
+    work = asyncio.current_task()
+    assert work is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
+    with ExitStack() as services:  # SIGTERM ends them, too
+        services.callback(policy.close)
         bench = Bench(policy, usage, services)
         await bench.through_the_loop(config, 5.0)  # kernels warm up
         if agent:
@@ -205,7 +205,6 @@ async def measure(
             await world_and_agent(bench, config, other, seconds, repeat)
         else:
             await loop_and_batch(bench, config, seconds, repeat)
-    policy.close()
 
 
 @click.command()

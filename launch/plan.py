@@ -27,7 +27,7 @@ from launch.checks.of_model import (
 from launch.checks.of_tasks import check_first_steps, first_tasks, try_first_steps
 from launch.checks.plan_options import PlanOptions
 from launch.checks.resume import changed_settings
-from launch.checks.services import check_addresses, reached_from
+from launch.checks.services import check_addresses, with_reachable_services
 from launch.inspection import versions
 from launch.topology.gpu_memory import Estimate
 from launch.topology.machines import described
@@ -62,7 +62,7 @@ def make_plan(config: RunConfig, options: PlanOptions) -> Plan:
     settled = config.model_copy(update={"model": str(model)})
     topology = place(requested, machines, Estimate.of(settled), force=options.force)
     anywhere = (ANY_NODE,) if starter.moves_actors else ()
-    options = reached_from(options, topology.elsewhere or anywhere)
+    options = with_reachable_services(options, topology.elsewhere or anywhere)
     check_disk(config.learner, options, model)
     changed: tuple[str, ...] = ()
     if options.resume:

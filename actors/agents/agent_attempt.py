@@ -288,7 +288,7 @@ class AgentEnvironment:
         session, settings = self.session, self.settings
         variables = self._variables(given["mcp"])
         state, in_time = await run_process(
-            self.env, MAIN, lambda: self.env.start(variables), settings.timeout_s, session.changed
+            self.env, MAIN, lambda: self.env.start(variables), settings.timeout_s, session.ended
         )
         session.end()
         if session.problem is not None:

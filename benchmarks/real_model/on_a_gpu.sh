@@ -3,9 +3,10 @@
 # bash benchmarks/real_model/on_a_gpu.sh FOLDER appends their lines to FOLDER/lines.jsonl.
 # It ends at the first failure. Started again, it goes on with the runs that have no line.
 set -euo pipefail
-cd "$(dirname "$0")/../.."
 mkdir -p "$1"
-export OUT_FOLDER=$1
+OUT_FOLDER=$(realpath "$1")
+export OUT_FOLDER
+cd "$(dirname "$0")/../.."
 engine=(actor.engine.gpu_memory_utilization=0.06
     'actor.engine.compilation_config={mode: 0, cudagraph_mode: FULL_DECODE_ONLY}')
 measure() { printf '%q ' "$@" --out "$OUT_FOLDER" --lines "$OUT_FOLDER/lines.jsonl" "${engine[@]}"; echo; }

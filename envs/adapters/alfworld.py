@@ -75,8 +75,9 @@ class AlfWorld:
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
         """Start the game `options["game"]`, a path in the data folder, or that of `seed`."""
-        known = options or self.task_source(str(self.root)).tasks("train", 1, seed)[0].options
-        chosen = str(known["game"])
+        if not (options and options.get("game")):
+            options = self.task_source(str(self.root)).tasks("train", 1, seed)[0].options
+        chosen = str(options["game"])
         if self.game is None or chosen != self.file:
             self.close()
             self.game, self.file = self._start(self.root / chosen), chosen

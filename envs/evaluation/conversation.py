@@ -1,6 +1,6 @@
 """One attempt of an evaluation: its task, and what readers see of it."""
 
-from msgspec import structs
+from msgspec.structs import asdict, replace
 
 from r3l.algorithms.advantages import SUCCESS
 from r3l.records import SlotResult, Task
@@ -9,7 +9,8 @@ from r3l.views.attempt_view import AttemptView, view
 
 class Conversation(AttemptView, kw_only=True):
     """One attempt at one task. `attempt` counts the attempts at the task from 0. `family`: the
-    environment, if there are several, or else the kind of task, "" if unknown."""
+    environment, if there are several, or else the kind of task, "" if unknown. Without times, which
+    differ when an evaluation is repeated, and without an agent's calls."""
 
     task_id: str
     attempt: int
@@ -25,14 +26,21 @@ class Conversation(AttemptView, kw_only=True):
         return self.reward or 0.0
 
     @property
+    def tokens(self) -> int:
+        """The tokens of all responses."""
+        return sum(step.length for step in self.steps)
+
+    @property
     def success(self) -> bool:
         return self.earned >= SUCCESS
 
 
 def conversation(task: Task, attempt: int, result: SlotResult, *, several: bool) -> Conversation:
-    """The conversation of a finished slot, without times, in which an evaluation that is played
-    again differs. `several`: the evaluation plays several environments."""
-    family, shown = task.env if several else str(task.options.get("family", "")), view(result)
-    steps = tuple(structs.replace(step, seconds=0.0) for step in shown.steps)
-    fields = structs.asdict(shown) | {"steps": steps, "seconds": None, "calls": ()}
+    """The conversation of a finished slot. `several`: the evaluation plays several environments."""
+    family = task.env if several else str(task.options.get("family", ""))
+    if played := result.trajectory:
+        played = replace(played, extra=replace(played.extra, tape=b""))
+    shown = view(replace(result, trajectory=played, reflection=None))
+    steps = tuple(replace(step, seconds=0.0) for step in shown.steps)
+    fields = asdict(shown) | {"steps": steps, "seconds": None}
     return Conversation(**fields, task_id=task.task_id, attempt=attempt, family=family)

@@ -136,7 +136,7 @@ METRICS = (
     ),
     EvalMetric(
         *("tokens", "tokens", "sampled in an attempt, mean"),
-        partial(_played, lambda attempt: attempt.generated or 0),
+        partial(_played, lambda attempt: attempt.tokens),
         bootstrap,
     ),
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from learner.exit_codes import STACKS
-from r3l.errors import UserError
+from r3l.errors import R3LError, UserError
 from r3l.files.run_folder import ProcessStatus, RunFolder
 from r3l.process.last_heartbeat import LastHeartbeat
 from r3l.process.memory import STEADY_MEMORY, oom_kills
@@ -219,8 +219,12 @@ class Children:
         return self._keeper.stdin.fileno()
 
     def tell(self, child: Child) -> None:
-        """Tell the keeper about a process, however it was started."""
-        tell_keeper(self.keep(), child.name, child.pid, child.worker, child.at_once)
+        """Tell the keeper about a process, however it was started. Raises R3LError if the keeper
+        ends meanwhile."""
+        try:
+            tell_keeper(self.keep(), child.name, child.pid, child.worker, child.at_once)
+        except BrokenPipeError:
+            raise R3LError(f"the keeper of the run ended while {child.name} started") from None
 
     def dead(self) -> list[Child]:
         return [child for child in self.members.values() if child.ended]

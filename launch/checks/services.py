@@ -17,11 +17,12 @@ EVERYWHERE = "tcp://0.0.0.0:*"
 KEYS = "keys"  # in a run's folder, if some are needed and none given
 
 
-def reached_from(options: PlanOptions, elsewhere: Sequence[str]) -> PlanOptions:
-    """Returns the options of a run that also has actors on the machines `elsewhere`.
+def with_reachable_services(options: PlanOptions, elsewhere: Sequence[str]) -> PlanOptions:
+    """Returns the options with addresses of the services that actors on the machines `elsewhere`
+    can reach, and with the keys that they need.
 
-    Replaces default addresses of the services by ones that these machines can reach. Services at an
-    address that other machines can reach need keys: the given ones, or those in the run's folder.
+    Only default addresses are replaced. Services at an address that other machines can reach need
+    keys: the given ones, or those in the run's folder.
     Raises UserError if keys are missing or actors cannot reach an address.
     """
     if elsewhere:

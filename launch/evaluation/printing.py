@@ -45,7 +45,7 @@ def conversations(attempts: Sequence[Conversation], count: int) -> str:
 def _conversation(attempt: Conversation) -> str:
     facts = [f"reward {attempt.earned:.4g}", attempt.finish]
     facts += [attempt.cause and f"failed: {attempt.cause}"]
-    sampled = f"{attempt.generated or 0} of {attempt.length or 0} tokens sampled"
+    sampled = f"{attempt.tokens} of {attempt.length or 0} tokens sampled"
     facts += [f"{len(attempt.steps)} steps", sampled]
     facts += [f"fault {name}" for name in attempt.faults]
     named = f"{attempt.task_id} attempt {attempt.attempt}"

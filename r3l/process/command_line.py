@@ -38,14 +38,13 @@ class OneLine(click.Command):
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Runs the command and exits: with 2 if the command line is invalid, with 130 if
-        interrupted. Files that it writes are private (r3l.process.file_modes)."""
+        interrupted."""
         options.setdefault("prog_name", self.name)
         exits = options.get("standalone_mode", True)
         options["standalone_mode"] = False
         if not exits:
             return super().main(*args, **options)
         try:
-            set_file_modes()
             sys.exit(super().main(*args, **options))
         except tuple(self.errors) as error:
             echo(f"{self.name}: {error}", err=True)
@@ -60,6 +59,11 @@ class OneLine(click.Command):
         except click.Abort:
             sys.exit(130)
         sys.exit(2)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command's function. Files that it writes are private."""
+        set_file_modes()
+        return super().invoke(ctx)
 
 
 class OneLineGroup(OneLine, click.Group):

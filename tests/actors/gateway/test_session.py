@@ -126,7 +126,7 @@ def test_a_failing_engine_ends_the_session_with_its_error(error: Exception, stat
         with pytest.raises(Refused) as refused:
             await session.sampling(ASKED, "d", "chat", again=False)
         assert refused.value.status == status
-        assert session.problem is error and session.changed.is_set()
+        assert session.problem is error and session.ended.is_set()
 
     played(test)
 

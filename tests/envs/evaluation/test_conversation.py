@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from envs.evaluation.conversation import conversation
-from r3l.records import Extra, SlotResult, Task
+from r3l.records import Extra, ReflectionRecord, SlotResult, Task
 from tests.learner.fakes import RESPONSE, trajectory
 
 
@@ -42,6 +42,18 @@ def test_a_record_without_rewards_of_steps_has_turns_without_them():
     }
     assert found["bare"] == [(None, False)] * 3
     assert found["full"] == [(0.0, True), (0.0, False), (1.0, False)]
+
+
+def test_a_tape_and_a_reflection_are_not_read():
+    """Whoever plays an attempt can store them; they must not end the learner that evaluates."""
+    played = slot()
+    damaged = replace(
+        played,
+        trajectory=replace(played.trajectory, extra=Extra(tape=b"no tape")),
+        reflection=ReflectionRecord("[" * 100_000),
+    )
+    one = conversation(Task("a/1", "a", 1), 0, damaged, several=False)
+    assert one.calls == () and one.reflection is None and one.tokens == 3 * RESPONSE
 
 
 def test_a_failed_slot_has_its_cause_and_no_turn():

@@ -8,7 +8,7 @@ import zmq
 
 from buffer.wire.curve_keys import generate
 from launch.checks.plan_options import PlanOptions
-from launch.checks.services import check_addresses, reached_from
+from launch.checks.services import check_addresses, with_reachable_services
 from r3l.errors import UserError
 from tests.launch.fakes import refused
 
@@ -45,19 +45,21 @@ def test_a_port_is_free_again_as_soon_as_its_run_has_ended(tmp_path: Path) -> No
 def test_services_of_actors_elsewhere_leave_loopback_with_keys(tmp_path: Path) -> None:
     here = PlanOptions(tmp_path)
     assert here.buffer_bind == here.weights_bind == "tcp://127.0.0.1:*"
-    assert reached_from(here, ()) == here
+    assert with_reachable_services(here, ()) == here
     everywhere, keys = "tcp://0.0.0.0:*", tmp_path / "keys"
     away = PlanOptions(tmp_path, buffer_bind=everywhere, weights_bind=everywhere, keys=keys)
-    assert reached_from(here, ("node-1",)) == away
+    assert with_reachable_services(here, ("node-1",)) == away
     with pytest.raises(UserError, match=r"--weights .*:7: actors on node-1 cannot"):
-        reached_from(PlanOptions(tmp_path, weights_bind="tcp://127.0.0.1:7"), ("node-1",))
+        with_reachable_services(
+            PlanOptions(tmp_path, weights_bind="tcp://127.0.0.1:7"), ("node-1",)
+        )
 
 
 def test_keys_that_are_there_must_be_those_of_every_role(tmp_path: Path) -> None:
     everywhere = "tcp://0.0.0.0:*"
     open_to_all = PlanOptions(tmp_path, buffer_bind=everywhere, weights_bind=everywhere)
     generate(tmp_path / "keys")
-    assert reached_from(open_to_all, ()).keys == tmp_path / "keys"
+    assert with_reachable_services(open_to_all, ()).keys == tmp_path / "keys"
     (tmp_path / "keys" / "learner.json").unlink()
     with pytest.raises(UserError, match=r"learner\.json"):
-        reached_from(open_to_all, ())
+        with_reachable_services(open_to_all, ())

@@ -6,6 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from r3l.errors import UserError
 from r3l.process.command_line import OneLine, OneLineGroup, columns, echo
 
 
@@ -58,6 +59,27 @@ def test_a_commands_own_refusal_is_one_line_too() -> None:
     result = CliRunner().invoke(alone, ["here"], prog_name="alone")
     assert result.exit_code == 2
     assert result.stderr == "alone: place here is far away. Try 'alone --help'.\n"
+
+
+def test_named_errors_have_their_exit_codes_and_one_line() -> None:
+    @click.command("tool", cls=OneLine, errors={KeyError: 2, LookupError: 1})
+    @click.argument("kind")
+    def fail(kind: str) -> None:
+        raise {"key": KeyError, "index": IndexError, "user": UserError, "other": TypeError}[kind](
+            "no"
+        )
+
+    for kind, code in {"key": 2, "index": 1, "user": 2}.items():
+        result = CliRunner().invoke(fail, [kind])
+        assert result.exit_code == code and not result.stdout, kind
+        assert result.stderr.startswith("tool: ") and result.stderr.count("\n") == 1, kind
+    assert isinstance(CliRunner().invoke(fail, ["other"]).exception, TypeError)
+
+
+def test_help_needs_no_valid_umask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("R3L_UMASK", "9")
+    assert CliRunner().invoke(alone, ["--help"]).exit_code == 0
+    assert CliRunner().invoke(alone, ["here"]).exit_code == 2
 
 
 def test_other_ends_have_their_exit_codes() -> None:
