@@ -69,7 +69,7 @@ def test_a_killed_actor_costs_each_attempt_the_response_under_way(
     monkeypatch.setenv("R3L_CALLS", str(calls))
     monkeypatch.setenv("R3L_RESPONSE_S", RESPONSE_S)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    job = Job(tmp_path, *settings_of(world, tmp_path), lease_s=5)
+    job = Job(tmp_path, *settings_of(world, tmp_path), lease_s=10)
     try:
         learner, kills = Learner(job, count=1), 0
         actors = {name: job.join(name, SLOW) for name in ("actor-0", "actor-1")}

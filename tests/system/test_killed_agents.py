@@ -78,7 +78,7 @@ def job_of(folder: Path) -> Job:
         f"env.options={json.dumps(options)}",
         "algorithm={name: grpo, group_size: 2}",
         "actor.concurrent_requests=4",
-        lease_s=4,
+        lease_s=10,
     )
 
 
