@@ -17,7 +17,7 @@ from r3l.views.tape import read_tape
 from tests.processes import command_line, lives
 from tests.system.test_actor import Job, until
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 AGENT = Path(__file__).parents[1] / "actors" / "agents" / "stdlib_agent.py"
 HELPER = ["sleep", str(100_000_000 + os.getpid())]  # of this test alone
 PROGRAM = f"""
@@ -78,7 +78,7 @@ def job_of(folder: Path) -> Job:
         f"env.options={json.dumps(options)}",
         "algorithm={name: grpo, group_size: 2}",
         "actor.concurrent_requests=4",
-        lease_s=10,
+        lease_s=4,
     )
 
 
