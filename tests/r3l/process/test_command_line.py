@@ -1,5 +1,6 @@
 """Wrong command lines are answered in one line."""
 
+import os
 from pathlib import Path
 
 import click
@@ -76,10 +77,17 @@ def test_named_errors_have_their_exit_codes_and_one_line() -> None:
     assert isinstance(CliRunner().invoke(fail, ["other"]).exception, TypeError)
 
 
-def test_help_needs_no_valid_umask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_private_and_help_needs_no_valid_umask(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.umask(0)
+    try:
+        assert CliRunner().invoke(tool, ["go", "--count", "1"]).exit_code == 0
+        assert os.umask(0) == 0o077
+    finally:
+        os.umask(before)
     monkeypatch.setenv("R3L_UMASK", "9")
-    assert CliRunner().invoke(alone, ["--help"]).exit_code == 0
-    assert CliRunner().invoke(alone, ["here"]).exit_code == 2
+    refused = CliRunner().invoke(tool, ["go", "--count", "1"])
+    assert refused.exit_code == 2 and refused.stderr.startswith("tool: R3L_UMASK=")
+    assert CliRunner().invoke(tool, ["--help"]).exit_code == 0
 
 
 def test_other_ends_have_their_exit_codes() -> None:
