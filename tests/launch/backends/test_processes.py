@@ -9,6 +9,7 @@ import pytest
 
 from launch.backends import processes
 from launch.backends.processes import Children, Command
+from r3l.errors import R3LError
 from r3l.process import run_keeper
 from r3l.process.process_list import every_process
 from tests.launch.fakes import said, until
@@ -161,6 +162,22 @@ def test_a_killed_keeper_is_replaced_and_knows_the_children_of_the_one_before(
     pids = launched(tmp_path, after=after)
     until(lambda: not any(map(lives, pids)))
     assert "ending c" in (tmp_path / "keeper.log").read_text()
+
+
+def test_a_keeper_that_ends_while_it_is_told_of_a_process_is_an_error_of_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children = Children(tmp_path)
+    child = children.start("a", Command([sys.executable, "-c", "pass"]))
+
+    def broken(*_: object) -> None:
+        raise BrokenPipeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "tell_keeper", broken)
+        with pytest.raises(R3LError, match="keeper of the run ended while a started"):
+            children.tell(child)
+    children.stop()
 
 
 def test_no_child_holds_the_pipe_to_the_keeper_which_ends_with_the_run(tmp_path: Path) -> None:
