@@ -7,17 +7,19 @@ envs.isolation.pool.
 
 The reaper acts when the worker ends, the actor is killed or the reaper gets SIGTERM. It kills every
 process that the worker started, also in other sessions: the kernel makes the reaper the parent of
-those whose parents ended (PR_SET_CHILD_SUBREAPER). It then exits with the worker's status. If the
-reaper itself is killed, the kernel kills the worker, and the pool kills every process that has the
-reaper's mark in its environment variables.
+those whose parents ended (PR_SET_CHILD_SUBREAPER). It removes the worker's temporary files and
+exits with the worker's status. If the reaper itself is killed, the kernel kills the worker, and the
+pool kills every process that has the reaper's mark in its environment variables.
 """
 
 import contextlib
 import ctypes
 import os
 import resource
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from typing import NoReturn
@@ -35,7 +37,7 @@ def main(actor: int) -> None:
     """Start the worker in a child process and reap it; returns in the child, when it is done."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     end_with(actor, signal.SIGTERM)
-    reaper = os.getpid()
+    reaper, tempfile.tempdir = os.getpid(), tempfile.mkdtemp(prefix="r3l-env-")
     if (worker := os.fork()) != 0:
         _reap(worker)
     os.setpgid(0, 0)  # an environment may signal its process group
@@ -62,6 +64,7 @@ def _reap(worker: int) -> NoReturn:
         ended, status = os.waitpid(-1, 0)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _clear()
+    shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

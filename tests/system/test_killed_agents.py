@@ -1,5 +1,5 @@
 """Agents, graders and actors are killed at random calls: what is stored is whole, every slot is
-taken over, and no process is left."""
+taken over, and no process or folder is left."""
 
 import contextlib
 import json
@@ -92,6 +92,8 @@ def test_what_is_killed_at_random_calls_leaves_neither_process_nor_half_a_record
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (temporary := tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     chance, killed = random.Random(seed), dict.fromkeys(("agent", "grader", "actor"), 0)
     job = job_of(tmp_path)
     try:
@@ -125,6 +127,7 @@ def test_what_is_killed_at_random_calls_leaves_neither_process_nor_half_a_record
             lambda: not (*processes(tmp_path, "agent"), *processes(tmp_path, "grader"), *helpers()),
             "no agent, grader or helper is left",
         )
+        until(lambda: not [*temporary.glob("r3l-env-*")], "the folders of attempts are removed")
         groups = job.stored()
     finally:
         job.close()

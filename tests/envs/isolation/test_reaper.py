@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -10,9 +11,10 @@ import pytest
 pytestmark = pytest.mark.system
 
 REAPER = """
-import os, signal, subprocess, sys
+import os, signal, subprocess, sys, tempfile
 from envs.isolation import reaper, worker
 def work():
+    tempfile.mkstemp(dir=tempfile.mkdtemp())
     helpers = [subprocess.Popen(["sleep", "3600"], start_new_session=new) for new in (0, 1)]
     os.write(2, f"{os.getpid()} {helpers[0].pid} {helpers[1].pid}\\n".encode())
     exec(sys.argv[1])
@@ -32,7 +34,10 @@ os._exit(0)
         ("os.killpg(0, signal.SIGTERM)", -signal.SIGTERM),  # not the reaper's group
     ],
 )
-def test_it_ends_with_the_code_of_its_worker_and_leaves_no_helper(action: str, code: int) -> None:
+def test_it_ends_with_the_code_of_its_worker_and_leaves_neither_helper_nor_file(
+    action: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     command = [sys.executable, "-c", REAPER, f"input(); {action}"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -40,10 +45,11 @@ def test_it_ends_with_the_code_of_its_worker_and_leaves_no_helper(action: str, c
         assert started.stderr is not None and started.stdin is not None
         processes = [psutil.Process(int(pid)) for pid in started.stderr.readline().split()]
         assert len(processes) == 3 and all(process.is_running() for process in processes)
+        assert len(list(tmp_path.rglob("*"))) == 3
         started.stdin.write("\n")
         started.stdin.flush()
         assert started.wait(60) == code
-    assert not any(process.is_running() for process in processes)
+    assert not any(process.is_running() for process in processes) and not list(tmp_path.iterdir())
 
 
 def test_it_ends_all_when_it_is_asked_to_even_a_stopped_worker() -> None:
