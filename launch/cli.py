@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SHORTCUTS = ("env", "model", "learner.steps", "seed", "actor.engine.tensor_parallel_size")
 """The settings of the options --env, --model, --steps, --seed and --actor-gpus."""
 DEFAULT = "train"
-INSPECTIONS = ("status", "doctor", "report")
+INSPECTIONS = ("status", "doctor")
 """Commands in the modules of launch.inspection with these names, which are imported when used."""
 NAMES = ", ".join([DEFAULT, *INSPECTIONS])
 

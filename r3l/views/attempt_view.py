@@ -1,13 +1,12 @@
-"""A readable form of an attempt for the viewer, `r3l-buffer show`, notebooks, the report,
-TensorBoard, tables and evaluations.
+"""A readable form of an attempt for the viewer, `r3l-buffer show`, notebooks, TensorBoard, tables
+and evaluations.
 
     Group ─► pairs ─► (base, retry) ─► AttemptView ─► steps
                └─► text, for a terminal or a notebook
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -131,42 +130,6 @@ def pairs(group: Group) -> list[Pair]:
         for slot in sorted({*range(group.plan.base), *own, *retries})
         for retry in retries.get(slot) or [None]
     ]
-
-
-@dataclass(frozen=True)
-class Correction:
-    """A retry that earned `gain` more than its base attempt."""
-
-    group_id: str
-    task_id: str
-    base: AttemptView
-    retry: AttemptView
-    gain: float
-
-    @property
-    def result(self) -> str:
-        """The change in reward, as text."""
-        before, after = self.base.reward or 0.0, self.retry.reward or 0.0
-        return f"reward {before:.2f} → {after:.2f} from step {max(self.retry.pivot, 0)}"
-
-
-def best_corrections(groups: Iterable[Group], count: int) -> list[Correction]:
-    """Finds the most instructive corrections in groups, at most one for each task: the largest gain
-    first, then the latest pivot as a share of the steps, since that reflection located the error
-    best."""
-    corrections = [
-        Correction(group.group_id, group.task.task_id, pair.base, pair.retry, pair.gain)
-        for group in groups
-        for pair in pairs(group)
-        if pair.base is not None and pair.retry is not None and pair.gain and pair.gain > 0
-    ]
-    corrections.sort(
-        key=lambda c: (c.gain, max(c.retry.pivot, 0) / len(c.base.steps), c.group_id), reverse=True
-    )
-    of_task: dict[str, Correction] = {}
-    for correction in corrections:
-        of_task.setdefault(correction.task_id, correction)
-    return list(of_task.values())[:count]
 
 
 def text(group: Group) -> str:

@@ -126,21 +126,21 @@ def test_every_command_is_there_and_named_in_the_help_of_the_default_one() -> No
 
 
 def test_options_and_settings_are_those_of_the_default_command(run: Path) -> None:
-    assert "'report'" in refused("--run", run, "seed=1", "report")
+    assert "'status'" in refused("--run", run, "seed=1", "status")
     assert "learner.speed" in refused("learner.speed=1")
     assert "learner.speed" in refused(DEFAULT, "learner.speed=1")
 
 
 def test_a_word_that_is_neither_a_command_nor_a_setting_is_refused() -> None:
-    line = refused("reports")
-    assert line.startswith("r3l-launch: 'reports'") and "report" in line
+    line = refused("doctors")
+    assert line.startswith("r3l-launch: 'doctors'") and "doctor" in line.partition("(")[2]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_clicks_completion_knows_the_options(shell: str) -> None:
     completion = ShellComplete(main, {}, "r3l-launch", "_R3L_LAUNCH_COMPLETE")
     assert "--resume" in [item.value for item in completion.get_completions([], "--re")]
-    assert [item.value for item in completion.get_completions(["report"], "--o")] == ["--out"]
+    assert [item.value for item in completion.get_completions(["status"], "--j")] == ["--json"]
     made = subprocess.run(
         [sys.executable, "-c", "from launch.cli import main; main(prog_name='r3l-launch')"],
         env=os.environ | {"_R3L_LAUNCH_COMPLETE": f"{shell}_source"},

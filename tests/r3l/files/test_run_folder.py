@@ -30,7 +30,6 @@ READERS: dict[str, Callable[[RunFolder], object]] = {
     "hangs.jsonl": RunFolder.hangs,
     ".last-heartbeat": RunFolder.heartbeat,
     "limits.json": lambda run: run.token_budget(8192),
-    "versions.json": RunFolder.versions,
     "best/evaluation.json": RunFolder.best_evaluation,
     ".wandb-id": lambda run: run.service_id("wandb"),
 }
@@ -71,7 +70,7 @@ def full(begun: RunFolder) -> RunFolder:
 
 def test_everything_is_read_back_as_it_was_written(full: RunFolder) -> None:
     assert {path.name for path in full.path.iterdir()} == {
-        *(name.partition("/")[0] for name in READERS), "skipped.jsonl",
+        *(name.partition("/")[0] for name in READERS), "skipped.jsonl", "versions.json",
     }  # fmt: skip
     rates = [full.settings_of(step).learner.lr for step in (4, 5)]
     assert rates == [config().learner.lr, 0.5] and full.settings().learner.lr == 0.25
@@ -81,7 +80,7 @@ def test_everything_is_read_back_as_it_was_written(full: RunFolder) -> None:
     assert hang == Hang("micro-batch 1 of 2", "itself", hang.time)
     assert (beat := full.heartbeat()) is not None and beat.doing == "checkpoint 4 – naïve"
     assert (full.token_budget(8192), full.token_budget(1024)) == (2048, 1024)
-    assert full.versions() == {"r3l": "0.1"} and full.service_id("wandb") == "abc"
+    assert full.service_id("wandb") == "abc"
     best = full.best_evaluation()
     assert best is not None and (best.step, best.success) == (2, 0.5)
 
@@ -91,7 +90,7 @@ def test_what_is_missing_is_absent_and_a_folder_without_settings_is_no_run(
 ) -> None:
     run = RunFolder(tmp_path / "nothing")
     assert run.history().steps == run.hangs() == [] and run.heartbeat() is None
-    assert run.token_budget(8192) == 8192 and run.versions() == {}
+    assert run.token_budget(8192) == 8192
     assert run.service_id("wandb") == "" and run.best_evaluation() is None
     for read in (run.started, run.settings, run.own_settings, lambda: run.settings_of(1)):
         with pytest.raises(UserError, match=r"nothing: has no config\.yaml, so no run was started"):

@@ -1,13 +1,11 @@
 """The one view of an attempt."""
 
-import json
-
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from r3l.records import Group, GroupPlan, ReflectionRecord, SlotResult, Task
-from r3l.views.attempt_view import best_corrections, pairs, text, view
+from r3l.views.attempt_view import pairs, text, view
 from tests.buffer.viewer.stores import Made, agent_results, attempt, results
 
 MADE = Made(steps=4)
@@ -15,42 +13,6 @@ MADE = Made(steps=4)
 
 def group(found, plan=None):
     return Group("g1", Task("t", "doors", 1), plan or GroupPlan(2, 2), "trained", tuple(found))
-
-
-def corrected(group_id, task, base, retry, pivot):
-    """A group of one base attempt and its retry."""
-    advice = json.dumps({"improvement_suggestion": f"mind step {pivot}"})
-    return Group(
-        group_id, Task(task, "doors", 0), GroupPlan(1, 1), "trained",
-        (
-            SlotResult("base", 0, "done", trajectory=attempt("base", 0, MADE, reward=base)),
-            SlotResult(
-                "distilled", 0, "done",
-                trajectory=attempt("distilled", 0, MADE, reward=retry, pivot=pivot),
-                reflection=ReflectionRecord(advice, "", "failure", pivot),
-            ),
-        ),
-    )  # fmt: skip
-
-
-def ranked(*groups, count=10):
-    return [one.group_id for one in best_corrections(groups, count)]
-
-
-def test_the_largest_gain_comes_first_then_the_latest_pivot():
-    found = ranked(
-        corrected("g1", "a", 0.0, 1.0, 0),
-        corrected("g2", "b", 0.0, 1.0, 3),
-        corrected("g3", "c", 0.5, 1.0, 3),
-        corrected("g4", "d", 1.0, 0.0, 1),  # worse
-    )
-    assert found == ["g2", "g1", "g3"]
-
-
-def test_a_task_comes_once_with_its_best_correction():
-    groups = [corrected("g1", "a", 0, 1, 2), corrected("g2", "a", 0, 1, 3),
-              corrected("g3", "a", 0, 1, 1), corrected("g4", "b", 0, 1, 0)]  # fmt: skip
-    assert ranked(*groups) == ["g2", "g4"] and ranked(*groups, count=1) == ["g2"]
 
 
 def test_a_slot_without_an_attempt_has_neither_steps_nor_reward():
