@@ -16,7 +16,6 @@ import click
 from buffer.storage.store_path import check_store, store_path
 from envs.builtin.policy import model_path
 from learner.exit_codes import EXIT_CODES
-from learner.offline.regrade import regrade_command
 from learner.warmup.cli import warmup_command
 from learner.watchdog import Watchdog
 from r3l import config as configuration
@@ -64,13 +63,11 @@ class _Commands(OneLineGroup):
 
 @click.group("r3l-learner", cls=_Commands)
 def main() -> None:
-    """Train a policy (`train`, `warmup`), or inspect a finished run (`weights`, `replay`,
-    `regrade`)."""
+    """Train a policy (`train`, `warmup`), or inspect a finished run (`weights`, `replay`)."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
 
 
 main.add_command(warmup_command)
-main.add_command(regrade_command)
 
 
 @main.command()

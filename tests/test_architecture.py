@@ -55,7 +55,6 @@ TOPICS = {
     "buffer/wire/test_bad_link.py",
     "launch/test_bad_inputs.py",
     "launch/test_killed_launcher.py",
-    "learner/offline/test_regraded_agent.py",
     "learner/step/test_algorithm_by_hand.py",
     "learner/step/test_faults_on_one_rank.py",
     "learner/step/test_offload.py",

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-from msgspec.structs import replace
 
 from r3l.errors import EngineFailed, EnvironmentFailed, ReplayDiverged
 from r3l.records import LARGEST_REWARD, MOST_PARTS, Extra, Int32, Role, Task, Trajectory
@@ -282,50 +281,6 @@ async def restore(
         _same(env, base.observations[k + 1], observation, k + 1)
         rewards.append(reward)
     return rewards
-
-
-async def regraded(env: Environment, task: Task, attempt: Trajectory) -> Trajectory:
-    """Replays the recorded actions. Returns the attempt with the new reward, reward parts, last
-    reaction, finish and feedback. Raises ReplayDiverged (fact `step`) unless the environment shows
-    the same observations and ends the attempt with its last action."""
-    spec, last = env.spec, attempt.num_steps - 1
-    if spec.system_prompt != attempt.system:
-        raise _diverged(env, "its system prompt has changed", 0)
-    _same(env, attempt.observations[0], await _reset(env, task), 0)
-    rewards, parts, faults = list[float](), dict[str, float](), list[str]()
-    for k, action in enumerate(attempt.actions):
-        observation, reward, terminated, truncated, info = await _step(env, action)
-        rewards.append(reward)
-        if k < last:
-            _same(env, attempt.observations[k + 1], observation, k + 1)
-            if terminated or truncated:
-                raise _diverged(env, f"it ends at step {k}, before the last step {last}", k)
-        if k >= attempt.first_played:
-            faults += [fault] if (fault := fault_in(info)) else []
-            for name, value in parts_in(info).items():
-                parts[name] = parts.get(name, 0.0) + value
-    ended = "terminated" if terminated else "truncated" if truncated else ""
-    if attempt.finish in ("step_limit", "context_overflow"):
-        ended = attempt.finish if attempt.finish == "context_overflow" else ended or attempt.finish
-    if not ended:
-        raise _diverged(env, f"it continues after the last step {last}", last)
-    return replace(
-        attempt,
-        reward=round(math.fsum(rewards) / spec.success_threshold, REWARD_DECIMALS),
-        observations=(*attempt.observations[:-1], observation),
-        finish=ended,
-        feedback=await _feedback(env),
-        faults=tuple(faults),
-        extra=replace(
-            attempt.extra,
-            reward_parts=dict(list(parts.items())[:MOST_PARTS]),
-            step_rewards=(np.array(rewards) / spec.success_threshold).astype(np.float32),
-        ),
-    )
-
-
-def _diverged(env: Environment, how: str, step: int) -> ReplayDiverged:
-    return ReplayDiverged(f"{env.spec.name}: {how}", cause="replay_diverged", step=step)
 
 
 def _finish(
