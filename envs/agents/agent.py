@@ -87,7 +87,6 @@ class Agent:
         self.servers = servers_of(mcp or {}, python)
         self.urls = {name: "" if self.servers[name] else url for name, url in (mcp or {}).items()}
         self.task: dict[str, Any] = {}
-        self.stored = False
         self.secret: list[str] = []
         self.folder: Path | None = None
         self.given: dict[str, str] = {}
@@ -99,15 +98,13 @@ class Agent:
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
         """Ends the previous attempt's process and makes a new folder. `secret` of the options:
-        variables that no process of the attempt gets; `stored`: the attempt is a stored one, whose
-        folder stays empty."""
+        variables that no process of the attempt gets."""
         self.close()
         given = options or {}
         self.task, self.secret = dict(given.get("task", {})), given.get("secret", [])
         self.folder = Path(tempfile.mkdtemp(prefix="r3l-agent-"))
         work = self.folder / "work"
-        self.stored = bool(given.get("stored"))
-        if self.workspace and not self.stored:
+        if self.workspace:
             shutil.copytree(Path(self.workspace).expanduser(), work, symlinks=True)
         else:
             work.mkdir()
@@ -124,10 +121,9 @@ class Agent:
         return self._start(MAIN, self.starter, self.argv, [self.task, *self.asked])
 
     def grade(self, calls: list[Any]) -> State:
-        """Starts the grader's process; that of a stored attempt does not get the folder."""
+        """Starts the grader's process."""
         self.given = {}
-        folder = [] if self.stored else [self._work]
-        return self._start(MAIN, self.grader, (), [self.task, calls, *folder])
+        return self._start(MAIN, self.grader, (), [self.task, calls, self._work])
 
     def keep(self, operation: str, kept: str, call: int) -> State:
         """Saves a copy of the folder, or restores it; in a process unless the folder is small."""

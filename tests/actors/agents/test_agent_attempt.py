@@ -197,7 +197,7 @@ def test_a_full_context_is_graded_by_what_the_agent_makes_of_it(tmp_path: Path) 
     )
     assert result.cause == "no_reward"  # this one raises at the error it gets, and prints nothing
     file = tmp_path / "grade.py"
-    file.write_text("def grade(task, calls, workspace):\n    return 0.5\n")
+    file.write_text("def grade(task, calls):\n    return 0.5\n")
     ((result,), _) = play(
         config_of(tmp_path, "", reward=f"{file}:grade"),
         ScriptedPolicy(lambda text: "yes", context_length=75),
