@@ -154,7 +154,6 @@ def train_command(
         from launch.checks.plan_options import PlanOptions
         from launch.checks.presets import check_model_is_named, settings_file
         from launch.checks.resume import nothing_to_do
-        from launch.live_view import live_view
         from launch.supervisor import Run
         from r3l import config as configuration
         from r3l.files.run_folder import run_folder
@@ -197,9 +196,8 @@ def train_command(
         echo(f"run {plan.run}: {shape}, {what}/tensorboard")
     for line in plan.changed:
         echo(f"changed since: {line}")
-    with lock, live_view(plan.run, plan.config.learner.steps, quiet=quiet) as view:
-        say = view.say if view else echo
-        run = Run(plan, say, starter.commands(plan), children, quiet=quiet, view=view)
+    with lock:
+        run = Run(plan, echo, starter.commands(plan), children, quiet=quiet)
         sys.exit(run.execute())
 
 

@@ -1,10 +1,11 @@
 """Formats the lines that `r3l-launch` prints while a run is training."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launch.inspection.snapshot import BALANCED
+from launch.inspection.snapshot import BALANCED, forecast
+from launch.inspection.status import ago
 from r3l.files.json_lines import GrowingFile
 from r3l.files.progress_lines import EvalLine, StepLine
 from r3l.process.notices import NOTICE_LINE
@@ -63,8 +64,10 @@ class Startup:
         return f"{now - self._began:.0f} s: {', '.join(late)}"
 
 
-def step_line(step: StepLine, steps: int) -> str:
-    values = step.metrics
+def step_line(recent: Sequence[StepLine], steps: int) -> str:
+    """Formats the last of the `recent` steps, and when all `steps` will be done."""
+    step = recent[-1]
+    values, ends = step.metrics, forecast([*recent], steps, step.time).end_s
 
     def share(name: str) -> str:
         return f"{values[name]:.2f}" if name in values else "  – "
@@ -72,8 +75,9 @@ def step_line(step: StepLine, steps: int) -> str:
     gain = "group/guidance_gain"
     gained = f"gain {values[gain]:+.2f}  " if gain in values else ""
     age, oldest = values.get("staleness/mean", 0.0), values.get("staleness/max", 0.0)
+    eta = "" if ends is None else f"ETA {ago(ends)}  "
     return (
-        f"step {step.step:>{len(str(steps))}}/{steps}  reward {share('group/reward_mean')}  "
+        f"step {step.step:>{len(str(steps))}}/{steps}  {eta}reward {share('group/reward_mean')}  "
         f"success base {share('group/success_base')} retry {share('group/success_retry')}  "
         f"trigger {share('group/trigger_rate')}  {gained}{_lengths(values, 'group/')}"
         f"{_agents(values)}staleness {age:.1f} max {oldest:.0f}  "

@@ -10,6 +10,7 @@ The ports are chosen first, so the processes load their libraries at the same ti
 import math
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -24,7 +25,7 @@ from launch.console import (
     step_line,
 )
 from launch.inspection.learning import LearningWatch
-from launch.live_view import LiveView
+from launch.inspection.snapshot import RECENT
 from launch.restarts import FINAL, Restarts
 from launch.topology.placement import Plan
 from launch.unresponsive import Unresponsive
@@ -49,8 +50,8 @@ QUIET_S = 300.0  # without progress until it is reported
 class Run:
     """Starts and watches the processes of one plan.
 
-    `say`: prints a line. `quiet`: no lines about steps, evaluations and starts. `view`: shows the
-    run on a terminal. `commands`, `children`: a cluster's, to start processes.
+    `say`: prints a line. `quiet`: no lines about steps, evaluations and starts. `commands`,
+    `children`: a cluster's, to start processes.
     """
 
     def __init__(
@@ -61,9 +62,8 @@ class Run:
         children: Children | None = None,
         *,
         quiet: bool = False,
-        view: LiveView | None = None,
     ) -> None:
-        self.plan, self._print, self.quiet, self.view = plan, say, quiet, view
+        self.plan, self._print, self.quiet = plan, say, quiet
         self.commands = commands or ProcessCommands(plan)
         self.children = children or Children(plan.run / "logs", plan.config.learner.hang_s)
         self.folder = RunFolder(plan.run)
@@ -82,6 +82,7 @@ class Run:
         # Earlier launches of the run count too.
         history = self.folder.history()
         self.evaluations, self.steps = history.evaluations, history.reached
+        self.recent = deque(history.steps, maxlen=RECENT + 1)
         self.began = self.moved = time.monotonic()
         self.quiet_s = QUIET_S
         self.room_at, self.lack = self.began, ""
@@ -286,9 +287,7 @@ class Run:
             return
         names, members = ("buffer", "learner", *self.actor_names), self.children.members
         line = self.startup.line({name: name in members and members[name].ready for name in names})
-        if self.view is not None and (line or self.startup.ended):
-            self.view.show(line or "waits for the first step")
-        elif line and not self.quiet:
+        if line and not self.quiet:
             self.say(line)
 
     def _report_room(self) -> None:
@@ -322,15 +321,13 @@ class Run:
                 shown = eval_line(line)
             elif isinstance(line, AgainLine):
                 self.say(f"learner continues from step {line.step} (it had reached {line.reached})")
-                if self.view is not None:
-                    self.view.again(line.step)
+                while self.recent and self.recent[-1].step > line.step:
+                    self.recent.pop()
             else:
                 self.steps = line.step
                 self._settle_config()
-                if self.view is not None:
-                    self.view.step(line)
-                else:
-                    shown = step_line(line, self.plan.config.learner.steps)
+                self.recent.append(line)
+                shown = step_line(self.recent, self.plan.config.learner.steps)
             if shown and not self.quiet:
                 self.say(shown)
             for why in self.learning.lines(line) if isinstance(line, StepLine) else ():

@@ -57,27 +57,33 @@ def test_a_step_line_shows_what_was_measured_and_a_dash_for_the_rest() -> None:
         "staleness/max": 3.0, "actor/tokens_per_s": 812.4, "learner/idle_share": 0.1,
         "actor/idle_share": 0.6,
     }  # fmt: skip
-    line = step_line(StepLine(7, values), 100)
+    line = step_line([StepLine(7, values)], 100)
     assert line.startswith("step   7/100  reward 0.50  success base 0.25 retry   –   trigger   – ")
     assert line.endswith("staleness 1.2 max 3  812 tok/s  actors idle 60 %: learner-bound")
     assert "learner idle 70 %: actor-bound" in step_line(
-        StepLine(7, values | {"learner/idle_share": 0.7}), 100
+        [StepLine(7, values | {"learner/idle_share": 0.7})], 100
     )
 
 
+def test_a_step_line_shows_when_all_steps_will_be_done_once_two_are() -> None:
+    recent = [StepLine(step, {}, 60.0 * step) for step in (7, 8, 9)]
+    assert step_line(recent, 100).startswith("step   9/100  ETA 1.5 h  reward")
+    assert "ETA" not in step_line(recent[:1], 100) + step_line(recent, 9)
+
+
 def test_a_step_line_shows_what_guidance_gained_if_it_was_measured() -> None:
-    line = step_line(StepLine(1, {"group/guidance_gain": 0.031}), 9)
+    line = step_line([StepLine(1, {"group/guidance_gain": 0.031})], 9)
     assert "trigger   –   gain +0.03  staleness" in line
 
 
 def test_lengths_and_what_is_cut_off_are_shown_of_steps_and_evaluations() -> None:
     step = {"group/length_mean": 812.4, "group/length_p95": 1200, "group/length_max": 2100}
-    line = step_line(StepLine(1, step), 9)
+    line = step_line([StepLine(1, step)], 9)
     assert "trigger   –   tokens 812 p95 1200 max 2100  staleness" in line
     cut = {"group/cut_attempts": 0.5, "group/cut_responses": 0.02}
-    line = step_line(StepLine(1, step | cut), 9)
+    line = step_line([StepLine(1, step | cut)], 9)
     assert "max 2100  cut off 50% of attempts, 2% of responses  staleness" in line
-    assert "cut off" not in step_line(StepLine(1, step | {"group/cut_attempts": 0.004}), 9)
+    assert "cut off" not in step_line([StepLine(1, step | {"group/cut_attempts": 0.004})], 9)
     lengths = {"length_mean": 30, "length_p95": 40, "length_max": 50, "cut_attempts": 1.0}
     shown = "tokens 30 p95 40 max 50  cut off 100% of attempts, 0% of responses  (20 tasks)"
     assert eval_line(evaluation(5, tasks=20, **lengths)).endswith(f"steps 3.5  {shown}")
@@ -95,9 +101,9 @@ def test_an_eval_line_shows_failed_tasks_with_share_and_causes_only_if_there_are
 def test_a_step_line_shows_agents_and_the_causes_of_failures_only_if_there_are_any() -> None:
     agents = {"agent/running": 12.0, "agent/calls_per_s": 3.42}
     failed = {"group/failed_no_reward": 1.0, "group/failed_agent_exit": 2.0}
-    line = step_line(StepLine(1, agents | failed), 9)
+    line = step_line([StepLine(1, agents | failed)], 9)
     assert "agents 12 with 3.4 calls/s  failed agent_exit 2, no_reward 1  staleness" in line
-    line = step_line(StepLine(1, {"agent/running": 0.0}), 9)
+    line = step_line([StepLine(1, {"agent/running": 0.0})], 9)
     assert "agents" not in line and "failed" not in line
 
 
