@@ -7,11 +7,13 @@ from pathlib import Path
 from envs.preflight import FirstStep
 from envs.registry import tasks_of_all
 from launch.checks.of_model import foreign_world
+from launch.topology.machines import visible_gpus
 from r3l.config import RunConfig
 from r3l.records import Task
 from r3l.settings.actor import ActorConfig
 
 MOST_TASKS = 100_000  # of each split that are compared
+CPU, BFLOAT16 = Path("/proc/cpuinfo"), {"avx512f", "avx_ne_convert"}
 
 
 def notes(
@@ -21,6 +23,7 @@ def notes(
     if foreign := foreign_world(config):
         yield foreign
     yield from _context(config)
+    yield from _bfloat16(config)
     yield from _room(config.actor, first_steps)
     if slow:
         yield from _shared_tasks(config)
@@ -31,6 +34,16 @@ def _context(config: RunConfig) -> Iterator[str]:
     most, asked = settings.get("max_position_embeddings"), config.actor.max_model_len
     if isinstance(most, int) and most < asked:
         yield f"actor.max_model_len={asked}: the model has a context of {most} tokens"
+
+
+def _bfloat16(config: RunConfig) -> Iterator[str]:
+    """Names the settings of a number format that this processor only imitates."""
+    given = {"actor.dtype": config.actor.dtype, "learner.dtype": config.learner.dtype,
+             "learner.compute": config.learner.compute}  # fmt: skip
+    asked = [f"{name}=bfloat16" for name, value in given.items() if value == "bfloat16"]
+    has = set(CPU.read_text(encoding="utf-8").split())
+    if asked and "avx2" in has and not has & BFLOAT16 and not visible_gpus():
+        yield f"{', '.join(asked)}: this processor is up to 60 times faster in float32"
 
 
 def _room(actor: ActorConfig, first_steps: Mapping[str, FirstStep]) -> Iterator[str]:

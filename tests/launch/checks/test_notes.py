@@ -7,6 +7,7 @@ import pytest
 
 from envs.builtin.policy import builtin_policy
 from envs.preflight import FirstStep
+from launch.checks import notes as module
 from launch.checks.notes import notes
 from r3l.config import load
 
@@ -20,6 +21,21 @@ def test_a_context_that_the_model_lacks_is_told() -> None:
     assert lines(f"actor.max_model_len={most}") == []
     (line,) = lines(f"actor.max_model_len={most * 2}")
     assert f"the model has a context of {most} tokens" in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [("sse2 avx2", 1), ("avx2 avx512f", 0), ("avx2 avx_ne_convert", 0), ("bf16", 0)],
+)
+def test_bfloat16_on_a_processor_without_it_is_told(
+    flags: str, told: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CPU", tmp_path / "cpuinfo")
+    monkeypatch.setattr(module, "visible_gpus", list)
+    (tmp_path / "cpuinfo").write_text(f"flags\t: fpu {flags} sha_ni\n")
+    named = [line for line in lines("learner.compute=bfloat16") if "float32" in line]
+    assert len(named) == told and all("learner.compute=bfloat16: this" in line for line in named)
+    assert lines() == []
 
 
 def test_the_longest_first_prompt_says_when_it_leaves_less_than_half_of_a_response() -> None:
