@@ -1,4 +1,4 @@
-"""Makes environments by name. Each is imported when first used.
+"""Makes environments by name: modules of envs.adapters, envs.questions …, imported when used.
 
 workshop                 an entry of ENVIRONMENTS
 reasoning:chain_sum      a family (an entry of FAMILIES) and the name of its member

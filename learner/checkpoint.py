@@ -57,7 +57,7 @@ REQUIRED = {"version", "model_digest"}
 
 @dataclass(frozen=True)
 class RunState:
-    """The state of a run that is saved in its checkpoints. `version`: optimizer steps done.
+    """The state of a run that is saved in its checkpoints, by learner.rank0. `version`: steps done.
     `groups`: those of the last trained draw, if any. `model_digest`: of the model that the run
     began with."""
 

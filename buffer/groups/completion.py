@@ -1,4 +1,4 @@
-"""Completes groups when the last result arrives. Some expire instead.
+"""Completes groups once GroupRow.all_resolved (buffer.storage.rows). Some expire instead.
 
 results.put ─► with_resolved ─► finish ─► complete, and its record is written
                                    └────► expired: no trajectory, no contrast

@@ -1,4 +1,4 @@
-"""The tables of a store: names, keys and schema version.
+"""The tables of a store: names, keys (built in buffer.storage.transaction) and schema version.
 
     sys       name -> value                    schema, progress, replies
     count     name -> number                   every count, see buffer.storage.counts

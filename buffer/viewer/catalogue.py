@@ -1,4 +1,4 @@
-"""The catalogue: the facts of all groups in a store, read again when the store changes."""
+"""The catalogue: the facts (buffer.tools.group_facts) of all groups, read again after changes."""
 
 import threading
 import time

@@ -1,4 +1,5 @@
-"""Estimates the least GPU memory that a run's processes need before they start, and divides it.
+"""Estimates the least GPU memory that a run's processes need, and divides it. Refuses what does not
+fit, when launch.topology.placement asks.
 
 On a GPU that is shared, a rank gets what its model states need. The rest is split into equal parts:
 one for each actor on the GPU, and one for the rank's activations. An actor that shares no GPU gets

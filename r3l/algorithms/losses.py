@@ -1,4 +1,4 @@
-"""Token losses: what the optimizer minimises for each token.
+"""Token losses: what the optimizer minimises for each token. Algorithm.loss adds further terms.
 
 Axes: B trajectories (rows), T token positions. A loss maps a TokenBatch to terms [B, T]; the loss
 of a batch is their weighted sum over the trained tokens,

@@ -1,4 +1,5 @@
-"""Token-in/token-out chat: each turn is encoded once and appended; nothing is re-tokenised.
+"""Token-in/token-out chat: each turn is encoded once and appended; nothing is re-tokenised. Tools
+and agents' messages: r3l.rollout.agent_chat.
 
     open(system, user) · prompt · <response> · turn(user) · prompt · <response> · ...
 

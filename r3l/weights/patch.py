@@ -1,4 +1,4 @@
-"""Lossless patches between two versions of a chunk of weights.
+"""Lossless patches between two versions of a chunk of weights, on the wire and in the journal.
 
 A patch lists the elements that changed, bit for bit:
 

@@ -1,5 +1,5 @@
 """Finds loggers by name, and runs those of services in threads, so that a slow or broken service
-never delays or ends a run. Importing this module does not import their packages."""
+never delays or ends a run. Their packages are imported when used. r3l.config describes them too."""
 
 import logging
 import queue
