@@ -29,7 +29,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True)
 class Draw:
-    """A batch of complete groups that the learner drew: its entry in the store, and the states of
+    """A batch of complete groups that a consumer drew: its entry in the store, and the states of
     its groups then. `records` are the encoded groups as they were stored, then the encoded
     `recalled`; both are decoded when they are first read."""
 
@@ -88,8 +88,8 @@ def _result(reply: Any, encoded: Sequence[Frame]) -> Any:
 @dataclass(frozen=True)
 class Call(Generic[T]):
     """A request and how to read its reply. `parse` gets the reply's record and the groups after it.
-    `wait_s`: how many seconds the client asks again while the result is None; `gave_up` is called
-    if it stays None."""
+    `wait_s`: for how many seconds the client repeats the request while the result is None;
+    `gave_up` is called if the last result is None."""
 
     arguments: Record
     parse: Callable[[Any, Sequence[Frame]], T] = _result

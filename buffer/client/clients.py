@@ -8,8 +8,8 @@ Every request has an id and a deadline. When a reply is late, the request is sen
 same id on a new socket. The service carries out each id once. After the deadline the client raises
 BufferUnavailable.
 
-When a client is closed, its waiting requests end with ClientClosed. One that was not closed is
-closed when it is garbage-collected, with a ResourceWarning.
+When a client is closed, its waiting requests end with ClientClosed. A client that nobody closed is
+closed, with a ResourceWarning, when it is garbage-collected.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ REPORT_S = 1.0  # between two calls of `silent`
 CLOSE_CHECK_S = 0.1  # until a waiting request notices that another thread closes its client
 QUEUE_FULL_S = 0.005  # wait before another try to send into a full queue
 ASK_AGAIN_S, LONGEST_PAUSE_S, PAUSE = 0.05, 0.5, 10
-"""Between two requests for a draw while too few groups are ready: PAUSE times as long as the reply
-took, so that the service has that much time for others, but within these bounds."""
+"""Bounds of the pause between two requests for a draw while too few groups are ready. The pause is
+PAUSE times as long as the reply took, so that the service has time for other clients."""
 REQUESTS_AT_ONCE = messages.REQUESTS_IN_FLIGHT // 2
 """Half of what the service allows: the other half is for requests that were given up."""
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 def _pause_s(asked: float, until: float) -> float:
-    """Returns how long a draw waits before its next request, at most `until` then."""
+    """Returns how long a draw waits before its next request; the wait ends by `until`."""
     now = time.monotonic()
     pause = min(max(ASK_AGAIN_S, PAUSE * (now - asked)), LONGEST_PAUSE_S)
     return max(0.0, min(pause, until - now))
@@ -292,8 +292,8 @@ class AsyncBufferClient(_Client, AsyncCalls):
         raise self._unavailable(call, time.monotonic() - waiting.start)
 
     async def _send(self, waiting: _Waiting) -> Any:
-        """Send a request; returns the socket that it tried. One with a full queue is given up, like
-        one without replies."""
+        """Send a request; returns the socket that was used. A socket whose queue stays full counts
+        as unresponsive."""
         self._refuse_closed(waiting.call)
         if self._socket is None:
             self._socket = self._connect()

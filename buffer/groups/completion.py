@@ -50,7 +50,7 @@ def with_resolved(row: GroupRow, outcomes: Sequence[SlotOutcome]) -> GroupRow:
 
 def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutcome]) -> GroupRow:
     """Write the record of a group whose slots are all resolved, or expire the group. `last`:
-    outcomes not written as parts."""
+    the outcomes of the last put, which are not in table `part`."""
     parts = {outcome.key: outcome.encoded for outcome in last}
     if work.gates_retries and row.purpose == "train":
         _remember_gain(work, row)

@@ -32,9 +32,9 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
     """Mark `count` complete groups as drawn; returns None if there are too few. New groups are at
     most η versions old, replayed ones at most `replay_staleness`.
 
-    If this consumer returned a draw at this version, that draw is repeated as long as its groups
-    are still drawable: a learner that resumes from a checkpoint repeats its steps. Raises Conflict
-    if the version is more than one step ahead of the learner's, since it would expire every group.
+    If this consumer returned a draw at this version, the draw is repeated if all of its groups are
+    still drawable: a learner that resumes from a checkpoint repeats its steps. Raises Conflict if
+    `version` is over one step ahead of the learner's, since groups too old for it would expire.
     Raises LimitExceeded if the consumer would hold more than B(η + 1) groups.
     """
     _check_draw(work, args)
@@ -141,8 +141,8 @@ def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
 
 
 def discard(work: UnitOfWork, args: operations.Discard) -> Amount:
-    """Expire the groups of a draw under `cause`, only its free ones if the draw has expired;
-    returns their number."""
+    """Expire the groups of a draw under `cause`; returns their number. If the draw has expired,
+    groups that were drawn again since then are left alone."""
     check_name(args.cause, "cause")
     check_cause(args.cause)
     drawn = _find(work, args.draw_id)
@@ -205,8 +205,8 @@ def _choose(
     work: UnitOfWork, args: operations.DrawGroups, before: DrawRow | None
 ) -> DrawRow | None:
     """Chooses the groups to draw: those of the returned draw `before`, if all of them may be drawn
-    now, or what the sampler picks. None if there are too few. A group with a damaged record
-    expires or, if it was already trained, is not drawn again."""
+    now, or what the sampler picks. Returns None if there are too few. A group with a damaged
+    record expires; if it was already trained, it stays but is not drawn again."""
     while True:
         unsorted = {row.group_id: row for row in work.index.drawable() + work.index.replays()}
         ready = dict(sorted(unsorted.items()))  # in lease order
@@ -240,7 +240,7 @@ def _choose(
 
 
 def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:
-    """Lets the sampler pick candidates; returns none if there are too few."""
+    """Lets the sampler pick candidates; returns an empty list if there are too few."""
     # Seeded by version, since the draw's number differs after a learner was killed.
     sampler, source = work.config.sampler, samplers.random_source(work.seed, args.version)
     again = work.index.replayed_in(args.count)
@@ -256,7 +256,7 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
 
 
 def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
-    """Takes the groups replaced since the previous draw, and those that the draw before named."""
+    """Takes the groups replaced since the previous draw, and those that draw `before` named."""
     replaced = (*(before.replaced if before else ()), *work.index.progress.replaced)
     if work.index.progress.replaced:
         work.update_progress(replaced=())
@@ -281,8 +281,8 @@ def _recalled(work: UnitOfWork, rows: Sequence[GroupRow], version: int) -> tuple
 
 
 def _expire_unusable(work: UnitOfWork, version: int) -> None:
-    """Expire new groups that are too old, or lack the contrast that the algorithm needs now. Such
-    trained groups are not drawn again."""
+    """Expire new groups that are too old or lack the contrast that the algorithm needs now. Trained
+    groups with either fault do not expire, but are not drawn again."""
     limit = work.config.max_staleness
     for row in work.index.drawable():
         if is_stale(row.oldest_version, learner=version, limit=limit):

@@ -77,7 +77,7 @@ class Index:
         self.next_group = max(self.next_group, int(row.group_id[1:]) + 1)
 
     def put_draw(self, draw: DrawRow) -> None:
-        """Replace a draw after its outcome changed."""
+        """Add a draw, or replace it after its outcome changed."""
         at = draw.consumer, draw.version
         if draw.outcome in ("released", "expired", "rewound"):
             self.returned[at] = draw
@@ -105,8 +105,8 @@ class Index:
         return [row for row in self._replayable.values() if row.steps[-1] <= since]
 
     def replayed_in(self, count: int) -> int | None:
-        """Returns how many already trained groups a batch of `count` groups takes, if there are so
-        many; None if the sampler decides."""
+        """Returns how many already trained groups a batch of `count` groups takes, at most as many
+        as may be drawn now; None if the sampler decides."""
         share = self.sampler.replay_share
         if self.sampler.replay_no_contrast:
             return min(len(self.progress.replaced), count, len(self.replays()))
@@ -141,8 +141,8 @@ class Index:
         return under(self.counts, "eval_done")
 
     def _load_replayable(self, txn: Txn, max_staleness: int) -> None:
-        """Load trained groups that may be drawn again. If a group's tokens are of version V − η or
-        newer, the step that trained it made a version after V − η."""
+        """Load trained groups that may be drawn again, from the steps that made versions after
+        V − η. Older steps trained only on tokens older than V − η."""
         for step in txn.steps_after(self.progress.version - max_staleness):
             for group_id in step.groups:
                 row = txn.row(group_id)

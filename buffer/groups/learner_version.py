@@ -19,8 +19,8 @@ def check_version(work: UnitOfWork, version: int) -> None:
 
 
 def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
-    """Set the version that a learner starts from. The steps that made later versions leave the
-    ledger and their groups become drawable again, so that no group is in it more than
+    """Set the version that a learner starts from. Removes the steps that made later versions from
+    the ledger and makes their groups drawable again, so that no group is in the ledger more than
     `buffer.sampler.reuse` times. Returns the number of these groups."""
     draw_deadlines.extend(work, operations.LEARNER)
     rewound = 0

@@ -1,6 +1,6 @@
 """Leases: an actor leases a group to fill, renews the lease, or releases it.
 
-An operation checks everything before it changes the store, so a refused one leaves no trace.
+An operation checks everything before it changes the store, so a refused operation leaves no trace.
 """
 
 from buffer.groups import draw_deadlines
@@ -19,16 +19,16 @@ from r3l.records import GroupPlan, Purpose, SlotResult
 RETRY_S = 0.25
 FULL_RETRY_S = 2.0
 SILENT_S = 10.0
-"""Seconds without a renewal after which an actor was perhaps killed; it renews every two."""
+"""Seconds without a renewal after which an actor may have been killed: actors renew every two."""
 
 
 def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | Wait:
     """Lease an unheld or a new group to the actor, or return a Wait with the reason.
 
-    While evaluation and training both have work, actors hold equally many groups of each: the
-    evaluation ends soon, and generation for training continues. Before the first step the groups
-    of that step come first, unless one of them was in vain. Before an actor waits, it takes over
-    a group of a silent actor.
+    While evaluation and training both have work, actors hold equally many groups of each, so that
+    the evaluation ends soon while generation for training continues. Until the first step, its
+    groups come before evaluation; once one of them has expired, they no longer do. An actor that
+    would have to wait takes over a group of a silent actor.
     """
     check_name(args.actor, "actor")
     check_version(work, args.version)
@@ -105,7 +105,7 @@ def expire_overdue(work: UnitOfWork) -> None:
 
 
 def _expire_leases(work: UnitOfWork, before: float) -> bool:
-    """Expires the leases whose deadline is before a time; returns whether there are any."""
+    """Expires the leases whose deadline is before a time; returns whether any expired."""
     index = work.index
     rows = [*index.unfinished("eval"), *index.unfinished("train")]
     overdue = [row for row in rows if row.has_holder and row.deadline < before]
@@ -116,8 +116,8 @@ def _expire_leases(work: UnitOfWork, before: float) -> bool:
 
 
 def _expire_silent(work: UnitOfWork) -> bool:
-    """Expires the leases that were not renewed for SILENT_S and a quarter of their length, because
-    an actor has nothing else to do; returns whether there are any."""
+    """Expires leases so that an actor need not wait: those not renewed for SILENT_S or, if longer,
+    for a quarter of their length. Returns whether any expired."""
     lease_s = work.config.lease_s
     return _expire_leases(work, work.now + lease_s - max(SILENT_S, lease_s / 4))
 
@@ -179,7 +179,7 @@ def _evaluation(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | N
 
 
 def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wait:
-    """Returns an unheld training group or else a new one; only what admission grants."""
+    """Returns an unheld training group, else a new one; a Wait if admission grants neither."""
     index = work.index
     unheld = index.unheld("train")
     if not unheld and not index.tasks["train", ""]:
@@ -200,9 +200,9 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
 
 
 def _first_step(work: UnitOfWork) -> bool:
-    """Whether only the groups of the first step are generated, as many at a time as it takes. More
-    would share the engines and delay the step. False without a learner, and after a group in vain:
-    how many more the step takes is then unknown, and the evaluation must not wait for them all."""
+    """True until the first step: actors then hold at most that step's groups, because more would
+    delay it. False without a learner. False also once a training group has expired: nobody knows
+    how many more groups the step then takes, and the evaluation must not wait for all of them."""
     index, progress = work.index, work.index.progress
     waits = progress.has_learner and not progress.version
     return waits and not index.counts["group/train/expired"]

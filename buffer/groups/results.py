@@ -1,5 +1,5 @@
-"""Accepts results: checks them, then fills the slots of their group. Until then it keeps the
-progress of each open slot, for the next actor that leases the group."""
+"""Accepts results: checks them, then fills the slots of their group. Keeps the progress of each
+open slot, for the next actor that leases the group."""
 
 from collections.abc import Sequence
 
@@ -23,8 +23,8 @@ _SMALL = 256  # bytes of a result that is accepted beyond the limit, to leave ro
 
 
 def put(work: UnitOfWork, args: operations.Put) -> PutAck:
-    """Resolve slots of a group; the last slot finishes it. Either all results are accepted or none.
-    Raises Conflict if a resolved slot has another result."""
+    """Resolve slots of a group, and finish the group with its last slot. Accepts all results or
+    none. Raises Conflict if a resolved slot has another result."""
     row = _row(work, args.group_id)
     sent = [decode_outcome(memoryview(result)) for result in args.results]
     if len({outcome.key for outcome in sent}) < len(sent):
@@ -52,8 +52,8 @@ def put_partial(work: UnitOfWork, args: operations.PutPartial) -> Amount:
 
 
 def partial_results(work: UnitOfWork, row: GroupRow) -> tuple[SlotResult, ...]:
-    """Returns the progress of a group's open slots. Drops what is damaged, what can no longer be
-    drawn, and what does not fit into one reply."""
+    """Returns the progress of a group's open slots. Deletes progress that is damaged, too old to be
+    drawn, or too large for one reply."""
     found, size = [], row.nbytes
     for key in work.txn.partial_keys(row.group_id):
         try:

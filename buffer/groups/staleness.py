@@ -3,7 +3,7 @@
 Pure functions, and the proof that they hold the bound and starve no actor.
 
 Symbols: V learner's version (optimizer steps done), B groups per step, η max_staleness,
-I train groups ahead of the new one (leased, filling, complete, drawn by the learner and not
+I training groups ahead of the new one (leased, filling, complete, drawn by the learner and not
 committed), v the actor's policy version.
 
     grant  ⇔  V + I // B − v ≤ η

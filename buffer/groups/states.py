@@ -57,7 +57,7 @@ RULES: dict[GroupState, tuple[str, Callable[[GroupRow], bool]]] = {
     "leased": ("no slot is resolved", lambda row: not row.resolved),
     "filling": ("some slots are resolved", lambda row: 0 < len(row.resolved) < row.slots),
     "complete": (
-        "all slots are resolved, without a step",
+        "all slots are resolved and no step trained on it",
         lambda row: row.all_resolved and not row.steps,
     ),
     "drawn": (
@@ -65,7 +65,7 @@ RULES: dict[GroupState, tuple[str, Callable[[GroupRow], bool]]] = {
         lambda row: row.all_resolved and row.purpose == "train",
     ),
     "trained": (
-        "all slots are resolved, with a step",
+        "all slots are resolved and a step trained on it",
         lambda row: row.all_resolved and bool(row.steps),
     ),
     "expired": ("it has a cause", lambda row: bool(row.cause)),

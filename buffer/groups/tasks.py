@@ -13,7 +13,7 @@ from r3l.algorithms import guidance_gain
 from r3l.errors import RecordError
 from r3l.records import GroupPlan, Purpose
 
-GATE = 1  # place of its random numbers among those of a group
+GATE = 1  # place of the gate's random numbers among those of a group
 
 
 def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:

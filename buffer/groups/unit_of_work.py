@@ -64,7 +64,7 @@ class UnitOfWork:
     def expire(self, row: GroupRow, cause: str, by: Trigger, last: Parts | None = None) -> GroupRow:
         """Expire a group under `cause`. Its results stay readable.
 
-        `last`: results not written as parts.
+        `last`: results of the last put, which are not in table `part`.
         """
         has_record = not row.unfinished
         row = self.move(row, "expired", by, cause=cause)

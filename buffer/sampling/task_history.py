@@ -11,15 +11,15 @@ from r3l.records import Group, Recalled, Role
 GROUPS = 64
 """How many of a task's newest groups are read, so that draws do not slow down in a long run."""
 USABLE = ("", "stale", "no_contrast")
-"""Causes of closed groups with sound attempts; those of discarded and damaged groups are not."""
+"""Causes of closed groups with usable attempts. Discarded and damaged groups have none."""
 
 
 def attempts(
     txn: Txn, task_id: str, *, excluded: str = "", waiting: bool = False
 ) -> Iterator[StoredAttempt]:
-    """Yield the attempts of a training task's closed groups, the newest group first, except
-    `excluded`. `waiting`: also of complete or drawn groups, for a store to which no actor adds
-    groups."""
+    """Yield the attempts of a training task's closed groups, the newest group first, without the
+    group `excluded`. `waiting`: yield those of complete and drawn groups too, because no actor
+    adds groups to this store."""
     usable = (
         row
         for row in txn.finished(task_id)

@@ -23,7 +23,7 @@ Order = npt.NDArray[np.int64]
 class TaskView:
     """The input of a task sampler. `position`: leases so far in this `epoch` of `size` tasks.
 
-    `history`: the finished groups of the task at an index of the list, newest first.
+    `history`: returns the finished groups of the task with a given index, newest first.
     """
 
     seed: int

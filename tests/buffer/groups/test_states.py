@@ -73,10 +73,10 @@ def test_only_a_closed_group_is_evicted(state, purpose):
         (_row("filling", resolved=()), "filling only if some slots are resolved"),
         (_row("filling", resolved=SLOTS), "filling only if some slots are resolved"),
         (_row("complete", resolved=SLOTS[:1]), "complete only if all slots are resolved"),
-        (_row("complete", steps=(1,)), "complete only if all slots are resolved, without a step"),
+        (_row("complete", steps=(1,)), "complete only if all slots are resolved and no step"),
         (_row("drawn", resolved=SLOTS[:1]), "drawn only if it is a whole training group"),
         (_row("drawn", purpose="eval"), "drawn only if it is a whole training group"),
-        (_row("trained", steps=()), "trained only if all slots are resolved, with a step"),
+        (_row("trained", steps=()), "trained only if all slots are resolved and a step"),
         (_row("expired", cause=""), "expired only if it has a cause"),
     ],
 )

@@ -136,7 +136,7 @@ def test_records_of_a_damaged_file_are_not_read(filled, monkeypatch):
 def test_a_row_that_breaks_the_rule_of_its_state_is_found(filled):
     row = filled.row("g0000000001")
     said = _problems(filled, lambda txn: txn.put_row(row.with_changes(steps=())))
-    assert "g0000000001: a group is trained only if all slots are resolved, with a step" in said
+    assert "a group is trained only if all slots are resolved and a step trained on it" in said
 
 
 def test_a_state_changes_only_in_fields_that_it_has(filled):
