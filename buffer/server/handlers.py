@@ -35,7 +35,7 @@ Result = Record | R3LError | Read  # a Read is for the reader, after the commit
 
 WriteHandler = Callable[[UnitOfWork, Request], Record | Read]
 ENDED = 1024
-"""Draws without groups that are remembered: a late copy of such a request takes none either."""
+"""How many draws that got no groups are remembered: a late copy of such a draw gets none too."""
 
 
 class WriteHandlers:

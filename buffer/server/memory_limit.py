@@ -1,9 +1,9 @@
 """Limits the memory of messages in transit. A frame takes 64 bytes of memory, but an empty one only
-2 bytes on the wire, so counting bytes (buffer.wire.traffic) does not bound it."""
+2 bytes on the wire, so counting bytes (buffer.wire.traffic) does not bound memory."""
 
 from r3l.process.memory import private_bytes, return_freed_memory
 
-TRIMS = 40  # checks, two seconds
+TRIMS = 40  # checks that also return freed memory, two seconds
 LITTLE = 1 << 20  # bytes in transit that do not matter
 
 

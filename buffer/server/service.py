@@ -34,7 +34,7 @@ from r3l.config import RunConfig
 from r3l.errors import BufferError_, LimitExceeded, R3LError, RecordError, UserError
 from r3l.records import Record
 
-CONNECTIONS = 1024  # clients, half as many as files may be open at most
+CONNECTIONS = 1024  # most clients; never more than half of the files that may be open
 FILES = 20_000  # open ones, also of connections whose handshake is not finished
 POLL_MS = int(CHECK_S * 1000)
 RECEIVE_AT_ONCE = 64

@@ -5,9 +5,9 @@
                                           ▼
               rebuild the index, try one by one, reply with the error to the one that fails
 
-A reply is sent only after the commit that made it true. Leases expire every second. After
-STALLED_S in which nothing could be committed, since the process was stopped or the disk was slow or
-full, all leases get that time in addition.
+A reply is sent only after the commit that made it true. Overdue leases expire every second. If
+nothing could be committed for more than STALLED_S (the process was stopped, or the disk was slow or
+full), all leases and draws are extended by that time.
 """
 
 import logging
@@ -55,7 +55,7 @@ class Writer:
         self._capacity = Capacity(store)
         self._ticked = self._readers_checked = 0.0
         self._worked = time.time()  # when the last transaction began in which actors could renew
-        self._failed = False  # the last requests
+        self._failed = False  # whether the last requests failed
         self._retain_at = 0.0  # when to check next whether to evict groups
 
     def run(self, send: Callable[[Results], None]) -> None:

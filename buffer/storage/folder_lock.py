@@ -1,4 +1,4 @@
-"""Locks folders: LMDB needs a single owner and a local disk."""
+"""Locks a store's folder and refuses remote ones: LMDB needs a single owner and a local disk."""
 
 import fcntl
 import os
@@ -16,7 +16,7 @@ _REMOTE_PREFIX = "fuse."
 
 
 def own(folder: Path) -> int:
-    """Become the only owner of the store in `folder`; returns the lock's file descriptor, which
+    """Become the only owner of the store in `folder`; returns the lock's file descriptor. The lock
     ends with the process. Raises UserError if the folder cannot be used, is on a network file
     system or already has an owner."""
     file, lock = folder / "owner.lock", -1
@@ -41,7 +41,7 @@ def own(folder: Path) -> int:
 @contextmanager
 def new_folder(folder: Path, what: str) -> Iterator[Path]:
     """Yield a temporary folder to fill. It is renamed to `folder` when the block ends, or removed
-    after an error. Raises UserError if `folder` is in use or cannot be written."""
+    after an error. Raises UserError if `folder` is not empty or cannot be written."""
     check_new(folder, what)
     try:
         with whole_folder(folder) as building:
@@ -53,7 +53,7 @@ def new_folder(folder: Path, what: str) -> Iterator[Path]:
 
 
 def check_new(folder: Path, what: str) -> None:
-    """Raise UserError if `folder` is in use."""
+    """Raise UserError unless `folder` has a name and is empty or missing."""
     if not folder.name:
         raise UserError(f"{what} {folder}: give the folder by its name")
     if folder.is_file():

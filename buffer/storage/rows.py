@@ -27,13 +27,13 @@ class GroupRow(Record):
 
     `task_index`: place of the task in its list. `actor`: lease holder, "" after a release.
     `deadline`: wall-clock second after which another actor may take the group over;
-    `lease_expired`: it passed and was counted. `rid`: id of the request that got the lease.
-    `resolved`: slots in the order of their results, with their `checksums`; `played`: those with a
-    trajectory, with their `rewards`. `failures`: "role/cause" of every failed slot.
-    `oldest_version`: in any trajectory, -1 if there is none. `nbytes`: size of the results.
+    `lease_expired`: the deadline passed and was counted. `rid`: id of the request that got the
+    lease. `resolved`: slots in the order of their results, with their `checksums`; `played`: slots
+    with a trajectory, with their `rewards`. `failures`: "role/cause" of every failed slot.
+    `oldest_version`: of all trajectories, -1 if there is none. `nbytes`: size of the results.
     `fingerprints`: weight hashes, keyed by policy version. `cause`: why the group expired. `times`:
-    second at which each state was entered. `draw_id`: latest draw, 0 after its return. `steps`:
-    steps that trained on the group.
+    second at which each state was entered. `draw_id`: latest draw, 0 once that was returned.
+    `steps`: steps that trained on the group.
     """
 
     group_id: str
@@ -119,7 +119,7 @@ class Status(Record):
 class DrawRow(Record):
     """One drawn batch and its outcome; never deleted.
 
-    `probabilities`, `weights`: of each group, see buffer.sampling.samplers.Pick. `replaced`: the
+    `probabilities`, `weights`: for each group, see buffer.sampling.samplers.Pick. `replaced`: the
     newest groups that expired without contrast since the previous draw. `recalled`: stored attempts
     that join the groups. `replayed`: the groups that were trained before.
     """
@@ -141,13 +141,13 @@ class DrawRow(Record):
 
 
 class TrainedAttempt(Record):
-    """How an optimizer step trained on one attempt of its draw, unless it was left out or had a
-    zero gradient.
+    """How an optimizer step trained on one attempt of its draw. An attempt that was left out or had
+    a zero gradient has no entry.
 
-    `into`: the drawn group; `group_id`: the group that stores the attempt. `advantage`: of its
-    tokens, their mean if they differ (`by_token`). `first_step`: all responses from this step on
-    were trained. `weight`: of each trained token in the loss, including the group's importance
-    weight.
+    `into`: the drawn group; `group_id`: the group that stores the attempt. `advantage`: that of
+    every token, or with `by_token` the mean over the tokens, whose advantages differ. `first_step`:
+    all responses from this step on were trained. `weight`: what each trained token weighs in the
+    loss, including the group's importance weight.
     """
 
     into: str
@@ -174,8 +174,8 @@ class LedgerRow(Record):
 class Progress(Record):
     """The learner's version, and the position in the task lists.
 
-    `newest`: the newest version before the learner went back to a checkpoint, if it did. Training
-    leases the `size` tasks of `epoch` in a shuffled order and has leased `position` of them.
+    `newest`: the newest version that a learner made before it went back to a checkpoint, if it did.
+    `epoch` has as many training leases as it has tasks (`size`); `position` of them were granted.
     `eval_next`: tasks leased so far, and `eval_min_version`: the policy version needed, keyed by
     evaluation tag. `replaced`: groups that expired without contrast since the last draw. `gains`:
     guidance gains of the newest groups with retries, newest first. `closed`: no actor will add

@@ -1,7 +1,7 @@
 """The store: a folder with one LMDB file, and its transactions (tables in buffer.storage.layout).
 
-Commits are synchronous: a committed transaction survives power loss. One process opens a store for
-writing.
+Commits are synchronous: a committed transaction survives power loss. Only one process at a time can
+open a store for writing.
 """
 
 import os
@@ -28,7 +28,7 @@ PAGE = 4096  # bytes of LMDB's pages
 GIB = 1 << 30
 UNFINISHED = "new"  # folder in which the data file of a new store is made
 OURS = {"owner.lock", "lock.mdb", UNFINISHED}  # what a store without data may hold
-_NO_ROOM = (lmdb.DiskError, lmdb.Error)  # the system's errors are plain ones
+_NO_ROOM = (lmdb.DiskError, lmdb.Error)  # LMDB raises the system's errors as plain Error
 
 
 class Store:
@@ -104,8 +104,8 @@ class Store:
             )
 
     def _refuse_cut_off(self, size: int) -> None:
-        """Raise UserError if more than free pages are missing at the file's end. The system kills a
-        process that reads a page beyond it."""
+        """Raise UserError if pages in use are missing at the file's end: the system kills a process
+        that reads one."""
         with self._env.begin():  # keeps the pages that are checked from being reused
             whole = self._used_bytes
             if size < whole and lmdb_verify.verify(str(self.folder)):
@@ -125,7 +125,7 @@ class Store:
 
     @contextmanager
     def write(self) -> Iterator[Txn]:
-        """Open a durable write transaction: when the block ends, all of it is on disk or nothing.
+        """Open a durable write transaction: when the block ends, all changes are on disk, or none.
         Raises StoreError if the disk or the map is full."""
         self._refuse_fork()
         try:
@@ -155,7 +155,7 @@ class Store:
 
     @property
     def change(self) -> int:
-        """Number of the last committed transaction; while it stays the same, so does the store."""
+        """Number of the last committed transaction. The store changes only when the number does."""
         return int(self._env.info()["last_txnid"])
 
     @property
@@ -196,8 +196,8 @@ class Store:
         return (int(self._env.info()["last_pgno"]) + 1) * PAGE
 
     def copy(self, folder: Path) -> None:
-        """Write a compacted, consistent copy into `folder`, even while the store is being served,
-        whole or not at all. Raises UserError if the folder is in use, StoreError if the disk is
+        """Write a compacted, consistent copy into `folder`, whole or not at all. The store may be
+        served meanwhile. Raises UserError if the folder is not empty, StoreError if the disk is
         full."""
         folder_lock.check_new(folder, "copy to")
         try:

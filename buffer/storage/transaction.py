@@ -184,7 +184,7 @@ class Txn:
     # ── results and records of groups ───────────────────────────────────────────────────
 
     def put_part(self, group_id: str, role: Role, slot: int, data: bytes | memoryview) -> None:
-        """Write one accepted result of an unfinished group; its slot's progress is removed."""
+        """Write one accepted result of an unfinished group, and delete its slot's progress."""
         key = part_key(group_id, role, slot)
         self.put("part", key, data)
         self.delete("partial", key)
@@ -202,8 +202,8 @@ class Txn:
         return list(self.keys("partial", group_id.encode() + b"\0"))
 
     def write_record(self, row: GroupRow, last: Parts | None = None) -> None:
-        """Write the record of a finished group from its parts and `last` (results not written as
-        parts), and delete the parts and the progress of its slots."""
+        """Write the record of a finished group from its results in table `part` and `last` (results
+        not in that table). Delete the table's entries and the progress of the slots."""
         parts = self.parts(row.group_id)
         for role, slot in parts:
             self.delete("part", part_key(row.group_id, role, slot))
@@ -246,7 +246,7 @@ class Txn:
         return stored is not None and value_checksums.fits("group", key, stored)
 
     def group_bytes(self, row: GroupRow) -> bytes:
-        """Returns the encoded group; if it is unfinished, with the results accepted so far."""
+        """Returns the encoded group; an unfinished group has the results accepted so far."""
         record = self.get("group", row.group_id.encode())
         return record or self._compose(row, self.parts(row.group_id))
 

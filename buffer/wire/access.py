@@ -8,8 +8,8 @@ Without keys every peer has a learner's rights.
 
 Connections whose handshake is not finished do not count: a few silent peers could otherwise lock
 out all others. libzmq closes such a connection after HANDSHAKE_S. Peers that finish at the very
-same moment may be accepted together beyond the limit. Connections that send too much are shut down,
-and so are the oldest of too many silent ones (buffer.wire.traffic).
+same moment may be accepted together beyond the limit. Connections that send too much are shut down.
+If too many are silent, the oldest silent ones are shut down too (buffer.wire.traffic).
 """
 
 import itertools
@@ -32,15 +32,15 @@ ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"r3l-buffer"
 CLIENT, LEARNER = "client", "learner"  # roles of a connection, by its key
 HANDSHAKE_S = 10.0  # for a new connection to finish its handshake
-FREES_S = 1.0  # for libzmq to free the memory of a connection
+FREES_S = 1.0  # that libzmq may take to free the memory of a connection
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=Hi")  # of libzmq's monitor: kind, file descriptor
 
 
 class Access:
-    """Guards a ROUTER. Create it before the ROUTER is bound, poll `sockets` with it, at most
-    CHECK_S at a time, and call `update` when it `is_due`. `refused`: connections that were refused
-    or shut down, by cause."""
+    """Guards a ROUTER. Create it before the ROUTER is bound, poll its `sockets` together with the
+    ROUTER for at most CHECK_S at a time, and call `update` when `is_due` is true. `refused`:
+    connections that were refused or shut down, by cause."""
 
     def __init__(
         self, context: Any, router: Any, keys: ServiceKeys | None, connections: int, limits: Limits
@@ -51,7 +51,7 @@ class Access:
         self._accepted: deque[float] = deque()  # times in the last HANDSHAKE_S, also of closed ones
         self.traffic = Traffic(limits, encrypted=keys is not None)
         self._updated_at = 0.0
-        self._trim_at = 0.0  # or 0: no memory to give back
+        self._trim_at = 0.0  # when to return freed memory; 0 if there is none
         self._shut_down_at = 0.0  # when a connection was last shut down
         self.refused: Counter[str] = Counter()
         _protect(router, keys)

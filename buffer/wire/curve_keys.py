@@ -1,4 +1,4 @@
-"""Keys of an encrypted buffer: CURVE encrypts the wire, and lists name who may connect.
+"""Keys of an encrypted buffer: CURVE encrypts the wire, and key lists say who may connect.
 
 A client explores and reads; operations that decide about training (`learner` in
 buffer.wire.operations) need a learner's key. To add clients or learners, add their public keys to

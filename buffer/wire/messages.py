@@ -4,7 +4,7 @@
     reply    [header {v, rid, ok: true, sum}]   [reply] [group] ...
              [header {v, rid, ok: false, error, message, facts, sum}]
 
-`sum` is a checksum of the whole message. A damaged one is dropped, and its client asks again.
+`sum` is a checksum of the whole message. Damaged messages are dropped; the client asks again.
 
 Headers are plain maps. Requests and replies are the records that buffer.wire.operations lists for
 the operation. A group is an immutable record; its current state is in the reply in front of
@@ -67,8 +67,8 @@ def read_header(frames: Sequence[Frame]) -> dict[str, Any]:
 
 
 def check_sum(header: dict[str, Any], frames: Sequence[Frame]) -> None:
-    """Raise RecordError if a message has another checksum than its header says. A client of
-    another make may leave it out."""
+    """Raise RecordError if the checksum in a message's header is wrong. Clients of other libraries
+    may leave it out."""
     if (found := header.pop("sum", None)) is not None and found != _sum(header, frames[1:]):
         raise RecordError("message: is damaged (wrong checksum)", cause=DAMAGED)
 
@@ -81,7 +81,7 @@ def _sum(header: dict[str, Any], frames: Sequence[Frame]) -> int:
 
 
 def _with_sum(header: dict[str, Any], *frames: bytes) -> list[bytes]:
-    """Return a message whose header has the checksum of all of it."""
+    """Return a message whose header has the checksum of the whole message."""
     return [codec.pack(header | {"sum": _sum(header, frames)}), *frames]
 
 

@@ -33,8 +33,8 @@ class Request(Record, Generic[T]):
 class AddTasks(Request[int]):
     """Register tasks; returns how many were new.
 
-    Training tasks join the endless cycle, shuffled every epoch by the service's seed; evaluation
-    tasks are played once under `tag`, before any training, by actors at `min_version` or newer.
+    Training tasks join the endless cycle, in which the run's task sampler chooses. An evaluation
+    task is played once, under `tag`, by an actor at `min_version` or newer.
     """
 
     tasks: Sequence[Task]
@@ -57,7 +57,7 @@ class AcquireLease(Request["Lease | Wait"]):
 
 class Put(Request["PutAck"]):
     """Resolve slots of a leased group. `results`: encoded slot results, which are checked one by
-    one. `fingerprint`: policy version and hash of the weights that sampled them."""
+    one. `fingerprint`: policy version and hash of the weights that sampled the slots."""
 
     group_id: str
     actor: str
@@ -122,8 +122,8 @@ class Discard(Request[int]):
 
 
 class SetVersion(Request[int]):
-    """Set the version that a learner starts from. Steps that made later versions leave the ledger
-    and their groups become drawable again. Returns the number of these groups."""
+    """Set the version that a learner starts from. Removes the steps that made later versions from
+    the ledger and makes their groups drawable again; returns the number of these groups."""
 
     version: Natural
 
@@ -144,7 +144,7 @@ class GetLedger(Request[tuple[str, ...]]):
 
 
 class GetGroups(Request[list[Group]]):
-    """Return groups by id, in this order. Unfinished groups have what was accepted so far."""
+    """Return groups by id, in this order. Unfinished groups have the results accepted so far."""
 
     group_ids: Sequence[str]
 
@@ -157,8 +157,8 @@ class GetStats(Request["BufferStats"]):
 
 
 class Lease(Record):
-    """A group to explore. `accepted`: results of an earlier holder, and `partial` its progress in
-    open slots. `deadline_s`: seconds until another actor may take it, unless the lease is
+    """A group to explore. `accepted`: results of earlier holders; `partial`: their progress in open
+    slots. `deadline_s`: seconds until another actor may take the group over, unless the lease is
     renewed."""
 
     group_id: str
@@ -206,7 +206,7 @@ class Amount(Record):
 
 class DrawHead(Record):
     """Announces a batch: its entry, and the current states of its groups. The groups follow, then
-    its recalled attempts that still exist, as Recalled. Without a batch, the `reason`."""
+    the recalled attempts that still exist, as Recalled. `reason`: why there is no batch."""
 
     row: DrawRow | None = None
     now: tuple[Status, ...] = ()
@@ -222,11 +222,11 @@ class BufferStats(Record):
 
     Counted since the store was created:
     - `made`: groups, the sum of `train`, `eval` and `evicted`
-    - `drops`: expired groups for each cause
+    - `drops`: expired groups, keyed by cause
     - `slot_drops`: failed slots, and attempts lost with their group, keyed by "role/cause"
     - `partial_dropped`: partial attempts that no actor can continue, keyed by cause
-    - `rewound`: groups of steps that a learner rewound; `rewound_evicted` of them had been evicted
-      and still count as `trained`
+    - `rewound`: groups in the store whose step a learner took back; `rewound_evicted`: groups of
+      such steps that had been evicted, which still count as `trained`
 
     Since the service started:
     - `actors`: latest metrics of each actor, with `seen_s`, seconds since its last request
@@ -271,9 +271,9 @@ Thread = Literal["writer", "reader"]
 
 @dataclass(frozen=True)
 class Operation:
-    """A row in the table of operations: `replies`, the kinds of a successful reply; `thread` of the
-    service (the writer changes the store, the reader reads a snapshot); `keeps_reply`, see
-    buffer.server.idempotency; `learner`, needs a learner's key if the service has keys."""
+    """A row in the table of operations. `replies`: the kinds of a successful reply. `thread`: who
+    carries it out (the writer changes the store, the reader reads a snapshot). `keeps_reply`: see
+    buffer.server.idempotency. `learner`: it needs a learner's key if the service has keys."""
 
     name: str
     request: type[Record]

@@ -23,8 +23,8 @@ _READABLE = int(zmq.POLLIN)
 
 
 def new_socket(context: Any, kind: int, **options: int) -> Any:
-    """Make a socket with ZeroMQ's `options` whose calls raise zmq.Again after CALL_MS. The caller
-    then makes another one, because libzmq does not connect again after some damaged bytes
+    """Make a socket with ZeroMQ `options`. Its calls raise zmq.Again after CALL_MS; the caller then
+    makes a new socket, because after some damaged bytes libzmq does not connect again
     (libzmq#4196)."""
     socket = context.socket(kind)
     for name, value in ({"LINGER": 0, "SNDTIMEO": CALL_MS, "RCVTIMEO": CALL_MS} | options).items():

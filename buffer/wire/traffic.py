@@ -3,11 +3,11 @@
 libzmq limits the size of a frame (MAXMSGSIZE) and the number of messages (RCVHWM). But a message
 may have any number of frames and is kept until the last one has come, and libzmq reads what a peer
 without a key sends before it refuses the peer. The kernel counts the bytes of every TCP connection
-(TCP_INFO, Linux 4.19): bytes received minus bytes of messages that were read are in memory. When a
+(TCP_INFO, Linux 4.19). Received bytes whose message was not read yet are in memory. When a
 connection is shut down, libzmq frees its unfinished message. An honest peer connects again.
 
-A check costs about 4 µs for each connection and runs every CHECK_S; the bytes that a link brings in
-that time can exceed a limit.
+A check costs about 4 µs for each connection and runs every CHECK_S. A fast link can exceed a limit
+between two checks.
 """
 
 import socket
@@ -30,8 +30,8 @@ _COUNT = struct.Struct("=Q")
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of unread bytes, of one `connection` and in `total`, and of `silent` connections,
-    whose handshake is not finished; beyond it the oldest are shut down."""
+    """Limits of unread bytes, of one `connection` and in `total`, and of the number of `silent`
+    connections, whose handshake is not finished: beyond it the oldest are shut down."""
 
     connection: int
     total: int
@@ -73,7 +73,7 @@ class Traffic:
         self.connections.pop(connection, None)
 
     def mark_read(self, message: Received) -> None:
-        """Subtract a message that was read from its connection's unread bytes."""
+        """Subtract a message's bytes from its connection's unread bytes, now that it was read."""
         if (known := self.connections.get(message.connection)) is not None:
             known.client = message.client
             known.unread -= sum(self._wire_bytes(len(frame)) for frame in message.frames)
@@ -102,7 +102,7 @@ class Traffic:
         return causes
 
     def shut_down_largest(self, unsent: Mapping[bytes, int]) -> bool:
-        """Shut down the connection that holds most bytes; returns False if there is no connection.
+        """Shut down the connection that holds the most bytes; returns False if none is open.
         `unsent`: bytes of unsent replies of each client."""
         sizes = {
             number: c.unread + unsent.get(c.client, 0)
