@@ -1,8 +1,8 @@
-"""The attempts of a store as a pandas DataFrame, with one row for each resolved slot: the group's
-ids, `state`, `expired` (why) and the second when it entered each state, and fields of
-r3l.views.attempt_view.AttemptView. `steps` counts turns, `tokens` the sampled ones. `uses`: how
-many optimizer steps trained on the group; `step`: the last of them; `staleness`: versions from the
-oldest token to it."""
+"""The attempts of a store as a pandas DataFrame. A row for each resolved slot has the group's ids,
+`state`, `expired` (why) and the second when it entered each state, and fields of
+r3l.views.attempt_view.AttemptView. `steps`: number of turns; `tokens`: number of sampled tokens.
+`uses`: how many optimizer steps trained on the group; `step`: the last of them; `staleness`: how
+many versions the oldest token was behind the policy that this step trained."""
 
 from collections.abc import Iterator
 from itertools import islice

@@ -93,7 +93,7 @@ def export(folder: Path) -> None:
 @click.command()
 @_store
 def verify(folder: Path) -> None:
-    """Check file, records, ledger and counts. Each problem gets a line; any gives exit code 1."""
+    """Check file, records, ledger and counts. Print each problem on a line; exit with 1 if any."""
     with Store(folder, read_only=True) as store:
         problems = verification.verify(store)
     for problem in problems:

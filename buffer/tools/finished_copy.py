@@ -38,9 +38,9 @@ def finished_groups(store: Store, *, contrast: bool) -> Iterator[tuple[GroupRow,
 def copy_finished(
     folders: Sequence[Path], to: Path, *, contrast: bool, on_group: Callable[[Group], object]
 ) -> None:
-    """Copy the finished groups of stores to a new store, which is whole or does not exist, and call
-    `on_group` for each. Group ids follow the previous store's. Raises UserError if a store has no
-    such groups or the folder is in use."""
+    """Copy the finished groups of stores to a new store, written whole or not at all, and call
+    `on_group` for each. A store's group ids continue after the last id of the store before it.
+    Raises UserError if a store has no such groups or the folder is not empty."""
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("--offline names a store twice; name each once")
     with ExitStack() as opened:

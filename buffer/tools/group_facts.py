@@ -1,7 +1,7 @@
 """Named facts of a group, and filters over them, such as `reward > 0.5 and env == 'workshop'`.
 
-A group without a trajectory has no reward, and one without a retry no gain: every comparison of
-it is false, except `!=`.
+A group without a trajectory has no reward, and a group without a retry has no gain. Comparisons
+with a missing fact are false, except `!=`, which is true.
 """
 
 import ast

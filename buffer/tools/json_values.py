@@ -1,7 +1,7 @@
 """Records as values that JSON can hold: arrays are lists, maps have text keys, bytes are base64.
 
-JSON has neither NaN nor infinities. If an array holds such a number, the list has its bits as text,
-such as "0x7fc00000".
+JSON has neither NaN nor infinities. If an array holds such a number, the list has the number's bits
+as text, such as "0x7fc00000".
 """
 
 from typing import Any

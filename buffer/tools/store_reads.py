@@ -1,4 +1,4 @@
-"""Reads a store without its service: a copy, or read-only while a service owns the store."""
+"""Reads a store without its service: a copy, or the store itself while a service owns it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -40,8 +40,8 @@ def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
 
 
 def trained_draw(store: Store, step: int) -> Draw:
-    """Returns the draw of an optimizer step exactly like the learner got it. Raises NotFound if the
-    step is not in the ledger or something of it was evicted, RecordError if it is damaged."""
+    """Returns the draw of an optimizer step exactly as the learner got it. Raises NotFound if the
+    step is not in the ledger or any of its attempts was evicted, RecordError if one is damaged."""
     groups, gone = replay(store, step)
     if gone:
         raise NotFound(

@@ -24,7 +24,7 @@ def verify(store: Store) -> list[str]:
     """Describes each problem of a store in one line."""
     with store.read() as txn:  # the view keeps the pages that are checked from being reused
         problems = [str(problem) for problem in lmdb_verify.verify(str(store.folder))]
-        if problems:  # LMDB trusts its pages: one beyond the end would end this process
+        if problems:  # LMDB trusts its pages: reading one beyond the end kills a process
             return [*problems, "records not checked: the file itself is damaged"]
         problems = list(txn.damaged())
         if any(not problem.startswith(RECORDS) for problem in problems):

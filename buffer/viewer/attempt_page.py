@@ -88,7 +88,7 @@ def pairs(
 
 
 def _slot(one: AttemptView, group: Group, texts: Texts, used: TrainedAttempt | None) -> Plain:
-    """Converts a slot. Its steps include their tokens; they are None if there is no attempt."""
+    """Converts a slot, with the tokens of its `steps`, which are None if there is no attempt."""
     shown: Plain = plain_values(one) | {
         "steps": None,
         "advantage": None if used is None else used.advantage,
@@ -125,8 +125,8 @@ def _conversation(
     *,
     trained: bool,
 ) -> Plain:
-    """Converts one conversation of an agent to its calls, each a step. The steps of the main one
-    are those of the attempt."""
+    """Converts one conversation of an agent to steps, one for each call. The main conversation gets
+    none, because the attempt's own steps show it."""
     numbers = [calls[k].conversation for k in chain if calls[k].conversation >= 0]
     own = attempt.conversations()[numbers[-1]] if numbers else None
     main = numbers[-1:] == [0]
@@ -135,7 +135,7 @@ def _conversation(
 
 
 def _call(call: TapedCall, own: Trajectory | None, texts: Texts, *, trained: bool) -> Plain:
-    """Converts a call to a step. `own`: its conversation, if the record has it."""
+    """Converts a call to a step. `own`: the call's conversation, if the record has it."""
     said = [f"[{message['role']}] {message_text(message)}" for message in call.messages]
     shown: Plain = {
         "observation": "\n".join(said),

@@ -13,7 +13,7 @@ from buffer.tools import group_facts
 from r3l import codec
 
 GROUPS_LIMIT = 100_000  # newest groups that are listed
-SHARE = 0.05  # of a core that reading again may take
+SHARE = 0.05  # share of a core that repeated reads may take
 TREND = 40  # newest groups whose mean rewards a task shows
 
 Facts = dict[str, Any]

@@ -29,7 +29,7 @@ def policy() -> str:
 
 
 def served() -> str:
-    """Returns the page that requests its data from the server."""
+    """Returns the page, which requests its data from the server."""
     return PAGE.read_text(encoding="utf-8")
 
 

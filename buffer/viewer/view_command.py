@@ -44,7 +44,7 @@ def view(place: str, port: int, model: Path | None) -> None:
 
 
 def viewed(store: Store, run: Path, model: Path | None = None) -> ViewedStore:
-    """Returns a store with title, tokenizer and facts of its run, if it is in a run's folder.
+    """Returns a store to view; from a run's folder, with the run's title, tokenizer and facts.
 
     Raises UserError if `model` has no tokenizer.
     """

@@ -1,7 +1,7 @@
 """The viewer's server: serves the page, and the store as JSON, read-only and on this machine only.
 
     GET /KEY/                             the page
-    GET /KEY/api/run                      what is shown, groups by state, drops, `change`
+    GET /KEY/api/run                      what is shown, the version, groups by state, `change`
     GET /KEY/api/tasks  ?filter= &order= &offset= &limit=
     GET /KEY/api/groups ?filter= &env= &task= &before=GROUP &limit=   the newest first
     GET /KEY/api/group  ?id=              one group with its attempts
@@ -146,8 +146,8 @@ class Viewer(ThreadingHTTPServer):
         return plain_group(self.viewed.store, query.get("id", ""), self.viewed.texts)
 
     def _accepted(self, query: Query) -> Sequence[Facts]:
-        """Returns the groups that pass the filter, newest first; only those of the task or the
-        purpose that the request names."""
+        """Returns the groups that pass the request's filter, newest first. If the request names a
+        purpose or a task, the groups have that purpose or task."""
         groups = self.catalogue.read()
         if purpose := query.get("purpose"):
             groups = [group for group in groups if group["purpose"] == purpose]
