@@ -12,21 +12,21 @@ from r3l.errors import UserError
 from r3l.files.whole_file import write_whole
 
 Agent = Callable[..., Any] | str
-"""A function at the top level of a file, or what `command` and `reward` may be."""
+"""A function at the top level of a file, or a value of the options `command` and `reward`."""
 Tasks = Sequence[Mapping[str, Any]] | Path | str
 TASKS = "tasks.jsonl"
-"""The file of a list of tasks, in the run's folder."""
+"""Name of the file in the run's folder that stores a list of tasks."""
 
 
 def agent_settings(agent: Agent, tasks: Tasks, reward: Agent | None, run: Path) -> dict[str, Any]:
     """Returns the settings. A list of tasks is written to a file in the run's folder.
 
-    Raises UserError if an actor cannot import a function, if the file has other tasks, or if it is
-    called while its own file is imported.
+    Raises UserError if an actor cannot import a function, if the run has other tasks, or if the
+    user's file calls r3l.train while it is imported for an agent.
     """
     if MODULE in sys.modules:
         raise UserError(
-            'put r3l.train under `if __name__ == "__main__":`, so that actors can import'
+            'put r3l.train under `if __name__ == "__main__":`, so that actors can import your file'
         )
     options = {"command": _named("agent", agent)}
     if reward is not None:
@@ -56,7 +56,7 @@ def _write_tasks(file: Path, text: str) -> None:
         if file.exists():
             if file.read_text(encoding="utf-8") != text:
                 raise UserError(
-                    f"tasks: {file} has other tasks; give the same, or choose another run"
+                    f"tasks: {file} has other tasks; give the same tasks, or another run"
                 )
             return
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """`r3l-launch`: the command that starts a run, and commands that inspect a run.
 
-`train` is the default: an option or a setting (KEY=VALUE) cannot be mistaken for a command.
+`train` is the default; an option or a setting (KEY=VALUE) is never mistaken for a command.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHORTCUTS = ("env", "model", "learner.steps", "seed", "actor.engine.tensor_paral
 """The settings of the options --env, --model, --steps, --seed and --actor-gpus."""
 DEFAULT = "train"
 INSPECTIONS = ("status", "doctor")
-"""Commands in the modules of launch.inspection with these names, which are imported when used."""
+"""Commands; each is in a module of its name in launch.inspection, imported when used."""
 NAMES = ", ".join([DEFAULT, *INSPECTIONS])
 
 
@@ -76,8 +76,8 @@ main = LaunchCommands("r3l-launch", errors={R3LError: 1, OSError: 1})  # damage,
 @click.option(
     "--force",
     is_flag=True,
-    help="resume even with another environment, algorithm, seed, batch or model; start even what "
-    "may not fit into the GPUs' memory",
+    help="resume even with another environment, algorithm, seed, groups per step or model; start "
+    "even if the run may not fit into GPU memory",
 )
 @click.option(
     "--buffer",
@@ -96,28 +96,27 @@ main = LaunchCommands("r3l-launch", errors={R3LError: 1, OSError: 1})  # damage,
 @click.option(
     "--keys",
     type=Path,
-    help="folder that r3l-buffer keygen wrote; needed for addresses that others can reach",
+    help="folder of keys, made by r3l-buffer keygen; default: made in the run's folder if needed",
 )
 @click.option(
     "--quiet", is_flag=True, help="print only what needs attention, and how the run ended"
 )
+@click.option("--check", is_flag=True, help="check the run, report the first fault, and exit")
 @click.option(
-    "--check", is_flag=True, help="report what is missing or wrong, if anything, and exit"
-)
-@click.option(
-    "--dry-run", is_flag=True, help="print where every process would run and its command, and exit"
+    "--dry-run", is_flag=True, help="print the place and the command of every process, and exit"
 )
 @click.option(
     "--hardware",
-    help="with --dry-run: plan for machines like 2x8x80GB (machines x GPUs x memory) or 8cpu",
+    help="with --dry-run or --cluster slurm: plan for machines like 2x8x80GB (machines x GPUs x "
+    "memory) or 8cpu",
 )
 @click.option(
     "--cluster",
     type=click.Choice(list(BACKENDS)),
     default=LOCAL,
     show_default=True,
-    help="local: this machine; slurm: write a batch script of the run for nodes as in --hardware, "
-    "and exit; ray: run on the nodes of the Ray cluster whose head this machine is",
+    help="local: this machine; slurm: write a batch script for the nodes of --hardware, and exit; "
+    "ray: the Ray cluster whose head node is this machine",
 )
 @click.option("--print-config", is_flag=True, help="print every setting as YAML and exit")
 @click.option("--show-prompts", is_flag=True, help="print every prompt of the environment and exit")
@@ -145,7 +144,7 @@ def train_command(
 
     Settings come from the defaults (the demo's for the shipped policy), then a YAML file or preset,
     then the options above, then KEY=VALUE arguments such as algorithm=grpo or learner.lr=1e-5.
-    Later ones override earlier ones. docs/configuration.md lists them.
+    Later ones override earlier ones. docs/configuration.md lists all settings.
     """
     named = dict(zip(SHORTCUTS, (env_name, model, steps, seed, actor_gpus), strict=True))
     try:

@@ -96,7 +96,7 @@ def _agents(values: Mapping[str, float]) -> str:
 
 
 def _causes(values: Mapping[str, float], start: str = "failed_") -> str:
-    """Lists the most frequent causes, with their counts. `start`: of their metrics' names."""
+    """Lists the most frequent causes, with their counts. `start`: the metric-name prefix."""
     failed = {k.removeprefix(start): n for k, n in values.items() if k.startswith(start)}
     often = sorted(failed.items(), key=lambda item: -item[1])[:SOME]
     return ", ".join(f"{cause} {count:.0f}" for cause, count in often)

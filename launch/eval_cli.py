@@ -61,7 +61,7 @@ AGAIN = "run the same command again to continue"
     help="tasks to play",
 )
 @click.option(
-    "--attempts", type=click.IntRange(min=1), default=1, show_default=True, help="per task"
+    "--attempts", type=click.IntRange(min=1), default=1, show_default=True, help="attempts per task"
 )
 @click.option(
     "--pass-at", default="", help="values of k for pass@k, such as 4,8; at most --attempts"
@@ -78,7 +78,7 @@ AGAIN = "run the same command again to continue"
 @click.option(
     "--read",
     type=Path,
-    help="folder of an evaluation: play nothing, print its report",
+    help="folder of an evaluation: print its report, and play nothing",
 )
 @click.option(
     "--show",
@@ -218,8 +218,8 @@ def _model_of(run: Path) -> str:
         if (folder / "config.json").is_file():
             return str(folder)
     raise UserError(
-        f"--run {run}: has no model/ yet, which its last step writes; wait for it, or give a model "
-        "folder with --model"
+        f"--run {run}: has no model/ yet; its last step writes it: wait, or give a model folder "
+        "with --model"
     )
 
 
@@ -297,7 +297,7 @@ def _default_folder(config: RunConfig, settings: Settings) -> Path:
     stamp = zlib.crc32(json.dumps(settings, sort_keys=True).encode())
     env = Path(config.env.name).name if "/" in config.env.name else config.env.name
     model = Path(config.model)
-    name = model.name  # best or model for that of a run
+    name = model.name  # `best` or `model` if it is a run's model
     if RunFolder(model.parent).exists:
         name = f"{model.parent.name}-{name}"
     return Path("runs") / "eval" / f"{name}-{env.replace(':', '-')}-{stamp:08x}"

@@ -20,7 +20,7 @@ NOT_COUNTED = {EXIT_CODES[RestartNeeded], EXIT_CODES[BufferUnavailable]}
 @dataclass
 class Restarts:
     """Decides which dead processes are restarted. `limits`: the number of restarts of each process
-    within WINDOW_S; an unlisted process is never restarted. `deaths`: keyed by process name."""
+    within WINDOW_S; an unlisted process is never restarted. `deaths`: times by process name."""
 
     limits: dict[str, int]
     deaths: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -32,7 +32,7 @@ class Restarts:
         It is not restarted if
 
         - its exit code means that it would fail again (FINAL),
-        - it was never ready, or
+        - it was never ready, unless its exit code is in NOT_COUNTED, or
         - it has used up its limit; exit codes in NOT_COUNTED and a full disk do not count.
         """
         if child.ready:

@@ -51,7 +51,7 @@ class Run:
     """Starts and watches the processes of one plan.
 
     `say`: prints a line. `quiet`: no lines about steps, evaluations and starts. `commands`,
-    `children`: a cluster's, to start processes.
+    `children`: those of a cluster's backend, which start the processes.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class Run:
         self._show_progress()
         code, reason = child.exit_code, child.reason()
         how = "was not ready in time" if code is None else f"ended with exit code {code}"
-        if code in FINAL and reason:  # it knew what it did
+        if code in FINAL and reason:  # it ended on purpose
             self.say(f"{child.name} {how}: {reason} (log: {child.log})")
             return code
         why = f": {reason}" if reason else ""

@@ -16,7 +16,7 @@ from r3l.settings.buffer import BufferConfig
 
 ASK_S = 2.0
 BUFFER_SILENT_S = 10.0  # until the user is warned
-PAUSED_S = 5.0  # between two reports: this process was stopped
+PAUSED_S = 5.0  # between two reports; after more, this process was stopped
 ACTOR_SILENT_S = 6.0  # minimum: three heartbeats
 STOPPED_S = 10.0  # maximum for a stopped actor
 BEHIND_S = 60.0  # that an actor may stay too many versions behind
@@ -92,7 +92,7 @@ class Unresponsive:
         self._known = {name: self._known.get(name, now) for name in actors}
         self.actors_s = {}
         for name, child in actors.items():
-            # What was sent to a silent buffer is not the actor's fault.
+            # An actor is not to blame for what a silent buffer did not receive.
             seen_s = stats.actors.get(name, {}).get("seen_s", math.inf)
             silent_s = min(seen_s, now - max(self._back, self._known[name]))
             self.actors_s[child.name] = silent_s
@@ -111,7 +111,7 @@ class Unresponsive:
                 self.say(f"{child.name} sends again")
 
     def _report_behind(self, actors: Mapping[str, Child], stats: BufferStats, now: float) -> None:
-        """Report an actor whose weights stay too old while another one follows."""
+        """Report an actor whose weights stay too old while another actor keeps up."""
         by = {
             name: stats.learner_version - known.get("weight_version", 0.0)
             for name, known in stats.actors.items()
@@ -124,7 +124,7 @@ class Unresponsive:
             if now - since > BEHIND_S:
                 self._behind[name] = math.inf
                 self.say(f"{actors[name].name} is {by[name]:.0f} versions behind the learner while "
-                         "others follow; check its link, and see its log")  # fmt: skip
+                         "others keep up; check its network link and its log")  # fmt: skip
 
     def _ask(self) -> None:
         assert self._client is not None

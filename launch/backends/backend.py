@@ -13,14 +13,14 @@ class Backend:
     The subclass for a cluster finds the cluster's machines and overrides what differs."""
 
     has_nodes = False
-    """Whether it is a cluster of several machines."""
+    """Whether the backend is a cluster of several machines."""
     starts_later = False
-    """Whether it writes a script that starts the run later, on the nodes of --hardware."""
+    """Whether the backend writes a script that starts the run later, on the nodes of --hardware."""
     moves_actors = False
     """Whether an actor may run on another node than the planned one."""
 
     def machines(self) -> tuple[Machine, ...]:
-        """Returns the machines, the first one this. Raises UserError."""
+        """Returns the machines, this machine first. Raises UserError if they are not known."""
         return (this_machine(),)
 
     def preview(self, plan: Plan) -> str:

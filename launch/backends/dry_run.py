@@ -14,7 +14,7 @@ ANY = "*"  # a port that is chosen at the start
 
 
 def text(plan: Plan, made: ProcessCommands | None = None, places: Sequence[str] = ()) -> str:
-    """The whole plan as text. `made`: its commands if a cluster starts them. `places`: the
+    """The whole plan as text. `made`: the commands, if a cluster starts them. `places`: the
     cluster's own description of the places."""
     typed = "\n\n".join(commands(plan, made or ProcessCommands(plan)))
     parts = ["\n".join(table(plan)), *places, *plan.topology.memory, typed]

@@ -17,26 +17,26 @@ from r3l.process.endpoints import reached, with_port
 class ProcessCommands:
     """Builds the command line and environment variables of each process in a plan.
 
-    `buffer_endpoint`, `weights_endpoint`: the services' addresses. Inside `ports` they are the
-    real ones, which a restarted service reuses.
+    `buffer_endpoint`, `weights_endpoint`: the services' addresses. Inside `ports` each
+    has its real port, which a restarted service uses again.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.buffer_endpoint, self.weights_endpoint = plan.buffer_bind, plan.weights_bind
-        self.free_port: Callable[[], int | str] = free_port  # of DeepSpeed's ranks
+        self.free_port: Callable[[], int | str] = free_port  # for DeepSpeed's ranks
         self.services = "127.0.0.1"  # the services' machine, for an actor
 
     @contextmanager
     def ports(self) -> Iterator[None]:
-        """Chooses the services' ports if the plan does not. So a process need not wait until the
-        services listen before it starts."""
+        """Chooses the services' ports if the plan does not, so that every process can start before
+        the services listen."""
         with with_port(self.buffer_endpoint) as buffer, with_port(self.weights_endpoint) as weights:
             self.buffer_endpoint, self.weights_endpoint = buffer, weights
             yield
 
     def of(self, name: str, *, resume: bool = False) -> Command:
-        """The command of a process by its name. `resume`: of a learner that continues."""
+        """The command of a process by its name. `resume`: make a learner continue the run."""
         if name == "buffer":
             return self.buffer()
         if name != "learner":
@@ -69,7 +69,7 @@ class ProcessCommands:
         return replace(rank, words=words)
 
     def rank(self) -> Command:
-        """The command of one learner rank; environment variables hold its number."""
+        """The command of one learner rank; environment variables hold the rank's number."""
         topology = self.plan.topology
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if topology.device == "cpu" else {}
         # DeepSpeed's launcher starts the ranks without -P.
@@ -120,7 +120,7 @@ def _keys(plan: Plan, file: str) -> list[str]:
 
 
 def _python(module: str) -> list[str]:
-    # -P: no module of the user's folder is imported in place of one of r3l's.
+    # -P: Python does not import a module of the user's folder in place of r3l's.
     return [sys.executable, "-P", "-m", module]
 
 

@@ -30,14 +30,14 @@ NOISE = re.compile(
     r"Exception ignored (in|on|while)|.*resource_tracker|"
     r".*destroy_process_group\(\)|.*(Deprecation|Future)Warning: |  warnings\.warn\(|\s*$"
 )
-"""Lines of libraries at the end of any process, which explain nothing."""
+"""Lines that libraries print whenever a process ends; they explain nothing."""
 OWN = re.compile(r"(?:\S+: )?r3l-(?:buffer|learner|actor): (.+)")
-"""The last line of a command that reports its own end."""
+"""The line with which a command reports why it ended."""
 OUTER_JOB = re.compile(
     r"((LOCAL_|GROUP_|ROLE_|NODE_|CROSS_)?(RANK|SIZE|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|"
     r"(OMPI|PMI|PMIX|MV2|TORCHELASTIC|DEEPSPEED|DLTS)_.*)"
 )
-"""Environment variables of torchrun, DeepSpeed and MPI with a process's rank."""
+"""Environment variables in which torchrun, DeepSpeed and MPI pass a process its rank."""
 LONGEST_TMPDIR = 64  # bytes; a socket's path has at most 107, and vLLM adds 37
 STACKS_S = 2.0  # to write the stacks of many threads, or of a process that was swapped out
 OUT_OF_MEMORY = (
@@ -91,7 +91,7 @@ class Child(Kept):
         except UserError as error:
             if self._damage != str(error):  # it is read several times a second
                 self._damage = str(error)
-                log.warning("%s; until then it counts as a process without a report", error)
+                log.warning("%s; meanwhile its process counts as one without a report", error)
             return None
 
     @property
@@ -103,7 +103,7 @@ class Child(Kept):
         return [line for line in self._tail() if not NOISE.match(line)][-count:]
 
     def reason(self) -> str:
-        """Returns why it ended: `killed_for`, its own last message or its last exception, or ""."""
+        """Returns why it ended: why it was killed, its last message or last exception, or ""."""
         if self.killed_for:
             return self.killed_for
         if self.exit_code == -signal.SIGKILL and oom_kills() > self.oom_kills:
@@ -182,7 +182,7 @@ class Children:
                 stderr=subprocess.STDOUT,
                 env=_environment(command.env),
                 start_new_session=True,
-                # In the child: the keeper hears of it even if this process is killed right now.
+                # Runs in the child: the keeper hears of it even if this process is killed now.
                 preexec_fn=lambda: tell_keeper(pipe, name, os.getpid(), worker, at_once),
             )
         child = Child(name, process.pid, worker, at_once, log=log, process=process, log_from=begins)
@@ -246,8 +246,8 @@ class Children:
 
 
 def _environment(own: dict[str, str] | None = None) -> dict[str, str]:
-    """The environment variables of a child, without an outer job's rank, which would make it wait
-    for others, and without a TMPDIR that is too long for the paths of sockets."""
+    """The environment variables of a child. Leaves out an outer job's rank, with which the child
+    would wait for other ranks. Replaces a TMPDIR that is too long for the paths of sockets."""
     outer = {name: one for name, one in os.environ.items() if not OUTER_JOB.fullmatch(name)}
     if len(outer.get("TMPDIR", "").encode()) > LONGEST_TMPDIR:
         outer["TMPDIR"] = "/tmp"

@@ -3,7 +3,7 @@
 r3l-launch ─ buffer                                 on the head, which has its store
     └─ placement group ─ bundle ─ runner ─ ranks    the first bundle is on the head
                          bundle ─ runner ─ actors   on any node with room
-A runner is a Ray actor that starts processes; they end with it, and it ends with r3l-launch. When a
+A runner is a Ray actor that starts processes. It ends with r3l-launch, and they end with it. When a
 node is lost, Ray moves its bundles to other nodes, and the supervisor starts their processes again.
 """
 
@@ -88,7 +88,7 @@ class RemoteRunner:
         self.states: dict[str, ProcessState] = {}
         self.ran = False
         self.lost = ""
-        self._asked: dict[str, tuple[Any, ...]] = {}  # the starts, until it has replied once
+        self._asked: dict[str, tuple[Any, ...]] = {}  # start requests, until the first reply
         self._reply: Any = None
 
     def start(self, name: str, *how: Any) -> None:
@@ -135,7 +135,7 @@ class RemoteRunner:
             if self.ran or getattr(error, "actor_init_failed", True):
                 self._end(_reason(str(error)))
                 return
-            # Ray sent it to a node that it did not yet know to be lost.
+            # Ray placed the runner on a lost node, whose loss it had not yet noticed.
             self.actor = self.make()
             for name, how in self._asked.items():
                 self._reply = self.actor.start.remote(name, *how)

@@ -1,6 +1,6 @@
 """Connects to a Ray cluster, and lists its nodes as a plan's machines.
 
-Turns a plan into bundles, each with resources of one node, and their commands.
+Splits a plan into bundles, each with resources of one node, and builds the processes' commands.
 """
 
 import os
@@ -45,7 +45,7 @@ def connect() -> Any:
     if ray.get_runtime_context().get_node_id() != _alive(ray)[0]["NodeID"]:
         raise UserError(
             "--cluster ray: this is not the head node, on which rank 0 and the buffer run; start "
-            "r3l-launch there (`ray job submit` does)"
+            "r3l-launch on the head node, as `ray job submit` does"
         )
     return ray
 

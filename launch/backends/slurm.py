@@ -52,7 +52,7 @@ class Slurm(Backend):
 
 
 class SlurmCommands(ProcessCommands):
-    """Builds a plan's commands as SLURM job steps. The services listen on known ports."""
+    """Builds a plan's commands as SLURM job steps. The services listen on fixed ports."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)

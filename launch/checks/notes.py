@@ -12,7 +12,7 @@ from r3l.config import RunConfig
 from r3l.records import Task
 from r3l.settings.actor import ActorConfig
 
-MOST_TASKS = 100_000  # of each split that are compared
+MOST_TASKS = 100_000  # of each split, to compare
 CPU, BFLOAT16 = Path("/proc/cpuinfo"), {"avx512f", "avx_ne_convert"}
 
 
@@ -37,7 +37,7 @@ def _context(config: RunConfig) -> Iterator[str]:
 
 
 def _bfloat16(config: RunConfig) -> Iterator[str]:
-    """Names the settings of a number format that this processor only imitates."""
+    """Names the settings that choose bfloat16, if this processor can only imitate it."""
     given = {"actor.dtype": config.actor.dtype, "learner.dtype": config.learner.dtype,
              "learner.compute": config.learner.compute}  # fmt: skip
     asked = [f"{name}=bfloat16" for name, value in given.items() if value == "bfloat16"]
@@ -47,7 +47,7 @@ def _bfloat16(config: RunConfig) -> Iterator[str]:
 
 
 def _room(actor: ActorConfig, first_steps: Mapping[str, FirstStep]) -> Iterator[str]:
-    """Names the task whose first prompt leaves less than half of the budget of a response."""
+    """Names the task with the longest first prompt if it leaves less than half of a response."""
     for name, step in sorted(first_steps.items(), key=lambda item: -item[1].prompt)[:1]:
         budget = actor.max_response_tokens or step.budget
         if (room := actor.max_model_len - step.prompt) < budget / 2:
@@ -66,13 +66,13 @@ def _shared_tasks(config: RunConfig) -> Iterator[str]:
     if shared:
         yield (
             f"{len(shared)} of {len(held_out)} evaluation tasks are the same problem as a training "
-            f"task, first {shared[0].task_id}: their success says nothing about other problems"
+            f"task, such as {shared[0].task_id}: success on them says nothing about others"
         )
 
 
 def _problem(task: Task) -> str:
-    """Returns a key that is equal for tasks with the same problem: the prompt of the task's
-    options, or else the seed and all options."""
+    """Returns a key that is equal for tasks with the same problem: the environment with the prompt
+    of the task's options, or if there is no prompt, with the seed and the options."""
     options = {name: one for name, one in task.options.items() if name != "attempts"}
     posed = options.get("prompt") or (task.seed, sorted(options.items(), key=str))
     return repr((task.env, posed))

@@ -73,8 +73,8 @@ def check_ranks(requested: RequestedPlaces, groups: int) -> None:
 
 def check_disk(learner: LearnerConfig, options: PlanOptions, model: Path) -> None:
     """Refuses a disk that has too little room for the run. A checkpoint holds the weights and two
-    moments of each; less with adapters. An old one is removed after a new one is written, as is
-    the best model. A resumed run has written most of its bytes."""
+    moments of each weight, or less with adapters. An old checkpoint or best model is removed only
+    after the new one is written. A resumed run has written most of its bytes."""
     copies = 3 * (learner.keep_checkpoints + 1) + 1 + 2 * learner.keep_best
     if options.resume or learner.lora.rank:
         copies = 4

@@ -32,8 +32,8 @@ def chat_format(config: RunConfig, model: Path) -> ChatFormat:
 
 
 def check_agent(config: RunConfig, chat: ChatFormat) -> None:
-    """Refuses a chat template or a parser with which an agent's calls cannot be answered, and
-    another model's server without its key."""
+    """Refuses a chat template or a parser that cannot answer an agent's calls, and a server of
+    another model if its key is missing."""
     if config.env.has_agents:
         OtherModels(config.actor.agent.models)
         reader_of(chat, config.actor.agent)

@@ -28,8 +28,8 @@ def first_tasks(config: RunConfig) -> list[Task]:
 def try_first_steps(
     config: RunConfig, tasks: Sequence[Task], chat: ChatFormat
 ) -> dict[str, FirstStep]:
-    """Makes the first step of `tasks`, and of the training task with the longest options among
-    LONGEST_OF. Returns the sizes by task id. Raises UserError if a step fails."""
+    """Makes the first step of each of `tasks`, and of the task with the longest options among the
+    first LONGEST_OF training tasks. Returns the sizes by task id. Raises UserError if one fails."""
     wanted = min(LONGEST_OF, config.env.train_tasks)
     many = tasks_of_all(config.env, "train", wanted, config.seed)
     longest = max(many, key=lambda task: len(repr(task.options)), default=None)
@@ -55,7 +55,7 @@ def check_reflections(actor: ActorConfig, chat: ChatFormat, steps: Sequence[Firs
     if actor.max_reflection_tokens < shortest:
         raise UserError(
             f"actor.max_reflection_tokens={actor.max_reflection_tokens}: the shortest reflection "
-            f"has {shortest} tokens; raise it, 500 are common"
+            f"has {shortest} tokens; raise it; 500 tokens are common"
         )
     asked = min(step.reflection_prompt for step in steps)
     if asked + shortest > actor.max_model_len:

@@ -19,7 +19,7 @@ FIXED = (
     "learner.groups_per_step",
     "model",
 )
-"""Settings that make it another run: they may change only with --force."""
+"""Settings that identify a run; they may change only with --force."""
 
 
 def changed_settings(run: Path, config: RunConfig, *, force: bool) -> tuple[str, ...]:
@@ -28,10 +28,10 @@ def changed_settings(run: Path, config: RunConfig, *, force: bool) -> tuple[str,
     known = RunFolder(run).own_settings()
     before, after = (flat_settings(each.model_dump(mode="json")) for each in (known, config))
     if _same_model(run, model_path(known.model), Path(config.model)):
-        before["model"] = config.model  # which was moved
+        before["model"] = config.model  # the folder was moved
     flat = before | after
     changed = [key for key in sorted(flat) if before.get(key) != after.get(key)]
-    # Of a key that is a section in the other settings, the section's values are compared.
+    # If a key is a section in the other settings, the section's values are compared instead.
     keys = [key for key in changed if not any(other.startswith(f"{key}.") for other in flat)]
     lines = tuple(f"{key}: {before.get(key, '–')} -> {after.get(key, '–')}" for key in keys)
     for key, line in zip(keys, lines, strict=True):
@@ -62,8 +62,8 @@ def nothing_to_do(run: Path, config: RunConfig) -> str:
 
 
 def _same_model(run: Path, before: Path, after: Path) -> bool:
-    """Whether two folders hold the same model. True if the run has a checkpoint: that is checked
-    instead."""
+    """Whether two folders hold the same model. True if the run has a checkpoint, because
+    `check_checkpoint` then compares the model with it."""
     if before == after or latest(run / CHECKPOINTS) is not None:
         return True
     return before.is_dir() and model_digest(before) == model_digest(after)

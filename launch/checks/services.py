@@ -14,12 +14,12 @@ from r3l.errors import UserError
 from r3l.process.endpoints import check_bind, is_local
 
 EVERYWHERE = "tcp://0.0.0.0:*"
-KEYS = "keys"  # in a run's folder, if some are needed and none given
+KEYS = "keys"  # in a run's folder, made if keys are needed but not given
 
 
 def with_reachable_services(options: PlanOptions, elsewhere: Sequence[str]) -> PlanOptions:
-    """Returns the options with addresses of the services that actors on the machines `elsewhere`
-    can reach, and with the keys that they need.
+    """Returns the options with service addresses that actors on the machines `elsewhere` can
+    reach, and with the keys that these addresses need.
 
     Only default addresses are replaced. Services at an address that other machines can reach need
     keys: the given ones, or those in the run's folder.
@@ -44,7 +44,7 @@ def with_reachable_services(options: PlanOptions, elsewhere: Sequence[str]) -> P
 
 
 def check_keys(folder: Path) -> None:
-    """Refuses a folder that lacks any role's keys."""
+    """Refuses a folder in which the keys of a role are missing."""
     load(ServiceKeys, folder / "service.json")
     load(ClientKeys, folder / "client.json")
     load(ClientKeys, folder / "learner.json")

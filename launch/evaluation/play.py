@@ -85,7 +85,7 @@ async def own_engine(config: RunConfig, log: Path) -> AsyncIterator[Policy]:
 
 
 def _cause(log: Path) -> str:
-    """The error that the engine's process printed last, which vLLM's own error does not name."""
+    """Returns the last error in the engine's log; vLLM's own error does not name it."""
     printed = log.read_text(encoding="utf-8", errors="replace")
     found = re.findall(r"^\w+Error: .+", printed, re.MULTILINE)
     return f"the engine did not start: {found[-1]}" if found else ""

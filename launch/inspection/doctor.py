@@ -16,10 +16,10 @@ from r3l.process.command_line import echo
 
 GIB = 1 << 30
 LITTLE_DISK, LITTLE_MAP = 2 * GIB, GIB // 4
-LOST_SHARE = 0.1  # of the groups or the results
-WAITING = 0.1  # of the attempts, for the processes of their environment
+LOST_SHARE = 0.1  # share of the groups or the results
+WAITING = 0.1  # share of the attempts that wait for their environment
 OVERDUE = 5.0  # times the median of a step
-SEEN_S = 10.0  # minimum until a silent actor is reported
+SEEN_S = 10.0  # an actor that is silent for less is not reported
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def doctor(name: str) -> None:
         echo(f"{'waits':<9}{line}")
     wrong = any(finding.problem for finding in results)
     if not wrong:
-        echo("nothing is wrong with it")
+        echo("nothing is wrong with the run")
     sys.exit(wrong)
 
 
@@ -158,7 +158,7 @@ def _losses(now: Snapshot) -> Iterator[Finding]:
         counts = sum((Counter(numbers) for numbers in stats.actors.values()), Counter[str]())
         yield _hint(
             f"expired leases: {stats.leases_expired}; their actors died, stopped or were cut off; "
-            f"of their attempts others continued {counts['partial_continued']:.0f} and dropped "
+            f"of their attempts, others continued {counts['partial_continued']:.0f} and dropped "
             f"{counts['partial_dropped'] + sum(stats.partial_dropped.values()):.0f}"
         )
 
@@ -176,14 +176,14 @@ def _pace(now: Snapshot) -> Iterator[Finding]:
     running, waiting = sum(actor.requests for actor in now.actors), progress.session_waits
     if waiting > WAITING * (running + waiting):
         yield _hint(
-            f"{waiting:.0f} attempts wait for the environment, and the engines for these attempts",
+            f"{waiting:.0f} attempts wait for the environment, and the engines wait for them",
             "raise env.workers (processes per actor and environment), or `sessions` in its EnvSpec",
         )
     for actor in now.actors:
         if version - actor.version > max(now.max_staleness, 1):
             name = actor.process or actor.name
             yield _problem(
-                f"{name} has weights v{actor.version}, the learner v{version}",
+                f"{name} has weights v{actor.version}, the learner has v{version}",
                 f"see {now.run}/logs/{name}.log for why it does not load newer ones",
             )
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from r3l.files.progress_lines import StepLine
 
 LOOKED_AT = 5
-"""Optimizer steps; a cause must show in every one of them."""
+"""The number of optimizer steps; a cause must show in each of them."""
 GAIN_STEPS = 20
 NEARLY_ALL = 0.95
 FLAT_ENTROPY = 0.01  # nats/token
@@ -58,8 +58,8 @@ def causes(steps: Sequence[StepLine]) -> list[Cause]:
 
 
 def guidance(steps: Sequence[StepLine]) -> Cause | None:
-    """Reports the guidance gain (r3l.algorithms.guidance_gain) of the last GAIN_STEPS steps with
-    retries, and a remedy if it is negative; None if it was not measured."""
+    """Reports the guidance gain (r3l.algorithms.guidance_gain) of the last GAIN_STEPS steps that
+    measured it, and a remedy if ungated retries clearly lose reward; None if none measured it."""
     tags = ("group/guidance_gain", "group/guidance_gain_se")
     known = [[step.metrics[tag] for tag in tags] for step in steps if tags[0] in step.metrics]
     if not known:
@@ -132,7 +132,7 @@ def _reflections(recent: Recent) -> Iterator[Cause]:
     elif recent.all("group/improvement_rate", lambda share: share == 0.0):
         yield Cause(
             "no retry is better than its base attempt",
-            "the model does not follow its advice: warm it up with r3l-learner warmup, or set "
+            "the model does not follow its own advice: warm it up with r3l-learner warmup, or set "
             "algorithm=grpo, which samples no reflections",
         )
 
@@ -158,10 +158,10 @@ def _updates(recent: Recent) -> Iterator[Cause]:
             "token",
             "lower learner.lr or raise algorithm.kl_coef",
         )
-    # Not every step publishes weights (learner.sync_every); the first one does after its line.
+    # Not every step publishes weights (learner.sync_every); the first does so after its line.
     unchanged = recent.all("weights/patch_density", lambda share: share < UNCHANGED, least=1)
-    if unchanged and recent.mean("learner/grad_norm"):  # without a gradient it is not the rounding
+    if unchanged and recent.mean("learner/grad_norm"):  # without a gradient: not by rounding
         yield Cause(
             f"a step changes {recent.mean('weights/patch_density'):.1g} of the weights",
-            "raise learner.lr, which is lost in rounding",
+            "raise learner.lr: its updates are lost in rounding",
         )

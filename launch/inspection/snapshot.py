@@ -32,7 +32,7 @@ from r3l.process.process_list import every_process
 REPLY_S = 5.0  # timeout of the buffer's reply
 BALANCED = 0.1  # idle share of learner and actors below which neither limits the other
 RECENT = 10  # steps whose median time the forecast uses
-ERRORS = 3  # of each log: the last ones
+ERRORS = 3  # lines of each log, the last ones
 LOG_BYTES = 1 << 18  # of each log's end that are searched for errors
 ROLES = {"buffer.cli": "buffer", "learner.cli": "learner", "actors.cli": "actor"}
 ERROR_LINE = re.compile(
@@ -58,15 +58,15 @@ class Progress:
     """The finished steps and the forecast, whose fields are None if not known yet.
 
     Over the last RECENT steps: `learner_idle`, the share of time that the learner waited for
-    groups; `actor_idle`, that the engines waited for leases; `session_waits`, the mean number of
-    attempts that waited for a process of their environment.
+    groups; `actor_idle`, the share of time that the engines waited for leases; `session_waits`,
+    the mean number of attempts that waited for a process of their environment.
     """
 
     step: int
     steps: int
     last_ago_s: float | None = None
     step_s: float | None = None
-    next_s: float | None = None  # negative: overdue by so much
+    next_s: float | None = None  # negative if overdue
     end_s: float | None = None
     learner_idle: float | None = None
     actor_idle: float | None = None
@@ -78,9 +78,9 @@ class Progress:
 class Buffer:
     """The state of the buffer service and its store.
 
-    `reply_s`: how long the reply took, None if there was no reply; `error`: why. `stats`: its
-    reply, or figures read from the store if there was no reply. `map_free_bytes`: None if the store
-    could not be read.
+    `reply_s`: how long the reply took, None if there was none; `error`: why there was none.
+    `stats`: the service's reply, or if there was none, figures read from the store.
+    `map_free_bytes`: None if the store could not be read.
     """
 
     endpoint: str = ""
@@ -118,7 +118,7 @@ class Snapshot:
     learner_doing: str = ""
     heartbeat_ago_s: float | None = None
     hangs: int = 0
-    damaged_lines: int = 0  # of its progress file
+    damaged_lines: int = 0  # of the run's progress file
     learns_nothing: list[Cause] = field(default_factory=list)
     guidance: Cause | None = None
     buffer: Buffer = field(default_factory=Buffer)
@@ -247,7 +247,7 @@ def stored(folder: Path) -> Buffer:
 
 
 def ask(buffer: Buffer, status: ProcessStatus | None, keys: str) -> None:
-    """Add what the running service replies. `keys`: the folder of the run's keys, "" without."""
+    """Add what the running service replies. `keys`: the run's key folder, "" if there is none."""
     if status is None:
         buffer.error = "it has not yet reported its address"
         return

@@ -1,4 +1,4 @@
-"""Finds the versions of what a run is started with."""
+"""Finds the versions of the software that a run is started with."""
 
 import platform
 import subprocess

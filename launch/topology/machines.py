@@ -137,6 +137,6 @@ def gpu_gib() -> float | None:
 
 
 def smallest_gib(listing: str) -> float | None:
-    """The least of nvidia-smi's lines of MiB, in GiB; None if there is none."""
+    """The smallest size that nvidia-smi lists in MiB, converted to GiB; None if it lists none."""
     sizes = [int(line) for line in listing.splitlines() if line.isdecimal()]
     return min(sizes) / MIB_IN_GIB if sizes else None

@@ -170,9 +170,9 @@ def _threads(
     """Returns the OpenMP threads of each rank, and those of an actor on each machine.
 
     None if the cores are not known. On GPUs every process gets its share of its machine's cores. On
-    CPUs a machine's ranks share all its cores. Actors use them too, but such a run waits for its
-    steps, and idle threads sleep. Without any GPUs an actor gets its share of all machines'
-    cores."""
+    CPUs a machine's ranks share all its cores, although actors use them too: the run mostly waits
+    for the ranks' steps, and idle threads sleep. Without any GPUs an actor gets its share of all
+    machines' cores."""
     trained = {part.machine: part.count for part in ranks}
     cores = {machine.name: machine.cores for machine in machines}
     shares = {

@@ -216,4 +216,4 @@ def test_an_actor_that_stays_versions_behind_while_others_follow_is_named_once()
     for now in (162.0, 300.0):
         watch._report_behind(actors, stats(1, 45, 3), now)
     (line,) = said
-    assert line.startswith("actor-1 is 45 versions behind the learner while others follow")
+    assert line.startswith("actor-1 is 45 versions behind the learner while others keep up")

@@ -44,7 +44,7 @@ ALL = [process("buffer", 11), process("learner", 12), process("actor-0", 13)]
          "200 base attempts failed: environment_lost", "logs"),
         ({"progress": Progress(12, 60, 90.0, 10.0, -80.0, 470.0)}, "overdue by 1.3 min", ""),
         ({"actors": [Actor("actor-0.ab", "actor-0", 0.1, 8, 1, 0.0)]},
-         "actor-0 has weights v8, the learner v12", "logs/actor-0.log"),
+         "actor-0 has weights v8, the learner has v12", "logs/actor-0.log"),
         ({"learns_nothing": [Cause("no retry is better", "raise it")]},
          "it learns nothing: no retry is better", "raise it"),
     ],
@@ -102,4 +102,4 @@ def test_the_command_ends_with_1_if_anything_is_wrong(ended):
     assert "→ continue it with r3l-launch --resume" in result.output
     (ended / "config.yaml").write_text("learner: {steps: 4}\n")
     result = CliRunner().invoke(main, ["doctor", str(ended)])
-    assert (result.exit_code, result.output) == (0, "nothing is wrong with it\n")
+    assert (result.exit_code, result.output) == (0, "nothing is wrong with the run\n")
