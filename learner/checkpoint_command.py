@@ -1,7 +1,7 @@
 """Runs the user's command on each checkpoint and on the final models: `learner.on_checkpoint`.
 
-One runs at a time, next to training; of the checkpoints that wait only the newest does not give up
-its place. A failed or slow command causes a notice, but never ends the run.
+One command runs at a time, next to training. A new checkpoint replaces an older one that still
+waits. A failed or slow command causes a notice, but never ends the run.
 """
 
 import shlex
@@ -46,7 +46,7 @@ def arguments(command: str, folder: Path, step: int) -> list[str]:
 
 
 class CheckpointCommand:
-    """Runs a command on one folder after the other, in a thread; each run may take `limit_s`.
+    """Runs a command on one folder after the other, in a thread; each call may take `limit_s`.
 
     `failed`: how many commands failed.
     """
@@ -69,8 +69,8 @@ class CheckpointCommand:
         return [folder for folder, job in list(self._jobs.items()) if not job.done()]
 
     def finish(self, stopped: Callable[[], bool]) -> None:
-        """Waits at most `limit_s` in total for the remaining commands, then kills them. Once
-        `stopped`, which is called every ROUND_S, returns true, they have STOPPED_S left."""
+        """Waits at most `limit_s` in total for the remaining commands, then kills them. Calls
+        `stopped` every ROUND_S; once it returns true, the commands have STOPPED_S left."""
         self._ends = time.monotonic() + self._limit_s
         if left := self.busy():
             names = ", ".join(folder.name for folder in left)

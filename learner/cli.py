@@ -35,7 +35,7 @@ from r3l.settings.learner import LearnerConfig
 from r3l.weights.journal import Journal
 
 LATER_S = 3.0
-"""A rank waits so long before it exits with an unknown error. The exit of another rank may have
+"""Seconds that a rank waits before it exits with an unknown error. Another rank's exit may have
 caused it, and DeepSpeed's launcher, which polls every second, must find that exit code first."""
 
 
@@ -83,7 +83,7 @@ main.add_command(warmup_command)
 )
 @click.option("--run", type=Path, required=True, help="run folder for metrics and checkpoints")
 @click.option("--resume", is_flag=True, help="continue from the newest checkpoint")
-@click.option("--keys", type=Path, help="folder of r3l-buffer keygen, for actors on other hosts")
+@click.option("--keys", type=Path, help="folder that r3l-buffer keygen wrote, for other hosts")
 def train(
     config_path: Path,
     buffer_endpoint: str | None,
@@ -171,7 +171,7 @@ def _start(config: RunConfig, run: Path, resume: bool) -> Start:
     newest = checkpoint.latest(folder, thorough=True) if resume else None
     if resume and newest is None and any(folder.glob("step-*")):
         raise UserError(
-            f"{folder}: every checkpoint is damaged; copy one back, or remove them to begin again"
+            f"{folder}: every checkpoint is damaged; restore one, or remove all to begin again"
         )
     if newest is not None:
         checkpoint.check(newest, settings, dtype=resolve_dtype(settings.dtype), model_digest=digest)

@@ -71,9 +71,9 @@ class Evaluator:
             self.pending[tag] = version
 
     def take_up(self, reported: Set[int], version: int, run: Path) -> None:
-        """Resumes waiting for the evaluations, up to `version`, that an earlier learner requested
-        but did not report. Leaves out an unfinished one of version 0 if `version` is newer: its
-        other tasks would be played with newer weights."""
+        """Resumes waiting for evaluations of versions up to `version` that an earlier learner
+        requested but did not report. Drops an unfinished evaluation of version 0 if `version` is
+        newer, because its remaining tasks would be played with newer weights."""
         progress = self.client.stats().eval_progress if self.tasks else {}
         for tag, (done, total) in progress.items():
             name, _, number = tag.partition("@")
@@ -82,8 +82,8 @@ class Evaluator:
                 continue
             if int(number) == 0 < version and done < total:
                 notice(
-                    f"evaluation at step 0: left out, the run was stopped at {done}/{total} of its "
-                    f"tasks and continues at step {version}"
+                    f"evaluation at step 0: dropped at {done}/{total} tasks; the run was stopped "
+                    f"and continues at step {version}"
                 )
                 shutil.rmtree(candidate_folder(run, 0), ignore_errors=True)
                 continue
@@ -142,7 +142,7 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
 
 
 def show_wait(waits: str, stats: BufferStats) -> None:
-    """Shows what the learner waits for; until the engines have started, only its log has it."""
+    """Shows what the learner waits for; only in its log until an actor has asked for work."""
     if stats.actors:
         notice(waits)
     else:
@@ -150,8 +150,8 @@ def show_wait(waits: str, stats: BufferStats) -> None:
 
 
 def nothing_played(stats: BufferStats, before: int) -> str:
-    """Explains why the first FIRST_GROUPS groups of a run contain no completed attempt, by cause;
-    "" if one does or they are fewer. `before`: the number of such groups from an earlier launch."""
+    """Explains, by cause, why no group of a run has an attempt; "" if one has, or if there are
+    fewer than FIRST_GROUPS. `before`: the number of groups without attempts at the start."""
     ended = {state for part in (stats.train, stats.eval) for state, n in part.items() if n}
     others = ended & {"complete", "drawn", "trained"} or stats.drops.keys() - {"no_trajectories"}
     groups = stats.drops.get("no_trajectories", 0) - before

@@ -58,8 +58,8 @@ class Training:
 
     def execute(self) -> None:
         """Trains to `config.learner.steps`. If rank 0 is stopped, it leaves its step, but still
-        writes a checkpoint of the last one and the model. Raises TrainingStopped after too many
-        skipped steps in a row."""
+        writes the model and a checkpoint of the last finished step. Raises TrainingStopped after
+        too many skipped steps in a row."""
         try:
             self._train()
         except TrainingStopped:
@@ -79,7 +79,7 @@ class Training:
                 random = torch.get_rng_state(), torch.cuda.get_rng_state_all()
                 try:
                     result = self._train_on(draw)
-                except StepLeft:  # a resumed run makes the same step
+                except StepLeft:  # so that a resumed run makes the same step
                     torch.set_rng_state(random[0])
                     torch.cuda.set_rng_state_all(random[1])
                     break
@@ -106,7 +106,7 @@ class Training:
             self._led(lambda rank0: rank0.evaluate(0))
 
     def _led(self, work: Callable[[Rank0], object]) -> None:
-        """Rank 0 does `work` while the others wait for it. Collective."""
+        """Does `work` on rank 0 while the other ranks wait for it. Collective."""
         if self.rank0:
             work(self.rank0)
         meet(self.trainer)
@@ -124,8 +124,8 @@ class Training:
         return draw
 
     def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
-        """Commits a trained batch, publishes the weights and reports. The first step's weights are
-        published after the evaluation of version 0, for which the report waits."""
+        """Commits a trained batch, publishes the weights and reports. After step 1 it reports
+        first, because the report waits for the evaluation of version 0."""
         self._led(lambda rank0: rank0.commit(draw, version, result))
         publishes = self.config.learner.publishes(version)
         published = self._publish(version) if publishes and version > 1 else {}
@@ -167,8 +167,8 @@ class Training:
             self._save(version)
 
     def _skip_step(self, skipped: list[Draw], version: int, result: StepResult) -> None:
-        """Discards the last of the batches that were skipped in a row. If they are too many, ends
-        the run; the error names their groups."""
+        """Discards the last of the batches that were skipped in a row. If there are too many,
+        ends the run; the error names their groups."""
         self._led(lambda rank0: rank0.skip_step(skipped[-1], version, result))
         limit = self.config.learner.bad_steps_in_a_row
         if len(skipped) < limit:

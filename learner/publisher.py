@@ -53,12 +53,12 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 POLL_MS = int(CHECK_S * 1000)
-CONNECTIONS = 4096  # subscribers, half as many as files may be open at most
+CONNECTIONS = 4096  # subscribers; at most half the limit of open files
 REQUEST_BYTES = 4096  # above the size of any request
 CONNECTION_BYTES = 64 << 10  # unread, of one subscriber
 TOTAL_BYTES = 4 << 20  # unread, of all subscribers
 HIGH_WATER = 16  # replies queued for one subscriber; a well-behaved one requests fewer
-KEEP_S = 60.0  # a set is kept after the last request for it
+KEEP_S = 60.0  # how long a set is kept after the last request for it
 THREADS = min(16, os.cpu_count() or 1)  # compare and compress chunks
 
 
@@ -73,7 +73,7 @@ class WeightPublisher:
     """Serves weights over ZeroMQ from its own thread, at `endpoint`. `anchor_every`: number of
     versions after which all subscribers fetch whole chunks. `keys`: a service's key file; without
     one only loopback is served. `journal` keeps every version on disk. Raises UserError if it
-    cannot listen there."""
+    cannot listen at `address`."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class WeightPublisher:
         self._slow: dict[bytes, tuple[int, float]] = {}
         """The version that each slow subscriber asked to keep, and when it last asked."""
         self._kept: Kept | None = None
-        self._keeping = threading.Lock()  # the two fields above
+        self._keeping = threading.Lock()  # guards the two fields above
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="chunks")
         secrets = load(ServiceKeys, keys) if keys else None
         self._context = zmq.Context()
@@ -223,7 +223,7 @@ class WeightPublisher:
         match request:
             case {"op": "latest", "origin": str(origin), "have": int(have)}:
                 manifest = self._manifest
-                with self._keeping:  # it has the set it asked to keep, or does not want it
+                with self._keeping:  # the client no longer needs the set it asked to keep
                     self._slow.pop(client, None)
                 if manifest is None or (origin == self.origin and manifest.version <= have):
                     return reply, []

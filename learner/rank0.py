@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 DRAW_WAIT_S = 2.0
 RATES = {"actor/tokens_per_s": "actor/generated_tokens", "agent/calls_per_s": "agent/calls"}
-"""Rates, with the counts that they are made of."""
+"""Rates, and the counts from which they are computed."""
 RATES_S = 5.0
 """The least time that a rate covers. An actor reports every 2 s, and a step may be shorter."""
 SAY_S, SAY_LATER_S = 5.0, 60.0
@@ -114,7 +114,7 @@ class Rank0:
         self.reports = deque([(time.monotonic(), actor_metrics(stats.actors, version))])
         self.without_attempt = stats.drops.get("no_trajectories", 0)
         self._check_ledger(state)
-        rewound = self.client.set_version(version)  # before the tasks: the first step's come first
+        rewound = self.client.set_version(version)  # first: at version 0, leases are for step 1
         for message in in_messages(self.train_tasks):
             self.client.add_tasks(message)
         released = self.client.release_draws("learner")
@@ -200,9 +200,9 @@ class Rank0:
     def report(
         self, draw: Draw, version: int, result: StepResult, published: dict[str, float]
     ) -> None:
-        """Reports a step and what evaluations have ended. `published`: metrics of its weights.
+        """Reports a step and the evaluations that have ended. `published`: metrics of its weights.
 
-        After the first step it waits for the evaluation of version 0, so that no task of it is
+        After the first step it waits for the evaluation of version 0, so that none of its tasks is
         played with newer weights.
         """
         self.counts["out_of_memory"] += result.out_of_memory
@@ -229,7 +229,7 @@ class Rank0:
             RunFolder(self.run).settle_settings(version)
         if version == 1:
             self._wait_for_evaluations()
-            self.holds_back = bool(self.evaluator.pending)  # stopped
+            self.holds_back = bool(self.evaluator.pending)  # if the run was stopped
 
     def skip_step(self, draw: Draw, version: int, result: StepResult) -> None:
         """Discards a batch whose loss or gradient is not finite. Lists its groups in the run's
@@ -263,7 +263,7 @@ class Rank0:
         for at in range(0, len(draw.row.replaced), size):
             try:
                 groups += self.client.get(draw.row.replaced[at : at + size])
-            except NotFound as error:  # retention was faster
+            except NotFound as error:  # retention evicted them first
                 log.warning("metrics of this step leave replaced groups out: %s", error)
         return groups
 
@@ -277,7 +277,7 @@ class Rank0:
         if self.config.algorithm.gates_retries:
             plain = mean(not group.plan.distilled for group in groups)
             metrics["group/without_retries"] = plain
-        if not self.actors:  # the versions of these groups are those of other runs
+        if not self.actors:  # these groups have versions of other runs
             return metrics
         metrics |= staleness_metrics(groups, version)
         alarms = mismatched_fingerprints(groups, self.fingerprints)

@@ -36,7 +36,7 @@ def still_waiting(trainer: Trainer, doing: str = "waiting for actors") -> None:
 
 
 def meet(trainer: Trainer) -> None:
-    """Waits until every rank has called it; meanwhile the others receive rank 0's `still_waiting`.
+    """Waits until every rank is here; meanwhile the other ranks receive rank 0's `still_waiting`.
     Raises RankLost if a rank sends nothing before torch's collectives time out."""
     if trainer.world == 1:
         return

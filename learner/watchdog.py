@@ -25,9 +25,9 @@ LONGEST_TICK_S = 1.0
 
 
 class Watchdog:
-    """Watches this process inside a `with` block: after `limit_s` seconds without a heartbeat it
-    ends with LearnerHung, all stacks in its log. `folder`: where the launcher reads the last
-    heartbeat."""
+    """Watches this process inside a `with` block: after `limit_s` seconds without a heartbeat the
+    process logs all stacks and exits with LearnerHung's code. `folder`: where the launcher reads
+    the last heartbeat."""
 
     def __init__(self, limit_s: float, folder: Path | None = None) -> None:
         self.limit_s = limit_s
@@ -55,14 +55,14 @@ class Watchdog:
         self._last = (doing, time.monotonic())
 
     def _watch(self) -> None:
-        written = self._began  # nothing before the first heartbeat: the run folder may be refused
+        written = self._began  # no file before the first heartbeat: the run folder may be refused
         while not self._ended.wait(min(LONGEST_TICK_S, self.limit_s / 10)):
             doing, since = self._last
             silent = time.monotonic() - since
             if silent > self.limit_s:
                 self._end(doing, silent)
             if self._folder is not None and since != written:
-                with contextlib.suppress(OSError):  # its time is new even on a full disk
+                with contextlib.suppress(OSError):  # the file's time is new even on a full disk
                     self._folder.write_heartbeat(doing)
                 written = since
 

@@ -36,8 +36,8 @@ def drift_sums(
 
 
 def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
-    """Compute each role's KL(behaviour ‖ policy) by the k3 estimate, mean entropy, in nats a token,
-    and effective sample size (Σw)² / Σw², as a share of the tokens. Role `all` has no suffix."""
+    """Compute for each role KL(behaviour ‖ policy) by the k3 estimate and the mean entropy, both in
+    nats a token, and the effective sample size (Σw)² / Σw² per token. Role `all` has no suffix."""
     metrics: dict[str, float] = {}
     for role in ROLES:
         tokens = sums.get(f"sum_tokens_{role}", 0.0)

@@ -1,4 +1,4 @@
-"""Computes metrics of a step's groups; one is left out if the step has no data for it."""
+"""Computes metrics of a step's groups; leaves out a metric for which the step has no data."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -152,7 +152,7 @@ def histograms(groups: Sequence[Group], version: int) -> dict[str, Any]:
 
 
 def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> list[str]:
-    """Describes each group sampled with other weights than another actor's of the same version.
+    """Describes each group sampled with other weights than an earlier group of the same version.
     Updates `seen` (version -> hash), which keeps the newest REMEMBERED versions."""
     alarms = []
     for group in groups:

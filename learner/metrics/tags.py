@@ -1,5 +1,5 @@
-"""Lists every metric's tag, unit and meaning; `python -m learner.metrics.tags` prints them. Those
-that actors report are in r3l.actor_metrics. A tag that ends in `<…>` is a family of tags."""
+"""Lists every metric's tag, unit and meaning; `python -m learner.metrics.tags` prints them. Actors'
+metrics are in r3l.actor_metrics. A tag that ends in `<…>` is a family of tags."""
 
 import re
 import warnings
@@ -37,15 +37,15 @@ GROUP = (
     ("success_base", "share", "base trajectories with full reward"),
     ("success_base_<env>", "share", "base attempts with full reward, if there are several envs"),
     ("success_retry", "share", "distilled trajectories with full reward"),
-    ("trigger_rate", "share", "reflections that called for a retry, also if the retry failed"),
+    ("trigger_rate", "share", "reflections that called for a retry, even if the retry failed"),
     ("reflection_valid", "share", "reflections that could be read"),
-    ("reflection_<cause>", "share", "reflections that could not, by cause"),
+    ("reflection_<cause>", "share", "reflections that could not be read, by cause"),
     ("improvement_rate", "share", "retries with more reward than their base trajectory"),
     ("verified_rate", "share", "retries that count as verified corrections"),
-    ("guidance_gain", "reward", "what guided retries earned over further attempts"),
-    ("guidance_gain_se", "reward", "standard error of the same"),
+    ("guidance_gain", "reward", "that guided retries earn beyond further attempts"),
+    ("guidance_gain_se", "reward", "standard error of guidance_gain"),
     ("without_retries", "share", "groups explored without retries, by the measured gate"),
-    ("pivot_relative", "share", "pivot of a retry, of its steps, mean over retries"),
+    ("pivot_relative", "share", "of a retry's steps that precede its pivot, mean over retries"),
     ("pivot", "histogram", "pivots of the retries, in steps"),
     ("rewards", "histogram", "rewards of the attempts"),
     ("lengths", "histogram", "lengths of the attempts, prompts included, in tokens"),
@@ -72,11 +72,11 @@ STALENESS = (
 
 REPLAY = (
     ("groups", "groups", "of the step that were trained before"),
-    ("staleness", "versions", "age of the oldest step of such a group"),
+    ("staleness", "versions", "age of the oldest step of a group trained before, mean"),
     ("recalled", "attempts", "recalled by all groups of the step"),
     ("recalled_lost", "attempts", "recalled, but evicted before they could be read"),
     ("recalled_success", "share", "recalled attempts with full reward"),
-    ("recalled_staleness", "versions", "age of a recalled attempt's oldest step"),
+    ("recalled_staleness", "versions", "age of a recalled attempt's oldest step, mean"),
 )
 
 BUFFER = (
@@ -106,21 +106,21 @@ LEARNER = (
     ("loss_penalized", "loss", "policy loss and weighted KL to the reference model"),
     ("loss_sft", "loss", "supervised loss on auxiliary samples, before its coefficient"),
     ("loss_policy", "loss", "policy loss without the KL to the reference model"),
-    ("aux_share", "share", "weight of auxiliary samples in the loss, of all rows with a gradient"),
+    ("aux_share", "share", "loss weight of auxiliary samples, relative to rows with a gradient"),
     ("largest_token_weight", "1", "of a trajectory's token in the loss; the mean token has 1"),
     ("kl_reference", "nats/token", "KL to the reference model, before its coefficient"),
     ("clip_fraction", "share", "tokens whose ratio was clipped"),
     ("ratio_correction_dropped", "share", "tokens that the ratio correction gives weight 0"),
     ("ratio_correction_weight", "1", "weight of a token under the ratio correction, mean"),
     ("behaviour_kl", "nats/token", "KL between sampling policy and policy (k3 estimate)"),
-    ("behaviour_ess", "share", "effective sample size of the importance ratios, of the tokens"),
-    ("engine_gap", "nats/token", "between log-probabilities of engine and learner, equal weights"),
+    ("behaviour_ess", "share", "effective sample size of the importance ratios, per token"),
+    ("engine_gap", "nats/token", "between engine's and learner's log-probabilities, equal weights"),
     ("engine_kl", "nats/token", "KL between engine and learner at equal weights (k3 estimate)"),
     ("engine_tokens", "tokens", "of the step that were sampled with the learner's own weights"),
     ("entropy", "nats/token", "of the policy, at the temperature of each trajectory"),
-    ("behaviour_kl_<role>", "nats/token", "the same, on base, distilled or replayed ones"),
-    ("behaviour_ess_<role>", "share", "the same, on base, distilled or replayed ones"),
-    ("entropy_<role>", "nats/token", "the same, on base, distilled or replayed ones"),
+    ("behaviour_kl_<role>", "nats/token", "behaviour_kl of base, distilled or replayed tokens"),
+    ("behaviour_ess_<role>", "share", "behaviour_ess of base, distilled or replayed tokens"),
+    ("entropy_<role>", "nats/token", "entropy of base, distilled or replayed tokens"),
     ("grad_norm", "norm", "of the gradient before clipping"),
     ("grad_clipped", "share", "of the gradient that clipping removes"),
     ("lr", "1", "learning rate"),
@@ -135,7 +135,7 @@ LEARNER = (
     ("update_s", "s", "of the optimizer (on CPUs)"),
     ("pack_s", "s", "rows made of groups"),
     ("wait_s", "s", "waited for a batch"),
-    ("idle_share", "share", "of the time of a wait and a step, waiting for a batch"),
+    ("idle_share", "share", "of the time of a step and the wait before it, spent waiting"),
     ("skipped_steps", "steps", "discarded because loss or gradient was not finite, so far"),
     ("out_of_memory", "times", "the budget was halved, since the learner started"),
     ("hangs", "times", "a learner of this run hung and was ended"),
@@ -160,7 +160,7 @@ EVAL = (
         for metric in EVAL_METRICS
         for end, meaning in ENDS
     ),
-    ("success_of_<family>", "share", "of one environment, if there are several, or kind of task"),
+    ("success_of_<family>", "share", "of successes in one of several environments or task kinds"),
     ("tasks", "tasks", "evaluated"),
     ("failed", "tasks", "without a trajectory"),
     ("failed_<cause>", "tasks", "without a trajectory, by cause"),
@@ -170,7 +170,7 @@ EVAL = (
 
 SECTIONS = {
     "group": (
-        "The groups of a step: rewards, reflections, retries. Groups that others replaced in its "
+        "The groups of a step: rewards, reflections, retries. Groups that were replaced in its "
         "batch (`no_contrast`) count too, as they do in `staleness/`.",
         GROUP,
     ),
@@ -179,7 +179,7 @@ SECTIONS = {
         STALENESS,
     ),
     "replay": (
-        "What a step learns from a second time; `group/` and `staleness/` leave it out.",
+        "Groups and attempts that a step trains on again; `group/` and `staleness/` omit them.",
         REPLAY,
     ),
     "buffer": ("The buffer service, since its store was made unless said otherwise.", BUFFER),
@@ -205,7 +205,7 @@ _KNOWN = re.compile("|".join(re.sub(r"<\w+>", ".+", re.escape(metric.tag)) for m
 INTRODUCTION = """\
 `make docs` writes this page from `learner/metrics/tags.py` and `r3l/actor_metrics.py`. The unit and
 the meaning of a metric read as one phrase; a tag with `<…>` is a family of tags.
-[Operations](operations.md#metrics) says where they can be watched."""
+[Operations](operations.md#metrics) says where to watch the metrics."""
 
 
 @cache

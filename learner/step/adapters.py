@@ -1,5 +1,5 @@
-"""Trains low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685) with peft; they are published
-alone.
+"""Trains low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685) with peft, and publishes
+only them where possible.
 
     base W, frozen ─────┬─► forward: W x + alpha/rank · B A x
     adapter A, B ───────┴─► saved as a model: W + alpha/rank · B A
@@ -74,8 +74,8 @@ def merged(layer: Any) -> Tensor:
 
 
 def published_apart(lm: nn.Module, model: Path) -> Adapters | None:
-    """Describes the adapters if they can be published without the base; None if there are none, or
-    the folder `model` stores their weights in a different form."""
+    """Describes the adapters if they can be published without the base; None if there are none,
+    if their scalings differ, or if the folder `model` stores the weights in a different form."""
     layers = adapted_layers(lm)
     names = {base_name(f"{n}.base_layer.weight") for n, m in lm.named_modules() if m in layers}
     scalings = {layer.scaling[NAME] for layer in layers}

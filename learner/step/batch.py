@@ -39,7 +39,7 @@ class Source(NamedTuple):
 class Row:
     """One training sequence: arrays of shape [L], truncated after the last trained token.
 
-    `mask` marks trained tokens; `aux` rows are supervised, the others carry an advantage, or one
+    `mask` marks trained tokens; `aux` rows are supervised, the others carry one advantage, or one
     for each token in `token_advantages`. `replayed`: whether its attempt was recalled or its group
     was already trained. `temperature`: of the policy ∝ exp(logits / temperature). `fresh` marks
     tokens that an engine sampled in the row's own context with the learner's current weights.
@@ -126,9 +126,9 @@ def rows_of(
 
         Σ_g w_g [ Σ_{i in g, kept} c_i Σ_t term_it + λ Σ_{j in g, auxiliary} c_j Σ_t −log π(y_jt) ]
 
-    c_j is 1 / (auxiliary tokens of the step); with `sft_pool` shared i and j are in one mean. c
-    does not include the importance weights. So with w_g = (n P_g)^-1 the expectation over draws is
-    the mean over all n candidates.
+    c_j is 1 / (auxiliary tokens of the step); if `sft_pool` is shared, i and j are in one mean.
+    c does not include the importance weights. So with w_g = (n P_g)^-1 the expectation over draws
+    is the mean over all n candidates.
     """
     policy: list[_Counted] = []
     aux: list[_Counted] = []
@@ -168,7 +168,7 @@ def _trained(row: Row, into: str, group_id: str, attempt: Trajectory) -> Trained
 
 
 def _baseline(groups: Sequence[Group], replayed: Container[str]) -> float:
-    """Computes the median of the new groups' mean rewards, or else of all groups'."""
+    """Computes the median of the new groups' mean rewards, or of all groups' if none is new."""
     whole = [group for group in groups if group.trajectories]
     means = [group.rewards.mean() for group in whole if group.group_id not in replayed]
     return float(np.median(means or [group.rewards.mean() for group in whole] or [0.0]))
@@ -250,7 +250,7 @@ def supervised_row(token_ids: Int32, mask: Bool, weight: float) -> Row:
 
 
 def _at_most(counted: Sequence[_Counted], tokens: float) -> list[_Counted]:
-    """Keeps samples of so many tokens at most. The choice is pseudo-random but depends only on the
+    """Keeps samples of at most `tokens` tokens. The choice is pseudo-random but depends only on the
     samples, so it is the same on every rank and in a replay."""
     kept = []
     for each in sorted(counted, key=lambda each: zlib.crc32(each[0][0].token_ids.tobytes())):
@@ -317,9 +317,9 @@ def micro_batches(
     rows: Sequence[Row], token_budget: int, ranks: int, *, shared: bool
 ) -> list[list[list[Row]]]:
     """Cuts rows into micro-batches of at most `token_budget` computed tokens, or one longer row,
-    and distributes them over ranks. result[rank][i] has the same length on every rank, largest
-    first; some are empty. Computed tokens are nodes of a forest if prefixes are `shared`, padded
-    positions otherwise."""
+    and distributes them over ranks. Every result[rank] has the same number of micro-batches,
+    largest first; some are empty. Computed tokens are nodes of a forest if prefixes are `shared`,
+    padded positions otherwise."""
     cut = _runs if shared else _rectangles
     bins, sizes = cut(rows, token_budget)
     best = _spread(bins, sizes, ranks)
@@ -420,8 +420,8 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
 
 
 def packing_shares(sums: dict[str, float]) -> dict[str, float]:
-    """Computes the share of computed positions without a token, and of the rows' tokens that other
-    rows' computation covers."""
+    """Computes the share of computed positions without a token, and the share of the rows' tokens
+    that are computed as part of another row."""
     held = sums["sum_held_tokens"]
     return {
         "padding": 1.0 - held / max(sums["sum_computed_tokens"], 1.0),

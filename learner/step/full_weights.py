@@ -48,7 +48,7 @@ def tensors(stored: Iterable[Stored]) -> Iterator[tuple[str, Tensor]]:
     """Yields (name, tensor), one at a time. Collective under ZeRO 3: every rank must exhaust it."""
     for name, parameter, layer in stored:
         with gathered(parameter, *(adapters.parts(layer) if layer else ())):
-            # A sharded parameter gets new memory when it is gathered again: the tensor keeps this.
+            # Gathering a sharded parameter again takes new memory, so this tensor stays valid.
             tensor = adapters.merged(layer) if layer else parameter.detach()
         yield name, tensor
 
@@ -72,7 +72,7 @@ def save_model(lm: Any, folder: Path, write: Write | None = write_tensors) -> No
         if write is None:
             return
         if getattr(lm, "_weight_conversions", None):
-            # Files have parameters merged or split, for which transformers needs all of them.
+            # Files hold merged or split parameters; transformers makes them from all parameters.
             on_host = {name: tensor.to("cpu").contiguous() for name, tensor in each}
             lm.save_pretrained(folder, state_dict=on_host)
             return

@@ -7,8 +7,8 @@
     master/<parameter>                            its full-precision weights, if trained in bfloat16
     rng/cpu, rng/cuda                             of rank 0
 
-The optimizer's counter of steps is not saved: it is the checkpoint's version. A run with a
-different number of ranks or a different stage takes its own fragments from the file.
+The optimizer's counter of steps is not saved: it is the checkpoint's version. Each rank
+of a run with another number of ranks or another stage takes its own fragments from the file.
 """
 
 import math

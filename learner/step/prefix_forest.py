@@ -25,7 +25,7 @@ SIMILAR = 0.75
 @dataclass(frozen=True)
 class Forest:
     """Nodes in depth-first order, int64 [N] each: token, position in its rows, and parent (a
-    first token is its own). `paths`: the nodes of each row, int64 [L]."""
+    row's first token is its own parent). `paths`: the nodes of each row, int64 [L]."""
 
     token_ids: Int64
     positions: Int64

@@ -18,8 +18,8 @@ def join_process_group(timeout_s: float) -> None:
 
     if torch.distributed.is_initialized():
         return
-    # DeepSpeed compiles its own CPU all-reduce at first use. A killed build leaves a lock file, for
-    # which the next one waits without end. gloo's all-reduce will do.
+    # DeepSpeed compiles its own CPU all-reduce at first use. A killed build leaves a lock file, on
+    # which the next build waits forever. gloo's all-reduce is used instead.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     for name in ("RANK", "LOCAL_RANK"):

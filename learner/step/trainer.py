@@ -136,7 +136,7 @@ class Trainer:
         if self.reference is not None and self.stage < 3:
             self.reference.to(self.device)
         self.rank, self.world = self.engine.global_rank, self.engine.world_size
-        self.ruined = self._ruined_weights()  # a model folder may have some that are never used
+        self.ruined = self._ruined_weights()  # a model folder may hold some that are never used
 
     @property
     def module(self) -> PolicyModule:
@@ -291,8 +291,8 @@ class Trainer:
 
     def _apply(self) -> tuple[bool, float]:
         """Applies the step; returns (whether it was applied, global gradient norm before clipping).
-        DeepSpeed's optimizers discard a step whose norm is not finite; at stage 0 a plain one would
-        apply it."""
+        DeepSpeed's optimizers discard a step whose norm is not finite; at stage 0 a plain optimizer
+        would apply it."""
         if self.stage == 0:
             norm = self._plain_grad_norm()
             if not math.isfinite(norm):

@@ -29,12 +29,10 @@ from r3l.settings.learner import Compute
 
 F = TypeVar("F", bound=Callable[..., Any])
 SMALL_BYTES = 64 << 20  # of weights
-STEPS_HELP = (
-    f"optimizer steps; unset: {TINY_STEPS}, or {PRETRAINED_STEPS} of a model made by others"
-)
+STEPS_HELP = f"optimizer steps; unset: {TINY_STEPS}, or {PRETRAINED_STEPS} for a pretrained model"
 LR_HELP = (
-    f"highest learning rate; unset: {TINY_LR:g}, or {PRETRAINED_LR:g} of others' models, "
-    f"{LORA_LR:g} of its adapters"
+    f"highest learning rate; unset: {TINY_LR:g}, or {PRETRAINED_LR:g} for a pretrained "
+    f"model, {LORA_LR:g} for its adapters"
 )
 
 
@@ -50,25 +48,25 @@ def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F
     "--set", "options", multiple=True, help="an option of the environment, NAME=VALUE; repeatable"
 )
 @click.option(
-    "--data", type=Path, help='JSON lines {"messages": [{"role": …, "content": …}]} to learn too'
+    "--data", type=Path, help='also learn JSON lines {"messages": [{"role": …, "content": …}]}'
 )
 @click.option(
-    "--model", help="model folder, GGUF file or smollm2 to continue from; unset: the tiny one"
+    "--model", help="model folder, GGUF file or smollm2 to continue from; unset: a tiny model"
 )
 @click.option(
     "--out",
     type=Path,
     required=True,
-    help="new folder, or that of an interrupted warm start, which continues",
+    help="new folder, or the folder of an interrupted warm start, to continue it",
 )
 @click.option("--steps", type=click.IntRange(1), help=STEPS_HELP)
-@_setting("tokens_per_batch", click.IntRange(1), "padded tokens a step")
+@_setting("tokens_per_batch", click.IntRange(1), "padded tokens per step")
 @click.option("--lr", type=click.FloatRange(0, 1, min_open=True), help=LR_HELP)
 @_setting("lora", click.IntRange(0), "rank of adapters to train and merge; 0: all weights")
-@_setting("compute", click.Choice(get_args(Compute)), "format of matrix products, learner.compute")
+@_setting("compute", click.Choice(get_args(Compute)), "matrix product format (learner.compute)")
 @_setting("seed", click.IntRange(0, (1 << 32) - 1), "seed of model, tasks and order")
-@_setting("withheld", click.IntRange(0), "rules left for reward to teach")
-@_setting("certainty", click.FloatRange(0, 1), "probability per step of knowing such a rule")
+@_setting("withheld", click.IntRange(0), "rules not demonstrated, left for reward to teach")
+@_setting("certainty", click.FloatRange(0, 1), "probability per step of knowing a withheld rule")
 @_setting("waste", click.FloatRange(0, 1), "share of the demonstrator's actions that do nothing")
 @_setting(
     "earlier_reasoning",

@@ -19,11 +19,11 @@ RECORD = "warmup.json"
 
 TINY_LR, PRETRAINED_LR, LORA_LR = 3e-3, 2e-5, 2e-4
 TINY_STEPS, PRETRAINED_STEPS = 2000, 300
-"""Defaults: of the tiny policy, and of models that a high rate would destroy in one step."""
+"""Defaults for the tiny policy, and for models that a high rate would destroy in one step."""
 UNFINISHED = "unfinished.json"
-"""The same record until the warm start has ended."""
+"""The file of the same record until the warm start has ended."""
 NOTHING = "nothing"
-"""The origin of a policy that was made here, in its record."""
+"""What the record of a policy that was made here names as its origin."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Recipe:
 
     - `options`: the environment's options, allowed only if there is one environment
     - `model`: the model to continue from, as in a run's settings; None: the tiny policy is made
-    - `data`: a file of conversations to learn too (learner.warmup.lessons)
+    - `data`: a file of conversations to learn as well (learner.warmup.lessons)
     - `lora`: rank of adapters that are trained and merged in place of all weights; 0: none
     - `withheld`: the number of rules of each world that are not taught
     - `certainty`: probability, at each step, that the demonstrator knows such a rule
-    - `waste`: the share of its actions that do nothing
+    - `waste`: the share of the demonstrator's actions that do nothing
     - `compute`, `earlier_reasoning`: as in learner.compute and actor.earlier_reasoning
     """
 

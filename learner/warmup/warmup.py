@@ -41,7 +41,7 @@ TASK_POOL = 64
 READING = 0.6
 """The share of the steps in which the tiny policy also learns to predict what it reads."""
 OWN_A_ROUND = 3
-"""Conversations of the user's own in a round of lessons."""
+"""The number of the user's own conversations in a round of lessons."""
 PROGRESS_S = 5.0
 """Seconds between two progress lines."""
 SAVE_S = 120.0
@@ -175,7 +175,7 @@ def fit(
     done: int = 0,
     saving: Checkpoints | None = None,
 ) -> list[float]:
-    """Train up to optimizer step `steps`, one batch each, after the first `done` ones; returns the
+    """Train optimizer steps `done` + 1 to `steps`, each on its own batch of `stream`; returns the
     losses. A checkpoint is saved every SAVE_S.
 
     During the first `reading` share of the steps, tokens outside replies have a small weight too:

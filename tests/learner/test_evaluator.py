@@ -122,7 +122,7 @@ def test_an_unfinished_evaluation_of_version_0_is_not_taken_up_by_newer_weights(
     candidate_folder(tmp_path, 0).mkdir(parents=True)
     assert taken_up(0) == {"eval@0": 0} and candidate_folder(tmp_path, 0).is_dir()
     assert taken_up(2) == {"eval@2": 2} and not candidate_folder(tmp_path, 0).exists()
-    assert "evaluation at step 0: left out" in capsys.readouterr().err
+    assert "evaluation at step 0: dropped at " in capsys.readouterr().err
     progress["eval@0"] = (5, 5)  # all of it was played with version 0
     assert taken_up(1) == {"eval@0": 0}
 

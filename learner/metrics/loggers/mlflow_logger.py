@@ -1,6 +1,6 @@
-"""MLflow: `log=[mlflow]` or `log=[mlflow:TRACKING_URI]`; without a URI MLFLOW_TRACKING_URI, and
-without that the SQLite file `mlflow.db` of the run (`mlflow ui --backend-store-uri
-sqlite:///…`)."""
+"""MLflow: `log=[mlflow]` or `log=[mlflow:TRACKING_URI]`. Without a URI it uses
+MLFLOW_TRACKING_URI. If that is unset, it writes to the SQLite file `mlflow.db` of the run
+(`mlflow ui --backend-store-uri sqlite:///…`)."""
 
 import os
 import socket

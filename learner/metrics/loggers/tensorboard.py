@@ -20,7 +20,7 @@ from r3l.process.notices import notice_again
 log = logging.getLogger(__name__)
 AGAIN_S = 60.0  # between two attempts to write
 OF_RETRIES = ("_retry", "_distilled")
-"""Ends of the tags that are written as the run `retry`: TensorBoard has one colour for each run."""
+"""Suffixes of tags that are written as a second run, `retry`, to get a colour of their own."""
 COMPARED = (
     "algorithm.name", "learner.lr", "model", "env.name", "seed", "actor.temperature",
     "buffer.max_staleness", "buffer.sampler.name", "learner.steps", "learner.groups_per_step",
@@ -39,12 +39,12 @@ class TensorBoard(Logger):
     def __init__(self, context: LoggerContext) -> None:
         self.folder, self._start = context.run / "tensorboard", context.start
         self._settings = hyperparameters(context.settings)
-        self._writers: tuple[SummaryWriter, SummaryWriter] | None = None  # the run's, of retries
+        self._writers: tuple[SummaryWriter, SummaryWriter] | None = None  # the run's, the retries'
         self._again_at = 0.0
         self._write(lambda writer, retries: None)
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
-        """Write metrics as curves: those of a step if it `shows`, those of an evaluation always."""
+        """Write metrics as curves: an evaluation's always, a step's only if `shows(version)`."""
         if not shows(version):
             metrics = {tag: value for tag, value in metrics.items() if tag.startswith("eval/")}
 
@@ -56,7 +56,7 @@ class TensorBoard(Logger):
         self._write(write)
 
     def histograms(self, version: int, histograms: Mapping[str, Any]) -> None:
-        """Write arrays as histograms, if the step `shows`."""
+        """Write arrays as histograms, if `shows(version)`."""
         if not shows(version):
             return
 
@@ -127,6 +127,6 @@ def shows(version: int) -> bool:
 
 
 def hyperparameters(settings: Mapping[str, str | float | bool]) -> dict[str, str | float | bool]:
-    """Select the settings in COMPARED, then all of the algorithm, keyed by full name."""
+    """Select the settings in COMPARED, then all settings of the algorithm, keyed by full name."""
     names = (*COMPARED, *(name for name in settings if name.startswith("algorithm.")))
     return {name: settings[name] for name in names if name in settings}
