@@ -47,8 +47,8 @@ log = logging.getLogger(__name__)
 KILLED = frozenset(
     code for number in (SIGHUP, SIGKILL, SIGTERM) for code in (-number, 128 + number)
 )
-"""Exit codes of a process that a signal from outside ended, such as that of too little memory; a
-shell says so with 128 more."""
+"""Exit codes of a process that a signal from outside ended, such as the kernel's when memory is
+short. A shell adds the signal's number to 128."""
 
 MakeEnv = Callable[[Task], Environment]
 
@@ -59,8 +59,8 @@ class AgentKilled(EnvironmentFailed):
 
 @dataclass
 class Gateway:
-    """What the attempts of an actor share. `sessions`: those that the server at `url` answers, by
-    key."""
+    """What the attempts of an actor share. `sessions`: the sessions that the server at `url`
+    serves, by key."""
 
     policy: Policy
     reader: ReplyReader
@@ -102,8 +102,8 @@ async def agents_served(
 
 class AgentEnvironment:
     """Implements `r3l.rollout.env_interface.PlayedByAgent` around the environment `agent`, for one
-    attempt. `session`: that of the agent's newest process; `kept`: the seconds of its sampling that
-    were put to the buffer."""
+    attempt. `session`: the session of the agent's newest process; `kept`: seconds of sampling in
+    this session that the buffer already has."""
 
     session: Session
 
@@ -123,9 +123,9 @@ class AgentEnvironment:
         offer: Offer | None = None,
         retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays one attempt. The agent is started once more if it is killed from outside, and
-        continued; and if a retry's world cannot be put back, without doing so. Raises EpisodeError
-        with the causes of docs/agents.md, and whatever the engine raised."""
+        """Plays one attempt. Starts the agent again, once, if it is killed from outside; a base
+        attempt then continues. Plays a retry without its world if that cannot be put back. Raises
+        EpisodeError with the causes of docs/agents.md, and whatever the engine raised."""
         self.slot, self.retry, self.offer, self.retried = slot, retry, offer, retried
         world = taken = self.gateway.snapshots.take(retry.base) if retry else None
         killed, broken = False, ""
@@ -212,7 +212,7 @@ class AgentEnvironment:
         return made, shown
 
     def _opened(self, task: Task, params: ParamsOfStep, left: Trajectory | None) -> Session:
-        """Makes the session of a process of the agent. Raises ReplayDiverged."""
+        """Makes the session for a new process of the agent. Raises ReplayDiverged."""
         gateway, retry = self.gateway, self.retry
         tape = gateway.replays.player(retry) if retry else _continuation(left, params)
         return Session(
@@ -241,11 +241,11 @@ class AgentEnvironment:
             self.session.fail(error)
 
     async def _save(self, world: World, node: Node) -> None:
-        """Save the world before a call, to the end even if the reply is sampled no more."""
+        """Save the world before a call, and finish the save even if this is cancelled."""
         await asyncio.shield(world.save(node.number))
 
     async def _restore(self, tape: TapePlayer, world: World, node: Node) -> None:
-        """Puts the world back when the pivot has come; ends the attempt if that fails."""
+        """Puts the world back if a call is the pivot; ends the attempt if that fails."""
         if node is tape.pivot_node:
             try:
                 await world.restore(tape.pivot, self._run_state)
@@ -265,7 +265,7 @@ class AgentEnvironment:
         return self._record(Outcome(0.0, finish=""), "all")[0]
 
     def _count_continued(self) -> None:
-        """Count what a continued attempt took from the actor before."""
+        """Count the calls and tokens that a continued attempt took over."""
         counts = self.gateway.metrics.partial
         samples = [node.sample for node in self.session.tree.nodes if node.taped]
         counts["continued" if samples else "dropped"] += 1
@@ -284,7 +284,7 @@ class AgentEnvironment:
         )
 
     async def _outcome(self, given: dict[str, Any]) -> Outcome:
-        """Plays until the agent has ended, and grades it. `given`: what the environment has."""
+        """Runs the agent to its end and grades the attempt. `given`: what the reset returned."""
         session, settings = self.session, self.settings
         variables = self._variables(given["mcp"])
         state, in_time = await run_process(
@@ -335,7 +335,7 @@ class AgentEnvironment:
 
 
 def _continuation(left: Trajectory | None, params: ParamsOfStep) -> TapePlayer | None:
-    """Returns a player of what an earlier actor left of an attempt, None if it cannot be used."""
+    """Returns a player of the calls that an earlier process left; None if they cannot be used."""
     if left is None or left.temperature != params(0).temperature:
         return None
     try:

@@ -3,7 +3,7 @@
 leaves the agent saw ─► chains root → leaf ─► the main one is the trajectory,
                                               the others its segments; each reply trained once
 
-A retry's main conversation is that of its pivot; what it took from the tape is not trained again.
+A retry's main conversation is the one with its pivot. Replies from the tape are not trained again.
 """
 
 from collections.abc import Sequence
@@ -41,8 +41,8 @@ def conversations(
 ) -> list[_Chain]:
     """Returns the trained conversations of an attempt: the main one, then the others, newest first.
     With `train` main, only those with the system prompt and tools of the first call that is
-    trained. The main one has the call `pivot`, if there is one. `unseen`: also replies that the
-    agent has yet to receive."""
+    trained. The main one contains the call `pivot`, if given. `unseen`: replies that the agent has
+    not received yet count too."""
     chains = [leaf.chain() for leaf in tree.leaves(unseen=unseen)]
     chains = [chain for chain in chains if any(not node.untrained for node in chain)]
     first = next((node.kind for node in tree.nodes if not node.untrained), None)
@@ -69,7 +69,7 @@ def trajectory(
     guidance.
 
     `retry`: the pivot, if the attempt is a retry; `others`: the calls of other models. An outcome
-    without a finish is that of an attempt under way. Raises EnvironmentFailed if there is no call
+    without a finish means that the attempt still runs. Raises EnvironmentFailed if there is no call
     to train.
     """
     taped = {node for node in tree.nodes if node.taped} if retry else set[Node]()
@@ -106,13 +106,13 @@ def trajectory(
 
 
 def _after(chain: _Chain, main: _Chain) -> Int32:
-    """Counts the main conversation's steps that were called before each step of another."""
+    """Counts, for each step of `chain`, the main conversation's steps called before it."""
     called, mine = ([node.number for node in each.steps] for each in (main, chain))
     return np.searchsorted(called, mine).astype(np.int32)
 
 
 def _as_shown(chain: _Chain, pivot: int) -> AuxSample:
-    """Makes the sample of a conversation with its guidance; it trains the steps from the pivot."""
+    """Makes the auxiliary sample of a guided conversation, to train its steps from the pivot."""
     shown = _Chain(chain.nodes, guided=True)
     ids, mask = shown.tokens.arrays()
     mask[: shown.tokens.spans[pivot][0]] = False
@@ -120,9 +120,9 @@ def _as_shown(chain: _Chain, pivot: int) -> AuxSample:
 
 
 def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Chain, int]]:
-    """Returns each conversation that has a step of its own, with the number of steps before it
-    that an earlier conversation trains, or that are `known` from another attempt. Raises
-    EnvironmentFailed if there is none."""
+    """Returns each conversation that has a step to train, and how many steps come before it: an
+    earlier conversation trains those, or they are `known` from another attempt. Raises
+    EnvironmentFailed if no conversation has a step to train."""
     kept = []
     for chain in chains:
         start = sum(node in known for node in chain.steps)  # shared steps come first

@@ -3,7 +3,7 @@
     python -m actors.agents.check_agent agent.yaml [KEY=VALUE …]
 
 The replies are made up: each tool is called once, with arguments that fit its schema; then the
-newest text is repeated. The chat template is that of the run's model.
+newest text is repeated. The chat template comes from the run's model.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ LONGEST = 200
 
 
 class EchoPolicy:
-    """A policy without a model, for one attempt at a time: that of `env`."""
+    """A policy without a model. It plays one attempt at a time, in `env`."""
 
     env: AgentEnvironment
 
@@ -82,7 +82,7 @@ def example(schema: dict[str, Any]) -> Any:
 
 
 async def check_agent(config: RunConfig, chat: ChatFormat) -> AsyncIterator[tuple[str, bool]]:
-    """Plays tasks twice each; yields a line for each, and whether both attempts have a reward."""
+    """Plays each task twice; yields a line per task, and whether both attempts got a reward."""
     reader = reader_of(chat, config.actor.agent)
     policy = EchoPolicy(chat, reader, config.actor.max_model_len)
     async with (

@@ -1,11 +1,11 @@
 """Relays an agent's calls to its MCP servers, and records them on the tape.
 
-    POST /mcp/NAME/KEY ─► before the step of a retry with its state ─► the recorded reply
+    POST /mcp/NAME/KEY ─► before a retry's pivot, if its world is put back ─► recorded reply
                     └───► otherwise the server: a process next to the agent, or a URL
 
 A server is started at the first call that the tape does not answer, so in a retry it finds the
-world that was put back. If the tape answered the agent's `initialize`, the relay sends it first.
-What a server asks of the client is refused.
+world that was put back. If the tape answered the agent's `initialize`, the relay sends it to
+the server first. Requests of a server to its client are refused.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ START_S = 60.0
 FORWARDED = ("mcp-protocol-version", "mcp-method", "mcp-name")
 MCP_SESSION = "mcp-session-id"
 LINE_END = re.compile(r"\r\n|\r|\n")
-"""Of a stream; JSON may hold what else Python takes for the end of a line."""
+"""Line ends of a stream. JSON may hold other characters at which Python splits lines."""
 Start = Callable[[str], Awaitable[str]]
 """Starts the process of a server; returns the folder with its pipes."""
 
 
 class McpRelay:
     """The MCP servers of one attempt, by name. `urls`: the address of each server that already
-    runs; a server with an empty one is started here."""
+    runs; a server with an empty address is started here."""
 
     def __init__(self, session: Session, start: Start) -> None:
         self.session, self.start = session, start
@@ -90,14 +90,14 @@ class McpRelay:
         return {"jsonrpc": "2.0", "id": message["id"]} | reply
 
     async def close(self) -> None:
-        """Leave the servers; their processes end with the attempt."""
+        """Disconnect from the servers; their processes end with the attempt."""
         for opening in self.live.values():
             opening.cancel()
             if opening.done() and not opening.cancelled() and not opening.exception():
                 await opening.result().close()
 
     async def _asked(self, name: str, message: Message, headers: Mapping[str, str]) -> Message:
-        """Asks a server; one that fails ends the attempt."""
+        """Asks a server. If the server fails, ends the attempt."""
         try:
             if name not in self.live:
                 self.live[name] = asyncio.create_task(self._opened(name, message, headers))
@@ -126,8 +126,8 @@ class McpRelay:
 
 
 class PipeServer:
-    """A server that reads and writes lines. `pipes`: its input and what else is to be closed;
-    `waiting`: by its number, the agent's id of a request, and its reply."""
+    """A server that reads and writes lines. `pipes`: its input, then the other pipes to close.
+    `waiting`: for the number of each open request, the agent's id of it and its reply."""
 
     def __init__(self, name: str, lines: asyncio.StreamReader, pipes: tuple[Any, ...]) -> None:
         self.name, self.lines, self.pipes, self.number = name, lines, pipes, 0
@@ -136,7 +136,7 @@ class PipeServer:
 
     @classmethod
     async def of(cls, name: str, folder: str) -> PipeServer:
-        """Opens the pipes of a process before it does: so the input is opened to be read, too."""
+        """Opens a server's pipes before the server does, so the input must be open to read, too."""
         stdin, stdout = f"{folder}/stdin", f"{folder}/stdout"
         flags = (stdin, os.O_RDONLY), (stdin, os.O_WRONLY), (stdout, os.O_RDONLY)
         held, written, read = (os.open(path, flag | os.O_NONBLOCK) for path, flag in flags)
@@ -147,7 +147,7 @@ class PipeServer:
         return cls(name, lines, (out, reading, os.fdopen(held)))
 
     async def send(self, message: Message, headers: Mapping[str, str]) -> Message:
-        """Returns the reply, under a number of its own: several clients may use the server."""
+        """Sends a message under a new number, since clients share the server; returns the reply."""
         if message.get("method") == "notifications/cancelled":
             self._cancel(message)
             return {}
@@ -221,11 +221,11 @@ class HttpServer:
 
     def __init__(self, name: str, url: str) -> None:
         self.name, self.url, self.own = name, url, dict[str, str]()
-        # The attempt has a limit.
+        # No timeout here: the attempt's applies.
         self.client = httpx.AsyncClient(timeout=None, follow_redirects=True)
 
     async def send(self, message: Message, headers: Mapping[str, str]) -> Message:
-        """Posts a message. Returns the reply, which a stream may hold."""
+        """Posts a message. Returns the reply, which may come in a stream."""
         given = {name: headers[name] for name in FORWARDED if name in headers}
         accept = {"accept": "application/json, text/event-stream"}
         try:

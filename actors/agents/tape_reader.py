@@ -1,4 +1,4 @@
-"""Reads the tape of a recorded attempt, and decides how retries begin: from it or at the start."""
+"""Reads the tape of a recorded attempt, and decides whether retries begin from it or afresh."""
 
 from collections.abc import Sequence
 
@@ -47,8 +47,8 @@ def recorded_calls(attempt: Trajectory) -> list[Recorded]:
 def player_of(
     attempt: Trajectory, step: int | None = None, ignore: Sequence[str] = ()
 ) -> TapePlayer:
-    """Returns a player of an attempt: for a retry up to a step of its main conversation, or of all
-    that an earlier actor left. Raises ReplayDiverged."""
+    """Returns a player of an attempt: for a retry, up to `step` of its main conversation; without
+    `step`, of all calls, to continue the attempt. Raises ReplayDiverged."""
     recorded, pivot = recorded_calls(attempt), -1
     if step is not None:
         places = [(each.call.conversation, each.call.read) for each in recorded]
@@ -61,15 +61,15 @@ def player_of(
 
 
 def repeats_tools(tape: TapePlayer) -> bool:
-    """Whether a retry's tape has all replies of MCP servers before the pivot."""
+    """Whether a retry's tape has the reply to every MCP call before the pivot, whole."""
     before = tape.calls[tape.pivot].began
     calls = [call for call in tape.passed if call.dialect == MCP and call.began < before]
     return all(call.finish == WHOLE and call.reply for call in calls)
 
 
 def main_kind(base: Trajectory, *, restarts: bool) -> Kind | None:
-    """Returns the kind of an attempt's main conversation. None if it is that of the first call and
-    the retry restarts: then the system prompt may differ. Raises ReplayDiverged."""
+    """Returns the kind of an attempt's main conversation; None for a restart if the first call is
+    of that kind, since the new system prompt may then differ. Raises ReplayDiverged."""
     calls = [each.call for each in recorded_calls(base)]
     main = next((call for call in calls if call.conversation == 0), None)
     if main is None:

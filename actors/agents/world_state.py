@@ -29,20 +29,20 @@ MOST_ATTEMPTS = 256
 MOST_BYTES = 8 << 30
 PREFIX = "r3l-snapshots-"
 LOCKED_S = 60.0
-"""An actor has locked its folder by then."""
+"""How old a folder must be before a missing lock means that its actor is dead."""
 
 Run = Callable[[list[Any]], Awaitable[tuple[dict[str, Any], bool]]]
 """Runs [operation, folder, call]; returns how the process ended, and whether it did so in time."""
 
 
 class RestoreFailed(EnvironmentFailed):
-    """A retry's world could not be put back; what it sampled is not trained."""
+    """A retry's world could not be put back; what the retry sampled is not trained."""
 
 
 class Snapshots:
     """The saved worlds of base attempts that may be retried; the oldest are removed. After `limit`
-    failures in a row, no world is saved or put back. `bytes`: of all worlds, also of attempts that
-    are still played."""
+    failures in a row, no world is saved or put back. `bytes`: size of all worlds, including those
+    of running attempts."""
 
     def __init__(self, limit: int, counts: Counter[str]) -> None:
         self.limit, self.counts, self.in_a_row = max(limit, 1), counts, Counter[str]()
@@ -58,7 +58,7 @@ class Snapshots:
         return max(self.in_a_row.values(), default=0) < self.limit
 
     def new(self, run: Run) -> World | None:
-        """Returns the world of a base attempt, None if it is not saved."""
+        """Returns a world for a base attempt to save, or None if no world is saved any more."""
         folder = tempfile.mkdtemp(dir=self.root.name) if self.usable else ""
         return World(self, Path(folder), run) if folder else None
 
@@ -69,7 +69,7 @@ class Snapshots:
         await self.make_room()
 
     async def make_room(self) -> None:
-        """Remove the oldest worlds of ended attempts while all take too much."""
+        """Remove the oldest worlds of ended attempts while they are too many or too large."""
         while self.worlds and (len(self.worlds) > MOST_ATTEMPTS or self.bytes > MOST_BYTES):
             await self.worlds.pop(next(iter(self.worlds))).remove()
 
@@ -86,14 +86,14 @@ class Snapshots:
         self.in_a_row[count] += 1
         if not self.usable:
             notice(
-                f"agents' worlds are not saved and put back from now on: {self.limit} failures in "
-                f"a row, the last because {why}"
+                f"agents' worlds are neither saved nor put back from now on: {self.limit} failures "
+                f"in a row, the last because {why}"
             )
 
 
 class World:
     """The world of one base attempt. `saved`: the calls before which it was saved; `run`: runs a
-    process in the attempt that is under way; `restored`: it was put back in a retry."""
+    process in the running attempt; `restored`: whether the world was put back in a retry."""
 
     def __init__(self, snapshots: Snapshots, folder: Path, run: Run) -> None:
         self.snapshots, self.folder, self.run = snapshots, folder, run
@@ -102,7 +102,7 @@ class World:
         self._one = asyncio.Lock()
 
     async def save(self, call: int) -> None:
-        """Save the state before a call. If this fails, the attempt has no states."""
+        """Save the state before a call. If this fails, all saved states of the attempt are lost."""
         async with self._one:
             if not self.saving:
                 return
@@ -159,7 +159,7 @@ class World:
 
 
 def _remove_left(parent: Path) -> None:
-    """Remove the folders of actors that were killed: a living one locks its own."""
+    """Remove the folders of actors that were killed. A live actor's folder is locked."""
     for folder in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):  # it is locked, or another user's
             lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
