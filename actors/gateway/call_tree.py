@@ -30,12 +30,12 @@ Kind = tuple[str, tuple[str, ...]]
 @dataclass(eq=False)
 class Node:
     """One call. `messages`: new since the parent; `given`: the ids that they added, from the end
-    of the parent's reply to the invitation. `tools`: those of its conversation. `number`: in the
-    order of the requests. `reply`: as the agent gets it, {} before; `finish`: how it ended.
-    `untrained`: a grammar shaped the reply, or the agent asked for it so; it is read but not
-    trained. `seen`: whether the agent received the reply. `taped`: whether the reply is that of an
-    earlier attempt. `guided`: what the policy reads instead of `given`, if it is shown guidance
-    here. `began`: seconds after the attempt's start."""
+    of the parent's reply to the invitation. `tools`: the tools of its conversation. `number`: place
+    in the order of requests. `reply`: the message for the agent, {} before; `finish`: how the reply
+    ended. `untrained`: the reply is read but not trained, because a grammar shaped it or the agent
+    asked for that. `seen`: whether the agent received the reply. `taped`: whether the reply comes
+    from an earlier attempt. `guided`: what the policy reads instead of `given`, if guidance is
+    shown here. `began`: seconds after the attempt's start."""
 
     parent: Node | None
     messages: Block
@@ -63,7 +63,7 @@ class Node:
         return chain[::-1]
 
     def context(self, *, guided: bool = False) -> list[int]:
-        """Returns all the ids that the engine reads for this call, `guided`: with guidance."""
+        """Returns all ids that the engine reads for this call; with guidance if `guided`."""
         ids: list[int] = []
         for node in self.chain():
             ids += (node.guided if guided else ()) or node.given
@@ -94,10 +94,10 @@ class CallTree:
         return node
 
     def guide(self, node: Node, guidance: str) -> None:
-        """Show the policy guidance in a call, unless an earlier call of its conversation shows it:
-        in the system prompt of a new conversation, or as one more message in one that has begun.
-        If the template refuses that message, the guidance joins
-        the last one. Raises UserError if the template refuses this too."""
+        """Show the policy guidance in a call, unless an earlier call of its conversation shows it.
+        The guidance joins the system prompt of a new conversation, and is an additional message in
+        a conversation that has begun. If the template refuses that, the guidance is appended to
+        the last message. Raises UserError if the template refuses this too."""
         if any(each.guided for each in node.chain()):
             return
         messages = list(node.messages)
@@ -129,8 +129,8 @@ class CallTree:
         return (*closing, *self.chat.following(calls, for_template(new)))
 
     def leaves(self, *, unseen: bool = False) -> list[Node]:
-        """Returns the ends of the conversations whose replies the agent received, or all that were
-        sampled."""
+        """Returns the last call of every conversation. Counts calls whose reply the agent received;
+        with `unseen`, all calls whose reply was sampled."""
         seen = [node for node in self.nodes if (unseen or node.seen) and node.sample is not None]
         parents = {node.parent for node in seen}
         return [node for node in seen if node not in parents]
@@ -224,7 +224,7 @@ def same_reply(reply: AgentMessage, message: AgentMessage) -> bool:
 
 
 def canonical(arguments: str) -> str:
-    """Normalises JSON text: spaces and the order of keys."""
+    """Normalises the spaces and the order of keys in JSON text."""
     value = plain_arguments(arguments)
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 

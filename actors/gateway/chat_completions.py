@@ -9,9 +9,9 @@ from typing import Any
 from r3l.rollout.agent_chat import AgentMessage, Tool, tool_call
 
 MODEL = "policy"
-"""The name of the policy in /v1/models; a request may name any."""
+"""The name of the policy in /v1/models; a request may use any other name."""
 UNTRAINED = "policy-untrained"
-"""The policy, in a call that is not trained, such as one of a simulated user or a judge."""
+"""Names the policy for calls that are not trained, such as those of a simulated user or a judge."""
 ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "tool"}
 NOT_OFFERED = ("logit_bias", "functions", "function_call", "audio", "logprobs")
 
@@ -30,8 +30,8 @@ def bad(message: str) -> Refused:
 
 @dataclass(frozen=True)
 class AgentRequest:
-    """A request, the same for all dialects. `choice`: auto, none, required, or a tool in OpenAI's
-    format. `trained`: whether its reply may be trained."""
+    """A request, in one form for all dialects. `choice`: auto, none, required, or a tool as OpenAI
+    writes it. `trained`: whether its reply may be trained."""
 
     messages: tuple[AgentMessage, ...]
     tools: tuple[Tool, ...] = ()
@@ -48,7 +48,7 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         if body.get(name):
             raise bad(f"{name}: not offered by this gateway; leave it out")
     if body.get("n") not in (None, 1):
-        raise bad(f"n is {body['n']!r}: one reply a request; ask again for another")
+        raise bad(f"n is {body['n']!r}: a request gets one reply; ask again for another")
     messages, tools = body.get("messages"), body.get("tools") or []
     if not isinstance(messages, list) or not messages:
         raise bad("messages: must be a list of at least one message")
@@ -83,8 +83,8 @@ Answer = dict[str, Any]
 
 
 def write(message: AgentMessage, number: int, *, cut: bool, read: int, sampled: int) -> Answer:
-    """Writes an answer. `number`: of the call in its attempt; `cut`: the reply met its budget;
-    `read`, `sampled`: numbers of tokens."""
+    """Writes an answer. `number`: the call's place in its attempt; `cut`: whether the reply reached
+    its token budget; `read`, `sampled`: numbers of tokens."""
     finish = "length" if cut else "tool_calls" if message.get("tool_calls") else "stop"
     choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
     usage = {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled}
@@ -151,7 +151,7 @@ def _reply(message: dict[str, Any], text: str, where: str) -> AgentMessage:
 
 
 def _text(content: Any, where: str) -> str:
-    """Returns the text of a message: text, nothing, or parts that are all text."""
+    """Returns the text of a message whose content is text, nothing, or parts that are all text."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):

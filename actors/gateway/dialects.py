@@ -1,5 +1,5 @@
-"""The dialects that agents speak. vLLM's own translators turn the other two into chat completions
-and back.
+"""The dialects that agents speak. vLLM's own translators turn the second and third into chat
+completions and back.
 
     /v1/chat/completions    /v1/responses    /v1/messages (Anthropic)
 """
@@ -17,8 +17,8 @@ Body = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Dialect:
-    """Translates one API from and to chat completions: `read` a request, `write` an answer,
-    `events` an answer as a stream, `error` a refusal."""
+    """Translates one API from and to chat completions. `read` reads a request, `write` writes an
+    answer, `events` streams an answer, `error` writes a refusal."""
 
     name: str
     read: Callable[[Body], Body]
@@ -103,7 +103,7 @@ def _write_responses(whole: dict[str, Any], body: Body) -> dict[str, Any]:
 
 
 async def _responses_events(whole: dict[str, Any], body: Body) -> AsyncIterator[str]:
-    """Writes the events that clients build a response from; texts come in one piece."""
+    """Writes the events from which clients build a response; each text is one event."""
     response, sent = _write_responses(whole, body), 0
 
     def event(kind: str, **more: Any) -> str:
@@ -161,7 +161,7 @@ def _messages_error(refused: Refused) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Returns lists and maps of plain values, also for a translator's iterators."""
+    """Returns a translator's value with plain lists and maps in place of its iterators."""
     return json.loads(json.dumps(value, default=list))
 
 

@@ -1,6 +1,6 @@
 """Passes requests for other models on to their servers. Their answers are recorded, not trained.
 
-The agent's headers are not passed on, because they hold the attempt's key: only those of FORWARDED.
+Of the agent's headers, only those in FORWARDED are passed on: others hold the attempt's key.
 """
 
 import json
@@ -47,8 +47,8 @@ class OtherModels:
     async def answer(
         self, session: Session, server: ModelServer, request: Request, raw: bytes, dialect: Dialect
     ) -> Response:
-        """Returns the recorded answer, or the server's, a stream in one piece. Raises Refused if
-        there is none."""
+        """Returns the recorded answer, or else the server's, with a stream in one piece. Raises
+        Refused if there is no answer."""
         session.check_calls(session.asked_others, MOST_CALLS)
         session.asked_others += 1
         body = json.loads(raw)

@@ -104,9 +104,9 @@ class ReplyReader:
         return Reply(content, (reasoning or "").strip(), made, broken)
 
     def constraint(self, tools: Sequence[Tool], choice: Any) -> dict[str, Any]:
-        """Returns how `tool_choice` required, or a named tool, constrains sampling: `json_schema`
-        or `structural_tag`, as vLLM's own server does. Raises UserError for tools, or a choice of
-        them, that the template or the parser cannot work with."""
+        """Returns how a `tool_choice` that is `required` or names a tool constrains sampling, as in
+        vLLM's own server: a `json_schema` or a `structural_tag`. Raises UserError for tools or a
+        choice that the template or the parser cannot handle."""
         if not tools:
             return {}
         if not self.chat.takes_tools:
@@ -126,7 +126,7 @@ class ReplyReader:
     def _found(self) -> str:
         written = self.chat.chat.encode(self.written())
         for name in CANDIDATES:
-            with suppress(UserError):  # it does not fit the tokenizer
+            with suppress(UserError):  # the parser does not fit the tokenizer
                 self._kind = self._parser(name, "")
                 made = [call["function"] for call in self.read(written, PROBE_TOOLS, "auto").calls]
                 found = [(call["name"], json.loads(call["arguments"])) for call in made]
@@ -184,8 +184,8 @@ class ReplyReader:
 
 
 def reader_of(chat: ChatFormat, settings: AgentConfig) -> ReplyReader:
-    """Makes the reader of a run's agents, whose chat template is made to show tools. Raises
-    UserError if the template or a parser does not fit."""
+    """Makes the reader for a run's agents, and makes its chat template show tools. Raises UserError
+    if the template or a parser does not fit."""
     if settings.tool_parser != "none":
         add_tools(chat)
     return ReplyReader(AgentChat(chat), settings.tool_parser, settings.reasoning_parser)

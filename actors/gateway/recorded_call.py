@@ -1,4 +1,4 @@
-"""Answers requests from the tape of an earlier attempt, on which digests find them.
+"""Answers requests from the tape of an earlier attempt, where a digest finds each request.
 
     request ─► digest ─► on the tape, before the pivot ─► the recorded reply, with its exact tokens
                   │  └─► on the tape, from the pivot on ─► sampled
@@ -50,7 +50,7 @@ class TapePlayer:
 
     The continuation of an attempt that lost its actor has no pivot (-1). A request that continues
     the same calls gets the recorded reply, with the tokens that the policy read for it. Any other
-    is sampled, since every reply may be trained in the context in which it was sampled. A reply
+    is sampled, since a reply may be trained only in the context in which it was sampled. A reply
     that a grammar shaped is not trained: if its tokens were not kept, its text is repeated.
     """
 
@@ -70,8 +70,8 @@ class TapePlayer:
         self._passed = [call for call in passed if call.finish == WHOLE and call.reply]
 
     def take_passed(self, digest: str) -> TapedCall | None:
-        """Returns the recorded call of another model that answers a request, once, until the pivot
-        has come. None if it is to be asked."""
+        """Takes off the tape the call of another model that answers a request. Returns None if
+        there is none, or once the pivot has come: then the model must be asked."""
         call = next((call for call in self._passed if call.digest == digest), None)
         if call is None or self.pivot_node is not None:
             return None
@@ -79,7 +79,7 @@ class TapePlayer:
         return call
 
     def take(self, digest: str, request: AgentRequest, node: Node) -> Recorded | None:
-        """Returns the recorded call that answers a request, once; None if it is to be sampled.
+        """Takes off the tape the call that answers a request; None if the reply must be sampled.
         Raises ReplayDiverged if the request does not belong to the attempt."""
         fitting = (n for n in range(len(self.calls)) if self._answers(n, digest, node))
         if (number := next(fitting, None)) is not None:

@@ -39,7 +39,7 @@ from r3l.views.tape import WHOLE, TapedCall, without
 MOST_CALLS = 256
 MOST_BRANCHES = 64
 LONGEST_KEPT = 64 << 10
-"""Characters of what another model or an MCP server was asked, or replied, on the tape."""
+"""Most characters that the tape keeps of a request to another model or MCP server, or its reply."""
 
 Message = dict[str, Any]
 AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None]]
@@ -50,12 +50,12 @@ AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None
 class Session:
     """An attempt at a task. `params`: the sampling parameters of call k; `ignore`: patterns of text
     that may differ when it is replayed. `tape`: answers calls instead of the policy. `guidance`:
-    shown to the policy in what it samples to train in conversations of the kind `main`, or of the
-    first call's kind.
+    shown to the policy in trained calls of conversations of the kind `main`, or of the first
+    call's kind if `main` is None.
 
-    `keep`: saves the progress after every reply, `at_call` the agent's world while one is sampled;
-    both before the agent gets it. `restored` is set when a retry's world has been put back,
-    `ended` when no further call is answered; the end sets both. `full`: its context is
+    `keep`: saves the progress after a reply; `at_call`: saves or restores the agent's world while a
+    reply is sampled. The agent gets the reply after both. `restored`: set when a retry's world was
+    put back, or at the end; `ended`: set when no further call is answered. `full`: its context is
     full. `others`: the calls of other models and MCP servers."""
 
     policy: Policy
@@ -82,13 +82,13 @@ class Session:
         self.key, self.began = secrets.token_urlsafe(24), time.monotonic()
         self.tree = CallTree(self.reader.chat)
         self._newest: dict[str, tuple[Node, asyncio.Task[Answer]]] = {}
-        """Of each request, the call that was made last, and its answer."""
+        """The latest call for each request digest, and the task that answers the call."""
 
     def sampling(
         self, request: AgentRequest, digest: str, dialect: str, *, again: bool
     ) -> asyncio.Task[Answer]:
-        """Begins to answer a request, or returns the answer that the same request already has.
-        It is sampled to the end even if the agent stops waiting.
+        """Begins to answer a request, or returns the answer to an earlier, equal request.
+        An answer is sampled to the end even if the agent stops waiting.
 
         `again`: the client says that it repeats the request. Raises Refused, as the task does.
         """
@@ -134,8 +134,8 @@ class Session:
     def record(
         self, model: str, dialect: str, digest: str, asked: str, reply: Message, began: float
     ) -> None:
-        """Record the call of another model or an MCP server, which has ended just now. `reply`: its
-        `content`, and how it ended as `finish` if not well."""
+        """Record a call of another model or MCP server that has just ended. `reply`: has `content`
+        and, if the call failed, says how in `finish`."""
         said, finish = reply["content"], reply.pop("finish", WHOLE)
         call = TapedCall(
             dialect=dialect,
@@ -153,7 +153,7 @@ class Session:
 
     @property
     def pivot(self) -> Node:
-        """The call from which a retry samples: the first one, or that on the tape."""
+        """The call from which a retry samples: the tape's pivot, or else the first call."""
         return (self.tape and self.tape.pivot_node) or self.tree.nodes[0]
 
     def check_open(self) -> None:
@@ -193,8 +193,8 @@ class Session:
         return node, self._sample(node, request, params)
 
     def _guides(self, node: Node) -> bool:
-        """Whether there is guidance, and a call's conversation is of the guided kind, but for what
-        may differ."""
+        """Whether a call is to show guidance: its conversation is of the guided kind, apart from
+        text that `ignore` matches."""
         if not self.guidance:
             return False
         (system, tools), (main, named) = node.kind, self.main or self.tree.nodes[0].kind
@@ -255,7 +255,7 @@ class Session:
         return _written(node, read, len(sample.token_ids))
 
     def fail(self, error: R3LError) -> None:
-        """End the attempt with an error, the first one that it had."""
+        """End the attempt with an error; if it already had one, keep the first."""
         self.problem = self.problem or error
         self.end()
 
@@ -265,7 +265,7 @@ def _written(node: Node, read: int, sampled: int) -> Answer:
 
 
 async def _until_over(answering: Awaitable[Answer]) -> Answer:
-    """Returns an answer. Raises Refused if the attempt ends before."""
+    """Returns an answer. Raises Refused if the attempt ends first."""
     try:
         return await answering
     except asyncio.CancelledError:
