@@ -67,7 +67,7 @@ class Actor:
         self.leasing = False
         """Whether the actor waits for a lease."""
         self.unused: list[float] = []
-        """Shares of the engine's capacity that lacked a lease, since the last heartbeat."""
+        """Shares of the engine's capacity that were idle without a lease, since the heartbeat."""
         self.results = 0
         self.failures = FirstFailures()
 
@@ -101,7 +101,7 @@ class Actor:
             self.leasing = True
             lease = await self.requests.lease(lambda: self.policy.version, self.plan)
             self.leasing = False
-            if lease.group_id in self.held:  # it looked silent while buffer or machine stood still
+            if lease.group_id in self.held:  # it seemed silent, so it got its own group again
                 continue
             accepted = {(r.role, r.slot) for r in lease.accepted}
             self.metrics.taken_over += bool(accepted or lease.partial)

@@ -3,7 +3,7 @@
 lease     until granted
 put       until on disk, even if the group is cancelled; a refused result becomes a failed slot,
           unless it shows that the engine is sick
-partial   once; the next one holds more
+partial   once, since the next progress holds more
 renew     once a heartbeat; not repeated, because the next heartbeat does the same
 leave     finishes the puts under way, releases the leases and reports the metrics
 """
@@ -59,8 +59,8 @@ class BufferRequests:
     async def put(
         self, group_id: str, result: SlotResult, fingerprint: tuple[int, str] | None
     ) -> SlotResult:
-        """Put a result and return what the buffer holds. This is a failed result if the buffer
-        refused the original, or completed the group without it.
+        """Put a result and return what the buffer then holds: the result, or a failed result if the
+        buffer refused the original as too large or malformed.
 
         The put continues if the caller is cancelled. Raises LeaseLost, Conflict, and EngineSick
         for a result that a healthy engine cannot produce.
@@ -71,8 +71,8 @@ class BufferRequests:
         return await asyncio.shield(putting)
 
     async def put_partial(self, group_id: str, result: SlotResult) -> None:
-        """Put the progress of a slot. It is not repeated, because the next one holds more. Raises
-        LeaseLost, and EngineSick for what a healthy engine cannot produce."""
+        """Put the progress of a slot, once: the next progress holds more. Raises LeaseLost, and
+        EngineSick for what a healthy engine cannot produce."""
         try:
             async with asyncio.timeout(PARTIAL_S):
                 await self.client.put_partial(group_id, self.name, result)
@@ -99,8 +99,8 @@ class BufferRequests:
         return [group_id for group_id in lost if group_id not in needs_none]
 
     async def leave(self, group_ids: Iterable[str]) -> None:
-        """Finish the puts in progress, release all leases and report the metrics a last time. This
-        includes a lease granted a moment ago."""
+        """Finish the puts in progress, release all leases and report the metrics a last time. Also
+        releases a lease that was just granted."""
         under_way = {*self._puts, *([self._leasing] if self._leasing else [])}
         if under_way:
             _, late = await asyncio.wait(under_way, timeout=LEAVE_S)

@@ -127,7 +127,7 @@ async def _run(
                 actor, policy = None, None
                 try:
                     policy = VLLMPolicy.start(model, config.actor, metrics, seed=config.seed)
-                    policy.load_check = load_check  # knows the engines before
+                    policy.load_check = load_check  # shared with earlier engines
                     async with agents_served(make_env, config, policy, metrics) as make:
                         actor = Actor(name, policy, client, subscriber, make, config)
                         echo(f"r3l-actor ready {name}")

@@ -47,16 +47,16 @@ CPU_ENVIRONMENT = {
     **STEADY_MEMORY,
 }
 EAGER = {"TORCHDYNAMO_DISABLE": "1"}
-"""Else vLLM compiles some of the sampler's functions even with `enforce_eager`. That takes seconds,
-and sampling is not faster."""
+"""Without it vLLM compiles some of the sampler's functions even with `enforce_eager`. That takes
+seconds and makes sampling no faster."""
 
 
 class VLLMPolicy:
     """Implements `r3l.rollout.policy_interface.Policy` with one vLLM engine.
 
     `version` is the policy version for new requests. `fingerprints` holds the weight hash of each
-    version it had. `metrics` counts the requests, `load_check` checks every load, and `merger`
-    merges adapters that are published alone. An engine that is silent for `timeout_s` is dead.
+    version so far. `metrics` counts the requests, `load_check` checks every load, and `merger`
+    merges adapters that are published alone. An engine silent for `timeout_s` counts as dead.
     """
 
     def __init__(

@@ -81,7 +81,7 @@ def engine_arguments(
         "dtype": config.dtype if config.dtype != "auto" else "bfloat16" if gpu else "float32",
         "max_model_len": context_length,
         "enable_prefix_caching": True,
-        # Of the distribution that tokens are drawn from; vLLM's default ignores the temperature.
+        # Log-probabilities after temperature, as tokens are drawn; vLLM's default ignores it.
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",
         "scheduling_policy": "priority",  # the oldest groups first

@@ -3,8 +3,8 @@
 A new process would import everything again, which takes as long as the rest of the start. vLLM
 forks by default, but not on CPU. Two kinds of processes cannot be forked:
 
-- one that computes with several OpenMP threads: the fork would wait for threads that it lacks. An
-  actor leaves its threads to the engine until that is forked.
+- one that computes with several OpenMP threads: the fork would wait for threads that it lacks. So
+  an actor computes with one thread until its engine is forked.
 - one that has joined a process group, such as a learner's: the engine's workers would take it for
   theirs
 
@@ -21,21 +21,21 @@ from multiprocessing import resource_tracker
 from r3l.process.end_with_parent import end_with, name_starter
 
 METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
-# Else a question whether there is a GPU opens it, and a fork of a process that did cannot use it.
+# Otherwise asking whether there is a GPU opens it, and then no fork of this process can use it.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 GPU_DRIVER = "/dev/nvidia"
 _parent = 0
 """The process that forks an engine; inside an engine, the engine itself. If 0, a fork is not an
 engine."""
 _left: set[int] = set()
-"""File descriptors for the next fork to give up."""
+"""File descriptors that the next fork gives up."""
 _threads = 0
 """OpenMP threads of the next fork; 0: as many as this process has."""
 
 
 def leave_threads_to_engine() -> None:
-    """Make this process, which must not have computed anything yet, use one OpenMP thread until its
-    first engine is forked, which gets all of them."""
+    """Make this process use one OpenMP thread until it forks its first engine, which gets all
+    threads. Call it before the process computes anything."""
     import torch
 
     global _threads
@@ -92,8 +92,8 @@ def _begin() -> None:
 
 
 def _is_given_up(descriptor: int) -> bool:
-    """Whether a fork gives up a descriptor: any but the GPU driver's, which the driver's library
-    keeps using, and that of the listing, which is closed."""
+    """Whether a fork gives up a descriptor. It keeps those of the GPU driver, whose library still
+    uses them. The descriptor of the listing itself is already closed."""
     try:
         return not os.readlink(f"/proc/self/fd/{descriptor}").startswith(GPU_DRIVER)
     except FileNotFoundError:

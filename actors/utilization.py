@@ -4,7 +4,7 @@ An attempt is a request in the engine only part of the time; its environment tak
 slower the environment, the more attempts are needed.
 """
 
-SMOOTHING = 0.1  # weight of one observation; observed every 0.1 s: a memory of a second
+SMOOTHING = 0.1  # weight of an observation; with one every 0.1 s, a memory of about a second
 LEAST_SHARE = 0.125  # at most 8 attempts for each wanted request, for any environment
 
 

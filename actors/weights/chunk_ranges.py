@@ -17,7 +17,7 @@ from r3l.errors import WeightsError
 from r3l.weights.manifest import CHUNK_BYTES, Manifest
 
 SMALLEST, FIRST = 16 << 10, 64 << 10  # bytes of a range
-FAST_S, SLOW_S = 0.25, 2.0  # between two replies, for larger or smaller ranges
+FAST_S, SLOW_S = 0.25, 2.0  # between two replies: less makes ranges larger, more smaller
 PATCH_SLACK = 64 << 10  # bytes that patches may take beyond their chunk
 
 
@@ -75,7 +75,7 @@ class PartialChunk:
 
 @dataclass
 class ChunkRanges:
-    """Tracks the ranges of one version, also over a broken connection."""
+    """Tracks the ranges of one version, even when the connection breaks."""
 
     of: tuple[str, int] = ("", -1)
     _manifest: Manifest | None = None

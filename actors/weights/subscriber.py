@@ -4,7 +4,7 @@ poll `latest` ─► newer? ─► request the chunks that differ, by ranges, a 
                                └─► whole or patches, each checked ─► staged set ─► engine.load
 
 Over a slow link a set may take minutes. So each deadline applies only to the next range, received
-bytes survive a broken connection, and the publisher is asked to keep the version until then.
+bytes survive a broken connection, and the publisher is asked to keep the version meanwhile.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class WeightSubscriber:
         self.loaded: tuple[str, int] | None = None
         self.staged: StagedWeights | None = None
         self._ranges, self._range_size = ChunkRanges(), RangeSize()
-        self._late = False  # newer versions come faster than this link carries one
+        self._late = False  # whether versions are replaced sooner than this link carries one
         self._keys = curve_keys.load(curve_keys.ClientKeys, keys) if keys else None
         self._rids = itertools.count()
         self._context = zmq.asyncio.Context()

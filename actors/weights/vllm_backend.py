@@ -186,8 +186,8 @@ def element_sums(parameter: torch.Tensor) -> tuple[int, int]:
 def digest(model: torch.nn.Module) -> str:
     """Hash a model's parameters, mostly on their device.
 
-    Each block of 64-bit words becomes one sum mod 2^64, each word times its own odd factor, so
-    that every changed word changes the sum.
+    Each block of 64-bit words becomes one sum mod 2^64, in which every word is multiplied by an odd
+    factor of its own: a change of a single word always changes the sum.
     """
     whole = hashlib.blake2b(digest_size=16)
     for name, parameter in model.named_parameters():
@@ -209,8 +209,8 @@ def _odd_numbers(count: int, device: torch.device) -> torch.Tensor:
 
 
 def _is_error(record: logging.LogRecord) -> bool:
-    """Drops the reload's warnings of every layer without tensors of its own, such as a tied head,
-    at each update."""
+    """Drops the warnings that each reload logs for every layer without tensors of its own, such as
+    a tied head."""
     return record.levelno >= logging.ERROR
 
 
