@@ -17,8 +17,8 @@ Over = Literal["all", "present"]
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """How a field is shown: its tag, unit and meaning, and whether actors are summed or averaged
-    (`over`).
+    """How a field is shown: its tag, unit and meaning. `combine`: whether actors are summed or
+    averaged; `over`: which actors are.
 
     A tag that ends in `<…>` belongs to a Counter, which has one tag for each of its keys.
     """

@@ -150,7 +150,7 @@ def _has_adapters(tree: dict[str, Any]) -> bool:
 
 
 def _drop_default_rate(tree: dict[str, Any]) -> None:
-    """Drops a learning rate that is the default with the adapters of `tree`, or without."""
+    """Drops the learning rate if it is the default, given the adapters that `tree` has or lacks."""
     default = ADAPTERS_LR if _has_adapters(tree) else LearnerConfig.model_fields["lr"].default
     learner = tree.get("learner")
     if isinstance(learner, dict) and learner.get("lr") == default:
@@ -160,9 +160,9 @@ def _drop_default_rate(tree: dict[str, Any]) -> None:
 def _keep_for_new_name(section: dict[str, Any], key: str, name: Any) -> dict[str, Any]:
     """Renames a section and returns the settings that remain valid.
 
-    A sampler keeps all. An environment loses `options` and `others`; if it was one of the others,
-    it keeps its options from there. An algorithm keeps the settings that it has too and that differ
-    from the old defaults, since a run's file also holds defaults.
+    A sampler keeps all settings. An environment loses `options` and `others`; if the new one was
+    among the others, it gets its options from there. An algorithm keeps the settings that the new
+    one also has, if they differ from the old defaults, since a run's file also holds defaults.
     """
     was = section.get("name")
     if was in (None, name) or key == "sampler":

@@ -34,7 +34,7 @@ class RecordError(R3LError, ValueError):
 
 
 class SchemaVersionError(RecordError):
-    """A record was written in a newer schema than this code reads."""
+    """A record was written in another schema than this code reads."""
 
 
 class SickResult(RecordError):
@@ -66,7 +66,7 @@ class RequestRefused(EngineFailed):
 
 
 class EngineDead(R3LError, RuntimeError):
-    """The inference engine is gone, without an attempt's fault; the actor releases its leases."""
+    """The inference engine has ended, and no attempt caused it; the actor releases its leases."""
 
 
 class EngineSick(EngineDead):

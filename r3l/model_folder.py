@@ -37,8 +37,8 @@ def user_path(name: str) -> Path:
 
 
 def check_model_folder(folder: Path, called: str, *, weights: bool = True) -> None:
-    """Checks that `folder`, which the user `called` so, holds a Hugging Face model, its tokenizer
-    and `weights`, or raises UserError."""
+    """Checks that `folder` holds a Hugging Face model, its tokenizer and, with `weights`, its
+    weights. Raises UserError, which begins with `called`."""
     if not (folder / "config.json").is_file():
         named = HUB_ID.fullmatch(called.removeprefix("--").removeprefix("model").strip())
         hub = f"; a model of the hub: hf download {named[0]} --local-dir FOLDER" if named else ""
@@ -90,7 +90,7 @@ def write_checksums(folder: Path, step: int) -> None:
 
 
 def read_checksums(folder: Path) -> SavedModel | None:
-    """Reads what was saved with a model; None if it has no checksums. Raises UserError."""
+    """Reads the checksums saved with a model; None if there are none. Raises UserError."""
     return read_json(folder / CHECKSUMS, REMEDY, SavedModel)
 
 
@@ -135,7 +135,7 @@ def read_tokenizer(folder: Path, called: str) -> Any:
             f"{called}: its tokenizer has {needed} tokens, the model only {size}; call "
             f"model.resize_token_embeddings({needed}), and save the model again"
         )
-    # It would be saved with how it was read, which other programs then obey.
+    # If the tokenizer were saved with this argument, other programs would obey it.
     del tokenizer.init_kwargs["local_files_only"]
     return tokenizer
 
@@ -144,8 +144,8 @@ BLOCKS, BLOCK_BYTES = 64, 1 << 16
 
 
 def model_digest(folder: Path) -> str:
-    """Computes a hash of a model's weights (size and samples) and vocabulary, wherever its folder
-    is."""
+    """Computes a hash of a model's weights (size and samples) and vocabulary. The folder's path
+    does not matter."""
     digest = hashlib.sha256()
     weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
     for path in [*weights, folder / "tokenizer.json"]:

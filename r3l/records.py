@@ -27,7 +27,7 @@ SlotStatus = Literal["done", "not_triggered", "failed"]
 GroupState = Literal["leased", "filling", "complete", "drawn", "trained", "expired"]
 Purpose = Literal["train", "eval"]
 GROUP_STATES: tuple[GroupState, ...] = get_args(GroupState)
-LARGEST_REWARD = 1e9  # of either sign, of an attempt; sums and powers of rewards stay finite
+LARGEST_REWARD = 1e9  # limit of an attempt's |reward|; sums and powers of rewards stay finite
 TASK_ID_LIMIT = 380  # bytes; with the tag of an evaluation it must fit a key of the store
 TASK_LIMIT = 1 << 20  # bytes of one task
 MOST_PARTS = 16  # of a reward
@@ -67,9 +67,9 @@ class Task(Record):
 class Segment(Record):
     """A further conversation of an attempt, with the fields of a Trajectory; see `Extra.segments`.
 
-    Its steps before `start` are trained by an earlier conversation, or are those of the attempt
-    that it retries. `after` int32 [K]: how many steps of the main conversation were called before
-    each step; empty if not recorded.
+    Its steps before `start` are trained in an earlier conversation, or belong to the attempt that
+    is retried. `after` int32 [K]: how many steps of the main conversation came before each of its
+    steps; empty if not recorded.
     """
 
     token_ids: Int32
@@ -128,11 +128,11 @@ class Trajectory(Record):
 
     `pivot` is the step from which a distilled attempt was retried, `parent` the base slot that it
     retries; both are -1 for a base attempt. `slot` counts within the role. `actions[k]` is the
-    policy's text at step k; `observations[k]` what it read before it, and the last one the last
-    reaction. `faults` names the environment's own errors that did not end the attempt. If `finish`
-    is context_overflow, the full context cut off the last response. `temperature`: of sampling; 0
-    is greedy. `logprobs` belong to the distribution ∝ exp(logits / temperature); those of a greedy
-    attempt to temperature 1.
+    policy's text at step k; `observations[k]` is what the policy read before it, and the last
+    observation is the last reaction. `faults` names errors of the environment that did not end the
+    attempt. If `finish` is context_overflow, the full context cut off the last response. Sampling
+    has `temperature`; 0 is greedy. `logprobs` belong to the distribution ∝ exp(logits /
+    temperature); a greedy attempt has those of temperature 1.
     """
 
     role: Role
@@ -224,7 +224,7 @@ class Trajectory(Record):
 
     @property
     def cut_responses(self) -> int:
-        """The number of responses sampled for this attempt that their token budget cut off."""
+        """How many of the responses sampled for this attempt were cut off by their token budget."""
         return int(self.extra.step_cut[self.first_played :].sum())
 
     @property
@@ -250,7 +250,7 @@ class ReflectionRecord(Record):
 
 class AuxSample(Record):
     """A supervised sample: the policy learns the tokens under `response_mask` from the tokens
-    before them. `kind` names where it comes from: "reflect", "retry" or an algorithm's own."""
+    before them. `kind` names its source: "reflect", "retry" or a name that an algorithm chose."""
 
     kind: str
     token_ids: Int32

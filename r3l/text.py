@@ -1,7 +1,7 @@
 """Checks and cleans text from outside: users' files and code, environments and models.
 
-plain       text that can be stored and sent, or ValueError: a `str` itself (numpy's are not),
-            of whole characters, with a limit in bytes
+plain       a text that can be stored and sent: of whole characters, with a limit in bytes, as
+            Python's own `str`; raises ValueError for others
 label       a name under which things are counted, made of any text
 printable   text for a terminal, without what the terminal would obey
 """

@@ -43,9 +43,9 @@ class Exploration:
     `reflect_on`: which base attempts get a reflection: "all", or the "failures" (R < 1).
     `guidance`: what the retry is shown: the "reflection", a free-text "critique" or "none".
     `from_start`: retry from step 0 instead of the pivot; `pivot_shift`: steps added to the pivot.
-    `aux`: verified corrections become auxiliary samples; `verified_requires_success`: only if the
-    retry fully succeeds; `praise`: recognised successes do, too. `constrained`: reflections are
-    decoded under their JSON schema, with `outcome_first` in an order that begins with the outcome.
+    `aux`: verified corrections become auxiliary samples; `verified_requires_success`: only those
+    whose retry fully succeeds; `praise`: so do recognised successes. `constrained`: reflections are
+    decoded under their JSON schema; `outcome_first`: the outcome is the first field of this schema.
     """
 
     base_slots: int
@@ -79,8 +79,8 @@ MixRecalled = Callable[[Float64, Bool], tuple[Float64, Bool]]
 @dataclass(frozen=True)
 class ReplayContext:
     """The batch in which a group is replayed. `version`: the optimizer steps already made.
-    `baseline`: the median over the mean rewards of the batch's new groups, or else of all
-    groups."""
+    `baseline`: the median of the new groups' mean rewards, or of all groups' if none of the batch
+    is new."""
 
     version: int
     baseline: float
@@ -95,7 +95,7 @@ r3l.algorithms.credit.by_step spreads values of steps."""
 
 
 ExtraSamples = Callable[[Group], Sequence[AuxSample]]
-"""A whole group to supervised samples that are trained like its own auxiliary samples."""
+"""Maps a whole group to supervised samples, which are trained like its own auxiliary samples."""
 
 
 def keep_all(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
@@ -123,9 +123,9 @@ class Algorithm:
     `normalize`: what the loss is a mean of (r3l.algorithms.credit.token_weights).
     `kl_coef`: weight of the KL to the reference model, 0 if unused; `kl`: its estimate.
     `sft_weight`: λ, weight of the loss on auxiliary samples, 0 if there are none.
-    `sft_share`: most tokens of auxiliary samples, over those of the attempts; None: no limit.
+    `sft_share`: limit of the auxiliary samples' tokens, as a share of the attempts'; None: none.
     `extra`: makes further auxiliary samples of a group.
-    `sft_pool`: auxiliary samples have their own mean over tokens, or are rows of the policy's mean.
+    `sft_pool`: auxiliary samples have a mean of their own ("separate") or join the policy's.
     """
 
     name: str

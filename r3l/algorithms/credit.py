@@ -14,17 +14,17 @@ from r3l.records import Bool, Trajectory
 
 Normalize = Literal["trajectory", "attempt", "group", "token", "sum"]
 NORMALIZE = (
-    "mean over trajectories of the mean over their trained tokens (trajectory), of the sum over "
-    "these divided by all response tokens (attempt) or by nothing (sum); mean over groups of such "
-    "means over their trajectories, by all response tokens (group: the R³L paper's equation); or "
-    "mean over all trained tokens (token)"
+    "trajectory: each trajectory's sum over its trained tokens is divided by their number, then "
+    "averaged over trajectories; attempt: divided by all its response tokens; sum: not divided; "
+    "group: as attempt, but averaged in each group, then over groups (the R³L paper's equation); "
+    "token: mean over all trained tokens"
 )
 
 
 def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) -> list[Bool]:
     """Returns the credit mask, bool [L], of every trajectory of one group, in their order. With
-    `mask_prefix` a distilled trajectory and its base are both masked before the pivot, the earliest
-    if there are several. Steps taken from a stored attempt (before `start`) are never trained."""
+    `mask_prefix`, a distilled trajectory is masked before its pivot, and a base before the earliest
+    pivot of its retries. Steps taken from a stored attempt (before `start`) are never trained."""
     pivots: dict[int, int] = {}
     for child in trajectories:
         if child.role == "distilled":
@@ -40,8 +40,8 @@ def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) ->
 
 
 def further_masks(trajectory: Trajectory, mask: Bool) -> list[Bool]:
-    """Returns the credit masks of an attempt's further conversations. `mask`: that of its main one;
-    what was called before its first trained step belongs to the prefix of its retry."""
+    """Returns the credit masks of an attempt's further conversations. `mask`: of its main one. If
+    the attempt was retried, calls before its first trained step belong to the retry's prefix."""
     if not trajectory.extra.segments:
         return []
     first = int(np.argmax(mask[trajectory.step_spans[:, 0]]))
@@ -81,15 +81,15 @@ def lengths(
 def token_weights(
     normalize: Normalize, lengths: Sequence[int], groups: Sequence[object] = ()
 ) -> list[float]:
-    """Returns the weight of each trained token, for the R kept trajectories of a batch with
-    `lengths[i]` = |τ_i|, of which |G_i| are in the group `groups[i]`, one of M.
+    """Returns for each of a batch's R kept trajectories the weight of its trained tokens. |τ_i| is
+    `lengths[i]`; |G_i| is the number of trajectories in the group `groups[i]`, one of M groups.
 
         trajectory, attempt    1 / (R · |τ_i|)             the mean over trajectories of 1/|τ_i| Σ_t
         group                  1 / (M · |G_i| · |τ_i|)     the mean over groups of such means
         token                  1 / Σ_j |τ_j|               the mean over all trained tokens
         sum                    1 / R                       the mean over trajectories of Σ_t
 
-    A trajectory of length 0 has weight 0 and counts in R and |G|. `groups` is for "group" alone.
+    A trajectory of length 0 has weight 0 and counts in R and |G|. Only "group" uses `groups`.
     """
     if normalize == "group":
         sizes = Counter(groups)

@@ -1,17 +1,17 @@
-"""Guidance gain: what guided retries earn over further attempts at the same task, and its gate.
+"""Guidance gain: how much more guided retries earn than further attempts, and a gate that uses it.
 
 For a retried slot i of a group with n_b ≥ 2 base attempts
 
     d_i = R(retry_i) − (1/(n_b − 1)) Σ_{j≠i} R(base_j)
 
-Its mean is 0 for useless guidance. Retries minus all first attempts would be biased, because
-failures alone are retried, and failures gather at hard tasks. Over groups with n_g retried slots
-and S_g = Σ d_i:
+The mean of d_i is 0 for useless guidance. Comparing retries with all first attempts would be
+biased, because only failures are retried, and most of them belong to hard tasks. Over groups with
+n_g retried slots and S_g = Σ d_i:
 
     m = Σ S_g / Σ n_g        se² = Σ (S_g − m·n_g)² / (Σ n_g)²
 
-The gate explores a group with retries with probability q = clip(Φ(m/se), FLOOR, 1), from the last
-GROUPS groups that had retries; q = 1 while fewer than ENOUGH are known.
+The gate lets a group have retries with probability q = clip(Φ(m/se), FLOOR, 1). q is computed from
+the last GROUPS groups that had retries; while fewer than ENOUGH are known, q = 1.
 """
 
 import math

@@ -1,8 +1,8 @@
 """R³L: reflect, retry from the pivot, train with pivotal credit and positive amplification
 (arXiv 2601.03715).
 
-The exploration is r3l.rollout.group, the credit r3l.algorithms.credit.group_masks, the
-amplification (Eq. 11) r3l.algorithms.advantages.amplified.
+The exploration is in r3l.rollout.group, the credit in r3l.algorithms.credit.group_masks, the
+amplification (Eq. 11) in r3l.algorithms.advantages.amplified.
 """
 
 from functools import partial
@@ -23,8 +23,8 @@ from r3l.records import Bool
 class R3LConfig(RatioCorrectedConfig):
     """Settings of R³L; each ablation of the paper is one of them.
 
-    The paper's ablations `from start` and `no guidance` are without credit as well: `credit: false`
-    with `from_start: true` or `guidance: false`.
+    The paper's ablations `from start` and `no guidance` also switch the credit off: set
+    `credit: false` with `from_start: true` or `guidance: false`.
     """
 
     name: Literal["r3l"] = Field("r3l", description="algorithm")
@@ -51,8 +51,8 @@ class R3LConfig(RatioCorrectedConfig):
     )
     gate: Literal["none", "measured"] = Field(
         "none",
-        description="measured: groups are explored without retries while guided retries earn no "
-        "more than further attempts",
+        description="measured: fewer groups get retries while guided retries earn no more than "
+        "further attempts",
     )
     from_start: bool = Field(False, description="retry from step 0 instead of the pivot")
     pivot_shift: int = Field(
@@ -89,10 +89,10 @@ class R3LConfig(RatioCorrectedConfig):
     recall_count: int = Field(
         0,
         ge=0,
-        description="stored successes recalled into a group without any (replay of R³); 0: none",
+        description="stored successes that join a group without success (replay of R³); 0: none",
     )
     recall_age: int | None = Field(
-        None, ge=0, description="age of a recalled attempt, versions; unset: any"
+        None, ge=0, description="largest age of a recalled attempt, versions; unset: any"
     )
     recall_alpha: float = Field(
         2.0, gt=0, description="α_off, divisor of the advantage of a recalled attempt"
@@ -106,8 +106,8 @@ class R3LConfig(RatioCorrectedConfig):
     )
     sft_pool: SftPool = Field(
         "separate",
-        description="auxiliary samples: a token mean of their own, or rows of advantage λ in the "
-        "mean of the policy (released code, with normalize: token)",
+        description="separate: auxiliary samples have a token mean of their own; shared: they are "
+        "rows of advantage λ in the policy's mean (released code, with normalize: token)",
     )
 
     @model_validator(mode="after")

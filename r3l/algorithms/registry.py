@@ -1,5 +1,5 @@
 """The algorithms: R³L and published ones by name, and the user's own by path. A new one is a module
-in `published/`, its settings class is added to `AnyAlgorithm`. torch is not imported here."""
+in `published/` whose settings class is in `AnyAlgorithm`. Importing this does not import torch."""
 
 from functools import cache
 from typing import Annotated, Any, Literal, get_args

@@ -2,7 +2,7 @@
 
     {"step": 3, "time": 1.5, "checksum": "8f3c0d…"}
 
-The checksum of a value covers what it means, not how it is spaced.
+The checksum of a value covers its content, not its spacing.
 """
 
 import json
@@ -77,8 +77,8 @@ def damage(
     *,
     thorough: bool = True,
 ) -> str:
-    """Names a file that is not as in `of_folder`; "" if there is none. Only a `thorough` comparison
-    reads the files. Raises OSError."""
+    """Names a file that differs from its entry in `files` (see `of_folder`); "" if none does. Only
+    a `thorough` comparison reads the files. Raises OSError."""
     for name, (size, checksum) in files.items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != size:

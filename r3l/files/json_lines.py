@@ -1,6 +1,6 @@
-"""Append-only files with one JSON object and its checksum on each line. Half a line at the end, of
-a killed process, is ignored and replaced by the next one. Unreadable lines are skipped and
-counted."""
+"""Append-only files with one JSON object and its checksum on each line. If a killed process leaves
+half a line at the end, it is ignored, and the next line replaces it. Unreadable lines are skipped
+and counted."""
 
 import json
 import logging
@@ -65,7 +65,7 @@ def read(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
         return Lines([])
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); repair the file") from None
-    ends = [half] if half[:-1].endswith(b'"}') else []  # whole, but for its line break
+    ends = [half] if half[:-1].endswith(b'"}') else []  # a whole line without its line break
     lines = parsed([*(whole.split(b"\n") if whole else ()), *ends], parse)
     if lines.damaged:
         log.warning("%s: %d damaged lines are left out", path, lines.damaged)
@@ -84,8 +84,8 @@ def parsed(lines: Sequence[bytes], parse: Callable[[dict[str, Any]], T]) -> Line
 
 
 class GrowingFile:
-    """Reads the complete lines of a growing file, from its current end or from the offset `at`,
-    also after `thin` has written it again."""
+    """Reads the complete lines of a growing file, from its current end or from the offset `at`. If
+    `thin` rewrites the file, it continues after the last line that it read."""
 
     def __init__(self, path: Path, at: int | None = None) -> None:
         self.path, self._at = path, at or 0

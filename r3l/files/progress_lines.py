@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 MEASURED = {"success", "reward", "steps", "tasks", "failed"}
-"""The metrics of every evaluation."""
+"""Metrics that every evaluation must have."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class AgainLine:
 
 ProgressLine = StepLine | EvalLine | AgainLine
 KINDS: dict[str, type[ProgressLine]] = {"step": StepLine, "eval": EvalLine, "again": AgainLine}
-"""By the `kind` on a line."""
+"""The class of a line, by the `kind` in its JSON object."""
 STEP_BEGINS = b'{"kind": "step"'
 """The beginning of a step's line."""
 
@@ -89,7 +89,7 @@ def from_json(values: Mapping[str, Any]) -> ProgressLine:
 
 @dataclass(frozen=True)
 class History:
-    """The steps that count, in order, and the last evaluation of each version, keyed by version."""
+    """The steps that count, and the last evaluation of each version, both in order of version."""
 
     steps: list[StepLine]
     evaluations: list[EvalLine]

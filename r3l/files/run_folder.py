@@ -6,8 +6,8 @@
     processes/actor-0.json                                             what a process reports
     best/evaluation.json, versions.json, .wandb-id                     outputs
 
-Some files may be missing; one that a power loss left empty is treated as missing. A damaged file is
-refused by name. Other modules own the folders `buffer/`, `checkpoints/`, `journal/`.
+Some files may be missing; one that a power loss left empty is treated as missing. A damaged file
+raises an error with its name. Other modules own the folders `buffer/`, `checkpoints/`, `journal/`.
 
     config.yaml ──(resume with other settings)──► config.next.yaml, which every process reads
          │                                              │ the first step made with them
@@ -46,7 +46,7 @@ PROGRESS_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A learner's heartbeat: `doing` since the second `time`, by the file system's clock."""
+    """A learner's heartbeat: what it is `doing`, and since when, by the file system's clock."""
 
     doing: str
     time: float
@@ -54,8 +54,8 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class ProcessStatus:
-    """A process's report about itself. `address`: its service's, if it has one; `name`: an actor's
-    name in the buffer."""
+    """A process's report about itself. `address`: where its service listens, if it has one; `name`:
+    an actor's name in the buffer."""
 
     state: Literal["ready", "done"]
     address: str = ""
@@ -196,7 +196,7 @@ class RunFolder:
     # ── its processes ───────────────────────────────────────────────────────────────────
 
     def report(self, process: str, status: ProcessStatus) -> None:
-        """Writes what a process reports, except in a folder that holds no run; warns if the disk is
+        """Writes what a process reports, unless the folder holds no run. Warns if the disk is
         full."""
         if not self.logs.is_dir():
             return

@@ -71,7 +71,7 @@ def whole_folder(final: Path) -> Iterator[Path]:
     """Makes a folder to fill, and renames it when the block ends; an error removes it. Raises
     OSError."""
     building = final.absolute().with_name(f"{BUILDING}{final.name}")
-    shutil.rmtree(building, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(building, ignore_errors=True)  # a killed process may have left it
     building.mkdir(parents=True)
     try:
         yield building

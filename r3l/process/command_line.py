@@ -28,7 +28,7 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 class OneLine(click.Command):
     """A command that reports errors in one line, beginning with the command's name. `errors`: the
-    reported ones besides UserError, with their exit codes; the first class that fits counts."""
+    classes that it reports besides UserError, with their exit codes; the first match counts."""
 
     def __init__(
         self, *args: Any, errors: Mapping[type[Exception], int] | None = None, **options: Any

@@ -53,9 +53,9 @@ def reached(bind: str, machine: str = "127.0.0.1") -> str:
 
 @contextmanager
 def with_port(bind: str) -> Iterator[str]:
-    """Yields `bind` with a free port if it has none (0 or *). The system gives the port to no other
-    program inside the context, but a service can listen there: ZeroMQ, too, lets an address be
-    used again. Raises UserError if no service can listen at `bind`."""
+    """Yields `bind` with a free port if it has none (0 or *). Inside the context, the system gives
+    the port to no other program, but a ZeroMQ service can listen there, because both sockets let
+    the address be used again. Raises UserError if no service can listen at `bind`."""
     host, _, port = bind.removeprefix("tcp://").rpartition(":")
     if port not in ("0", "*"):
         yield bind

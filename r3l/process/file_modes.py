@@ -1,7 +1,7 @@
 """Makes new files readable for their owner only, unless R3L_UMASK is set.
 
 Groups, logs and configurations hold prompts, answers and sometimes credentials. `R3L_UMASK=022`
-lets every user of the machine read what a command writes, `R3L_UMASK=027` the user's group.
+lets every user of the machine read what a command writes; `R3L_UMASK=027` lets only the group.
 """
 
 import os

@@ -7,7 +7,7 @@ from r3l.errors import UserError
 
 MIB = 1 << 20
 DISK_FLOOR = 64 * MIB
-"""Below it the buffer takes no results, so that a run has the space to finish."""
+"""With less free space the buffer takes no results, so that a run has the space to finish."""
 SHARED_MEMORY, SHARED_FLOOR = Path("/dev/shm"), 16 * MIB
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 HEARTBEAT = ".last-heartbeat"
 """The file in a run's folder that the learner writes when it begins a piece of work."""
-GRACE_S = 60.0  # beyond the learner's own deadline at most, for ranks that end themselves
+GRACE_S = 60.0  # most time after the learner's own deadline in which ranks may end themselves
 
 
 @dataclass

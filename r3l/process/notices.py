@@ -1,5 +1,5 @@
-"""Notices to the user: a run's process writes them to its log, and r3l-launch shows them at once,
-such as that an environment raises, a step was skipped or the disk is full."""
+"""Notices to the user, such as that an environment raises, a step was skipped or the disk is full.
+A run's process writes them to its log, and r3l-launch shows them at once."""
 
 import sys
 import time

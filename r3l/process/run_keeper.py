@@ -42,10 +42,10 @@ LOOKS_S = 0.05
 
 @dataclass
 class Kept:
-    """A command that leads a process group. `pid`: None if another launcher started it. `worker`:
-    arguments that identify the processes of a command that is itself a launcher, on this machine:
-    they are asked to end, because it would kill them. `at_once`: kill it as soon as r3l-launch is
-    gone."""
+    """A command that leads a process group. `pid`: None if another launcher started it. `worker`,
+    of a command that is itself a launcher: the arguments by which its processes on this machine are
+    found. They are asked to end in its place, because it would kill them. `at_once`: kill it as
+    soon as r3l-launch is gone."""
 
     name: str
     pid: int | None
@@ -81,7 +81,7 @@ class Kept:
                 process.kill()
 
     def _id_is_used_again(self) -> bool:
-        """Whether another process has the id now: then nothing of the group is left."""
+        """Whether another process has the id now; if so, no process of the group is left."""
         try:
             return self._leader is not None and psutil.Process(self._leader.pid) != self._leader
         except psutil.NoSuchProcess:
@@ -102,9 +102,9 @@ def end_in_order(
     heartbeat: LastHeartbeat | None = None,
     hurry: Callable[[], bool] = lambda: False,
 ) -> list[str]:
-    """Ends processes in the order of the table above; kills those that are late, or all when
-    `hurry` returns True, and returns their names. `heartbeat`: of a learner that may take
-    longer."""
+    """Ends processes in the order of the table above. Kills those that are late, or all once
+    `hurry` returns True. Returns the names of the killed ones. `heartbeat`: of a learner, which may
+    take longer until it is overdue."""
     end, killed = time.monotonic() + DEADLINE_S, list[str]()
     for last in (False, True):
         part = [member for member in reversed(members) if (member.name == LAST) == last]

@@ -2,8 +2,8 @@
 
     open(messages, tools) · <reply> · following(reply, messages) · <reply> · …
 
-The new messages of a later call are rendered after a short made-up conversation with the same
-tools, whose text is then cut off. At the start a test conversation is encoded in both ways.
+A later call's new messages are rendered after a short made-up conversation with the same tool
+calls, and the text of that conversation is cut off. At the start, both ways are compared.
 """
 
 import json
@@ -16,8 +16,8 @@ from r3l.errors import UserError
 from r3l.rollout.chat import ChatFormat
 
 AgentMessage = dict[str, Any]
-"""A chat message with `role` and `content`, and where it has them `tool_calls`, `tool_call_id`,
-`name` and `reasoning_content`. The arguments of a call are a mapping, or text that is no JSON."""
+"""A chat message with `role` and `content`, and optional `tool_calls`, `tool_call_id`, `name` and
+`reasoning_content`. A call's arguments are a mapping, or text that is not a JSON object."""
 Tool = dict[str, Any]
 
 _ASKED = {"role": "user", "content": "u"}
@@ -80,8 +80,8 @@ def _shows_tools(chat: ChatFormat) -> bool:
 class AgentChat:
     """A chat format for calls with tools.
 
-    `takes_tools`: whether the template shows tools at all. Raises UserError if it does, but a
-    conversation with tools cannot be cut into increments.
+    `takes_tools`: whether the template shows tools at all. Raises UserError if it shows them, but
+    conversations with tools cannot be cut into increments.
     """
 
     def __init__(self, chat: ChatFormat) -> None:
@@ -124,7 +124,7 @@ class AgentChat:
 
     @cached_property
     def _ends(self) -> int:
-        """The number of turns' ends after a reply without tool calls."""
+        """The number of end-of-turn tokens up to and including those of a plain reply."""
         return self.chat.render([_ASKED, _REPLIED]).count(self.chat.end)
 
     def _fitting(self, messages: Sequence[AgentMessage]) -> list[AgentMessage]:

@@ -24,20 +24,20 @@ from r3l.rollout.env_interface import Environment, StepAnswer
 from r3l.rollout.policy_interface import Policy, Sample, SampleParams
 
 REWARD_DECIMALS = 12
-"""Rewards are rounded to so many decimals, so that ten steps of 0.1 are a full success, in any
+"""Rewards are rounded to this many decimals, so that ten steps of 0.1 are a full success, in any
 order of steps."""
 
 
 class ParamsOfStep(Protocol):
-    """Returns the sampling parameters of step k: the seed depends on k, the temperature not."""
+    """Returns the sampling parameters of step k. Only the seed depends on k."""
 
     def __call__(self, step: int) -> SampleParams: ...
 
 
 @dataclass
 class Tokens:
-    """A token sequence under construction: sampled tokens are masked in, all other tokens out. Of
-    each response: its span, its oldest and newest version, and whether its budget cut it off."""
+    """A token sequence under construction: sampled tokens are masked in, all other tokens out. Each
+    response has a span, an oldest and a newest version, and whether its budget cut it off."""
 
     ids: list[int] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
@@ -169,7 +169,7 @@ async def branch(
     played: Attempt | None = None,
 ) -> Attempt:
     """Puts `env` back to the state before `step` of `base` and opens a retry from there; `step` may
-    be the number of steps. `played`: the attempt that became `base`, whose snapshots are used.
+    be the number of steps. `played`: the attempt that became `base`; its snapshots are used.
 
     If step = 0, the guidance joins the system prompt. Later it is a separate message (a system
     message, if the template allows) after the unchanged prefix, which therefore stays in the

@@ -3,11 +3,11 @@ and agents' messages: r3l.rollout.agent_chat.
 
     open(system, user) · prompt · <response> · turn(user) · prompt · <response> · ...
 
-`prompt` is what the template puts before a reply (ChatML: "<|im_start|>assistant\\n"). What it adds
-after a reply ("\\n" after ChatML's <|im_end|>) belongs to the next turn.
+`prompt` is what the template puts before a reply (ChatML: "<|im_start|>assistant\\n"). What the
+template adds after a reply ("\\n" after ChatML's <|im_end|>) belongs to the next turn.
 
-A new ChatFormat encodes a test conversation in both ways, incrementally and with the template at
-once. It refuses the template if the results differ, or if other messages look like replies.
+A new ChatFormat encodes a test conversation in two ways, in increments and whole. It refuses the
+template if the results differ, or if other messages look like replies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ EarlierReasoning = Literal["refuse", "keep"]
 Message = dict[str, str]
 
 PROBE_S, PROBE_BYTES = 10.0, 2 << 30
-"""Limits for trying out a template, because it is code."""
+"""Limits of time and memory for trying out a template, which is code."""
 _MARK = "R3L-REPLY"  # a reply in probe conversations
 _NOTE = "R3L-NOTE"  # another message in them
 _ASKED: list[Message] = [{"role": "user", "content": "u"}]
@@ -131,7 +131,7 @@ class ChatFormat:
 
     @cached_property
     def _has_system(self) -> bool:
-        """Whether there is a system role: its text is no reply, and later turns do not move it."""
+        """Whether a system message is written, not as a reply, and stays where it is later."""
         opening = [{"role": "system", "content": _NOTE}, *_ASKED]
         try:
             text = self.render(opening)
@@ -142,8 +142,8 @@ class ChatFormat:
 
     @cached_property
     def guide(self) -> str:
-        """Returns the role of a message between a user's and a reply: "system" if the template
-        writes it there and after a reply as a message, not as a reply; else "user"."""
+        """Returns the role of a message between a user's message and a reply: "system" if the
+        template can write system messages there and after a reply, else "user"."""
         note = {"role": "system", "content": _NOTE}
         try:
             texts = (self._after_user(note), self._around_reply([note])[1])
@@ -153,7 +153,7 @@ class ChatFormat:
         return "system" if fits else "user"
 
     def _after_user(self, message: Message) -> str:
-        """Returns a message's text after a user's; "" if it is refused or changes the user's."""
+        """Returns a message's text after a user's; "" if refused or if the user's text changes."""
         asked = self.render(_ASKED)
         try:
             text = self.render([*_ASKED, message])
@@ -162,7 +162,7 @@ class ChatFormat:
         return text.removeprefix(asked) if text.startswith(asked) else ""
 
     def _is_reply(self, text: str) -> bool:
-        """Whether the text around _NOTE is that around a reply of the policy."""
+        """Whether _NOTE stands between the same texts as a reply of the policy."""
         before, _, after = text.partition(_NOTE)
         lead = self._earlier_prompt.strip()
         return before.rstrip().endswith(lead) and after.lstrip().startswith(self.end)

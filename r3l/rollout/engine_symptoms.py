@@ -51,6 +51,6 @@ def of_versions(versions: Iterable[int], newest: int) -> Symptom | None:
         if version > newest:
             return Symptom(
                 "version_future",
-                f"policy version {version} is of the future; the newest is {newest}",
+                f"policy version {version} does not exist yet; the newest is {newest}",
             )
     return None

@@ -24,7 +24,7 @@ class EnvSpec:
     recorded in units of it. Raises UserError if it is not positive.
     `deterministic`: "exact" (same seed and actions, same bytes), "canonical" (same words in
     some order) or "no". `sessions`: how many instances one environment process may hold at the same
-    time. None: no limit; 1 if the environment has state outside its instances.
+    time; None: no limit. Set 1 if the environment has state outside its instances.
     """
 
     name: str
@@ -55,7 +55,7 @@ class EnvSpec:
 @runtime_checkable
 class Environment(Protocol):
     """A text environment with Gymnasium's interface; it plays one attempt at a time. An attempt's
-    reward is the sum of its step rewards; a retry's includes its prefix.
+    reward is the sum of its step rewards; a retry's sum includes the steps of its prefix.
 
     Optional methods: `snapshot() -> bytes` and `restore(bytes)`; `feedback() -> str`, a closing
     remark. Each method may return an awaitable (an environment in another process does).
@@ -85,7 +85,7 @@ class Retry:
 
 
 Offer = Callable[[Callable[[], Trajectory], float], Awaitable[bool]]
-"""Keeps the progress of an attempt if so many seconds of sampling are enough; whether it did."""
+"""Saves an attempt's progress if the given seconds of sampling suffice. Returns whether it did."""
 
 
 @runtime_checkable
@@ -102,7 +102,7 @@ class PlayedByAgent(Protocol):
         offer: Offer | None = None,
         retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays one attempt, or one retry. Returns it, and its own responses in the context that
-        the policy saw. `params`: the sampling parameters of call k; `left`: the attempt as far as
-        an earlier actor played it; `offer`: keeps the progress; `retried`: whether a retry of the
-        attempt is planned. Raises EpisodeError, and EngineDead if the engine is gone."""
+        """Plays one attempt, or one retry. Returns it, and a sample of its own responses in the
+        context that the policy saw. `params`: the sampling parameters of call k; `left`: what an
+        earlier actor played of the attempt; `offer`: saves progress; `retried`: whether a retry of
+        the attempt is planned. Raises EpisodeError, and EngineDead if the engine is gone."""

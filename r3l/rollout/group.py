@@ -65,10 +65,10 @@ async def explore_group(
 ) -> list[SlotResult]:
     """Explores a group and returns one result per slot of its plan.
 
-    `emit` is awaited with every result as soon as it exists, and returns the stored result: a
-    refused one is failed, and is not retried. `accepted`, `progress`: what an actor that lost the
-    group left. `seed` makes sampling repeatable; requests of a lower `priority` are served first.
-    If an attempt fails, its slot fails and `on_failure` is called; another error ends the group.
+    `emit` is awaited with every result as soon as it exists, and returns the stored result. If the
+    result is refused, it returns a failed one, which is not retried. `accepted`, `progress`: what
+    an earlier actor left. `seed` makes sampling repeatable; a lower `priority` is served first. If
+    an attempt fails, its slot fails and `on_failure` is called; any other error ends the group.
     """
     algorithm = config.algorithm.build()
     explorer = _Explorer(
@@ -272,8 +272,8 @@ class _Explorer:
     async def _retried(
         self, slot: int, base: Trajectory, diagnosis: Diagnosis, env: Environment
     ) -> tuple[Attempt, int]:
-        """Continues the retry that an earlier actor left, or opens a new one. Returns it, and from
-        which token on it was sampled under guidance."""
+        """Continues the retry that an earlier actor left, or opens a new one. Returns the retry,
+        and the index from which on its masked-in tokens are sampled under guidance."""
         chat, heat = self.policy.chat, base.temperature
         attempt = await self.progress.resume("distilled", slot, self.task, chat, env, heat)
         if attempt is not None:

@@ -3,10 +3,10 @@
 play ─► a step ─► progress_s sampled since the last time? ─► save ─► buffer
 lease after a kill ─► find ─► environment replayed to the last recorded step ─► play
 
-A partial result is the slot's result so far. A base slot's has the attempt up to a complete step,
-without a finish. A distilled slot's is not_triggered at first: it has the reflection, and as an
-auxiliary sample the conversation that asked for it. From the retry's first step on it is done: it
-has the attempt up to a complete step, and as a second auxiliary sample what the policy was shown.
+A partial result is the slot's result so far. For a base slot, it holds the attempt up to a complete
+step, without a finish. For a distilled slot, it is not_triggered at first: it holds the reflection
+and, as an auxiliary sample, the conversation that asked for it. After the retry's first step it is
+done: it also holds the retry so far and, as a second sample, what the policy was shown.
 """
 
 import logging
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Progress:
-    """The progress in the slots of a group: what earlier actors left (`found`), and `save`, which
-    keeps a partial result for later ones, about every `every_s` seconds of sampling. `counts`:
-    attempts continued, their tokens, attempts dropped, and progress refused."""
+    """The progress in the slots of a group. `found`: what earlier actors left; `save`: keeps a
+    partial result for later actors, about every `every_s` seconds of sampling. `counts`: attempts
+    continued, their tokens, attempts dropped, and progress refused."""
 
     found: Sequence[SlotResult] = ()
     save: Callable[[SlotResult], Awaitable[None]] | None = None

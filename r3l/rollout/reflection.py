@@ -42,7 +42,7 @@ FIELDS = (
 FIELDS_OF_SUCCESS = ("trajectory_summary", "trajectory_outcome", "retry_from_step")
 """The fields that a reflection with outcome success needs; others need all five."""
 RE_READ = 4
-"""How often `parse` may read the text: nested objects are read again."""
+"""How many times `parse` may read the text, since it reads nested objects again."""
 TRY_CHARS = 400
 """Cost of beginning to read an object, in characters."""
 MAX_CHARS = 1000
@@ -99,8 +99,8 @@ def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
 
 def json_schema(num_steps: int, *, outcome_first: bool = False) -> dict[str, Any]:
     """Returns the JSON schema of a reflection on an attempt with `num_steps` steps, for constrained
-    decoding; `parse` accepts every text that it allows. Fields are decoded in the order of FIELDS,
-    so the first token of the root cause decides the outcome, or with the outcome first."""
+    decoding; `parse` accepts every text that the schema allows. Fields are in the order of FIELDS,
+    so the root cause's first token decides the outcome. `outcome_first` puts the outcome first."""
     order = sorted(FIELDS, key=lambda name: outcome_first and name != "trajectory_outcome")
     null, text = {"type": "null"}, {"type": "string", "maxLength": MAX_CHARS}
 
@@ -128,11 +128,11 @@ def json_schema(num_steps: int, *, outcome_first: bool = False) -> dict[str, Any
 SHORTEST = json.dumps(
     dict.fromkeys(FIELDS) | {"trajectory_summary": "", "trajectory_outcome": "success"}
 )
-"""A reflection of the fewest characters that `parse` accepts."""
+"""A reflection with as little text as its schema allows."""
 
 
 def _object_starts(text: str) -> Iterator[int]:
-    """Finds where a JSON object may begin: a brace before a quote, a closing brace or the end."""
+    """Finds where a JSON object may begin: at each `{` that is followed by `"`, `}` or the end."""
     return (match.start() for match in re.finditer(r'\{(?=\s*(?:["}]|\Z))', text))
 
 

@@ -9,7 +9,7 @@ from r3l.settings.section import Section
 
 
 class ModelServer(Section):
-    """The server that answers an agent's requests for some other models than the policy."""
+    """A server that answers an agent's requests for models other than the policy."""
 
     url: str = Field(description="its base URL, such as https://host/v1")
     key: str = Field("", description="the environment variable that holds its API key")
@@ -42,8 +42,8 @@ class AgentConfig(Section):
     reasoning_parser: str = Field("auto", description="vLLM's parser of reasoning, none or auto")
     train: Literal["main", "all"] = Field(
         "main",
-        description="conversations of an attempt that are trained: those with the system prompt "
-        "and the tools of the first call that may be trained, or all",
+        description="conversations of an attempt that are trained; main: those with the system "
+        "prompt and the tools of the first call that may be trained; all: all of them",
     )
     ignore: tuple[str, ...] = Field(
         (), description="regular expressions of text that may differ when an attempt is replayed"
@@ -51,8 +51,8 @@ class AgentConfig(Section):
     max_divergences: int = Field(
         3,
         ge=0,
-        description="retries in a row whose replay diverges, after which retries restart their "
-        "attempt; 0: all do",
+        description="number of retries in a row whose replay diverges, after which later retries "
+        "restart their attempt; 0: all retries restart it",
     )
     state_s: float = Field(
         60.0, gt=0, description="time limit of saving or restoring an agent's state, seconds"
@@ -113,11 +113,11 @@ class ActorConfig(Section):
         2.0,
         ge=0,
         description="seconds of sampling after which an attempt's progress is put to the buffer, "
-        "so that another actor can continue it; an actor that dies loses about so many, and the "
+        "so that another actor can continue it; an actor that dies loses about as many, and the "
         "response under way",
     )
     engine_timeout_s: float = Field(
-        600.0, gt=0, description="an engine silent for so long is considered dead, seconds"
+        600.0, gt=0, description="seconds of silence after which an engine is considered dead"
     )
     engine_failures: int = Field(
         3, ge=1, description="engine failures in a row, with no result between, that end the actor"

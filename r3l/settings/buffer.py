@@ -20,8 +20,8 @@ class RetentionConfig(Section):
     grace_s: float = Field(
         600.0,
         ge=0,
-        description="seconds a group stays after it was trained or expired; more than the time "
-        "between two checkpoints, so that a resumed learner finds its batches",
+        description="seconds that a group stays after it was trained or expired; set more than the "
+        "time between two checkpoints, so that a resumed learner finds its batches",
     )
 
     @property
@@ -41,7 +41,7 @@ class BufferConfig(Section):
         ge=1,
         le=LONGEST_S,
         description="seconds without a reply after which r3l-launch ends the service and starts it "
-        "again; learner and actors wait for it twice as long, as for a slow disk",
+        "again; the learner and actors wait twice as long for a reply",
     )
     map_gib: float = Field(
         64.0, ge=0.001, le=65536, description="LMDB map size, GiB of address space"
@@ -57,15 +57,15 @@ class BufferConfig(Section):
         120.0,
         ge=0.001,
         le=LONGEST_S,
-        description="lease length without a heartbeat, seconds; an actor that has nothing else to "
-        "do takes a group over after a quarter of it, but at least 10",
+        description="lease length without a heartbeat, seconds; an idle actor takes a group over "
+        "after a quarter of this time, but not before 10 s",
     )
     draw_s: float = Field(
         3600.0,
         ge=0,
         le=LONGEST_S,
-        description="seconds that drawn groups are reserved for a silent learner or consumer, "
-        "longer than a step; 0: no limit",
+        description="seconds that drawn groups stay reserved for a silent learner or consumer; set "
+        "more than a step takes; 0: no limit",
     )
     sampler: SamplerConfig = Field(default_factory=lambda: SamplerConfig())
     tasks: TaskSamplerConfig = Field(default_factory=lambda: TaskSamplerConfig())

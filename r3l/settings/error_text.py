@@ -19,7 +19,7 @@ RULES = {
     "tuple": "must be a list",
     "finite_number": "must be a finite number",
 }
-"""The rule by the beginning of the error's type."""
+"""The rule that a value breaks, by the beginning of pydantic's error type."""
 LIMITS = {
     "greater_than_equal": ("ge", "must be at least"),
     "greater_than": ("gt", "must be more than"),

@@ -92,7 +92,7 @@ class LearnerConfig(Section):
         50,
         ge=1,
         description="optimizer steps between checkpoints; the first ones are made after 10, 20 and "
-        "40 % of so many steps",
+        "40 % of this number of steps",
     )
     checkpoint_minutes: float = Field(
         10.0, gt=0, description="minutes after which the next step is saved in any case"
@@ -111,8 +111,8 @@ class LearnerConfig(Section):
         600.0,
         gt=0,
         le=LONGEST_S,
-        description="seconds after which such a command is killed; the end of a run waits as long "
-        "for the last ones",
+        description="seconds after which such a command is killed; a run's end waits as long for "
+        "the last commands",
     )
     bad_steps_in_a_row: int = Field(
         3, ge=1, description="skipped steps (NaN or infinite loss or gradient) that end the run"

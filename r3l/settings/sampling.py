@@ -32,8 +32,8 @@ class SamplerConfig(Section):
         None,
         ge=0,
         le=1 << 31,
-        description="how many optimizer steps old the oldest token of a group trained before may "
-        "be; unset: max_staleness",
+        description="how many optimizer steps old the oldest token of a replayed group may be; "
+        "unset: max_staleness",
     )
     alpha: float = Field(
         1.0, ge=0, le=5, description="exponent of the priority, the spread of a group's rewards"

@@ -5,12 +5,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-LONGEST_S = 1e9  # of any time that can be set
+LONGEST_S = 1e9  # limit of settings that are times
 
 
 class Section(BaseModel):
-    """A group of settings. One with a `name` may be written as that name alone; one may be left
-    empty."""
+    """A group of settings. A section with a `name` may be written as that name alone, and any
+    section may be left empty."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

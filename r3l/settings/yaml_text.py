@@ -42,7 +42,7 @@ class _Dumper(yaml.SafeDumper):
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
 for _yaml in (_Loader, _Dumper):
     _yaml.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, [*"-+0123456789"])
-# A library of vLLM's changes SafeLoader for the whole process, so that dates stay text.
+# A library of vLLM's makes SafeLoader leave dates as text, in the whole process; _Loader must not.
 _DATE = "tag:yaml.org,2002:timestamp"
 _Loader.add_constructor(_DATE, yaml.SafeLoader.construct_yaml_timestamp)  # type: ignore[type-var]
 

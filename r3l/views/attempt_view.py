@@ -16,9 +16,9 @@ from r3l.views.tape import TapedCall, call_tree, read_tape
 
 
 class StepView(Record):
-    """A turn of the policy. `own`: whether it was sampled for this attempt, or belongs to the
-    prefix. `length`: tokens of the action; `cut`: their budget cut it off; `reward`: None if the
-    attempt was recorded without rewards of single steps."""
+    """A turn of the policy. `own`: whether it was sampled for this attempt; if not, it belongs to
+    the prefix. `length`: the action's tokens; `cut`: whether the token budget cut it off; `reward`:
+    None if the attempt was recorded without rewards of single steps."""
 
     observation: str
     action: str
@@ -48,10 +48,10 @@ class ReflectionView(Record):
 
 
 class AttemptView(Record):
-    """A slot and its attempt. Without one, `steps` is empty, and `reward` and the fields derived
-    from it are None. `base`: the base slot that a retry corrects, or the slot itself; `length`:
-    tokens of the sequence; `generated`, `seconds`: of the steps sampled for this attempt. `calls`:
-    of an agent."""
+    """A slot and its attempt. Without an attempt, `steps` is empty, and `reward` and other numbers
+    of it are None. `base`: the base slot that a retry corrects, or the slot itself; `length`: the
+    sequence's tokens; `generated`, `seconds`: tokens and time of the steps sampled for this
+    attempt; `calls`: those of the agent that played it."""
 
     role: Role
     slot: int
@@ -80,7 +80,7 @@ class AttemptView(Record):
 
     @property
     def title(self) -> str:
-        """`base 0`, or the attempt that a retry corrects and its first step."""
+        """The attempt's name: `base 0`, or `retry of base 0 from step 2`."""
         start = f" from step {self.pivot}" if self.pivot >= 0 else ""
         return f"{'retry of ' * (self.role == 'distilled')}base {self.base}{start}"
 
@@ -221,8 +221,8 @@ def _lines(group: Group) -> Iterator[str]:
 
 
 def _calls(calls: Sequence[TapedCall]) -> Iterator[str]:
-    """Yields an agent's calls, each with its new messages and its reply; a call that parts from a
-    conversation is further in."""
+    """Yields an agent's calls, each with its new messages and its reply. A call that branches off a
+    conversation is indented."""
     for number, depth in call_tree(calls):
         call, space = calls[number], "    " * depth
         yield (

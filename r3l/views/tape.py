@@ -17,7 +17,7 @@ from r3l.records import Record
 LIMIT = 512 << 10  # bytes of a compressed tape; a group has many of them
 UNPACKED = 256 << 20
 WHOLE = "stop"
-"""How the call of another model ended, if its answer can be repeated."""
+"""The `finish` of a call of another model if its answer can be repeated."""
 MCP = "mcp"
 """The dialect of a call of an MCP server, whose `model` is mcp:NAME."""
 NEAR = 40  # characters shown before and after a difference
@@ -28,11 +28,11 @@ class TapedCall(Record):
 
     `digest`: of the request, equal for requests with the same meaning. `parent`: the earlier call
     whose conversation it continues, -1 for a new one. `messages`: the new ones since `parent`.
-    `reply`: {} if it got none. `began`: seconds after the attempt's start. `tokens`: of the reply,
-    after the `read` tokens that the policy was shown, both in the attempt's conversation of the
-    number `conversation` (-1: not recorded). `trained`: whether its reply is trained. `model`: the
-    other model that was asked, "" for the policy; then `messages` and `reply` have the bodies of
-    the request and of the answer, cut if they are long, and the call is at the end of the tape; its
+    `reply`: {} if it got none. `began`: seconds after the attempt's start. `tokens`: the reply's
+    length; it follows the first `read` tokens of the attempt's conversation number `conversation`
+    (-1: not recorded). `trained`: whether its reply is trained. `model`: the other model that was
+    asked, "" for the policy. For another model, `messages` and `reply` have the bodies of the
+    request and of the answer, cut if they are long, and the call is at the end of the tape; its
     `finish` is WHOLE, cut, or the status of an answer that is an error.
     """
 
@@ -53,8 +53,8 @@ class TapedCall(Record):
 
 
 def write_tape(calls: Sequence[TapedCall]) -> bytes:
-    """Compresses a tape. One above LIMIT keeps the calls of other models without messages and
-    replies; if it is still too long, all calls without the messages."""
+    """Compresses a tape. If it is above LIMIT, calls of other models lose their messages and
+    replies; if it is still too long, all calls lose their messages."""
     without_others = [
         msgspec.structs.replace(call, messages=(), reply={}) if call.model else call
         for call in calls
@@ -97,7 +97,7 @@ def first_difference(
     `ignore`: patterns of text that may differ."""
     for number, (one, other) in enumerate(zip_longest(expected, got)):
         if one is None or other is None:
-            return f"call {number}: made in one attempt alone"
+            return f"call {number}: made in only one of the attempts"
         if one.digest != other.digest:
             shown = difference(messages_of(expected, number), messages_of(got, number), ignore)
             return f"call {number}: {shown}"
@@ -116,7 +116,7 @@ def difference(
         at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(before), len(after)))
         where = slice(max(0, at - NEAR), at + NEAR)
         return f"message {number} has {after[where]!r} instead of {before[where]!r}"
-    return "the messages are equal, but not its tools or parameters"
+    return "the messages are equal, but the tools or parameters differ"
 
 
 def without(text: str, ignore: Sequence[str]) -> str:
@@ -138,8 +138,8 @@ def _shown(message: dict[str, Any] | None, ignore: Sequence[str]) -> str:
 
 
 def call_tree(calls: Sequence[TapedCall]) -> list[tuple[int, int]]:
-    """Lists the calls depth first: the number of each, and how often it parted from a conversation
-    that others continue."""
+    """Lists the calls depth first: the number of each, and how many times its conversation branched
+    off another one."""
     after: dict[int, list[int]] = {}
     for number, call in enumerate(calls):
         after.setdefault(call.parent, []).append(number)

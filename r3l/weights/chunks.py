@@ -1,5 +1,5 @@
-"""The chunks of a weight set (r3l.weights.manifest), in the form the publisher keeps: with the
-patches that led to them, so a subscriber with an earlier version needs only those since then."""
+"""The chunks of a weight set (r3l.weights.manifest), as the publisher keeps them: with the patches
+that led to them, so that a subscriber with an earlier version needs only the later patches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from r3l.errors import WeightsError
 from r3l.weights.manifest import Bytes, Manifest, Piece
 from r3l.weights.patch import Patch, checksum, encode
 
-HISTORY = 0.5  # bytes of all patches kept of a chunk, as a share of the chunk
+HISTORY = 0.5  # limit of the bytes of a chunk's kept patches, as a share of the chunk
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ NONE, DAMAGED = -1, -2
 class Entry:
     """The head of one file. `base`: the version that it builds on, NONE for an anchor. `frames`:
     (whether the frame is the whole chunk, its size in bytes) for each chunk; `start`: where the
-    first begins."""
+    first frame begins."""
 
     manifest: Manifest
     base: int
@@ -62,9 +62,9 @@ class Journal:
     def append(self, manifest: Manifest, chunks: Sequence[Chunk]) -> int:
         """Writes the newest version; returns how many bytes it takes on disk.
 
-        A version that the journal holds stays unchanged. If its bytes differ, a learner has gone
-        back and made other weights: it and all later ones are replaced. Raises OSError; earlier
-        versions stay.
+        If the journal already holds this version with the same bytes, nothing changes. If the bytes
+        differ, a learner has gone back and made other weights: the held version and all later ones
+        are removed. Raises OSError; earlier versions stay.
         """
         version = manifest.version
         if not self._bases:

@@ -24,7 +24,7 @@ DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
 Bytes = npt.NDArray[np.uint8]
 Size = Annotated[int, msgspec.Meta(ge=0)]
 Piece = tuple[int, Bytes]
-"""Where in a chunk, in bytes, and the bytes themselves (uint8 [n])."""
+"""A byte offset in a chunk, and the bytes that begin there (uint8 [n])."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Layout:
 
     @property
     def width(self) -> int:
-        """The element size of patches in bytes: that of the narrowest dtype."""
+        """The element size of patches in bytes, which is the size of the narrowest dtype."""
         return min((DTYPES[t.dtype] for t in self.tensors), default=2)
 
     def span(self, index: int) -> slice:

@@ -62,8 +62,8 @@ def checksum(data: Bytes) -> int:
 
 def encode(old: Bytes, new: Bytes, *, base: int, version: int, width: int) -> Patch | None:
     """Makes the patch from `old` (bytes of `base`) to `new` (bytes of `version`), both uint8 [n].
-    None if more than MOST_CHANGED_SHARE of the elements changed, or if it would not be smaller than
-    `new`."""
+    None if more than MOST_CHANGED_SHARE of the elements changed, or if the patch would not be
+    smaller than `new`."""
     before, after = old.view(_ELEMENT[width]), new.view(_ELEMENT[width])
     differ = before != after
     if np.count_nonzero(differ) > MOST_CHANGED_SHARE * len(after):
@@ -118,7 +118,7 @@ def _lists(patch: Patch, elements: int) -> tuple[Elements, Elements]:
 def _to_planes(values: Elements) -> Bytes:
     """Writes all lowest bytes of `values`, then all second bytes, and so on."""
     planes = np.empty((values.itemsize, len(values)), np.uint8)
-    planes[:] = values.view(np.uint8).reshape(-1, values.itemsize).T  # threads run next to it
+    planes[:] = values.view(np.uint8).reshape(-1, values.itemsize).T  # without the GIL
     return planes.reshape(-1)
 
 

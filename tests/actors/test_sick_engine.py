@@ -39,7 +39,7 @@ def test_a_response_with_impossible_log_probabilities_is_not_passed_on(
 
 
 def test_an_actor_whose_results_are_refused_as_sick_ends_with_the_symptom_and_reports_it() -> None:
-    refusal = SickResult("policy version 9 is of the future; the newest is 4",
+    refusal = SickResult("policy version 9 does not exist yet; the newest is 4",
                          cause="version_future")  # fmt: skip
 
     class Refusing(Buffer):
@@ -58,7 +58,7 @@ def test_an_actor_whose_results_are_refused_as_sick_ends_with_the_symptom_and_re
             for _ in range(2 * 2 * 3):
                 engine.replies.release()
             async with asyncio.timeout(60):
-                with pytest.raises(EngineSick, match="9 is of the future"):
+                with pytest.raises(EngineSick, match="9 does not exist yet"):
                     await running
         assert "g1" in buffer.released
         assert buffer.reported["engines_sick_version_future"] == 1.0
@@ -70,7 +70,7 @@ def test_an_actor_whose_results_are_refused_as_sick_ends_with_the_symptom_and_re
 def test_an_actor_at_a_version_of_the_future_ends_with_that_symptom() -> None:
     class Refusing(Buffer):
         async def lease(self, *_: Any) -> Any:
-            raise SickResult("policy version 9 is of the future", cause="version_future")
+            raise SickResult("policy version 9 does not exist yet", cause="version_future")
 
     async def scenario() -> None:
         async with acting(Engine(), Refusing(groups=1), requests=4) as actor:

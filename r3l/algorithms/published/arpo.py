@@ -1,5 +1,5 @@
-"""ARPO (arXiv 2505.16282): GRPO in which a stored success replaces an attempt of a group without
-reward."""
+"""ARPO (arXiv 2505.16282): GRPO in which a stored success replaces an attempt if its group earned
+no reward."""
 
 from dataclasses import replace
 from functools import partial
@@ -16,14 +16,14 @@ from r3l.records import Bool
 
 
 class ARPOConfig(RatioConfig):
-    """Settings of ARPO: GRPO's without the KL and with a higher upper clip, and the age of a stored
-    success."""
+    """Settings of ARPO: GRPO's, with other defaults (no KL, a higher upper clip), and the largest
+    age of a stored success."""
 
     name: Literal["arpo"] = Field("arpo", description="algorithm")
     clip_high: float = Field(0.3, ge=0, description="ratios are clipped at 1 plus this")
     kl_coef: float = kl_weight(0.0)
     recall_age: int | None = Field(
-        None, ge=0, description="age of a stored success, versions; unset: any"
+        None, ge=0, description="largest age of a stored success, versions; unset: any"
     )
 
     @property
@@ -47,8 +47,8 @@ def rescue(
 
 
 def replacing(rewards: Float64, recalled: Bool, *, estimator: Estimator) -> tuple[Float64, Bool]:
-    """MixRecalled: each recalled attempt replaces the group's worst remaining one (last of
-    equals)."""
+    """MixRecalled: each recalled attempt replaces the group's worst remaining attempt (of equally
+    bad ones, the last)."""
     keep = np.ones(len(rewards), dtype=np.bool_)
     own = [i for i in range(len(rewards)) if not recalled[i]]
     worst = sorted(own, key=lambda i: (rewards[i], -i))[: int(recalled.sum())]

@@ -32,7 +32,7 @@ class DAPOConfig(RatioConfig):
         20480, ge=1, description="L_max, response tokens from which the penalty is 1"
     )
     overlong_buffer: int = Field(
-        4096, ge=0, description="L_cache, tokens below L_max over which it rises from 0; 0: off"
+        4096, ge=0, description="L_cache, tokens up to L_max over which the penalty rises; 0: off"
     )
 
     @model_validator(mode="after")

@@ -1,5 +1,5 @@
-"""Next to GRPO the policy learns to predict what its actions lead to: the implicit world model of
-Early Experience (arXiv 2510.08558), on the run's own attempts instead of a demonstrator's."""
+"""The implicit world model of Early Experience (arXiv 2510.08558): besides GRPO, the policy learns
+to predict the next observations, in the run's own attempts instead of a demonstrator's."""
 
 from dataclasses import replace
 from typing import Literal
@@ -25,8 +25,8 @@ class EarlyExperienceConfig(RatioConfig):
 
 
 def next_observations(group: Group) -> list[AuxSample]:
-    """Makes a sample of every attempt that trains the tokens after its responses: what the
-    environment answered, with the marks of the chat around it."""
+    """Makes a sample of every attempt. It trains the tokens after the attempt's responses: the
+    environment's answers, with the chat's marks around them."""
     return [AuxSample("observation", one.token_ids, _answers(one)) for one in group.trajectories]
 
 

@@ -2,7 +2,7 @@
 (docs/replay/recall.md).
 
 Replay tells correct attempts (R ≥ 1) from incorrect ones. Eq. 3 is Â = (R − mean) / (α·std + λ),
-over all members of a group and the attempts it recalled. α and λ are settings.
+over all members of a group and the attempts it recalled. α is a setting, λ is EPS.
 """
 
 from dataclasses import replace
@@ -30,11 +30,11 @@ class R3Config(RatioConfig):
     recall_count: int | None = Field(
         None,
         ge=0,
-        description="k, stored attempts recalled into a group of only failures or only successes, "
-        "with the other outcome; unset: 2, but at most a quarter of group_size; 0: no replay",
+        description="k, stored attempts with the other outcome that join a group of only failures "
+        "or only successes; unset: 2, but at most a quarter of group_size; 0: no replay",
     )
     recall_age: int | None = Field(
-        None, ge=0, description="age of a recalled attempt, versions; unset: any"
+        None, ge=0, description="largest age of a recalled attempt, versions; unset: any"
     )
     alpha: float = Field(
         2.0, gt=0, description="α, factor on the deviation of a group with recalled attempts"

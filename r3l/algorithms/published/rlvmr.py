@@ -1,4 +1,4 @@
-"""RLVMR (arXiv 2507.22844): GRPO in which a step also earns by how it was reasoned.
+"""RLVMR (arXiv 2507.22844): GRPO in which a step also earns a reward for its kind of reasoning.
 
 The policy begins a response with one tagged thought, such as `<planning>…</planning>`, and ends it
 with `<action>…</action>`. The prompt must ask for it. With u the reward that a step earns by its
@@ -11,9 +11,9 @@ tag, and mean_u and std_u over all steps of the group with the same tag:
     reflection    u = 1 if the previous action was invalid and this one differs
     monitor       u = 0, as for responses of another form
 
-The rules and values are those of the authors' code (Tencent/DigitalHuman, `core_rlvmr.py`). There a
-tag's only step in a group has the advantage w · u. Its penalty for responses of another form is the
-environment's matter here.
+The rules and values are those of the authors' code (Tencent/DigitalHuman, `core_rlvmr.py`): if a
+tag has one step in a group, this step has the advantage w · u. The authors' penalty for responses
+of another form is left to the environment here.
 """
 
 import re

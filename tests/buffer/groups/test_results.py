@@ -162,7 +162,7 @@ def test_a_reflection_of_the_future_is_refused(desk, tasks):
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(1, 1)).group_id
     said = ReflectionRecord("no idea", "no_json", version=1)
-    with pytest.raises(SickResult, match="1 is of the future; the newest is 0"):
+    with pytest.raises(SickResult, match="1 does not exist yet; the newest is 0"):
         desk.put(group, SlotResult("distilled", 0, "not_triggered", reflection=said))
 
 

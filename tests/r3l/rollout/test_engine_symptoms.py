@@ -27,6 +27,6 @@ def test_a_log_probability_above_0_is_a_symptom_unless_it_is_rounding() -> None:
 def test_versions_below_0_and_of_the_future_are_symptoms() -> None:
     assert of_versions([3, -1], 7) == Symptom("version_negative", "policy version -1 is below 0")
     assert of_versions([0, 8], 7) == Symptom(
-        "version_future", "policy version 8 is of the future; the newest is 7"
+        "version_future", "policy version 8 does not exist yet; the newest is 7"
     )
     assert of_versions([0, 7], 7) is None
