@@ -18,7 +18,7 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 SPLIT_SIZE = 100_000_000
 """Seeds per split: task n of split i has the seed i · SPLIT_SIZE + n."""
 SEED_STRIDE = 1_000_003
-"""Tasks between the starts of two run seeds, so that neighbouring seeds meet other tasks."""
+"""Tasks between the starts of neighbouring run seeds, so that such runs play different tasks."""
 
 
 @runtime_checkable
@@ -26,9 +26,9 @@ class TextEnv(Environment, Protocol):
     """A text environment with a Gymnasium-like interface. Plays one attempt at a time.
 
     `reset(seed=…, options=…)` returns (observation, info), `step(action)` returns (observation,
-    reward, terminated, truncated, info); observations and actions are text. `reset` alone restores
-    the initial state: an instance plays many attempts. `spec` declares the rest
-    (`r3l.rollout.env_interface.EnvSpec`).
+    reward, terminated, truncated, info); observations and actions are text. `reset` must restore
+    the initial state without help, because an instance plays many attempts. `spec` declares the
+    rest (`r3l.rollout.env_interface.EnvSpec`).
 
     Optional methods, found by attribute:
 
@@ -44,7 +44,7 @@ class TextEnv(Environment, Protocol):
 
     - `task_source(**options) -> TaskSource`; if absent, every seed is a task;
     - `in_process = True`: quick and safe enough to run inside the actor (envs.isolation.pool);
-    - `once = True`: it is closed with its attempt, and the next one gets another.
+    - `once = True`: an instance is closed after one attempt; the next attempt gets a new instance.
     """
 
 
@@ -69,8 +69,8 @@ class Demonstrating(TextEnv, Protocol):
 
     Optional methods, found by attribute:
 
-    - `practice() -> list[dict]`: options of the variants used for lessons, equally often; if
-      absent, the environment itself;
+    - `practice() -> list[dict]`: options of the variants that lessons use, each equally often; if
+      absent, lessons use the environment itself;
     - `told() -> dict`: options of the variant in which everything can be read.
     """
 
@@ -119,8 +119,8 @@ class SeededTasks:
 
 @dataclass(frozen=True)
 class ListedTasks:
-    """A finite list of tasks per split. Each seed shuffles the list differently, so that the first
-    `count` tasks of a list sorted by kind include every kind."""
+    """A finite list of tasks per split. Each seed has its own order, so `count` tasks of a list
+    sorted by kind are a mix of kinds."""
 
     listed: Mapping[Split, Sequence[Task]]
 

@@ -25,7 +25,7 @@ from r3l.rollout.reflection import FIELDS
 READ_TASKS = 64
 """Tasks whose texts make the vocabulary of a tiny policy."""
 KNOWN_ACTIONS = 64
-"""Actions of other demonstrations that are remembered, to make mistakes with."""
+"""Most actions of past demonstrations to remember; mistakes are drawn from them."""
 LONGEST_QUOTE = 60
 """Characters of an action that a reflection repeats."""
 
@@ -57,8 +57,8 @@ def warmup_tasks(
 class Demonstrated:
     """An environment with a demonstrator built from its `demonstration`.
 
-    If `reset` gets no options, it takes one of `tasks`. A snapshot is the list of actions, to be
-    replayed, so the environment must be deterministic.
+    If `reset` gets no options, it takes one of `tasks`. A snapshot is the list of actions, which
+    `restore` replays, so the environment must be deterministic.
     """
 
     def __init__(self, env: Any, tasks: Sequence[Task]) -> None:

@@ -41,8 +41,8 @@ FAMILIES = {
     "reasoning": "envs.questions.reasoning_gym:Reasoning",
     "verifiers": "envs.agents.verifiers_taskset:VerifiersTaskset",
 }
-"""`family:member`; the constructor's first argument is the member's name, in MATHEMATICS the data
-set's."""
+"""Environments with names `family:member`; the constructor's first argument is the member's name.
+For MATHEMATICS, it is the name of the data set."""
 
 
 def make(name: str, **options: Any) -> TextEnv:
@@ -117,10 +117,10 @@ def tasks(
 
 
 def tasks_of_all(config: EnvConfig, split: Split, count: int, seed: int = 0) -> list[Task]:
-    """Returns at most `count` tasks of a split, an equal part from each environment of a run as far
-    as it has enough. If there are several environments, each task's `env` is its environment's
-    name. Raises UserError like `tasks`, if `count` is above 0 but below the number of
-    environments, and if two tasks have the same id."""
+    """Returns at most `count` tasks of a split: an equal part from each environment of a run, or
+    all its tasks if it has fewer. If there are several environments, each task's `env` is the name
+    of its environment. Raises UserError as `tasks` does, if `count` is above 0 but below the number
+    of environments, or if two tasks have the same id."""
     kinds = config.each()
     if len(kinds) == 1:
         return tasks(config.name, config.options, split, count, seed)

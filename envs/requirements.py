@@ -26,8 +26,8 @@ def integer(option: str, value: object, low: int, high: int) -> int:
 
 
 def package(env: str, module: str, extra: str) -> Any:
-    """Imports a module of an optional package. If it cannot, raises UserError with the install
-    command.
+    """Imports a module of an optional package. If the import fails, raises UserError with the
+    install command.
 
     `extra`: the extra of this project that holds the package.
     """

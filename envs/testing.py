@@ -4,9 +4,9 @@
     check_env("path/to/file.py:Class")            # raises AssertionError: seed, step, what
     check_env(my_env, seeds=range(10))
 
-Checked at every seed: types, the same seed and actions give the same lines (twice in a row, and
-interleaved with another instance), a snapshot continues as the original did, nonsense is answered
-in words, a demonstration succeeds within the step limit, close ends every started process.
+At every seed it checks the types, that the same seed and actions give the same lines (also if two
+instances are interleaved), that a snapshot continues as its original did, that nonsense is answered
+in words, and that demonstrations succeed within the step limit. close must end every process.
 """
 
 import random
@@ -56,11 +56,11 @@ def check_env(
     options: dict[str, Any] | None = None,
     max_steps: int = 30,
 ) -> None:
-    """Check an environment: a registry name or path (made with `options`), or an instance.
+    """Check an environment. `name_or_env`: a registry name, a path or an instance.
 
-    A name is checked on one of its training tasks per seed and with two instances; an instance by
-    `reset(seed=seed)`. At most `max_steps` steps are played per attempt. Raises AssertionError with
-    the seed and the step.
+    A name or path is made with `options`, twice, and checked on one of its training tasks per seed.
+    An instance is checked from `reset(seed=seed)`. An attempt has at most `max_steps` steps. Raises
+    AssertionError with the seed and the step.
     """
     made = options or {}
     before = {p.pid for p in psutil.Process().children(recursive=True)}
@@ -175,7 +175,7 @@ class Check:
             self._same_reply(played, second, how)
 
     def _interleaved(self, played: Recorded) -> None:
-        """Play the same actions in a second instance, interleaved with nonsense in the first."""
+        """Play the same actions in a second instance, interleaved with others in the first."""
         if self.other is None:
             return
         how, rng = "another instance, interleaved", random.Random(self.seed + 1)

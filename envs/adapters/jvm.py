@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 INSTALL_JAVA = "apt-get install default-jre-headless"
 OPTIONS = ("-XX:+UseSerialGC", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
-"""Without hashCode=2 listings follow identity hashes, which differ from run to run, and one replay
-in three gives other lines."""
+"""Without hashCode=2, Java orders listings by identity hashes. These differ from run to run, so one
+replay in three gives other lines."""
 _shared: dict[tuple[Any, ...], Jvm] = {}
 _sharing = threading.Lock()
 

@@ -5,7 +5,7 @@ own, over the server's WebSocket:
     {"type": "reset", "data": {"seed": 0}}  ─►  {"type": "observation", "data": {
     {"type": "step", "data": ACTION}        ─►      "observation": {…}, "reward": 1, "done": false}}
 
-An action is a JSON object. If its schema requires one field alone, the reply is that field's value.
+An action is a JSON object. If its schema requires only one field, the policy gives just its value.
 """
 
 import json
@@ -22,20 +22,20 @@ from r3l.rollout.env_interface import EnvSpec, ResetAnswer, StepAnswer
 
 LARGEST = 32 << 20  # bytes of a message
 BY_TOOLS = ("Action", "CallToolAction", "ListToolsAction")
-"""Schemas of servers whose actions are calls of the tools that they list."""
+"""Titles of the action schemas of servers whose actions call tools; the server lists its tools."""
 FAULTS: dict[str, dict[str, str]] = {
     "VALIDATION_ERROR": {},
     "EXECUTION_ERROR": {"fault": "openenv_error"},
 }
-"""Codes of errors that answer an action, which the session survives, with the step's `info`."""
+"""Codes of errors that an action can cause without ending the session, with the step's `info`."""
 
 
 class OpenEnv:
     """A session of the server at `url`. `prompt`: the system prompt; `reset`: further arguments of
     each reset; `max_steps`: step limit; `success_threshold`: total reward of a full success;
-    `sessions`: those that one of `env.workers` processes holds at the same time, which wait for
-    each other's calls; `timeout_s`: time limit of a call, less than env.step_s, so that a silent
-    server fails one attempt and not the worker; `deterministic`: as in EnvSpec."""
+    `sessions`: number of sessions in each of the `env.workers` processes, where only one of them
+    calls the server at a time; `timeout_s`: time limit of a call; keep it below env.step_s, so that
+    a silent server fails one attempt and not the worker; `deterministic`: as in EnvSpec."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class OpenEnv:
         return _text(data["observation"]), {}
 
     def step(self, action: str) -> StepAnswer:
-        """Send an action. Replies with the server's sentence to one that it does not understand,
-        or that its environment raised on."""
+        """Send an action. If the server does not understand it, or its environment raises an error,
+        the observation is the server's message."""
         chosen = self._action(action)
         if chosen is None:
             return NO_ACTION, 0.0, False, False, {}
@@ -111,7 +111,7 @@ class OpenEnv:
             answer = json.loads(self.socket.recv(timeout=self.timeout_s))
         except TimeoutError:
             self.close()
-            why = f"no answer in {self.timeout_s:g} s (its option timeout_s)"
+            why = f"no answer in {self.timeout_s:g} s (env option timeout_s)"
             raise self._failed(kind, why) from None
         if answer["type"] == "error" and answer["data"].get("code") not in refusals:
             self.close()
@@ -163,7 +163,7 @@ class OpenEnv:
 
 
 def _text(observation: dict[str, Any]) -> str:
-    """Shows an observation: its only text, or JSON without what is empty."""
+    """Shows an observation: its only field if that is text, else JSON without empty fields."""
     shown = {name: value for name, value in observation.items() if value not in (None, "", {}, [])}
     (only,) = shown.values() if len(shown) == 1 else (None,)
     return only if isinstance(only, str) else json.dumps(shown, ensure_ascii=False)

@@ -123,8 +123,8 @@ class WebShop:
 
     def demonstration(self) -> list[str]:
         """Returns the actions that search for the goal's product by name, choose its options and
-        buy it; empty if they do not earn the full score. Plays them in this attempt, then restarts
-        it."""
+        buy it; empty if they do not earn the full score within `max_steps`. Plays them in this
+        attempt, then restarts it."""
         goal = self._session["goal"]
         wanted = goal["goal_options"]
         values = list(wanted.values()) if isinstance(wanted, dict) else list(wanted)
@@ -214,8 +214,8 @@ _numbers = itertools.count()
 
 
 def splits(count: int) -> tuple[range, range]:
-    """Divides `count` goals into (test, train) like upstream: the first 500, and those after the
-    next 1,000, which are upstream's dev. Of fewer than 5,000 goals test is a tenth, dev a fifth."""
+    """Splits `count` goals like upstream and returns (test, train). Test is the first 500, dev the
+    next 1,000, train the rest. Of fewer than 5,000 goals, test is a tenth and dev a fifth."""
     test = min(500, -(-count // 10))
     return range(test), range(test + min(1000, count // 5), count)
 

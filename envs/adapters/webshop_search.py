@@ -51,8 +51,8 @@ class Bm25Index:
             self.ranking.index(words, show_progress=False)
 
     def search(self, query: str, k: int) -> list[SimpleNamespace]:
-        """Returns the best `k` matches for the query, best first, with the `docid` of each; each
-        shares a word with it."""
+        """Returns the `docid` of the `k` best matches, best first. A product that shares no word
+        with the query is no match."""
         known = self.ranking.vocab_dict if self.ranking is not None else {}
         words = [word for word in self._words([query])[0] if word in known]
         if not words:

@@ -41,7 +41,7 @@ INDEXES = {100: "indexes_100", 1000: "indexes_1k", 100_000: "indexes_100k", 0: "
 """Upstream's Lucene indexes, by the number of products in them; 0: all."""
 MODELS = ("en_core_web_sm", "en_core_web_lg")
 START_S = 1800.0
-"""Time to load the whole catalogue of 1.2 million products, seconds."""
+"""Time limit for opening a shop, seconds. The whole catalogue has 1.2 million products."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _missing_for_nouns() -> str:
 
 
 def _replaces(name: str, missing: str) -> bool:
-    """Returns whether a replacement must be used because something is missing, with a warning."""
+    """Returns whether something is missing, so that a replacement is used; if so, warns."""
     if missing:
         log.warning(
             "webshop: %s is replaced because %s is missing; scores are not comparable with "
@@ -178,8 +178,8 @@ def _replaces(name: str, missing: str) -> bool:
 
 
 def _load(root: Path, *, own_search: bool, own_nouns: bool) -> tuple[Any, Any]:
-    """Loads upstream's module and its settings. Skips its package's __init__, which needs a browser
-    driver. Its package, and the replacements of what it imports, exist only during the load."""
+    """Loads upstream's module and its settings. Skips the __init__ of its package, which needs a
+    browser driver. The package and the replaced imports are in sys.modules only during the load."""
     replaced: dict[str, ModuleType] = {
         "gym": _module("gym", Env=object),
         "torch": _module("torch"),

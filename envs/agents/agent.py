@@ -4,7 +4,7 @@
     start, grade, keep, serve ─► a process and its state        stop ─► its exit code and last lines
 
 actors.agents.agent_attempt calls these methods. The processes run in the isolation of the worker
-process: their memory is limited, and they end with it or the actor, however these end.
+process: their memory is limited, and they end when the worker or the actor ends, even if killed.
 """
 
 import json
@@ -33,7 +33,7 @@ from r3l.rollout.env_interface import EnvSpec, ResetAnswer, StepAnswer
 from r3l.rollout.prompts import Prompts
 
 MAIN, KEEPER = "agent", "keeper"
-"""The process of the agent or the grader, whose folder is the attempt's, and that which copies."""
+"""The process of the agent or grader, in the attempt's folder, and the process that copies."""
 
 COPY = (*PROGRAM, f"{Path(__file__).with_name('workspace_copy.py')}:run")
 
@@ -45,13 +45,13 @@ FIELD = re.compile(r"\{(\w+)\}")
 
 
 class Agent:
-    """A program to train. `command`: the line that starts it, `file.py:function`, called with the
-    task, or the URL of a server that plays it (envs.agents.remote_agent); `python`: its
-    interpreter; `tasks`: a file with one JSON object a line; `reward`: `file.py:function`, called
-    with the task, the calls and, if it takes a third argument, the agent's folder; if left out, the
-    agent posts its reward or prints it as its last line; `workspace`: a folder that is copied into
-    the agent's own; `snapshot`: `none` for no copies of the agent's folder, a command that keeps
-    what is outside it, or `workspace` if nothing is, and `restore`: a command that puts it back
+    """A program to train. `command`: a command line, a `file.py:function` to call with the task, or
+    the URL of a server that plays tasks (envs.agents.remote_agent); `python`: the interpreter;
+    `tasks`: a file with one JSON object a line; `reward`: `file.py:function`, called with the task,
+    the calls and, if it takes a third argument, the agent's folder; if left out, the agent posts
+    its reward or prints it as its last line; `workspace`: a folder that is copied into the agent's
+    own; `snapshot`: `none` (the agent's folder is not copied), `workspace` (it holds all state) or
+    a command that saves state outside the folder; `restore`: the command that puts that state back
     (envs.agents.workspace_copy); `mcp`: MCP servers by name, each a command or a URL; `prompts`:
     texts that replace those of r3l/rollout/prompts, by name."""
 
@@ -97,8 +97,8 @@ class Agent:
         return read_tasks(tasks)
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Ends the previous attempt's process and makes a new folder. `secret` of the options:
-        variables that no process of the attempt gets."""
+        """Ends the previous attempt's processes and makes a new folder. `options["secret"]`: names
+        of environment variables that no process of the attempt gets."""
         self.close()
         given = options or {}
         self.task, self.secret = dict(given.get("task", {})), given.get("secret", [])
@@ -126,7 +126,7 @@ class Agent:
         return self._start(MAIN, self.grader, (), [self.task, calls, self._work])
 
     def keep(self, operation: str, kept: str, call: int) -> State:
-        """Saves a copy of the folder, or restores it; in a process unless the folder is small."""
+        """Saves or restores a copy of the folder. Without a command, small ones need no process."""
         words = self._words(self.keepers.get(operation, ()))
         arguments = (operation, self._work, kept, call, words)
         folders = self._work, os.path.join(kept, "objects")
@@ -139,7 +139,7 @@ class Agent:
         return self._start(f"mcp-{name}", PROGRAM, self.servers[name], [], pipes=True)
 
     def stop(self, name: str) -> State:
-        """Ends a process with its group."""
+        """Ends a process and its group. Returns the state that it had."""
         process = self.processes.pop(name)
         state = process.state()
         process.kill()
@@ -164,7 +164,7 @@ class Agent:
     def _start(
         self, name: str, starter: Argv, argv: Argv, arguments: list[Any], *, pipes: bool = False
     ) -> State:
-        """Start a process; its files are in a folder of its own, unless it is the agent's."""
+        """Start a process. The agent's files are in the attempt's folder, others in their own."""
         if earlier := self.processes.pop(name, None):
             earlier.kill()
         assert self.folder is not None  # an attempt begins with a reset
@@ -190,13 +190,13 @@ class Agent:
         return tuple(FIELD.sub(self._field, word) for word in argv)
 
     def _field(self, found: re.Match[str]) -> str:
-        """Returns a field of the task as text; what is no field stays as it is."""
+        """Returns a field of the task as text. A name that is no field keeps its braces."""
         value = self.task.get(found[1], found[0])
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _copied(*arguments: Any) -> State:
-    """Copies a small folder in this process. Returns the state of a process that has ended."""
+    """Copies a small folder in this process. Returns a state like that of an ended process."""
     try:
         return {"exit": 0, "stdout": json.dumps(workspace_copy.run(*arguments))}
     except (SystemExit, OSError) as error:

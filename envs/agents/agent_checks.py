@@ -19,11 +19,11 @@ from r3l.errors import UserError
 CALL_FUNCTION = Path(__file__).with_name("call_function.py")
 REMOTE = Path(__file__).with_name("remote_agent.py")
 PROGRAM: Argv = (sys.executable, str(CALL_FUNCTION))
-"""The starter of programs."""
+"""The command of the starter that runs programs (envs.agents.call_function)."""
 WORKSPACE = "workspace"
-"""The snapshot that is a copy of the agent's folder alone."""
+"""A value of the option `snapshot`: copy the agent's folder alone."""
 NOTHING = "none"
-"""The snapshot that is no copy at all."""
+"""A value of the option `snapshot`: copy nothing."""
 CHECK_S = 60.0
 CONNECT_S = 10.0
 _MISSING = "import sys\nfrom importlib.util import find_spec\nsys.path.insert(0, sys.argv[1])\n" + (
@@ -44,10 +44,10 @@ def interpreter(python: str) -> str:
 
 @cache
 def starter_of(command: str, python: str, option: str = "command") -> tuple[Argv, Argv]:
-    """Returns the command of the starter (envs.agents.call_function), and the words of the program
-    that it starts, with files as absolute paths; none for `file.py:function` and for a URL. Raises
-    UserError if there is no such program, file or function, if the interpreter lacks a package that
-    the file imports, or if a URL does not answer."""
+    """Returns the command of the starter, and the words of the program that the starter runs, with
+    files as absolute paths. If `command` is a `file.py:function` or a URL, there are no words.
+    Raises UserError if the program, file or function does not exist, if the interpreter lacks a
+    package that the file imports, or if the URL does not answer."""
     what = f"env agent: {option} {command!r}"
     if is_url(command):
         _check_url(what, command)
@@ -75,16 +75,16 @@ def starter_of(command: str, python: str, option: str = "command") -> tuple[Argv
 
 
 def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
-    """Returns the commands that keep and put back what is outside an agent's folder, none for
-    a copy of the folder alone. Raises UserError unless both are programs."""
+    """Returns the commands that save and restore what is outside an agent's folder; no commands if
+    the options name none. Raises UserError unless both are programs."""
     if snapshot in ("", NOTHING, WORKSPACE) and not restore:
         return {}
     for option, command in (("snapshot", snapshot), ("restore", restore)):
         no_program = command in ("", NOTHING, WORKSPACE)
         if no_program or is_function(command) or is_url(command):
             raise UserError(
-                f"env agent: {option} {command!r} must be a command, next to the other one of "
-                f"snapshot and restore; or set snapshot: {WORKSPACE} or {NOTHING} alone"
+                f"env agent: {option} {command!r} must be a command; give commands for both "
+                f"snapshot and restore, or only snapshot: {WORKSPACE} or snapshot: {NOTHING}"
             )
     return {
         "save": starter_of(snapshot, python, "snapshot")[1],
@@ -98,8 +98,8 @@ def servers_of(mcp: dict[str, str], python: str) -> dict[str, Argv]:
     for name, command in mcp.items():
         if not re.fullmatch("[a-z0-9][a-z0-9_-]*", name) or is_function(str(command)):
             raise UserError(
-                f"env agent: mcp: {name}: {command} must be a command or a URL, by a name of small "
-                "letters, digits, _ and -"
+                f"env agent: mcp: {name}: {command} must be a command or a URL, and its name must "
+                "consist of small letters, digits, _ and -"
             )
         servers[name] = starter_of(str(command), python, f"mcp: {name}:")[1]
     return servers
@@ -144,7 +144,7 @@ def starter_of_function(option: str, target: str, python: str) -> Argv:
 
 
 def last_error(ended: subprocess.CompletedProcess[str]) -> str:
-    """Returns the last line that a process wrote about its end."""
+    """Returns the last line of a process's standard error, or else its exit code."""
     lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
     return lines[-1]
 
@@ -152,7 +152,7 @@ def last_error(ended: subprocess.CompletedProcess[str]) -> str:
 def tried(
     what: str, argv: Sequence[str], limit_s: float = CHECK_S
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command without input. Raises UserError if it takes too long."""
+    """Runs a command without input. Raises UserError if it cannot start or takes too long."""
     nothing, environment = subprocess.DEVNULL, child_environment({})
     try:
         return subprocess.run(
@@ -172,7 +172,7 @@ def _check_imports(script: str, python: str) -> None:
     """Raises UserError if the interpreter lacks a package that a script imports at its top."""
     try:
         source = Path(script).read_bytes()
-        if b"sys.path" in source:  # it decides itself where it imports from
+        if b"sys.path" in source:  # the script decides where it imports from
             return
         tree = ast.parse(source)
     except (OSError, SyntaxError) as error:

@@ -14,14 +14,14 @@ from r3l.errors import EnvironmentFailed
 LAST = 64 << 10  # bytes of its output in which the last line is looked for
 Argv = tuple[str, ...]
 State = dict[str, Any]
-"""A process: `pid`, `folder`, and `exit`, None while it runs; without pipes also the last lines of
-`stdout` and `stderr`."""
+"""A process: `pid`, `folder` and `exit`, which is None while it runs. A process without pipes also
+has the last lines of `stdout` and `stderr`."""
 
 UNSET = (
     "PYTHONPATH PYTHONHASHSEED HF_HUB_OFFLINE OPENAI_API_KEY OPENAI_BASE_URL ANTHROPIC_API_KEY "
     "ANTHROPIC_BASE_URL"
 ).split()
-"""Variables of the worker's Python, and those that would lead an agent past the gateway."""
+"""Variables for the worker's own Python, and those that would lead an agent past the gateway."""
 
 _starters: dict[Argv, subprocess.Popen[str]] = {}
 """Processes that start others (envs.agents.call_function), by their command."""
@@ -34,9 +34,9 @@ def child_environment(more: dict[str, str], secret: Sequence[str] = ()) -> dict[
 
 
 class AgentProcess:
-    """A running process, started by the starter with the command `starter`; `argv`: the program
-    that it runs, if that calls no function. `folder` has its `stdin`, `stdout` and `stderr`, and
-    `work`, where it runs. `pipes`: the first two are pipes, for which it waits."""
+    """A running process, started by the starter whose command is `starter`. `argv`: the program to
+    run, unless the starter calls a function. `folder` holds `stdin`, `stdout` and `stderr`, and the
+    working folder `work`. `pipes`: `stdin` and `stdout` are pipes; it waits until both are open."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class AgentProcess:
             server.kill()
             del _starters[starter]
             raise EnvironmentFailed(
-                f"{starter[-1]} started no process: it ended or printed something else; import it "
+                f"{starter[-1]} started no process: it ended or printed no process id; import it "
                 f"with {starter[0]} to see why",
                 cause="agent_not_started",
             ) from None
@@ -84,7 +84,7 @@ class AgentProcess:
             os.kill(self.pid, 0)
         except ProcessLookupError:
             alive = False
-        file = self.folder / "exit"  # a process ends a moment after it has written it
+        file = self.folder / "exit"  # a process ends a moment after it writes this file
         return int(file.read_text()) if file.exists() else None if alive else -signal.SIGKILL
 
     def last_line(self, name: str) -> str:
@@ -98,6 +98,6 @@ class AgentProcess:
         return written.rpartition("\n")[2].strip()
 
     def kill(self) -> None:
-        """Kill the process and its group; it may have ended while its children run."""
+        """Kill the process's whole group, since its children may still run after it has ended."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)

@@ -33,8 +33,8 @@ async def run_process(
     limit_s: float,
     changed: asyncio.Event | None = None,
 ) -> tuple[State, bool]:
-    """Runs a process until it ends, `changed` is set or time is up, then kills it. `start`: starts
-    the process `name`. Returns its state, and False if time was up. Raises EpisodeError."""
+    """Starts the process `name` with `start`, and kills it when it has ended, `changed` is set or
+    the time is up. Returns its state, and False if the time was up. Raises EpisodeError."""
     state, ended = await guarded(start), changed or asyncio.Event()
     if "pid" not in state:  # it was done in the worker process
         return state, True
@@ -59,7 +59,7 @@ async def grade(env: Any, calls: Sequence[TapedCall], limit_s: float) -> Any:
 
 
 def outcome_of(result: Any, threshold: float, finish: str) -> Outcome:
-    """Reads a number, {reward, parts, feedback} or {failed}. Raises EnvironmentFailed."""
+    """Reads a result: a number, {reward, parts, feedback} or {failed}. Raises EnvironmentFailed."""
     given = result if isinstance(result, dict) else {"reward": result}
     if cause := str(given.get("failed") or ""):
         name = cause if PART.fullmatch(cause) else "agent_failed"
@@ -94,7 +94,7 @@ def failed(cause: str, message: str) -> EnvironmentFailed:
 
 @contextmanager
 def _set_at_end(ended: asyncio.Event, pid: int) -> Iterator[None]:
-    """Sets an event when a process of this machine has ended."""
+    """Sets the event `ended` when the process `pid` of this machine has ended."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -1,12 +1,12 @@
-"""Starts the processes of agents and graders, each a fork of this one.
+"""Starts the processes of agents and graders, each as a fork of itself.
 
     python call_function.py FILE:NAME    calls a function, imported once, in each new process
     python call_function.py              runs a program in each new process
 
-Its input has a line for each process, `[folder, variables, argv]`; it prints the process's id. A
-function's arguments are a JSON list in the folder's file `stdin`, and its result is the last line
-of `stdout`. At its end the process writes its exit code to `exit`. Runs in the agent's own
-interpreter, so it uses nothing but the standard library.
+For each line of its input, `[folder, variables, argv]`, it starts a process and prints its id. A
+function reads its arguments, a JSON list, from the folder's file `stdin`; its result is the last
+line of `stdout`. A process that ends writes its exit code to `exit`. This file runs in the agent's
+own interpreter, so it uses only the standard library.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Asks a server of agents to play an attempt; envs.agents.call_function calls `play` for each.
+"""Asks a server of agents to play an attempt. envs.agents.call_function calls `play` once for each.
 
-The reply is the result, unless the server has posted it to the gateway. Uses nothing but the
-standard library.
+The server's reply is the attempt's result, unless the server has posted a result to the gateway.
+This file uses only the standard library.
 """
 
 import json

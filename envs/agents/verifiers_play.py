@@ -1,7 +1,7 @@
 """Plays tasks of a verifiers taskset, in an interpreter that has the package `verifiers`.
 
-    python verifiers_play.py CONFIG check    nothing but an error for what cannot be played
-    python verifiers_play.py CONFIG list     the tasks, as JSON, one a line
+    python verifiers_play.py CONFIG check    prints an error if the taskset cannot be played
+    python verifiers_play.py CONFIG list     prints the tasks as JSON, one a line
 
 `CONFIG` is verifiers' own environment config as JSON; its `taskset.id` names the taskset.
 envs.agents.call_function calls `play` for each attempt.
@@ -27,12 +27,12 @@ except ImportError as error:
 
 
 MODEL, UNTRAINED = "policy", "policy-untrained"
-"""What the gateway calls the policy, and the policy in a call that is not trained."""
+"""The gateway's names of the policy: in calls that are trained, and in calls that are not."""
 
 
 def environment(config: dict[str, Any]) -> Any:
-    """Makes verifiers' environment. Seats that nothing else is set for are played by its harness
-    without tools of its own, `null`, in local processes."""
+    """Makes verifiers' environment. By default, a seat runs in a local process, with the taskset's
+    harness or, if that is `bash`, with the harness `null`, which has no tools of its own."""
     taskset = config["taskset"]["id"]
     seats = vf.env_config_type(taskset, config.get("id", "")).model_fields.items()
     own = vf.default_harness_id(taskset)
@@ -48,7 +48,7 @@ def environment(config: dict[str, Any]) -> Any:
 
 
 async def _set_up(own: Any, seats: list[str], agents: Any) -> None:
-    """Has untrained seats, such as a judge, ask for replies that are not trained."""
+    """Makes untrained seats, such as a judge, call the policy as UNTRAINED."""
     await own(agents)
     for name in seats:
         seat = getattr(agents, name, None)
@@ -61,7 +61,7 @@ async def play(task: dict[str, Any]) -> dict[str, Any]:
     env, index = environment(task["config"]), task["index"]
     (mine,) = itertools.islice(env.taskset, index, index + 1)
     if mine.key != task["key"]:
-        sys.exit(f"task {index} is another one than when the tasks were listed")
+        sys.exit(f"task {index} has changed since the tasks were listed")
     client = vf.EvalClientConfig(
         base_url=os.environ["OPENAI_BASE_URL"], api_key_var="OPENAI_API_KEY"
     )
@@ -74,7 +74,7 @@ async def play(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def result(traces: list[Any]) -> dict[str, Any]:
-    """Returns the mean reward of the trained seats, and the first one's rewards and metrics."""
+    """Returns the mean reward of the trained seats, and the first seat's rewards and metrics."""
     rewards = {name: each.value for name, each in traces[0].rewards.items() if each is not None}
     reward = sum(trace.reward for trace in traces) / len(traces)
     return {"reward": reward, "parts": traces[0].metrics | rewards}
@@ -82,14 +82,14 @@ def result(traces: list[Any]) -> dict[str, Any]:
 
 def listed(taskset: Any, lines: TextIO) -> None:
     if not taskset.bounded:
-        sys.exit("this taskset has no end; bound it with an option of its own")
+        sys.exit("this taskset is endless; limit it with one of its own options")
     for index, task in enumerate(taskset):
         print(json.dumps({"index": index, "key": task.key}), file=lines)
     lines.flush()
 
 
 def main(config: str, action: str) -> None:
-    """Check or list. What a taskset prints goes to the standard error."""
+    """Check a taskset, or list its tasks. What the taskset itself prints goes to standard error."""
     lines = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:

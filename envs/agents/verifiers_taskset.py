@@ -1,4 +1,4 @@
-"""Tasksets of the package `verifiers`, which play themselves against the gateway."""
+"""Tasksets of the package `verifiers`, which plays them and calls the gateway as the policy."""
 
 import json
 from dataclasses import replace

@@ -3,9 +3,9 @@
     save:     the folder's files ─► objects/, each content once ─► NUMBER.json: path ─► what it is
     restore:  files that differ are written, others removed ─► listed again and compared
 
-A command of the user's, for what is outside the folder, runs before a save and after the files are
-put back. Small folders are copied in the environment's worker process, others in a process of
-their own, which envs.agents.call_function starts.
+The user's commands, which keep what is outside the folder, run before a save and after the files
+are put back. Without such commands, a small folder is copied in the environment's worker process.
+Otherwise envs.agents.call_function starts a process that copies the folder.
 """
 
 import hashlib
@@ -21,22 +21,22 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 1 << 30
-"""Of the folder, and of all that is kept of an attempt."""
+"""Most bytes of the folder, and of all snapshots of an attempt together."""
 MOST_FILES = 50_000
 SMALL = 64, 1 << 20
 """Files and bytes of a folder whose copy takes less time than the start of a process."""
 KNOWN = "known.json"
-"""What the last save found: `at`, and for each file its `state` and content."""
+"""The file about the last save: when it began (`at`), and each file's state and digest."""
 RACE_NS = 1_000_000_000
-"""A file that changed so short before a save may change again without another time."""
+"""A file that changed this shortly before a save may change again and keep its timestamp."""
 VANISHED = (FileNotFoundError, NotADirectoryError)
 
 Listing = dict[str, list[Any]]
-"""Path in the folder ─► its kind (file, folder or link), mode, and content or target."""
+"""Path in the folder ─► its kind (file, folder or link), mode, and digest or target."""
 
 
 def run(operation: str, work: str, kept: str, number: int, command: list[str]) -> dict[str, int]:
-    """Saves or restores a folder. Returns the bytes of all that a save has in `kept`."""
+    """Saves or restores a folder. Returns the size of `kept` after a save, 0 after a restore."""
     place = Path(kept)
     (place / "objects").mkdir(parents=True, exist_ok=True)
     file = place / f"{number}.json"
@@ -57,21 +57,21 @@ def run(operation: str, work: str, kept: str, number: int, command: list[str]) -
     put_back(Path(work), wanted["files"], place / "objects")
     said = _told(command, place / f"{number}.d")
     if said != wanted["said"]:
-        sys.exit(f"restore printed {said!r:.200}, but snapshot {wanted['said']!r:.200}")
+        sys.exit(f"restore printed {said!r:.200}, but snapshot printed {wanted['said']!r:.200}")
     if difference := first_difference(wanted["files"], listed(Path(work))):
         sys.exit(f"after restore, {difference}")
     return {"bytes": 0}
 
 
 class Seen:
-    """The files that a save finds, and those that the save before it found."""
+    """The files that this save finds, and the files that the previous save found."""
 
     def __init__(self, known: dict[str, Any]) -> None:
         self.before, self.at = known["files"], known["at"]
         self.files: dict[str, Any] = {}
 
     def content(self, path: Path, name: str, info: os.stat_result, objects: Path) -> str:
-        """Returns the digest of a file's content, which it keeps if it is new."""
+        """Returns the digest of a file's content, and copies new content to `objects`."""
         state = [info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]
         old = self.before.get(name)
         unchanged = old and old[0] == state and info.st_ctime_ns < self.at - RACE_NS
@@ -84,8 +84,8 @@ class Seen:
 
 
 def listed(work: Path, seen: Seen | None = None, objects: Path = Path()) -> Listing:
-    """Lists a folder, but for what vanishes meanwhile; with `seen`, keeps its contents in
-    `objects`. Ends the process if it holds too much."""
+    """Lists a folder, and skips what vanishes meanwhile. With `seen`, copies the files' contents to
+    `objects`. Ends the process if the folder is too large."""
     listing: Listing = {}
     size, waiting = 0, [work]
     while waiting:
@@ -112,8 +112,8 @@ def listed(work: Path, seen: Seen | None = None, objects: Path = Path()) -> List
 
 
 def put_back(work: Path, wanted: Listing, objects: Path) -> None:
-    """Write the files that differ from `wanted`, in place unless they have several names, and
-    remove all others."""
+    """Write the files that differ from `wanted`, in place unless they have hard links, and remove
+    all files that `wanted` does not list."""
     found = listed(work)
     for name, (kind, mode, _) in found.items():
         if kind == "folder":
@@ -144,7 +144,7 @@ def put_back(work: Path, wanted: Listing, objects: Path) -> None:
 
 
 def is_small(work: str) -> bool:
-    """Whether a folder is small enough to be copied without a process."""
+    """Whether a folder is small enough to be copied without a process of its own."""
     files = size = 0
     for folder, inner, names in os.walk(work):
         files += len(inner) + len(names)
@@ -161,15 +161,15 @@ def first_difference(wanted: Listing, found: Listing) -> str:
         if name not in found:
             return f"{name} is missing"
         if name not in wanted:
-            return f"{name} is in the folder, but was not at the snapshot"
+            return f"{name} is in the folder, but not in the snapshot"
         if wanted[name] != found[name]:
-            return f"{name} is another one than at the snapshot"
+            return f"{name} differs from the snapshot"
     return ""
 
 
 def _told(command: list[str], own: Path) -> str:
-    """Runs a command with a folder of its own. Returns its last line; ends the process with its
-    exit code if that is not 0."""
+    """Runs a command with a folder of its own. Returns the last line of its output. If it fails,
+    ends this process with a message that names the exit code."""
     if not command:
         return ""
     own.mkdir(exist_ok=True)

@@ -4,7 +4,7 @@ from envs.builtin.matching import Matching, Words
 
 
 class Keys(Matching):
-    """A row of locks. `locks`: locks in the row; `colours`, `keys`: how many the world has;
+    """A row of locks. `locks`: locks in the row; `colours`, `keys`: how many of each the world has;
     `exceptions`: exceptions per attempt; `steps`: step limit (default: two more than locks)."""
 
     words = Words(

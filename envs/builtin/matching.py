@@ -2,9 +2,9 @@
 
     note (this attempt's exceptions) ─► thing 0 ─► answer ─► remark, thing 1 ─► answer ─► …
 
-A rule of the world says which answer a thing needs: fixed, hidden, learned from reward. An
-exception is written in the note and holds for one attempt. The reward is 1.0 at the end if every
-answer that counts was right, else 0.0. `Dials` decides what a remark tells.
+The world's rule says which answer a thing needs. It is fixed and hidden, and is learned from
+reward. An exception is written in the note and holds for one attempt. The reward is 1.0 at the end
+if every answer that counts was right, else 0.0. `Dials` decides what a remark tells.
 """
 
 import json
@@ -36,8 +36,8 @@ class Dials:
     """The dials of a world. Raises UserError for a value out of range.
 
     `words`: words of thought before each answer, 0..64. `summary`: the steps in a reflection's
-    trajectory_summary: all (full), or those that were not right (brief). `hint`: the remark on a
-    wrong answer: the needed answer (what), that it is wrong (where), or as on a right one (none).
+    trajectory_summary, all of them (full) or those that were not right (brief). `hint`: a remark on
+    a wrong answer gives the needed answer (what), says it is wrong (where), or hides this (none).
     """
 
     words: int = 0
@@ -54,10 +54,10 @@ class Dials:
 class Words:
     """The texts of a world. `things` and `answers` are names between spaces; `wrong` is formatted
     with thing and need. The last three are for the dials: `thought` has the words of thought,
-    `wrong_where` says that an answer is wrong, and `done` says nothing about it.
+    `wrong_where` says only that an answer is wrong, and `done` does not say whether it is.
 
     No line begins with a thing or an answer: a name always follows a space, so a tokenizer with one
-    token per word writes it in one way, which is easy to copy.
+    token per word always encodes a name as the same token, which is easy to copy.
     """
 
     things: str
@@ -92,10 +92,10 @@ class Matching:
     """A world of matching; a subclass gives the texts, the settings and the effect of a wrong
     answer.
 
-    `length`: things in the row; `things`, `answers`: how many the world has; `exceptions`: things
-    of the row that need another answer than the rule says; `steps`: step limit (default: two more
-    than things in the row); `decisive`: places whose answers count for success, drawn for each
-    attempt and not shown (default: all).
+    `length`: things in the row; `things`, `answers`: how many of each the world has; `exceptions`:
+    how many things of the row need another answer than the rule's; `steps`: step limit (default:
+    two more than things in the row); `decisive`: how many places count for success; they are drawn
+    for each attempt and not shown (default: all).
     """
 
     words: Words

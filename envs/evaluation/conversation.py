@@ -9,8 +9,8 @@ from r3l.views.attempt_view import AttemptView, view
 
 class Conversation(AttemptView, kw_only=True):
     """One attempt at one task. `attempt` counts the attempts at the task from 0. `family`: the
-    environment, if there are several, or else the kind of task, "" if unknown. Without times, which
-    differ when an evaluation is repeated, and without an agent's calls."""
+    environment, if there are several, or else the kind of task, "" if unknown. Times are left out,
+    because they differ when an evaluation is repeated, and so are an agent's calls."""
 
     task_id: str
     attempt: int

@@ -30,8 +30,8 @@ Interval = tuple[float, float]
 
 
 class EvalMetric(NamedTuple):
-    """A mean over tasks. `of_task`: value for the attempts at one task, None if undefined;
-    `interval`: the 95 % interval of the mean of such values."""
+    """A mean over tasks. `of_task`: computes the value of one task from its attempts, None if
+    undefined; `interval`: computes the 95 % interval of the mean from the tasks' values."""
 
     name: str
     unit: str
@@ -141,7 +141,7 @@ METRICS = (
     ),
 )
 COMPARED = (SUCCESS_RATE, REWARD)
-"""Metrics of which every task has a value, and more is better."""
+"""Metrics that are defined for every task, and for which more is better."""
 
 
 def report(attempts: Attempts, ks: Sequence[int] = ()) -> Report:

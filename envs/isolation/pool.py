@@ -5,9 +5,9 @@ actor.
     attempt ─► RemoteEnv ─┼─► EnvPool ──────────────┤     sessions side by side, one call at a time
     attempt ─► RemoteEnv ─┘ picks the least loaded  └─► reaper ─► worker
 
-An attempt waits for a session (other attempts end and release theirs), then for its worker's
-earlier calls, then at most `env.step_s` for its own. A worker that does not reply in time, or ends,
-is killed with everything it started. Its sessions fail with a named cause, and the next session
+An attempt waits until another one releases a session, then until its worker has answered earlier
+calls, then at most `env.step_s` for its own call. A worker that ends, or does not reply in time, is
+killed with everything that it started. Its sessions fail with a named cause, and the next session
 starts a new worker.
 """
 
@@ -50,21 +50,21 @@ END_S = 5.0
 """Limit for closing everything before a worker is killed, seconds."""
 UNLIMITED = 1 << 30
 USUAL_WORKERS = 2
-"""Processes that any environment gets: one that ends fails only its own sessions."""
+"""Fewest processes of an environment: if one ends, the sessions of the others continue."""
 
 
 @asynccontextmanager
 async def environments_of_all(
     config: EnvConfig, wanted: int, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[Callable[[Task], Environment]]:
-    """Yields a function that makes the environment of a task, using the `environments` factory for
-    the environment that the task names."""
+    """Yields a function that makes the environment that a task names. Each environment of the run
+    has its own factory (`environments`)."""
     async with AsyncExitStack() as stack:
         made = {
             each.name: await stack.enter_async_context(environments(each, wanted, metrics))
             for each in config.each()
         }
-        only = made[config.name] if len(made) == 1 else None  # a task may name it otherwise
+        only = made[config.name] if len(made) == 1 else None  # its tasks may use another name
 
         def make_env(task: Task) -> Environment:
             make = only or made.get(task.env)
@@ -156,8 +156,8 @@ class EnvPool:
 
 
 def workers_for(wanted: int, sessions: int) -> int:
-    """Returns how many processes serve `wanted` sessions, `sessions` each. At most one per core,
-    because each may start its own Java machine; at least USUAL_WORKERS."""
+    """Returns the number of processes for `wanted` sessions, with `sessions` in each: at most one
+    per core, since each may start its own Java machine, but at least USUAL_WORKERS."""
     needed = math.ceil(wanted / sessions)
     return max(USUAL_WORKERS, min(needed, os.cpu_count() or 1))
 
@@ -167,7 +167,7 @@ class RemoteEnv:
 
     Its methods return awaitables. They raise the environment's own error, or EnvironmentFailed with
     cause environment_hang, environment_crash, environment_memory or environment_lost (another
-    session's fault).
+    session has ended the worker).
     """
 
     _numbers = itertools.count()
@@ -352,7 +352,7 @@ async def _end(process: Process, mark: str, *, patient: bool) -> None:
         process.terminate()  # the reaper kills what the worker started
         async with asyncio.timeout(END_S + CLEAR_S):
             await process.wait()
-    if process.returncode in (None, -signal.SIGKILL):  # the reaper was killed before it could
+    if process.returncode in (None, -signal.SIGKILL):  # the reaper was killed and killed nothing
         _kill_marked(mark)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(END_S):  # asyncio also waits for other holders of the pipes
@@ -360,7 +360,7 @@ async def _end(process: Process, mark: str, *, patient: bool) -> None:
 
 
 def _kill_marked(mark: str) -> None:
-    """Kill every process of this user that has the mark of a reaper."""
+    """Kill every process of this user that has a reaper's mark in its environment variables."""
     for process in every_process():
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get(MARK) == mark:

@@ -6,8 +6,8 @@ envs.isolation.pool.
                └── processes whose parents ended ◄────────────┘
 
 The reaper acts when the worker ends, the actor is killed or the reaper gets SIGTERM. It kills every
-process that the worker started, also in other sessions: the kernel makes the reaper the parent of
-those whose parents ended (PR_SET_CHILD_SUBREAPER). It removes the worker's temporary files and
+process that the worker started, even in other sessions, because the kernel gives it the children
+of processes that have ended (PR_SET_CHILD_SUBREAPER). It removes the worker's temporary files and
 exits with the worker's status. If the reaper itself is killed, the kernel kills the worker, and the
 pool kills every process that has the reaper's mark in its environment variables.
 """
@@ -30,11 +30,11 @@ MARK = "R3L_ENV_REAPER"
 """Environment variable that identifies the reaper; all that the worker starts inherits it."""
 _PR_SET_CHILD_SUBREAPER = 36
 CLEAR_S = 5.0
-"""Limit for killing what a worker left, seconds: a process may wait in the kernel."""
+"""Limit for killing what a worker left, seconds. A process that waits in the kernel dies later."""
 
 
 def main(actor: int) -> None:
-    """Start the worker in a child process and reap it; returns in the child, when it is done."""
+    """Start the worker in a child process and reap it. Returns only in the child, at its end."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     end_with(actor, signal.SIGTERM)
     reaper, tempfile.tempdir = os.getpid(), tempfile.mkdtemp(prefix="r3l-env-")

@@ -7,7 +7,7 @@
 
 Requests come on standard input, replies go to standard output, each a length (4 bytes, big endian)
 and a map of r3l.codec; one request at a time. A session is one attempt's use of an environment; the
-environment of a closed session serves the next one, unless it has failed or its class sets `once`.
+environment of a closed session serves the next session, unless it failed or its class sets `once`.
 A process forked by an environment ends when it returns from the environment's code; it sends no
 reply.
 """
@@ -69,7 +69,7 @@ class Sessions:
             raise raised(error) from error
 
     def close(self, session: int) -> dict[str, Any]:
-        """End a session; an environment that failed in it, or is for one session, is closed."""
+        """End a session. Closes its environment if that has failed or serves only one session."""
         env = self.held.pop(session, None)
         if env is not None and session not in self.failed and not getattr(env, "once", False):
             self.free.append(env)
@@ -151,10 +151,10 @@ def _close(env: TextEnv) -> None:
 
 
 def _end_fork() -> NoReturn:
-    """End a process that the environment forked, or it would answer requests instead of its
-    parent."""
+    """End a process that the environment forked. Otherwise it would answer requests in its parent's
+    place."""
     try:
-        os.write(2, b"a process that the environment forked came back; it should call os._exit\n")
+        os.write(2, b"the environment forked a process that returned; it should call os._exit\n")
     finally:
         os._exit(1)
 

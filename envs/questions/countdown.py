@@ -1,6 +1,6 @@
 """Countdown: reach a target with some numbers, each used once, and + - * /.
 
-countdown         a step is an attempt (or a paragraph), its answer a whole expression
+countdown         a step is an attempt (or a paragraph); the answer is a whole expression
 countdown-steps   a step is one operation on two of the remaining numbers
 """
 
@@ -34,7 +34,7 @@ APPLY: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
 @dataclass(frozen=True)
 class Puzzle:
     """A puzzle. `solution`: an expression that reaches `target` and uses each of `numbers` once;
-    `operations`: the same, one operation per step."""
+    `operations`: the same solution with one operation per step."""
 
     numbers: tuple[int, ...]
     target: int
@@ -104,8 +104,8 @@ class Countdown(Question):
         return str(self.puzzle)
 
     def judge(self, answer: str) -> Judgement:
-        """Judges an answer, or the left side if it is an equation. It must use the numbers and
-        equal the target; the remark says what is wrong."""
+        """Judges an answer, or the left side of an equation. It must use exactly the given numbers
+        and equal the target; the remark says what is wrong."""
         try:
             result = evaluate(answer.partition("=")[0])
         except ExpressionError as error:
@@ -127,8 +127,8 @@ class Countdown(Question):
 
 class CountdownSteps:
     """Countdown with one operation per step: two of the remaining numbers are replaced by their
-    result, and the last number must be the target. A puzzle takes one operation less than it has
-    numbers. `slips`: additional steps, for invalid operations."""
+    result, and the last number must be the target. The number of operations is one less than the
+    number of numbers. `slips`: additional steps, for invalid operations."""
 
     in_process = True
 

@@ -3,7 +3,7 @@
     train.jsonl                      one JSON object a line
     openai/gsm8k:main@train          repository[:configuration]@split, by the package `datasets`
 
-The constants PROMPT to FAMILY list the field names of common data sets.
+The constants PROMPT, ANSWER, FAMILY and ID list the field names of common data sets.
 """
 
 import json
@@ -34,9 +34,9 @@ HUB = re.compile(r"([\w.-]+/[\w.-]+?)(?::([\w.-]+))?@([\w.-]+)")
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem. `id`: its name in the data set (the row's number if it has none; #2 and so on if
-    the name is not unique). `answer`: the reference, one expression; `family`: the kind of problem,
-    "" if unknown; `solution`: a worked solution, if the data has one."""
+    """One problem. `id`: its name in the data set, or the row's number; if a name occurs again, #2
+    and so on are added to it. `answer`: the reference, one expression; `family`: the kind of
+    problem, "" if unknown; `solution`: a worked solution, if the data has one."""
 
     id: str
     prompt: str
@@ -139,8 +139,8 @@ def _conversation(messages: list[Any]) -> str:
     known = {"system", "developer", "user"}
     if not all(role in known for role in roles) or not all(isinstance(t, str) for t in texts):
         raise ValueError(
-            f"its messages are of {', '.join(map(str, roles))}; only texts of the system and the "
-            "user are supported, so write the conversation as one text"
+            f"its messages have the roles {', '.join(map(str, roles))}; only texts of the system "
+            "and the user are supported, so write the conversation as one text"
         )
     return "\n\n".join(map(str, texts))
 
@@ -161,7 +161,7 @@ def _answer(row: dict[str, Any]) -> str:
 
 
 def _written(value: Any) -> str:
-    """Writes a value of JSON as mathematics: a number keeps its value, in whatever notation."""
+    """Writes a JSON value as mathematics. A number's notation may change, but not its value."""
     if not isinstance(value, float | Decimal):
         return str(value)
     number = Decimal(repr(value)) if isinstance(value, float) else value

@@ -5,8 +5,8 @@ r"""Compares a mathematical answer with a reference. Both are read by the same r
             and units         sets, intervals,    words: the same words
             removed           matrices            expressions: math-verify, within one in a million
 
-An answer is right if it states the whole reference and nothing else: a list has as many members, a
-tuple keeps its order and brackets, and every word is a unit or occurs in the reference.
+An answer is right if it states the whole reference and nothing else: a list has the same number of
+members, a tuple keeps its order and brackets, and every word is a unit or is in the reference.
 """
 
 import re
@@ -17,11 +17,11 @@ from fractions import Fraction
 from typing import Any
 
 LONGEST = 2000
-"""Longest text that is compared, characters; a longer answer is not readable."""
+"""Longest text that is compared, characters. A longer answer counts as unreadable."""
 DEEPEST = 30
 """Deepest nesting of brackets: a parser's time grows steeply with it."""
 CLOSE = 1e-6
-"""Largest difference of two irrational values that count as one, as a share of the larger."""
+"""Two irrational values are equal up to this difference, as a share of the larger value."""
 
 _TEXT = r"\\(?:text|mbox|mathrm|textbf|mathbf|textit|operatorname)\s*\{([^{}]*)\}"
 _WRAPPED = re.compile(_TEXT)
@@ -60,7 +60,7 @@ _MEANING = frozenset(
     "none nor not off one or other over plus score some than thousand times too trillion twice "
     "under unless up wrong zero".split()
 )
-"""Words after a number that change what it says, so that they are not its unit."""
+"""Words that change the meaning of the number before them, and so are no unit of it."""
 _COMMANDS = frozenset(
     "frac sqrt pi cdot times div pm mp infty cup in binom begin end pmatrix bmatrix matrix "
     "sin cos tan cot sec csc log ln exp arcsin arccos arctan sinh cosh tanh "
@@ -83,7 +83,7 @@ class Parts:
 
 
 def compare(gold: str, answer: str) -> str:
-    """correct | wrong | unreadable (also if a library raises on the policy's text) | bad_gold."""
+    """Returns correct, wrong, unreadable (also if a library raises on the answer) or bad_gold."""
     reference = plain(gold)
     if not reference:
         return "bad_gold"
@@ -308,8 +308,8 @@ def _verified(gold: str, answer: str) -> bool:
 
 
 def _close(gold: Any, answer: Any) -> bool:
-    """Returns whether two values differ by at most CLOSE of the larger; True unless both are
-    numbers."""
+    """Returns whether two numbers differ by at most CLOSE of the larger. For values that are not
+    both numbers, returns True."""
     if not (getattr(gold, "is_number", False) and getattr(answer, "is_number", False)):
         return True
     ours, theirs = gold.evalf(30), answer.evalf(30)

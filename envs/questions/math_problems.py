@@ -101,7 +101,7 @@ class MathProblems(Question):
         return Judgement(float(verdict == "correct"), REMARKS.get(verdict, UNREADABLE), fault)
 
     def feedback(self) -> str:
-        """Like `Question.feedback`; with `reflect_with_answer`, also names the missed answer."""
+        """Like `Question.feedback`; `reflect_with_answer` adds the right answer to a failure."""
         said = super().feedback()
         if not self.reflect_with_answer or self.reward >= 1.0:
             return said

@@ -3,8 +3,8 @@
 step = attempt     question ─► whole solution ─► "Incorrect. …, try again" ─► whole solution …
 step = paragraph   question ─► a paragraph ─► "Continue." ─► a paragraph ─► … ─► answer: the end
 
-With step=attempt a retry replaces a wrong solution, with step=paragraph the rest of a solution. The
-reward is paid once, for the answer that ends the attempt.
+With step=attempt, a retry replaces a wrong solution; with step=paragraph, it replaces the rest of a
+solution. The reward is paid once, for the answer that ends the attempt.
 """
 
 import json
@@ -42,8 +42,8 @@ class Judgement:
 class Pace:
     """Settings for how a question is played.
 
-    `step`: what one step is. `attempts`: answers allowed in training (always one if a step is a
-    paragraph; in evaluation it is one). `paragraphs`: paragraph limit of a solution.
+    `step`: what one step is. `attempts`: answers allowed in training if a step is an attempt; else,
+    and in evaluation, one answer is allowed. `paragraphs`: paragraph limit of a solution.
     `max_response_tokens`: token budget of one response; None: 1024, or 256 for a paragraph.
     """
 
@@ -61,8 +61,8 @@ class Pace:
 
 
 class Question(ABC):
-    """The environment of one question; a subclass poses it, finds the answer in a text and judges
-    it.
+    """The environment of one question. A subclass poses the question, finds the answer in a text
+    and judges the answer.
 
     `ask` and `form` are parts of the system prompt: what to do, and how to write the answer.
     """
@@ -146,7 +146,7 @@ class Question(ABC):
         self.allowed, self.used, self.steps, self.reward, self.ended = json.loads(state)
 
     def feedback(self) -> str:
-        """Says whether the answer was right, and which solution gave it."""
+        """Says whether an answer was right, and if so, which one."""
         if self.used == 0:
             return "No final answer was given."
         if self.reward >= 1.0:

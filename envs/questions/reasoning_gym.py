@@ -28,7 +28,7 @@ EVALUATED = frozenset(
     "binary_matrix countdown intermediate_integration n_queens polynomial_multiplication puzzle24 "
     "simple_integration spiral_matrix string_insertion".split()
 )
-"""Families whose scorers evaluate an answer as Python; such answers must look harmless."""
+"""Families whose scorers evaluate an answer as Python; only harmless answers are scored."""
 SLOW = frozenset({"futoshiki", "knight_swap"})
 """Families that take seconds per question: their splits differ by seed alone."""
 LONGEST = 4000
@@ -74,7 +74,7 @@ class Reasoning(Question):
         return OneEvalAttempt(SeededTasks(f"reasoning:{family}"))
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
-        """Returns the question of a seed, which its split owns (envs.base.split_of)."""
+        """Returns the question of a seed. It belongs to the seed's split (envs.base.split_of)."""
         self.question = family_question(self.family, self.config, seed)
         return str(self.question.entry["question"])
 
@@ -106,10 +106,10 @@ class FamilyQuestion:
     dataset: Any
 
     def score(self, answer: str) -> tuple[float, str]:
-        """Returns (score, fault) of an answer. The score is between 0 and 1; it is 0 if nonsense
-        scores as much, so a scorer that accepts any text never pays. The caller has already
-        compared the answer with the reference. The fault names what the scorer raised, such as
-        scorer_ValueError."""
+        """Returns (score, fault) of an answer. The score is between 0 and 1. It is 0 if nonsense
+        scores at least as much, so a scorer that accepts any text never pays. The caller has
+        already compared the answer with the reference. The fault names what the scorer raised, such
+        as scorer_ValueError."""
         earned, fault = self._raw(answer)
         nonsense = max(self._raw(text)[0] for text in NONSENSE)
         return (earned if earned > nonsense else 0.0), fault

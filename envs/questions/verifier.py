@@ -1,7 +1,7 @@
 """Compares answers with references by math-verify, in a worker process.
 
     check(gold, answer) ─► the worker (started when first needed) ─► verdict
-                              └─ ended over it: the next check starts another
+                              └─ if it ends meanwhile, the next check starts another
 
 math-verify limits its time by an alarm, which works only in a main thread. A hostile answer (towers
 of powers, thousands of brackets) can block the interpreter or fill its memory. So it runs in a
@@ -34,7 +34,7 @@ WORKER = (
 START_S = 120.0
 """Start limit: a worker imports sympy before it answers."""
 SILENT_S = 45.0
-"""A worker that neither answers nor uses up its processor time is killed."""
+"""Seconds after which a worker that has not answered is killed, whatever CPU time it used."""
 
 
 class Verifier:
@@ -50,7 +50,7 @@ class Verifier:
 
     def check(self, gold: str, answer: str) -> Verdict:
         """Returns the verdict on `answer` against `gold`: `unreadable` if it holds no mathematics,
-        `timeout` if the comparison takes longer than `cpu_s`, `crash` if it ends the worker. Raises
+        `timeout` if the comparison takes too long, `crash` if it ends the worker. Raises
         EnvironmentFailed if the reference cannot be read or the worker does not start."""
         with self._lock:
             verdict = self._ask(gold, answer)
@@ -69,7 +69,7 @@ class Verifier:
         return verdict  # type: ignore[return-value]
 
     def acquire(self) -> Self:
-        """Counts a user; `release` of the last one ends the worker."""
+        """Counts a user. The worker ends when the last user calls `release`."""
         self._users += 1
         return self
 
@@ -134,4 +134,4 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes, limit_s: float) 
 
 
 SHARED = Verifier()
-"""Of all environments of a process."""
+"""The verifier that all environments of a process share."""

@@ -18,7 +18,7 @@ from envs.questions.math_answer import compare
 
 MEMORY_BYTES = 2 << 30
 HANG_S = 60
-"""Longer than a comparison may take (envs.questions.verifier.SILENT_S)."""
+"""Seconds; more than the parent waits for a comparison (envs.questions.verifier.SILENT_S)."""
 
 
 def main() -> None:

@@ -41,12 +41,12 @@ test-conductivity 450 225 225 21
 test-conductivity-of-unknown-substances 300 150 150 37
 use-thermometer 270 135 135 22
 """
-"""Task, variations in train, dev and test, longest gold path seen (of three variations)."""
+"""Task; number of variations in train, dev and test; longest gold path of three variations."""
 
 
 _ROWS = [line.split() for line in _TABLE.split("\n") if line]
 SPLITS = {name: (int(train), int(dev), int(test)) for name, train, dev, test, _ in _ROWS}
-"""Number of variations per split, which are numbered through train, then dev, then test."""
+"""Number of variations per split. Their numbers run on from train to dev, and from dev to test."""
 LIMITS = {name: max(30, 3 * int(gold) // 2) for name, *_, gold in _ROWS}
 """Step limit of each task: 1.5 times its gold path, at least 30."""
 

@@ -1,8 +1,8 @@
 """ScienceWorld: elementary science experiments in text (AI2, Apache-2.0).
 `pip install 'r3l[scienceworld]'`, and Java.
 
-A step is one action. Reward is the change of the score, from 0 to 1; a wrong `focus on` ends
-the attempt with nothing. All environments of a process share one Java machine (envs.adapters.jvm).
+A step is one action; its reward is the change of the score (0 to 1). A wrong `focus on` ends the
+attempt with score 0. All environments of a process share one Java machine (envs.adapters.jvm).
 """
 
 import json
@@ -34,11 +34,11 @@ class ScienceWorld:
     """ScienceWorld: 30 tasks, each in many variations.
 
     `tasks`: names or patterns of the tasks to play, such as `find-*`; `eval_tasks`: the same for
-    evaluation, by default `tasks`; `simplification`: upstream's, comma separated; `max_steps`: step
-    limit of every task (0: 1.5 times its longest gold path, at least 30); `brief`: short prompts
-    and observations, for small policies (envs.adapters.scienceworld.brief_text); `heap_mib`: memory
-    of the Java machine (an attempt needs 12 MiB); `timeout_s`: time limit of a call to it, less
-    than env.step_s, so that a hung machine and a hung worker have different causes.
+    evaluation, by default `tasks`; `simplification`: upstream's names of them, comma separated;
+    `max_steps`: step limit of every task (0: 1.5 times its longest gold path, at least 30);
+    `brief`: short prompts and observations, for small policies (brief_text.py); `heap_mib`: memory
+    of the Java machine (an attempt needs 12 MiB); `timeout_s`: time limit of a Java call; keep it
+    below env.step_s, so that a hung machine and a hung worker have different causes.
     """
 
     def __init__(

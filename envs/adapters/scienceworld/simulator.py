@@ -1,9 +1,9 @@
 """Runs upstream's simulator on the Java machine, and caches its replies.
 
 The simulator is deterministic (envs.adapters.jvm), so the state of an attempt is its history: the
-task and the commands so far. A history already played in this process is answered from memory. Java
-plays a history only for its next unknown command, so returning to an earlier step is almost free,
-and so is a guide's search (benchmarks.scienceworld).
+task and the commands so far. Replies already seen in this process come from memory. Java plays a
+history only if its last reply is unknown, so returning to an earlier step is almost free, and so is
+a guide's search (benchmarks.scienceworld).
 """
 
 import contextlib
@@ -20,8 +20,8 @@ START = 3
 
 
 class Turn(NamedTuple):
-    """A reply: upstream's text, its score, and whether it ended the task. A fatal action gives a
-    negative score; upstream would continue after some of them."""
+    """A reply: upstream's text, its score, and whether the task has ended. A fatal action gives a
+    negative score and ends the task here; upstream continues after some fatal actions."""
 
     text: str
     score: float
@@ -31,11 +31,11 @@ class Turn(NamedTuple):
 _known: dict[History, Turn] = {}
 _gold: dict[History, tuple[str, ...]] = {}
 MOST = 200_000
-"""Turns that a process remembers, about 100 MB; then it forgets all of them."""
+"""Turns that a process remembers, about 100 MB. At this number it forgets all of them."""
 
 
 class Simulator:
-    """One simulator. All of a process share a Java machine, started when first needed."""
+    """One simulator. All simulators of a process share one Java machine, started on first use."""
 
     def __init__(self, jar: str, heap_mib: int, timeout_s: float) -> None:
         self.settings = ("scienceworld", [jar], heap_mib, timeout_s)
@@ -121,8 +121,8 @@ class Simulator:
         self.call(lambda server: server.load(task, int(variation), simplification, gold))
 
     def _free(self) -> None:
-        """Release the loaded task. Java is notified, because py4j's objects are cycles: it would
-        keep 12 MiB for each task until Python collects garbage, hundreds of tasks later."""
+        """Release the loaded task, and tell Java. py4j's objects are reference cycles: without this
+        Java keeps 12 MiB per task until Python collects garbage, hundreds of tasks later."""
         machine, server = self.jvm, self.server
         self.server, self.live = None, ()
         if server is not None and machine is not None:

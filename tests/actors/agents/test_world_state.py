@@ -103,8 +103,8 @@ def program(folder: Path, name: str, text: str) -> str:
         ("import time; time.sleep(60)", "", "snapshot_failed", "took too long"),
         ("print(1)", "raise SystemExit(3)", "restore_failed", "ended with exit code 3"),
         ("print(1)", "import time; time.sleep(60)", "restore_failed", "took too long"),
-        ("print(1)", "print(2)", "restore_failed", "restore printed '2', but snapshot '1'"),
-        ("", "open('left.txt', 'w')", "restore_failed", "left.txt is in the folder, but was not"),
+        ("print(1)", "print(2)", "restore_failed", "restore printed '2', but snapshot printed '1'"),
+        ("", "open('left.txt', 'w')", "restore_failed", "left.txt is in the folder, but not in"),
     ],
 )
 def test_a_state_that_cannot_be_kept_or_put_back_is_counted_and_not_used(

@@ -171,12 +171,12 @@ def test_commands_keep_what_is_outside(work: Path, monkeypatch: pytest.MonkeyPat
     run("restore", str(work), kept_of(work), 0, command(work.parent, f"{restore}print('v1')"))
     assert world.read_text() == "1"
     for text, said in (
-        (restore + "print('v2')", "restore printed 'v2', but snapshot 'v1'"),
-        (restore, "restore printed '', but snapshot 'v1'"),
+        (restore + "print('v2')", "restore printed 'v2', but snapshot printed 'v1'"),
+        (restore, "restore printed '', but snapshot printed 'v1'"),
         ("raise SystemExit(3)", "ended with exit code 3"),
-        ("open('left.txt', 'w')\nprint('v1')", "left.txt is in the folder, but was not"),
+        ("open('left.txt', 'w')\nprint('v1')", "left.txt is in the folder, but not in"),
         ("os.unlink('link')\nprint('v1')", "link is missing"),
-        ("open('data/a.txt', 'w')\nprint('v1')", "data/a.txt is another one"),
+        ("open('data/a.txt', 'w')\nprint('v1')", "data/a.txt differs from the snapshot"),
     ):
         with pytest.raises(SystemExit, match=said):
             run("restore", str(work), kept_of(work), 0, command(work.parent, text))

@@ -72,7 +72,7 @@ def test_rows_of_every_data_set_in_use_are_read(file, row, prompt, answer):
         (('{"prompt": "q", "answer": NaN}',), "row 1: its reference answer is nan"),
         (
             ({"prompt": [{"role": "assistant", "content": "q"}], "answer": "1"},),
-            "row 1: its messages are of assistant",
+            "row 1: its messages have the roles assistant",
         ),
     ],
 )
