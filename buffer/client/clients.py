@@ -71,7 +71,7 @@ class _Client:
         keys: Path | str | None = None,
     ) -> None:
         """`timeout_s`: seconds until a request without a reply raises BufferUnavailable. `keys`:
-        the client's key file, if the service has keys. Raises UserError if one is invalid."""
+        key file, if the service has keys. Raises UserError if `endpoint` or `keys` is invalid."""
         self.endpoint = check_endpoint(endpoint, "buffer")
         self.name, self.timeout_s = name, timeout_s
         self._keys = load(ClientKeys, keys) if keys else None
@@ -150,7 +150,7 @@ class _Client:
     def _unavailable(self, call: Call[Any], waited_s: float) -> BufferUnavailable:
         return BufferUnavailable(
             f"buffer at {self.endpoint}: no reply to {call.operation} from {self.name} in "
-            f"{waited_s:.1f} s{'' if self._keys else '; check that it runs there, without keys'}",
+            f"{waited_s:.1f} s{'' if self._keys else '; check that it runs without keys there'}",
             endpoint=self.endpoint,
             waited_s=waited_s,
         )

@@ -109,7 +109,7 @@ def release_draws(work: UnitOfWork, args: operations.ReleaseDraws) -> Amount:
 
 def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
     """Record that a step trained on a batch, and the version that the step made. An expired draw
-    can still be committed if all of its groups are free; otherwise raises DrawExpired."""
+    can be committed unless a group of it was drawn again or expired: then raises DrawExpired."""
     drawn = _find(work, args.draw_id)
     if drawn.outcome == "trained" and drawn.step == args.step:
         return Amount(len(drawn.groups))

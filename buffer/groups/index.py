@@ -18,8 +18,8 @@ class Index:
     `live`: groups that are not closed, keyed by id. `lease_rids`, `draw_rids`: ids of the requests
     that got a lease or an open draw. `draws`: open draws. `returned`: for each consumer and
     version, the last draw that was released, expired or rewound since the service started.
-    `last_seen`: wall-clock second of the last request of each consumer that holds draws or asked
-    last. `tasks`: number of tasks, keyed by purpose and tag. `counts`: see buffer.storage.counts.
+    `last_seen`: wall-clock second of the last request about draws, for each consumer with draws and
+    the latest to ask. `tasks`: number, keyed by purpose and tag. `counts`: buffer.storage.counts.
     """
 
     def __init__(self, config: BufferConfig) -> None:

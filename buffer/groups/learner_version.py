@@ -38,7 +38,7 @@ def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
 
 
 def _rewind(work: UnitOfWork, drawn: DrawRow) -> int:
-    """Remove the step of a trained draw from its groups; returns how many groups still exist."""
+    """Remove the step of a trained draw from its groups; returns how many of them still exist."""
     rewound = 0
     for group_id in drawn.groups:
         row = work.find(group_id)

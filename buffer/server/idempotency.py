@@ -1,6 +1,6 @@
 """Carries out a request once, even if it is sent again because its reply was lost.
 
-Most operations find in the store that they were carried out. The replies of the others
+Most operations see in the store that they were carried out before. The replies of the others
 (`keeps_reply` in buffer.wire.operations) are stored under the request's id and sent again.
 """
 

@@ -4,8 +4,8 @@
                ▲          │  └──────────queue────────────────┘ (operations of the reader)
                └──────────┴◄── replies of writer and reader
 
-The front checks messages and passes requests on; it replies itself to those that are malformed, too
-large or unknown. It always reads its socket, because libzmq would keep unread messages in memory.
+The front checks messages and passes requests on. It refuses malformed, too large and unknown ones
+itself. It never stops reading its socket, because libzmq would keep unread messages in memory.
 When too many bytes wait for the writer, it drops requests, the large ones first; their clients send
 them again.
 """

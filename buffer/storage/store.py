@@ -34,7 +34,7 @@ _NO_ROOM = (lmdb.DiskError, lmdb.Error)  # LMDB raises the system's errors as pl
 class Store:
     """An open store. With `read_only` it can be opened while a service owns the folder.
 
-    `map_gib`: largest allowed file size; None: the largest it ever had.
+    `map_gib`: largest allowed file size; None: the largest that was ever allowed.
     """
 
     def __init__(

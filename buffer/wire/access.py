@@ -148,8 +148,8 @@ def _roles(keys: ServiceKeys) -> dict[bytes, str]:
 
 
 def _protect(router: Any, keys: ServiceKeys | None) -> None:
-    """Make a socket ask about every connection and close silent ones. Encrypt it if there are
-    keys."""
+    """Make a socket ask whether to accept each connection, and close silent ones. Encrypt it if
+    there are keys."""
     router.set(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
     router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
     router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else all are accepted if no thread handles them

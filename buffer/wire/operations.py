@@ -138,7 +138,7 @@ class QueryGroups(Request[list[Group]]):
 
 
 class GetLedger(Request[tuple[str, ...]]):
-    """Return the ids of the groups that a step was trained on. Raises NotFound if it has none."""
+    """Return the ids of the groups that a step trained on. Raises NotFound for an unknown step."""
 
     step: Integer
 

@@ -155,7 +155,7 @@ class Traffic:
 @contextmanager
 def _borrowed(number: int) -> Iterator[socket.socket]:
     """Borrows libzmq's file descriptor as a Python socket, and leaves it open on exit. Raises
-    OSError on entry if libzmq has closed the descriptor and it is not a socket now."""
+    OSError on entry if libzmq has closed the descriptor and no new socket has its number."""
     borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=number)
     try:
         yield borrowed
