@@ -25,8 +25,8 @@ METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 GPU_DRIVER = "/dev/nvidia"
 _parent = 0
-"""The process that forks an engine; inside an engine, the engine itself. If 0, a fork is not an
-engine."""
+"""Id of the process whose forks are engines, or parts of one: the actor while it starts an engine;
+inside an engine, the engine. 0: forks are neither."""
 _left: set[int] = set()
 """File descriptors that the next fork gives up."""
 _threads = 0

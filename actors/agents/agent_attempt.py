@@ -76,8 +76,8 @@ class Gateway:
 async def agents_served(
     make_env: MakeEnv, config: RunConfig, policy: Policy, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[MakeEnv]:
-    """Yields a function that makes the environment of a task. If the run has an environment of
-    agents, its attempts are played through an HTTP server, which ends with this context. Raises
+    """Yields a function that makes the environment of a task. If agents play an environment of
+    the run, they call the policy through an HTTP server, which ends with this context. Raises
     UserError if the chat template or a parser does not fit, or the port is taken."""
     if not config.env.has_agents:
         yield make_env
@@ -167,7 +167,7 @@ class AgentEnvironment:
     async def _play(
         self, task: Task, params: ParamsOfStep, left: Trajectory | None, world: World | None
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays one attempt with one process of the agent. `world`: put back at a retry's pivot."""
+        """Plays one attempt with one process of the agent. Puts `world` back at a retry's pivot."""
         self.counts["attempts"] += 1
         gateway, retry, session = self.gateway, self.retry, self._opened(task, params, left)
         self.session, self.kept, saved = session, 0.0, None
@@ -229,7 +229,7 @@ class AgentEnvironment:
         )
 
     async def _keep(self) -> None:
-        """Offers the progress: all replies so far, also those that the agent has yet to receive.
+        """Offers the progress: all replies so far, even those that the agent has not received yet.
         Ends the attempt if its slot is lost."""
         sampled = sum(node.seconds for node in self.session.tree.nodes if not node.taped)
         try:

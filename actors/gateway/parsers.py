@@ -73,7 +73,7 @@ class ReplyReader:
     def read(
         self, token_ids: Sequence[int], tools: Sequence[Tool], choice: Any, stop: Sequence[str] = ()
     ) -> Reply:
-        """Reads sampled tokens. A tool call that does not parse, or has no object as its arguments,
+        """Reads sampled tokens. A tool call that does not parse, or whose arguments are no object,
         stays text."""
         ids = list(token_ids)
         if ids and ids[-1] == self.chat.chat.end_id:

@@ -25,8 +25,8 @@ from r3l.views.tape import WHOLE, TapedCall, difference, messages_of, without
 @dataclass(frozen=True)
 class Recorded:
     """A call of an earlier attempt. `given`: the ids that its messages added; `sample`: its reply,
-    None if the tokens were not kept. Then only the text is repeated, and a call that follows it
-    begins a new conversation."""
+    or None if the tokens were not kept: then only the reply's text is repeated, and a call that
+    follows it begins a new conversation."""
 
     call: TapedCall
     given: tuple[int, ...] = ()
@@ -120,8 +120,8 @@ def diverged(how: str, call: int) -> ReplayDiverged:
 
 
 def digest_of(request: AgentRequest, ignore: Sequence[str] = ()) -> str:
-    """Returns a digest that is equal for requests with the same meaning. The ids of tool calls and
-    the order of keys do not count, nor what a pattern of `ignore` matches in a message."""
+    """Returns a digest that is equal for requests with the same meaning. It leaves out the ids of
+    tool calls, the order of keys, and the text in messages that a pattern of `ignore` matches."""
     ids: dict[str, int] = {}
     whole = [
         [_comparable(message, ids, ignore) for message in request.messages],
@@ -132,7 +132,7 @@ def digest_of(request: AgentRequest, ignore: Sequence[str] = ()) -> str:
 
 
 def digest_of_passed(request: Any, ignore: Sequence[str] = ()) -> str:
-    """Returns a digest of a request as it is. What a pattern of `ignore` matches does not count."""
+    """Returns a digest of a request as it is, without text that a pattern of `ignore` matches."""
     text = without(json.dumps(request, sort_keys=True, ensure_ascii=False), ignore)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

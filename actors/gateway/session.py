@@ -124,8 +124,8 @@ class Session:
             sampling.cancel()
 
     def repeated(self, digest: str) -> TapedCall | None:
-        """Returns the recorded call that answers a call of another model or an MCP server, if there
-        is one, and records it again."""
+        """Returns the tape's answer to a call of another model or an MCP server, and records that
+        call again. Returns None if the tape has no answer."""
         if recorded := self.tape and self.tape.take_passed(digest):
             began = time.monotonic() - self.began
             self.others.append(structs.replace(recorded, began=began, seconds=0.0))

@@ -81,8 +81,8 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
     def _repack_tied_heads(self) -> None:
         """Repack tied output heads on CPU.
 
-        Such a head is not a checkpoint tensor, so the reload skips it, and on CPU it computes from
-        a packed copy, which would keep the old weights.
+        Such a head is not a checkpoint tensor, so the reload skips it. But on CPU it computes from
+        a packed copy of its weights, which would stay the old ones.
         """
         if not current_platform.is_cpu():
             return
