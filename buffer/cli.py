@@ -29,14 +29,14 @@ ERRORS = {
 
 @click.group("r3l-buffer", cls=OneLineGroup, errors=ERRORS)
 def main() -> None:
-    """The durable group buffer of r3l."""
+    """Serve, inspect, check and copy the durable group buffer of r3l."""
 
 
 @main.command()
 @click.option("--config", "config_path", type=PATH, help="a run's config.yaml")
 @click.option("--store", "folder", type=PATH, required=True, help="folder of the store")
 @click.option("--bind", required=True, help="tcp://127.0.0.1:PORT; port 0: any free port")
-@click.option("--keys", type=PATH, help="service.json of r3l-buffer keygen")
+@click.option("--keys", type=PATH, help="service.json that r3l-buffer keygen wrote")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def serve(
     config_path: Path | None, folder: Path, bind: str, keys: Path | None, overrides: tuple[str, ...]

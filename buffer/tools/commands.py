@@ -32,11 +32,11 @@ def stats(endpoint: str, keys: Path | None) -> None:
 @click.command(epilog=f"Names a filter may use: {', '.join(sorted(group_facts.NAMES))}.")
 @_store
 @click.argument("text", metavar="[FILTER]", default="")
-@click.option("--limit", default=50, show_default=True, help="newest groups to show")
+@click.option("--limit", default=50, show_default=True, help="number of newest groups to show")
 def ls(folder: Path, text: str, limit: int) -> None:
     """List groups, one per line, newest last. FILTER, such as "reward > 0.5 and env == 'workshop'",
-    has comparisons, `in` with a list, and, or, not. `reward` is the best reward of a group's
-    trajectories; `done == 0` finds the groups without any."""
+    may use comparisons, `in` with a list, and, or, not. `reward` is the best reward of a group's
+    trajectories; `done == 0` finds the groups without trajectories."""
     accepts = group_facts.parse_filter(text) if text else None
     with Store(folder, read_only=True) as store:
         found = [row for row in store_reads.rows(store) if accepts is None or accepts(row)]
@@ -68,8 +68,8 @@ def show(folder: Path, group_id: str) -> None:
 @_store
 @click.argument("step", type=int)
 def replay(folder: Path, step: int) -> None:
-    """Print the exact batch of a trained step, one JSON line per group, with its importance
-    `weight` and the stored attempts that joined it (`recalled`)."""
+    """Print the exact batch of a trained step, one JSON line per group. It adds the group's
+    importance `weight` and the stored attempts that joined the group (`recalled`)."""
     with Store(folder, read_only=True) as store:
         draw = store_reads.trained_draw(store, step)
     for group, weight in zip(draw.groups, draw.row.weights, strict=True):
