@@ -44,7 +44,7 @@ BUFFER_START_S = 60.0
 LOG_LINES = 15
 ROOM_S = 10.0
 STOPPING_S = 30.0  # between two lines about a learner that was asked to end
-QUIET_S = 300.0  # without progress until it is reported
+QUIET_S = 300.0  # without progress until the user is told
 
 
 class Run:

@@ -84,7 +84,7 @@ def foreign_world(config: RunConfig) -> str:
     if unknown is None:
         return ""
     small = f"r3l-learner warmup {' '.join(f'--env {n}' for n in config.env.names)} --out runs/warm"
-    remedy = f", or make a small one for it: {small}" if not config.env.has_agents else ""
+    remedy = f", or warm up a small one: {small}" if not config.env.has_agents else ""
     return (
         f"env {unknown}: the shipped policy, which is trained if --model is left out, knows only "
         f"{', '.join(known)}; give a --model{remedy}"

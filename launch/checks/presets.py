@@ -44,4 +44,4 @@ def preset_file(name: str) -> Path:
 def check_model_is_named(config: RunConfig, preset: str | None) -> None:
     """Refuses a preset that names no model, unless the user names one."""
     if preset is not None and "model" not in config.model_fields_set:
-        raise UserError(f"--preset {preset}: names no model; give its folder with --model")
+        raise UserError(f"--preset {preset}: names no model; give a model folder with --model")

@@ -92,7 +92,7 @@ class Buffer:
 
 @dataclass
 class Actor:
-    """The buffer's facts about an actor. `process`: its name in the launcher, or ""."""
+    """The buffer's facts about an actor. `process`: its name in the launcher; "" if unknown."""
 
     name: str
     process: str

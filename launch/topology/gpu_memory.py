@@ -22,8 +22,8 @@ of 0.19; calling them would load torch here). Stages 0 and 1 divide fewer of the
 With `learner.lora`, T is rank·20·h·L: the adapters of all linear layers of L Llama-like blocks of
 width h, with feed-forward layers 3.5 h wide. Otherwise T is P.
 
-Activations of a micro-batch of n tokens in bfloat16, in Llama-like blocks whose feed-forward layers
-have width f, fitted to two models on a GPU (docs/results/gpu.md), v: vocabulary:
+Activations of a micro-batch of n tokens in bfloat16, in Llama-like blocks with feed-forward layers
+of width f (v: vocabulary). The factors were fitted to two models on a GPU (docs/results/gpu.md):
 
     layers         n·L·(26·h + 8·f); with `learner.gradient_checkpointing` n·L·2·h
     head           20·1024·v, of the 1024 positions that it computes at a time
@@ -32,8 +32,8 @@ An actor, on each of its GPUs:
 
     weights        b·P/t
     KV             2·b·L·(key-value heads)·(head width)/t a token (a head is not split), for
-                   `actor.concurrent_requests` of `actor.max_model_len` tokens; it runs with less,
-                   down to one such request, and the others wait
+                   `actor.concurrent_requests` of `actor.max_model_len` tokens; with less,
+                   down to one such request, it also runs, and other requests wait
     fixed          2 GiB: CUDA's context and graphs, vLLM's activations
 """
 
@@ -131,7 +131,7 @@ class Estimate:
         return {name: gib for name, gib in parts.items() if gib}
 
     def activations(self) -> float:
-        """The GiB that a rank's largest micro-batch takes in bfloat16, next to its model states."""
+        """The GiB that a rank's largest micro-batch takes in bfloat16, without the model states."""
         shape, tokens = self.shape, self.learner.tokens_per_micro_batch
         kept = 26 * shape.width + 8 * shape.feed_forward
         if self.learner.gradient_checkpointing:
@@ -204,8 +204,8 @@ def share_memory(
     default), and the estimate as lines.
 
     `trained`: machine and GPU of every rank. `engines`: the number of engines at each place. Raises
-    UserError if an engine or rank does not fit, unless `force` is set. It is also raised with
-    `force` if several processes share a GPU of unknown memory.
+    UserError if an engine or rank does not fit, unless `force` is set. Even with `force`, raises
+    it if several processes share a GPU and its memory or the model's need is unknown.
     """
     memory = {machine.name: machine.gpu_gib for machine in machines}
     given = estimate.actor.engine.get("gpu_memory_utilization") if estimate else None
