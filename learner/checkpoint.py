@@ -4,7 +4,7 @@
         model.safetensors  tokenizer…   a Hugging Face folder, in the training format (rank 0);
                                         with learner.lora the adapters in peft's format instead
         optimizer.safetensors           optimizer state, full-precision weights, RNG
-        state.json                      version, groups, model identity, sizes and checksums; last
+        state.json                      written last: version, groups, model id, sizes and checksums
 
 Rank 0 writes all of it, so a run can continue with a different number of ranks or a different ZeRO
 stage. A checkpoint is built under another name, flushed to disk and renamed. So a folder called
@@ -58,8 +58,8 @@ REQUIRED = {"version", "model_digest"}
 @dataclass(frozen=True)
 class RunState:
     """The state of a run that is saved in its checkpoints, by learner.rank0. `version`: steps done.
-    `groups`: those of the last trained draw, if any. `model_digest`: of the model that the run
-    began with."""
+    `groups`: those of the last trained draw, if any. `model_digest`: digest of the model that
+    the run began with."""
 
     version: int
     groups: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ class Checkpoints:
         final = self._folder / f"step-{state.version:06d}"
         self._tokenizer.save_pretrained(building)
         _finish(self._trainer, building, final, state)
-        # A newer one must be damaged: otherwise this run would have continued from it.
+        # A newer one must be damaged, since this run did not continue from it: not counted.
         busy = self._command.busy() if self._command else []
         for old in [path for path in _all(self._folder) if path <= final][: -self._keep]:
             if old not in busy:
@@ -301,8 +301,8 @@ def _read(checkpoint: Path) -> dict[str, Any]:
 
 
 def _damage(checkpoint: Path, thorough: bool) -> str:
-    """Names what is missing or damaged in a checkpoint; "" if it is complete, or of another schema,
-    which `check` refuses."""
+    """Returns what is missing or damaged in a checkpoint; "" if it is complete, or if `check`
+    refuses it anyway because its schema is another one."""
     if not (checkpoint / STATE).is_file():
         return f"{STATE} is missing"
     try:

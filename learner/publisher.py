@@ -253,7 +253,7 @@ class WeightPublisher:
         self, reply: dict[str, Any], chunk: Chunk, have: int, at: int, size: int
     ) -> tuple[dict[str, Any], list[Any]]:
         """Returns a reply to a subscriber with version `have` of a chunk: the lengths of the frames
-        that it needs, and `size` of their bytes from `at` on."""
+        that the subscriber needs, and `size` bytes of these frames from `at` on."""
         patches = chunk.since(have)
         if patches is None:
             lengths, sent = [len(chunk.data)], chunk.data.data[at : at + size]

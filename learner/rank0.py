@@ -108,7 +108,7 @@ class Rank0:
     # ── start and end ───────────────────────────────────────────────────────────────────
 
     def begin(self, state: RunState) -> None:
-        """Sets the buffer to the learner's version."""
+        """Sets the buffer to the learner's version, adds the tasks and releases open draws."""
         version, self.last_state = state.version, state
         stats = self.client.stats()
         self.reports = deque([(time.monotonic(), actor_metrics(stats.actors, version))])

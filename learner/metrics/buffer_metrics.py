@@ -6,7 +6,7 @@ from buffer import BufferStats
 from learner.metrics.group_metrics import Metrics, finite
 from r3l.actor_metrics import ActorMetrics, combined
 
-GONE_S = 30.0  # without a heartbeat, due every 2 s, until an actor counts as gone
+GONE_S = 30.0  # without a heartbeat (due every 2 s) for this long, an actor counts as gone
 
 
 def buffer_metrics(stats: BufferStats) -> Metrics:

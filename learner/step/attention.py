@@ -2,7 +2,7 @@
 
 Queries, keys and values are laid out as rows again, in rectangles of rows of similar length. The
 model's own causal attention runs on them, and each node takes its result from one of its rows. This
-pays from about 5 % shared tokens on (`python -m benchmarks.learner --crossover`).
+is faster from about 5 % shared tokens on (`python -m benchmarks.learner --crossover`).
 
 Axes: N nodes, B rows, T positions, H heads, E head size; nodes as in learner.step.batch.Nodes.
 """

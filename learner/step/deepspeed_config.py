@@ -52,7 +52,7 @@ def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) ->
 
 def zero_stage(config: LearnerConfig, *, bf16: bool) -> int:
     """Returns the ZeRO stage in use. In bfloat16, stage 1 replaces stage 0, whose optimizer learns
-    less than the other stages': its first step lowers the loss by a fifth less."""
+    less: its first step lowers the loss by a fifth less than at the other stages."""
     return max(config.zero_stage, 1) if bf16 else config.zero_stage
 
 

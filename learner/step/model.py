@@ -127,8 +127,8 @@ def load_model(
     lora: LoraConfig | None = None,
     adapter: Path | None = None,
 ) -> PolicyModule:
-    """Loads a causal language model folder for training, with settings as in LearnerConfig; every
-    `implementation` of attention but auto runs on padded rows. `adapter`: the folder of the
+    """Loads a causal language model folder for training, with settings as in LearnerConfig. Every
+    attention `implementation` except auto runs on padded rows. `adapter`: the folder of the
     adapters to continue. Raises UserError if the model cannot be loaded or does not support these
     settings."""
     from transformers import AutoModelForCausalLM

@@ -77,10 +77,10 @@ class Trainer:
     """Trains one model folder with a DeepSpeed engine; each rank has one trainer.
 
     Without an `algorithm` it trains on supervised rows only (warm start). `reference`: folder of
-    the reference model, by default `model`. With `learner.lora` only adapters are trained, from
-    those in the folder `adapter` on, and the model without them is the reference; `adapters`
-    describes those that are published without the base. `budget`: tokens per micro-batch, lowered
-    when memory runs out.
+    the reference model, by default `model`. With `learner.lora` only adapters are trained,
+    starting from those in the folder `adapter`, and the model without adapters is the reference.
+    `adapters` describes adapters that are published without the base. `budget`: tokens per
+    micro-batch, lowered when memory runs out.
     """
 
     def __init__(

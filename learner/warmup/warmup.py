@@ -132,8 +132,8 @@ def lesson_stream(recipe: Recipe, chat: ChatFormat, own: Sequence[Lesson] = ()) 
 
 
 def _words(tokenizer: Any) -> list[int]:
-    """The ids of tokens to copy: the added ones, if any (the tiny policy's words), or else all;
-    never special ones."""
+    """The ids of the tokens to copy: the added tokens (the tiny policy's words), or if there are
+    none, all tokens. Special tokens are left out."""
     added, special = tokenizer.added_tokens_decoder, set(tokenizer.all_special_ids)
     words = [i for i, token in added.items() if not token.special and i not in special]
     return sorted(words) or sorted(set(tokenizer.get_vocab().values()) - set(added) - special)

@@ -1,5 +1,5 @@
 """Finds loggers by name, and runs those of services in threads, so that a slow or broken service
-never delays or ends a run. Their packages are imported when used. r3l.config describes them too."""
+never delays or ends a run. Packages are imported when used. r3l.config describes the loggers."""
 
 import logging
 import queue
@@ -82,7 +82,7 @@ class Background(Logger):
 
     def close(self) -> None:
         """Write all queued data, for at most CLOSE_S."""
-        with suppress(queue.Full):  # the thread is alive
+        with suppress(queue.Full):  # then the thread is alive
             self._calls.put(None, timeout=CLOSE_S)
             self._thread.join(CLOSE_S)
         if self._thread.is_alive():
