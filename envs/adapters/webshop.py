@@ -159,7 +159,7 @@ class WebShop:
         return session
 
     def _parse_action(self, action: str) -> tuple[str, str]:
-        """Parses an action: ("search", words), ("click", the page's name for it) or ("problem",
+        """Parses an action: returns ("search", words), ("click", a name on the page) or ("problem",
         what is wrong)."""
         command = action_in(action)
         if command is None:

@@ -24,7 +24,7 @@ Settings = dict[str, Any]
 
 
 def settings_of(config: RunConfig, *, model: str, weights: str, split: str) -> Settings:
-    """Returns what results depend on. `weights` distinguishes weights at the same place."""
+    """Returns what results depend on. `weights` tells apart different weights at the same path."""
     values = config.model_dump(mode="json")
     actor = "max_response_tokens max_model_len dtype engine earlier_reasoning".split()
     return {

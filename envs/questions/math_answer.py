@@ -75,7 +75,7 @@ class Parts:
     """A text cut at its outermost separators.
 
     `kind`: `leaf` (one member), `list` or `set` (any order), `union` (any order), the brackets of a
-    tuple or an interval, such as `(]`, or `rows` with the columns of a matrix.
+    tuple or an interval, such as `(]`, or `rows N` for a matrix with N columns.
     """
 
     kind: str

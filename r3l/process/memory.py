@@ -68,8 +68,8 @@ def oom_kills() -> int:
 
 
 def free_memory(root: Path = CONTROL_GROUPS, membership: Path = Path("/proc/self/cgroup")) -> int:
-    """Returns how many more bytes this process may allocate: on the machine, in its control group
-    and in every group around that."""
+    """Returns how many more bytes this process may allocate: the least of what is free on the
+    machine, in its control group and in every group around that."""
     free: int = psutil.virtual_memory().available
     for group, (limit, used, cache) in product(_groups(root, membership), MEMORY_FILES):
         with suppress(OSError, ValueError):  # there is no such file, or no limit

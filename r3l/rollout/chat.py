@@ -131,7 +131,7 @@ class ChatFormat:
 
     @cached_property
     def _has_system(self) -> bool:
-        """Whether a system message is written, not as a reply, and stays where it is later."""
+        """Whether the template has a system role: not written as a reply, nor moved later on."""
         opening = [{"role": "system", "content": _NOTE}, *_ASKED]
         try:
             text = self.render(opening)

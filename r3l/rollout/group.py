@@ -273,7 +273,7 @@ class _Explorer:
         self, slot: int, base: Trajectory, diagnosis: Diagnosis, env: Environment
     ) -> tuple[Attempt, int]:
         """Continues the retry that an earlier actor left, or opens a new one. Returns the retry,
-        and the index from which on its masked-in tokens are sampled under guidance."""
+        and the index of the first token that may have been sampled under guidance."""
         chat, heat = self.policy.chat, base.temperature
         attempt = await self.progress.resume("distilled", slot, self.task, chat, env, heat)
         if attempt is not None:

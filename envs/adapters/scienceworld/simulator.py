@@ -44,9 +44,9 @@ class Simulator:
         self.live: History = ()
 
     def turn(self, history: History) -> Turn:
-        """Returns the last reply in a history. If the history has no commands, that is the task and
-        the first room. Raises EnvironmentFailed if Java fails, or if a replay gives another reply
-        than before."""
+        """Returns the last reply in a history. If the history has no commands, the reply is the
+        task and the first room. Raises EnvironmentFailed if Java fails, or if a replay gives
+        another reply than before."""
         known = _known.get(history)
         return self._play(history) if known is None else known
 
