@@ -296,7 +296,8 @@ class _Worker:
         self, process: Process, request: dict[str, Any], payload: bytes
     ) -> dict[str, Any]:
         """Send a request and return its reply. Raises EnvironmentFailed if the worker is lost."""
-        limit = START_S if request["op"] == "hello" else self.config.step_s
+        starts = request["op"] == "hello"
+        limit, setting = (START_S, "") if starts else (self.config.step_s, " (env.step_s)")
         assert process.stdin is not None and process.stdout is not None  # both streams are pipes
         try:
             async with asyncio.timeout(limit):
@@ -305,7 +306,7 @@ class _Worker:
                 return await _read(process.stdout)
         except TimeoutError:
             cause = "hang"
-            why = f"took longer than {limit:g} s (env.step_s); the worker process was killed"
+            why = f"took longer than {limit:g} s{setting}; the worker process was killed"
         except (asyncio.IncompleteReadError, ConnectionError, RecordError):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_S):

@@ -311,6 +311,19 @@ def test_an_environment_that_cannot_be_made_is_refused_before_anything_is_played
     assert "\n" not in str(caught.value)
 
 
+def test_an_environment_that_starts_too_slowly_is_refused_without_a_setting_that_does_not_help(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("envs.isolation.pool.START_S", 1.0)
+
+    async def main() -> None:
+        async with environments(config(options={"at_start": "hang"}), 1):
+            raise AssertionError("it started")
+
+    with pytest.raises(UserError, match=r"its start took longer than 1 s; the worker"):
+        asyncio.run(main())
+
+
 def test_an_environment_is_refused_if_its_worker_cannot_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
