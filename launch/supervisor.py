@@ -301,7 +301,7 @@ class Run:
 
     def _report_no_progress(self) -> None:
         """Report what the learner is doing if there is no progress for QUIET_S. Each later report
-        comes after twice as long."""
+        waits twice as long."""
         silent = time.monotonic() - self.moved
         if silent > self.quiet_s:
             self.quiet_s *= 2

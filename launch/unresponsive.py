@@ -64,8 +64,8 @@ class Unresponsive:
         self.buffer_s = 0.0
 
     def report(self, actors: Mapping[str, Child]) -> None:
-        """Report an unresponsive buffer or actors. `actors`: those that are ready, keyed by their
-        name in the buffer."""
+        """Report an unresponsive buffer or actors. `actors`: the ready ones, keyed by their name
+        in the buffer."""
         if self._thread is None or not self._thread.is_alive():
             return
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""Evaluates policies during a run: its own actors play held-out tasks, in turns with training
+"""Evaluates policies during a run: the run's actors play held-out tasks, in turns with training
 tasks.
 
 The evaluated weights with the most success are kept as the best model:

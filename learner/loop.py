@@ -5,8 +5,8 @@
          │                                  └─► skip: discard the groups    ▼
          └──────────────────────────────────────┴──────── evaluation, checkpoint (if due)
 
-Only rank 0 talks to the buffer and the actors (learner.rank0); meanwhile the others wait. They
-receive the same batch and take part in the collectives.
+Only rank 0 talks to the buffer and the actors (learner.rank0); meanwhile the others wait. All
+ranks receive the same batch and take part in the collectives.
 """
 
 import time

@@ -8,7 +8,7 @@ not delay others, and only a few ranges in transit take memory.
 
 Publishing replaces one chunk after the other; a request for a replaced one is answered with `gone`,
 and the subscriber asks for the new version. If versions appear faster than it can fetch them, it
-asks to `keep` the one it is fetching. One older set is kept for all such subscribers.
+asks to `keep` the version it is fetching. One older set is kept for all these subscribers.
 """
 
 import logging

@@ -129,7 +129,7 @@ def free_port() -> int:
 
     It must be chosen here because every rank receives the port before rank 0 listens on it. It is
     below the system's range for outgoing connections, so no such connection takes it first. Two
-    processes with the same seed must not choose the same one.
+    processes with the same seed must not choose the same port.
     """
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)

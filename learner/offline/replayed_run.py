@@ -84,7 +84,7 @@ class ReplayedRun:
         """Executes the next optimizer step and compares it with the run."""
         draw, number = self.draw_of(self.version + 1), self.version + 1
         line = self.lines.get(number, {})
-        # The lines of old steps may be removed; these two rarely change.
+        # The lines of old steps may be removed; these two values rarely change.
         earlier = [step for step in self.lines if step <= number]
         like = self.lines[earlier[-1]] if earlier else line
         self.trainer.budget = int(like.get("learner/tokens_per_micro_batch", self.trainer.budget))

@@ -430,7 +430,7 @@ def packing_shares(sums: dict[str, float]) -> dict[str, float]:
 
 
 def packing_sums(micro: MicroBatch, pack: Pack) -> dict[str, float]:
-    """Counts the rows' tokens, the computed positions, and those of them that hold a token."""
+    """Counts the rows' tokens, the computed positions, and the positions that hold a token."""
     if not micro.input_tokens:
         return dict.fromkeys(("sum_input_tokens", "sum_computed_tokens", "sum_held_tokens"), 0.0)
     nodes, padded = micro.nodes.token_ids_N.numel(), micro.mask_BT.numel()

@@ -86,7 +86,7 @@ def plant(sequences: Sequence[Int32]) -> Forest:
 
 def lay_out(paths: Sequence[Int64], nodes: int) -> tuple[list[Int64], Int64]:
     """Puts rows of similar length into one rectangle [rows, positions], padded with node 0. Returns
-    the rectangles, and an index for each node: where it is in the flattened rectangles, joined."""
+    the rectangles, and for each node its index in the joined, flattened rectangles."""
     rectangles: list[list[Int64]] = []
     for path in sorted(paths, key=len, reverse=True):
         if not rectangles or len(path) < SIMILAR * len(rectangles[-1][0]):

@@ -35,7 +35,7 @@ class Recipe:
     - `data`: a file of conversations to learn as well (learner.warmup.lessons)
     - `lora`: rank of adapters that are trained and merged in place of all weights; 0: none
     - `withheld`: the number of rules of each world that are not taught
-    - `certainty`: probability, at each step, that the demonstrator knows such a rule
+    - `certainty`: probability, at each step, that the demonstrator knows a withheld rule
     - `waste`: the share of the demonstrator's actions that do nothing
     - `compute`, `earlier_reasoning`: as in learner.compute and actor.earlier_reasoning
     """

@@ -2,8 +2,8 @@
 
     Teacher ─► lessons ─► batches of similar length ─► Trainer.step ─► Hugging Face folder
 
-Some rules of the world are not demonstrated; the policy learns them from reward. A lesson is
-trained on like an auxiliary sample, by the same trainer as in a run.
+Some rules of the world are not demonstrated; the policy learns them from reward. The trainer of a
+run trains on each lesson as on an auxiliary sample.
 """
 
 import itertools
