@@ -29,9 +29,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True)
 class Draw:
-    """A batch of complete groups that a consumer drew: its entry in the store, and the states of
-    its groups then. `records` are the encoded groups as they were stored, then the encoded
-    `recalled`; both are decoded when they are first read."""
+    """A batch of complete groups that a consumer drew. `row`: its entry in the store; `now`: the
+    states of its groups at the draw. `records`: the encoded groups as they were stored, then the
+    encoded `recalled` attempts; both are decoded when they are first read."""
 
     row: DrawRow
     now: tuple[Status, ...] = field(repr=False)
@@ -58,12 +58,12 @@ class Draw:
 
     @cached_property
     def recalled(self) -> list[Recalled]:
-        """The stored attempts that join the groups."""
+        """The stored attempts that join the groups, except lost ones."""
         return [codec.decode(Recalled, data) for data in self.records[len(self.now) :]]
 
     @property
     def recall_lost(self) -> int:
-        """How many more attempts were chosen, but have been evicted since."""
+        """How many chosen attempts `recalled` lacks: evicted or damaged since the choice."""
         return len(self.row.recalled) - (len(self.records) - len(self.now))
 
 
@@ -74,7 +74,7 @@ def _groups(now: Sequence[Status], encoded: Sequence[Frame]) -> list[Group]:
 
 
 def _result(reply: Any, encoded: Sequence[Frame]) -> Any:
-    """Returns what a method returns for a reply and the groups after it."""
+    """Returns a method's result, made from a reply and the groups after it."""
     match reply:
         case Amount():
             return reply.count
@@ -153,11 +153,11 @@ class Calls:
         results: SlotResult | Sequence[SlotResult],
         fingerprint: tuple[int, str] | None = None,
     ) -> Call[PutAck]:
-        """Resolve one or more slots of a leased group. All results are on disk when it returns,
-        none if it raises an error. Sending them again changes nothing.
+        """Resolve one or more slots of a leased group. When it returns, all results are on disk; if
+        the service refuses one, none is stored. Sending them again changes nothing.
 
-        `fingerprint`: policy version and hash of the weights that sampled them. Raises LeaseLost,
-        Conflict.
+        `fingerprint`: policy version and hash of the weights that sampled the results. Raises
+        LeaseLost, Conflict.
         """
         several = (results,) if isinstance(results, SlotResult) else results
         encoded = tuple(msgspec.Raw(codec.encode(result)) for result in several)

@@ -41,17 +41,17 @@ REPORT_S = 1.0  # between two calls of `silent`
 CLOSE_CHECK_S = 0.1  # until a waiting request notices that another thread closes its client
 QUEUE_FULL_S = 0.005  # wait before another try to send into a full queue
 ASK_AGAIN_S, LONGEST_PAUSE_S, PAUSE = 0.05, 0.5, 10
-"""Bounds of the pause between two requests for a draw while too few groups are ready. The pause is
-PAUSE times as long as the reply took, so that the service has time for other clients."""
+"""Shortest and longest seconds between two requests for a draw while too few groups are ready. A
+pause is PAUSE times as long as the last reply took, so that the service can serve others."""
 REQUESTS_AT_ONCE = messages.REQUESTS_IN_FLIGHT // 2
-"""Half of what the service allows: the other half is for requests that were given up."""
+"""Half of what the service allows, because it also counts requests that the client gave up."""
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
 def _pause_s(asked: float, until: float) -> float:
-    """Returns how long a draw waits before its next request; the wait ends by `until`."""
+    """Returns the pause before a draw's next request; `asked`: when the last request was sent."""
     now = time.monotonic()
     pause = min(max(ASK_AGAIN_S, PAUSE * (now - asked)), LONGEST_PAUSE_S)
     return max(0.0, min(pause, until - now))

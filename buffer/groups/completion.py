@@ -1,7 +1,7 @@
-"""Completes groups once GroupRow.all_resolved (buffer.storage.rows). Some expire instead.
+"""Completes or expires each group whose slots are all resolved (GroupRow.all_resolved).
 
-results.put ─► with_resolved ─► finish ─► complete, and its record is written
-                                   └────► expired: no trajectory, no contrast
+results.put ─► with_resolved ─► finish ─► the group is complete, its record is written
+                                   └────► the group expires: it has no trajectory or no contrast
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ def lacks_contrast(work: UnitOfWork, row: GroupRow) -> bool:
 def expire_without_contrast(
     work: UnitOfWork, row: GroupRow, by: Trigger, last: Parts | None = None
 ) -> GroupRow:
-    """Expire a group (`last`: see UnitOfWork.expire). Admission then grants a new group in its
-    place, and the next draw names the expired one."""
+    """Expire a group that lacks contrast (`last`: see UnitOfWork.expire). Admission then grants a
+    new group in its place, and the next draw names the expired group."""
     replaced = (*work.index.progress.replaced, row.group_id)
     work.update_progress(replaced=replaced[-REPLACED_BATCHES * work.groups_per_step :])
     return work.expire(row, NO_CONTRAST, by, last)
@@ -64,7 +64,7 @@ def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutc
 
 
 def _remember_gain(work: UnitOfWork, row: GroupRow) -> None:
-    """Keeps what the measured gate knows of a group, which retention may evict."""
+    """Keeps a group's guidance gain for the measured gate, since the group may be evicted."""
     gain = guidance_gain.of_group(row.attempts)
     if gain.slots:
         gains = (gain, *work.index.progress.gains)

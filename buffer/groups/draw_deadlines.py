@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def extend(work: UnitOfWork, consumer: str) -> None:
-    """Restart the deadline of all of a consumer's draws."""
+    """Give all open draws of a consumer the whole `draw_s` again."""
     holders = {drawn.consumer for drawn in work.index.draws.values()}
     known = {name: at for name, at in work.index.last_seen.items() if name in holders}
     work.index.last_seen = known | {consumer: work.now}

@@ -32,9 +32,9 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
     """Mark `count` complete groups as drawn; returns None if there are too few. New groups are at
     most η versions old, replayed ones at most `replay_staleness`.
 
-    If this consumer returned a draw at this version, the draw is repeated if all of its groups are
-    still drawable: a learner that resumes from a checkpoint repeats its steps. Raises Conflict if
-    `version` is over one step ahead of the learner's, since groups too old for it would expire.
+    A draw of `count` groups that this consumer returned at this version is repeated if its groups
+    are still drawable: a learner that resumes from a checkpoint repeats its steps. Raises Conflict
+    if `version` is over one above the learner's: the draw would expire groups too old for it.
     Raises LimitExceeded if the consumer would hold more than B(η + 1) groups.
     """
     _check_draw(work, args)
@@ -108,8 +108,8 @@ def release_draws(work: UnitOfWork, args: operations.ReleaseDraws) -> Amount:
 
 
 def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
-    """Record that a step trained on a batch, and the version that the step made. An expired draw
-    can be committed unless a group of it was drawn again or expired: then raises DrawExpired."""
+    """Record that a step trained on a batch, and the version that the step made. Raises DrawExpired
+    if the draw has expired and one of its groups was drawn again or expired since then."""
     drawn = _find(work, args.draw_id)
     if drawn.outcome == "trained" and drawn.step == args.step:
         return Amount(len(drawn.groups))
@@ -142,7 +142,7 @@ def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
 
 def discard(work: UnitOfWork, args: operations.Discard) -> Amount:
     """Expire the groups of a draw under `cause`; returns their number. If the draw has expired,
-    groups that were drawn again since then are left alone."""
+    leaves alone the groups that were drawn again or expired since then."""
     check_name(args.cause, "cause")
     check_cause(args.cause)
     drawn = _find(work, args.draw_id)
@@ -205,7 +205,7 @@ def _choose(
     work: UnitOfWork, args: operations.DrawGroups, before: DrawRow | None
 ) -> DrawRow | None:
     """Chooses the groups to draw: those of the returned draw `before`, if all of them may be drawn
-    now, or what the sampler picks. Returns None if there are too few. A group with a damaged
+    now, otherwise the sampler's picks. Returns None if there are too few. A group with a damaged
     record expires; if it was already trained, it stays but is not drawn again."""
     while True:
         unsorted = {row.group_id: row for row in work.index.drawable() + work.index.replays()}
@@ -256,7 +256,7 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
 
 
 def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
-    """Takes the groups replaced since the previous draw, and those that draw `before` named."""
+    """Returns and clears the groups replaced since the last draw, with those `before` named."""
     replaced = (*(before.replaced if before else ()), *work.index.progress.replaced)
     if work.index.progress.replaced:
         work.update_progress(replaced=())

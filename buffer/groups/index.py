@@ -15,11 +15,11 @@ from r3l.settings.buffer import BufferConfig
 class Index:
     """The state that operations read from memory instead of the store.
 
-    `live`: groups that are not closed, keyed by id. `lease_rids`, `draw_rids`: ids of the requests
-    that got a lease or an open draw. `draws`: open draws. `returned`: for each consumer and
-    version, the last draw that was released, expired or rewound since the service started.
-    `last_seen`: wall-clock second of the last request about draws, for each consumer with draws and
-    the latest to ask. `tasks`: number, keyed by purpose and tag. `counts`: buffer.storage.counts.
+    `live`: groups that are not closed, keyed by id. `lease_rids`, `draw_rids`: the group or open
+    draw that a request got, keyed by request id. `draws`: open draws, keyed by id. `returned`: the
+    last draw of each consumer and version that was released, expired or rewound since the start.
+    `last_seen`: wall-clock second of each consumer's last request about draws, if it has open draws
+    or was the last to ask. `tasks`: number by purpose and tag. `counts`: buffer.storage.counts.
     """
 
     def __init__(self, config: BufferConfig) -> None:
@@ -141,8 +141,8 @@ class Index:
         return under(self.counts, "eval_done")
 
     def _load_replayable(self, txn: Txn, max_staleness: int) -> None:
-        """Load trained groups that may be drawn again, from the steps that made versions after
-        V − η. Older steps trained only on tokens older than V − η."""
+        """Load trained groups that may be drawn again: those of steps that made versions after V −
+        `max_staleness` (V: the learner's version). Earlier steps trained only on older tokens."""
         for step in txn.steps_after(self.progress.version - max_staleness):
             for group_id in step.groups:
                 row = txn.row(group_id)

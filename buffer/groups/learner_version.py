@@ -19,9 +19,9 @@ def check_version(work: UnitOfWork, version: int) -> None:
 
 
 def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
-    """Set the version that a learner starts from. Removes the steps that made later versions from
-    the ledger and makes their groups drawable again, so that no group is in the ledger more than
-    `buffer.sampler.reuse` times. Returns the number of these groups."""
+    """Set the version that a learner starts from. Removes from the ledger the steps that made later
+    versions, and makes their groups drawable again, so that the ledger has no group more than
+    `buffer.sampler.reuse` times. Returns how many groups were made drawable."""
     draw_deadlines.extend(work, operations.LEARNER)
     rewound = 0
     for step in list(work.txn.steps_after(args.version)):
@@ -38,7 +38,7 @@ def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
 
 
 def _rewind(work: UnitOfWork, drawn: DrawRow) -> int:
-    """Remove the step of a trained draw from its groups; returns how many of them still exist."""
+    """Remove a trained draw's step from the draw's groups; returns how many groups still exist."""
     rewound = 0
     for group_id in drawn.groups:
         row = work.find(group_id)

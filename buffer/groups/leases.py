@@ -19,16 +19,16 @@ from r3l.records import GroupPlan, Purpose, SlotResult
 RETRY_S = 0.25
 FULL_RETRY_S = 2.0
 SILENT_S = 10.0
-"""Seconds without a renewal after which an actor may have been killed: actors renew every two."""
+"""After this many seconds without a renewal an actor may be dead; a live one renews every 2 s."""
 
 
 def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | Wait:
     """Lease an unheld or a new group to the actor, or return a Wait with the reason.
 
     While evaluation and training both have work, actors hold equally many groups of each, so that
-    the evaluation ends soon while generation for training continues. Until the first step, its
-    groups come before evaluation; once one of them has expired, they no longer do. An actor that
-    would have to wait takes over a group of a silent actor.
+    the evaluation ends soon while generation for training continues. Before the first step, that
+    step's groups come before evaluation groups, unless a training group has already expired. An
+    actor that would have to wait takes over a group of a silent actor.
     """
     check_name(args.actor, "actor")
     check_version(work, args.version)
@@ -93,8 +93,8 @@ def extend(work: UnitOfWork, seconds: float) -> None:
 
 
 def expire_overdue(work: UnitOfWork) -> None:
-    """Apply all deadlines of draws and leases that have passed. Unfinished groups without a holder
-    expire if they are too old to be drawn."""
+    """Expire all draws and leases whose deadline has passed. Then expire unfinished groups without
+    a holder that are too old to be drawn."""
     index = work.index
     draw_deadlines.expire_overdue(work)
     _expire_leases(work, work.now)
@@ -105,7 +105,7 @@ def expire_overdue(work: UnitOfWork) -> None:
 
 
 def _expire_leases(work: UnitOfWork, before: float) -> bool:
-    """Expires the leases whose deadline is before a time; returns whether any expired."""
+    """Expires the leases whose deadline is earlier than `before`; returns whether any expired."""
     index = work.index
     rows = [*index.unfinished("eval"), *index.unfinished("train")]
     overdue = [row for row in rows if row.has_holder and row.deadline < before]
@@ -116,8 +116,8 @@ def _expire_leases(work: UnitOfWork, before: float) -> bool:
 
 
 def _expire_silent(work: UnitOfWork) -> bool:
-    """Expires leases so that an actor need not wait: those not renewed for SILENT_S or, if longer,
-    for a quarter of their length. Returns whether any expired."""
+    """Expires each lease that was not renewed for SILENT_S or a quarter of `lease_s`, whichever is
+    longer, so that another actor need not wait. Returns whether any lease expired."""
     lease_s = work.config.lease_s
     return _expire_leases(work, work.now + lease_s - max(SILENT_S, lease_s / 4))
 
@@ -164,8 +164,8 @@ def _count_held(work: UnitOfWork, purpose: Purpose) -> int:
 
 
 def _evaluation(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | None:
-    """Returns an unheld evaluation group, or a new group of the first evaluation that the actor
-    may play."""
+    """Returns an evaluation group that the actor's version may play: an unheld group if there is
+    one, else a new group of the first such evaluation. Returns None if there is neither."""
     progress = work.index.progress
     for row in work.index.unheld("eval"):
         if args.version >= progress.eval_min_version.get(row.tag, 0):
@@ -200,9 +200,9 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
 
 
 def _first_step(work: UnitOfWork) -> bool:
-    """True until the first step: actors then hold at most that step's groups, because more would
-    delay it. False without a learner. False also once a training group has expired: nobody knows
-    how many more groups the step then takes, and the evaluation must not wait for all of them."""
+    """True if a learner has started and made no step. Actors then hold at most the first step's
+    groups, because more would delay the step. False once a training group has expired: the step
+    may then take any number of further groups, and the evaluation must not wait for them all."""
     index, progress = work.index, work.index.progress
     waits = progress.has_learner and not progress.version
     return waits and not index.counts["group/train/expired"]

@@ -159,8 +159,8 @@ def _accept(
 def _with_fingerprint(
     work: UnitOfWork, row: GroupRow, fingerprint: tuple[int, str] | None
 ) -> dict[int, str]:
-    """Returns the weight fingerprints, keyed by policy version; contradicting ones are joined by
-    |."""
+    """Returns the group's weight fingerprints with `fingerprint` added, keyed by policy version.
+    Fingerprints of a version that contradict each other are joined by |."""
     if fingerprint is None:
         return row.fingerprints
     version, new = fingerprint

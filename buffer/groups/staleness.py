@@ -13,17 +13,17 @@ group is drawn at most I // B full batches are drawn from those ahead of it. If 
 (no group that starts later is drawn before it), it is in the batch after those, drawn while the
 learner is at version V + I // B. Its oldest token was sampled by version v or newer, so its
 staleness then is at most V + I // B − v ≤ η. If actors do not keep pace the estimate can be
-exceeded; the draw therefore drops what breaks the bound (`is_stale`), so no drawn group is ever
-older than η, whatever the schedule. A group that another consumer drew is not ahead: the learner
-does not train on it unless it is given back, and then the draw checks it too.
+exceeded; the draw therefore drops what breaks the bound (`is_stale`), so no new group is drawn at
+an age above η, whatever the schedule. A group that another consumer drew is not ahead: the learner
+does not train on it unless the consumer gives it back, and then the draw checks its age too.
 
 Why no actor starves. An actor at the learner's version (v = V) is refused only when I // B > η,
 that is I ≥ B(η + 1) ≥ B. So whenever fewer than B groups are in flight an actor at version V is
 granted one. If B or more are in flight, all of them progress: B complete groups make a batch, which
 the learner draws; a drawn group is committed or released; an unfinished group is finished by its
-actor or, when its lease has run out, by another. (Groups without a holder do not count as ahead of
-their own takeover, which they could block forever.) Every path ends in a lower I or a higher V, and
-none depends on another consumer. A group that is too old, or lacks the contrast that the algorithm
+actor or, when its lease has run out, by another. (I leaves out groups without a holder: if counted,
+they could block their own takeover forever.) Every path ends in a lower I or a higher V, and no
+path depends on another consumer. A group that is too old, or lacks the contrast that the algorithm
 needs, expires and leaves I at once; an actor is then granted its replacement.
 
 η = 0 is the synchronous algorithm: at most B groups in flight, all sampled by version V.
@@ -36,5 +36,5 @@ def admits(*, learner: int, ahead: int, per_step: int, max_staleness: int, actor
 
 
 def is_stale(oldest: int, *, learner: int, limit: int) -> bool:
-    """True if a group whose oldest token is of version `oldest` is more than `limit` steps old."""
+    """True if version `oldest`, of a group's oldest token, is over `limit` behind `learner`."""
     return learner - oldest > limit

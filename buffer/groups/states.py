@@ -90,7 +90,7 @@ def broken_rule(row: GroupRow) -> str:
 
 
 def check_evict(row: GroupRow) -> None:
-    """Raise IllegalMove unless the group is closed, so that nothing more can happen to it."""
+    """Raise IllegalMove unless the group is closed: trained, expired or a finished evaluation."""
     if not row.closed:
         raise _illegal(row, "evict", f"it may not remove a {row.purpose} group that is {row.state}")
 

@@ -17,9 +17,9 @@ USABLE = ("", "stale", "no_contrast")
 def attempts(
     txn: Txn, task_id: str, *, excluded: str = "", waiting: bool = False
 ) -> Iterator[StoredAttempt]:
-    """Yield the attempts of a training task's closed groups, the newest group first, without the
-    group `excluded`. `waiting`: yield those of complete and drawn groups too, because no actor
-    adds groups to this store."""
+    """Yield the attempts of a training task's closed groups, the newest group first, except those
+    of the group `excluded`. `waiting`: also yield the attempts of complete and drawn groups, for a
+    store to which no actor adds groups."""
     usable = (
         row
         for row in txn.finished(task_id)

@@ -1,8 +1,8 @@
 """Refuses new results before the disk or LMDB's map is full; draws, commits and eviction still work
 then.
 
-The file reuses its pages and never shrinks. So once the map has been nearly full, the limit is the
-bytes of results that the store held at that moment.
+Eviction frees pages in LMDB's file, but the file never shrinks. So once the map is nearly full, new
+results are accepted only while the store holds fewer bytes of results than at that moment.
 """
 
 from buffer.storage.store import Store

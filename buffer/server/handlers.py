@@ -35,7 +35,7 @@ Result = Record | R3LError | Read  # a Read is for the reader, after the commit
 
 WriteHandler = Callable[[UnitOfWork, Request], Record | Read]
 ENDED = 1024
-"""How many draws that got no groups are remembered: a late copy of such a draw gets none too."""
+"""Number of remembered draw requests that got no groups: late copies of them get none either."""
 
 
 class WriteHandlers:
@@ -131,6 +131,6 @@ READ_HANDLERS: dict[str, ReadHandler] = {
 
 
 def read_of(request: Request) -> Read:
-    """Return the Read that carries out a request to the reader."""
+    """Return the function that carries out a request of the reader's operations."""
     handler = READ_HANDLERS[request.operation.name]
     return lambda txn: handler(txn, request.arguments)

@@ -8,7 +8,7 @@ LITTLE = 1 << 20  # bytes in transit that do not matter
 
 
 class MemoryLimit:
-    """Limits memory to `gib` above the process's memory at low traffic."""
+    """Limits the process to `gib` GiB more memory than it takes at low traffic."""
 
     def __init__(self, gib: float) -> None:
         self._limit = int(gib * (1 << 30))

@@ -19,7 +19,7 @@ COUNTED = ("puts", "draws", "drawn_groups", "leases", "leases_expired", "draws_e
 
 
 class ActorReports:
-    """Each actor's latest metrics, and when they arrived."""
+    """Each actor's latest metrics, and when its latest metrics arrived."""
 
     def __init__(self) -> None:
         self._actors: OrderedDict[str, tuple[float, dict[str, float]]] = OrderedDict()
@@ -35,7 +35,7 @@ class ActorReports:
             self._actors.popitem(last=False)
 
     def report(self) -> dict[str, dict[str, float]]:
-        """Return each actor's metrics, with `seen_s`, seconds since its last request."""
+        """Return each actor's metrics, with `seen_s`: seconds since it last sent metrics."""
         now = time.monotonic()
         return {
             name: metrics | {"seen_s": now - at} for name, (at, metrics) in self._actors.items()

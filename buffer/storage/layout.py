@@ -8,7 +8,7 @@
     live      group -> ''                      groups that are not closed
     tomb      group -> ''                      evicted groups; their ids are never reused
     part      group\\0 role\\0 slot -> result    accepted results of an unfinished group
-    partial   group\\0 role\\0 slot -> result    progress of its open slots
+    partial   group\\0 role\\0 slot -> result    progress of open slots of an unfinished group
     group     group -> Group                   immutable, written when the group is finished
     history   task id\\0 group -> ''            finished groups of a task, oldest first
     tag       purpose\\0 tag\\0 group -> ''      groups of a purpose and tag, oldest first

@@ -37,7 +37,7 @@ def read(txn: Txn, row: GroupRow) -> Group:
 
 
 def damage(txn: Txn, row: GroupRow, data: bytes, group: Group) -> Iterator[str]:
-    """Yields each difference between a group, decoded from `data`, and its accepted results."""
+    """Yields how `group`, decoded from `data`, differs from its row and from accepted results."""
     if codec.encode(replace(group, results=())) != codec.encode(txn.head(row)):
         yield "task, plan or actor differ between its record and its row"
     if {(result.role, result.slot) for result in group.results} != set(row.resolved):

@@ -28,12 +28,12 @@ class GroupRow(Record):
     `task_index`: place of the task in its list. `actor`: lease holder, "" after a release.
     `deadline`: wall-clock second after which another actor may take the group over;
     `lease_expired`: the deadline passed and was counted. `rid`: id of the request that got the
-    lease. `resolved`: slots in the order of their results, with their `checksums`; `played`: slots
-    with a trajectory, with their `rewards`. `failures`: "role/cause" of every failed slot.
-    `oldest_version`: of all trajectories, -1 if there is none. `nbytes`: size of the results.
-    `fingerprints`: weight hashes, keyed by policy version. `cause`: why the group expired. `times`:
-    second at which each state was entered. `draw_id`: latest draw, 0 once that was returned.
-    `steps`: steps that trained on the group.
+    lease. `resolved`: slots in the order of their results; `checksums`: one for each of these;
+    `played`: slots with a trajectory; `rewards`: one for each of these. `failures`: "role/cause" of
+    every failed slot. `oldest_version`: oldest in any trajectory, or -1. `nbytes`: size of the
+    results. `fingerprints`: weight hashes, keyed by policy version. `cause`: why the group expired.
+    `times`: second at which the group entered each state. `draw_id`: id of the latest draw, 0 once
+    that draw was returned. `steps`: optimizer steps that trained on the group.
     """
 
     group_id: str
@@ -84,7 +84,7 @@ class GroupRow(Record):
 
     @property
     def has_holder(self) -> bool:
-        """True if an actor holds the lease and the deadline has not passed."""
+        """True if an actor holds the lease and the lease was not marked as expired."""
         return self.unfinished and bool(self.actor) and not self.lease_expired
 
     @property
@@ -144,10 +144,10 @@ class TrainedAttempt(Record):
     """How an optimizer step trained on one attempt of its draw. An attempt that was left out or had
     a zero gradient has no entry.
 
-    `into`: the drawn group; `group_id`: the group that stores the attempt. `advantage`: that of
-    every token, or with `by_token` the mean over the tokens, whose advantages differ. `first_step`:
-    all responses from this step on were trained. `weight`: what each trained token weighs in the
-    loss, including the group's importance weight.
+    `into`: the drawn group; `group_id`: the group that stores the attempt. `advantage`: of every
+    token; if `by_token`, the tokens' advantages differ and this is their mean. `first_step`: the
+    responses from this step on were trained. `weight`: weight of each trained token in the loss,
+    including the group's importance weight.
     """
 
     into: str
@@ -174,9 +174,9 @@ class LedgerRow(Record):
 class Progress(Record):
     """The learner's version, and the position in the task lists.
 
-    `newest`: the newest version that a learner made before it went back to a checkpoint, if it did.
-    `epoch` has as many training leases as it has tasks (`size`); `position` of them were granted.
-    `eval_next`: tasks leased so far, and `eval_min_version`: the policy version needed, keyed by
+    `newest`: the newest version known when a learner last set its version. `epoch`: the current
+    pass over the training tasks; `size`: its number of leases; `position`: how many were granted.
+    `eval_next`: tasks leased so far, and `eval_min_version`: lowest policy version allowed; both by
     evaluation tag. `replaced`: groups that expired without contrast since the last draw. `gains`:
     guidance gains of the newest groups with retries, newest first. `closed`: no actor will add
     groups (buffer.tools.finished_copy). `has_learner`: a learner has set its version.

@@ -34,7 +34,7 @@ _NO_ROOM = (lmdb.DiskError, lmdb.Error)  # LMDB raises the system's errors as pl
 class Store:
     """An open store. With `read_only` it can be opened while a service owns the folder.
 
-    `map_gib`: largest allowed file size; None: the largest that was ever allowed.
+    `map_gib`: largest allowed file size in GiB; None: the largest that was ever allowed.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Store:
 
     def _refuse_cut_off(self, size: int) -> None:
         """Raise UserError if pages in use are missing at the file's end: the system kills a process
-        that reads one."""
+        that reads a missing page."""
         with self._env.begin():  # keeps the pages that are checked from being reused
             whole = self._used_bytes
             if size < whole and lmdb_verify.verify(str(self.folder)):
@@ -169,8 +169,8 @@ class Store:
         return disk.f_bavail * disk.f_frsize
 
     def clear_readers(self) -> int:
-        """Free the read transactions of dead processes, which keep freed pages from being reused;
-        returns how many there were."""
+        """Free the read transactions that dead processes left, because these keep freed pages from
+        being reused; returns how many there were."""
         return int(self._env.reader_check())
 
     @property
@@ -224,7 +224,7 @@ class Store:
     def _refuse_fork(self) -> None:
         if os.getpid() != self._pid:
             raise StoreError(
-                f"store {self.folder}: was opened by the parent process; open it in this one too"
+                f"store {self.folder}: was opened by the parent process; open it again here"
             )
 
 

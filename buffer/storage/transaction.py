@@ -198,7 +198,7 @@ class Txn:
         return parts
 
     def partial_keys(self, group_id: str) -> list[bytes]:
-        """Returns the key of every open slot of a group that has progress, base slots first."""
+        """Returns the keys of a group's progress, one for each slot that has any, base first."""
         return list(self.keys("partial", group_id.encode() + b"\0"))
 
     def write_record(self, row: GroupRow, last: Parts | None = None) -> None:
@@ -225,7 +225,7 @@ class Txn:
     def _rows_in(
         self, table: str, prefix: bytes = b"", *, backwards: bool = False
     ) -> Iterator[GroupRow]:
-        """Yields the rows of the groups that a table lists after `prefix`."""
+        """Yields the rows of the groups that a table lists under keys that begin with `prefix`."""
         for key in self.keys(table, prefix, backwards=backwards):
             group_id = key[len(prefix) :].decode()
             if (row := self.row(group_id)) is None:
@@ -316,7 +316,7 @@ def _read_task(data: bytes) -> Task:
 
 
 def _seek(cursor: Any, prefix: bytes, backwards: bool) -> bool:
-    """Move the cursor to the first (or last) key that may begin with `prefix`."""
+    """Move to the first key (if `backwards`, the last) that may begin with `prefix`."""
     if not backwards:
         return bool(cursor.set_range(prefix) if prefix else cursor.first())
     if prefix and cursor.set_range(prefix + b"\xff" * 16):

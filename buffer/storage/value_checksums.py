@@ -16,7 +16,7 @@ WITHOUT = ("sys", b"schema")
 
 
 def add(table: str, key: bytes, value: bytes | memoryview) -> bytes:
-    """Appends its checksum to a value."""
+    """Returns a value followed by its checksum."""
     if (table, key) == WITHOUT:
         return bytes(value)
     return b"".join((value, _checksum(table, key, value)))

@@ -1,6 +1,6 @@
-"""The attempts of a store as a pandas DataFrame. A row for each resolved slot has the group's ids,
-`state`, `expired` (why) and the second when it entered each state, and fields of
-r3l.views.attempt_view.AttemptView. `steps`: number of turns; `tokens`: number of sampled tokens.
+"""The attempts of a store as a pandas DataFrame, with a row for each resolved slot. Columns are the
+group's ids, `state`, `expired` (its cause), the second at which the group entered each state, and
+fields of r3l.views.attempt_view.AttemptView. `steps`: turns; `tokens`: number of sampled tokens.
 `uses`: how many optimizer steps trained on the group; `step`: the last of them; `staleness`: how
 many versions the oldest token was behind the policy that this step trained."""
 
@@ -34,8 +34,8 @@ def frame(
     state: GroupState | None = None,
     limit: int | None = None,
 ) -> Any:
-    """Returns the attempts of the newest `limit` groups (None: all) of a purpose, tag and state,
-    groups in creation order. A number that an attempt lacks is NA or NaN.
+    """Returns the attempts of the newest `limit` groups with this purpose, tag and state (None: of
+    all), in creation order of the groups. A number that an attempt lacks is NA or NaN.
 
     Raises UserError if pandas is not installed, RecordError if a group is damaged.
     """

@@ -68,8 +68,8 @@ def show(folder: Path, group_id: str) -> None:
 @_store
 @click.argument("step", type=int)
 def replay(folder: Path, step: int) -> None:
-    """Print the exact batch of a trained step, one JSON line per group. It adds the group's
-    importance `weight` and the stored attempts that joined the group (`recalled`)."""
+    """Print the exact batch of a trained step, one JSON line per group. Each line also has the
+    group's importance `weight` and the stored attempts that joined the group (`recalled`)."""
     with Store(folder, read_only=True) as store:
         draw = store_reads.trained_draw(store, step)
     for group, weight in zip(draw.groups, draw.row.weights, strict=True):
@@ -93,7 +93,7 @@ def export(folder: Path) -> None:
 @click.command()
 @_store
 def verify(folder: Path) -> None:
-    """Check file, records, ledger and counts. Print each problem on a line; exit with 1 if any."""
+    """Check file, records, ledger and counts. Print each problem on a line; if any, exit with 1."""
     with Store(folder, read_only=True) as store:
         problems = verification.verify(store)
     for problem in problems:

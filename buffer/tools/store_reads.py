@@ -41,7 +41,7 @@ def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
 
 def trained_draw(store: Store, step: int) -> Draw:
     """Returns the draw of an optimizer step exactly as the learner got it. Raises NotFound if the
-    step is not in the ledger or any of its attempts was evicted, RecordError if one is damaged."""
+    step is not in the ledger or one of its attempts is lost, RecordError if a group is damaged."""
     groups, gone = replay(store, step)
     if gone:
         raise NotFound(
@@ -57,13 +57,13 @@ def trained_draw(store: Store, step: int) -> Draw:
         draw = Draw(drawn, now, queries.drawn(txn, drawn))
     if draw.recall_lost:
         raise NotFound(
-            f"step {step}: {draw.recall_lost} of the attempts that it recalled were evicted"
+            f"step {step}: {draw.recall_lost} recalled attempts were evicted or are damaged"
         )
     return draw
 
 
 def fingerprints(store: Store, version: int) -> dict[str, list[str]]:
-    """Returns the weight fingerprints of a policy version, keyed by the groups that it sampled."""
+    """Returns the fingerprints of a version's weights, by the id of each group it sampled for."""
     with store.read() as txn:
         rows = ((row.group_id, row.fingerprints.get(version)) for row in txn.rows())
         return {group_id: found.split("|") for group_id, found in rows if found}

@@ -17,7 +17,7 @@ from r3l.errors import R3LError
 from r3l.records import Task
 
 RECORDS = ("table group,", "table part,", "table partial,")
-"""Damage in these tables does not affect the checked rows."""
+"""Beginnings of damage messages; damage in these tables leaves the checked rows intact."""
 
 
 def verify(store: Store) -> list[str]:
@@ -66,7 +66,7 @@ def _ledger_problems(txn: Txn) -> Iterator[str]:
         extra.update(step.groups)
     for name, number in extra.items():
         if number and not (number > 0 and txn.evicted(name)):
-            yield f"{name}: the ledger has {number:+d} more steps than its row"
+            yield f"{name}: steps in the ledger minus steps in its row: {number:+d}"
 
 
 def _draw_problems(txn: Txn) -> Iterator[str]:

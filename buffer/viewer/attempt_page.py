@@ -88,7 +88,7 @@ def pairs(
 
 
 def _slot(one: AttemptView, group: Group, texts: Texts, used: TrainedAttempt | None) -> Plain:
-    """Converts a slot, with the tokens of its `steps`, which are None if there is no attempt."""
+    """Converts a slot and adds the tokens of its `steps`; `steps` is None without an attempt."""
     shown: Plain = plain_values(one) | {
         "steps": None,
         "advantage": None if used is None else used.advantage,
@@ -126,7 +126,7 @@ def _conversation(
     trained: bool,
 ) -> Plain:
     """Converts one conversation of an agent to steps, one for each call. The main conversation gets
-    none, because the attempt's own steps show it."""
+    no steps here, because the attempt's own steps show it."""
     numbers = [calls[k].conversation for k in chain if calls[k].conversation >= 0]
     own = attempt.conversations()[numbers[-1]] if numbers else None
     main = numbers[-1:] == [0]

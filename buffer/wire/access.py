@@ -101,8 +101,8 @@ class Access:
         self._requests.close(linger=0)
 
     def _trim(self, now: float, *, shut_down: bool) -> None:
-        """Return freed memory to the system, at most every FREES_S, until FREES_S after the last
-        shutdown. Otherwise many small frames would stay in the heap."""
+        """Return freed memory to the system every FREES_S after a shutdown, a last time when none
+        has followed for FREES_S. Otherwise many small frames would stay in the heap."""
         if self._trim_at and now >= self._trim_at:
             return_freed_memory()
             self._trim_at = now + FREES_S if now < self._shut_down_at + FREES_S else 0.0
@@ -124,8 +124,8 @@ class Access:
         return "too_many_connections" if full else ""
 
     def _upper_bound(self, now: float) -> int:
-        """Return the most accepted connections that can be open now. These are the connections that
-        are older than HANDSHAKE_S, and all that were accepted since."""
+        """Return an upper bound of the accepted connections that are open now: the open connections
+        older than HANDSHAKE_S, and all connections accepted in the last HANDSHAKE_S."""
         since = now - HANDSHAKE_S
         older = itertools.takewhile(lambda opened: opened < since, self._open.values())
         return sum(1 for _ in older) + len(self._accepted)
@@ -148,8 +148,8 @@ def _roles(keys: ServiceKeys) -> dict[bytes, str]:
 
 
 def _protect(router: Any, keys: ServiceKeys | None) -> None:
-    """Make a socket ask whether to accept each connection, and close silent ones. Encrypt it if
-    there are keys."""
+    """Make a socket ask whether to accept each connection, and close connections whose handshake
+    takes longer than HANDSHAKE_S. Encrypt the socket if there are keys."""
     router.set(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
     router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
     router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else all are accepted if no thread handles them

@@ -70,7 +70,7 @@ def _pair() -> tuple[str, str]:
 
 
 def load(kind: type[K], path: Path | str) -> K:
-    """Read a key file. Raises UserError if it cannot be read or is not of this kind."""
+    """Read a key file. Raises UserError if it cannot be read or does not hold a `kind`."""
     try:
         keys: K = msgspec.json.decode(Path(path).read_bytes(), type=kind)
     except OSError as error:

@@ -7,8 +7,8 @@
 `sum` is a checksum of the whole message. Damaged messages are dropped; the client asks again.
 
 Headers are plain maps. Requests and replies are the records that buffer.wire.operations lists for
-the operation. A group is an immutable record; its current state is in the reply in front of
-it.
+the operation. A group is an immutable record; the reply before the groups has their current
+states.
 """
 
 from collections.abc import Sequence
@@ -51,8 +51,8 @@ class Request:
 
 
 def read_header(frames: Sequence[Frame]) -> dict[str, Any]:
-    """Read a message's header. Raises SchemaVersionError if it has another protocol, RecordError
-    if it is malformed."""
+    """Read a message's header. Raises SchemaVersionError for another protocol version,
+    RecordError if it is malformed."""
     if not frames:
         raise RecordError("message: is empty; it must begin with a header")
     header = codec.unpack(frames[0])

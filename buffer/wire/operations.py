@@ -1,8 +1,8 @@
 """The buffer's operations: their table, requests and replies.
 
 CONTRIBUTING.md lists what a new operation needs. The records of groups follow their reply, one
-frame each (buffer.wire.messages). Raise `PROTOCOL` of buffer.wire.messages when a request or reply
-changes, not for a new operation.
+frame each (buffer.wire.messages). Increase `PROTOCOL` in buffer.wire.messages when a request or a
+reply changes, not for a new operation.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class Request(Record, Generic[T]):
-    """The base of all requests. T: what the clients return for it."""
+    """The base of all requests. T: the type that a client's method returns for the request."""
 
 
 class AddTasks(Request[int]):
@@ -44,7 +44,7 @@ class AddTasks(Request[int]):
 
 
 class AcquireLease(Request["Lease | Wait"]):
-    """Ask for a group to explore with `plan`. An evaluation group has one base slot instead.
+    """Ask for a group to explore with `plan`; an evaluation group ignores it: it has one base slot.
 
     `version`: the actor's policy version; `metrics`: shown in `stats`.
     """
@@ -122,8 +122,8 @@ class Discard(Request[int]):
 
 
 class SetVersion(Request[int]):
-    """Set the version that a learner starts from. Removes the steps that made later versions from
-    the ledger and makes their groups drawable again; returns the number of these groups."""
+    """Set the version that a learner starts from. Removes from the ledger the steps that made later
+    versions, and makes their groups drawable again; returns the number of these groups."""
 
     version: Natural
 
@@ -205,8 +205,8 @@ class Amount(Record):
 
 
 class DrawHead(Record):
-    """Announces a batch: its entry, and the current states of its groups. The groups follow, then
-    the recalled attempts that still exist, as Recalled. `reason`: why there is no batch."""
+    """Announces a batch. `row`: its entry in the store; `now`: the states of its groups. The groups
+    follow, then the recalled attempts that still exist. `reason`: why there is no batch."""
 
     row: DrawRow | None = None
     now: tuple[Status, ...] = ()
@@ -217,7 +217,7 @@ class BufferStats(Record):
     """Metrics of the service.
 
     Groups and results now:
-    - `train`, `eval`: groups in each state; `eval_progress`: (finished, all) for each tag
+    - `train`, `eval`: groups in each state; `eval_progress`: (finished, all) of each tag
     - `drawn_by`: groups of each consumer in draws that are neither committed nor released
 
     Counted since the store was created:
@@ -225,11 +225,11 @@ class BufferStats(Record):
     - `drops`: expired groups, keyed by cause
     - `slot_drops`: failed slots, and attempts lost with their group, keyed by "role/cause"
     - `partial_dropped`: partial attempts that no actor can continue, keyed by cause
-    - `rewound`: groups in the store whose step a learner took back; `rewound_evicted`: groups of
-      such steps that had been evicted, which still count as `trained`
+    - `rewound`: groups whose step a learner took back while they were in the store;
+      `rewound_evicted`: groups that were evicted before, and still count as `trained`
 
     Since the service started:
-    - `actors`: latest metrics of each actor, with `seen_s`, seconds since its last request
+    - `actors`: each actor's latest metrics, with `seen_s`: seconds since it last sent metrics
     - `refused`: error replies, keyed by error or by symptom of a sick engine
       (r3l.rollout.engine_symptoms)
     - `undelivered`: replies whose client was gone or too slow

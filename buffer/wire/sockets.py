@@ -33,8 +33,8 @@ def new_socket(context: Any, kind: int, **options: int) -> Any:
 
 
 def bind(socket: Any, address: str, what: str) -> str:
-    """Bind a ZeroMQ socket; returns the address with its port. Retries a port in use for BIND_S: a
-    restarted service needs the port that its clients know. Raises a UserError that names `what`."""
+    """Bind a ZeroMQ socket; returns the address with its port. Tries for BIND_S if the port is in
+    use: clients know a restarted service by its old port. Raises a UserError that names `what`."""
     end = time.monotonic() + BIND_S
     socket.set(zmq.IPV6, "[" in address)
     while True:

@@ -30,8 +30,8 @@ _COUNT = struct.Struct("=Q")
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of unread bytes, of one `connection` and in `total`, and of the number of `silent`
-    connections, whose handshake is not finished: beyond it the oldest are shut down."""
+    """`connection`, `total`: most unread bytes of a connection and of all. `silent`: the most open
+    connections with an unfinished handshake; beyond this number the oldest are shut down."""
 
     connection: int
     total: int
@@ -41,7 +41,7 @@ class Limits:
 @dataclass
 class Connection:
     """An open connection. `client`: the peer's routing id, known once a message was read.
-    `received`: bytes so far. `unread`: bytes that are in memory."""
+    `received`: bytes so far. `unread`: those of messages that were not read yet."""
 
     peer: object
     client: bytes = b""
@@ -82,8 +82,8 @@ class Traffic:
         return int(sum(c.unread for c in self.connections.values()))
 
     def check(self, now: float) -> Counter[str]:
-        """Count the bytes again, at most every CHECK_S, or sooner if many connections opened. Shuts
-        down connections that exceed a limit; returns how many for each cause."""
+        """Count the bytes if CHECK_S have passed since the last count, or many connections opened.
+        Then shut down connections that exceed a limit; returns how many, keyed by cause."""
         causes: Counter[str] = Counter()
         passed = now - self._checked_at
         if passed < CHECK_S and self._opened <= self.limits.silent // 2:
@@ -102,8 +102,8 @@ class Traffic:
         return causes
 
     def shut_down_largest(self, unsent: Mapping[bytes, int]) -> bool:
-        """Shut down the connection that holds the most bytes; returns False if none is open.
-        `unsent`: bytes of unsent replies of each client."""
+        """Shut down the connection with the most unread and unsent bytes; returns False if none is
+        open. `unsent`: bytes of unsent replies, keyed by client."""
         sizes = {
             number: c.unread + unsent.get(c.client, 0)
             for number, c in self.connections.items()
