@@ -15,7 +15,7 @@ def action_in(response: str) -> str | None:
 
 
 def text_in(response: str) -> str | None:
-    """Returns the same action with its own lines and spaces."""
+    """Returns the action that `action_in` finds, but keeps its line breaks and spaces."""
     _, tagged, last = response.rpartition("<action>")
     text = (last.partition("</action>")[0] if tagged else response).strip()
     return (text or None) if tagged or len(text.splitlines()) == 1 else None

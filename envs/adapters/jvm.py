@@ -23,7 +23,7 @@ T = TypeVar("T")
 INSTALL_JAVA = "apt-get install default-jre-headless"
 OPTIONS = ("-XX:+UseSerialGC", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
 """Without hashCode=2, Java orders listings by identity hashes. These differ from run to run, so one
-replay in three gives other lines."""
+replay in three would show listings in another order."""
 _shared: dict[tuple[Any, ...], Jvm] = {}
 _sharing = threading.Lock()
 

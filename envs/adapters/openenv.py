@@ -1,11 +1,11 @@
 """Plays the environment of an OpenEnv server (openenv-core, BSD), such as
-`openenv:http://127.0.0.1:8000`. `pip install 'r3l[openenv]'`. Each instance is a session of its
-own, over the server's WebSocket:
+`openenv:http://127.0.0.1:8000`. `pip install 'r3l[openenv]'`. Each instance opens a session over
+the server's WebSocket:
 
     {"type": "reset", "data": {"seed": 0}}  ─►  {"type": "observation", "data": {
     {"type": "step", "data": ACTION}        ─►      "observation": {…}, "reward": 1, "done": false}}
 
-An action is a JSON object. If its schema requires only one field, the policy gives just its value.
+An action is a JSON object. If the schema requires exactly one field, the policy gives its value.
 """
 
 import json
@@ -22,20 +22,20 @@ from r3l.rollout.env_interface import EnvSpec, ResetAnswer, StepAnswer
 
 LARGEST = 32 << 20  # bytes of a message
 BY_TOOLS = ("Action", "CallToolAction", "ListToolsAction")
-"""Titles of the action schemas of servers whose actions call tools; the server lists its tools."""
+"""Titles of action schemas whose actions call tools; OpenEnv then asks the server for its tools."""
 FAULTS: dict[str, dict[str, str]] = {
     "VALIDATION_ERROR": {},
     "EXECUTION_ERROR": {"fault": "openenv_error"},
 }
-"""Codes of errors that an action can cause without ending the session, with the step's `info`."""
+"""The codes of errors after which the session continues, each with the `info` of the step."""
 
 
 class OpenEnv:
     """A session of the server at `url`. `prompt`: the system prompt; `reset`: further arguments of
     each reset; `max_steps`: step limit; `success_threshold`: total reward of a full success;
-    `sessions`: number of sessions in each of the `env.workers` processes, where only one of them
-    calls the server at a time; `timeout_s`: time limit of a call; keep it below env.step_s, so that
-    a silent server fails one attempt and not the worker; `deterministic`: as in EnvSpec."""
+    `sessions`: sessions in each of the `env.workers` processes; one session of a process at a time
+    calls the server; `timeout_s`: time limit of a call; keep it below env.step_s, so that a silent
+    server fails one attempt and not the worker; `deterministic`: as in EnvSpec."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class OpenEnv:
     def _ask(
         self, kind: str, data: dict[str, Any], refusals: tuple[str, ...] = ()
     ) -> dict[str, Any]:
-        """Returns an answer, or an error with a code of `refusals`. Raises EnvironmentFailed."""
+        """Returns the answer, or an error whose code is in `refusals`. Raises EnvironmentFailed."""
         if self.socket is None:
             address = "ws" + self.url.removeprefix("http") + "/ws"
             client = import_module("websockets.sync.client")

@@ -36,13 +36,13 @@ PROMPTS = {
 LONGEST = 4000
 """Length limit of a page that is shown, characters."""
 PAGES = 5
-"""Pages of results: upstream shows 50 products, ten per page."""
+"""Number of pages of search results: upstream shows 50 products, ten per page."""
 _ACTION = re.compile(r"(search|click)\s*\[(.*)\]", re.IGNORECASE | re.DOTALL)
 _SEPARATOR = "[SEP]"
 
 
 class WebShop:
-    """Plays the goals of `checkout`, a folder, by default $WEBSHOP.
+    """Plays the goals of the folder `checkout`, by default $WEBSHOP.
 
     `products`: how many of the checkout's products to use (0: all); `goals`: synthetic or human;
     `admissible`: list what can be clicked under every page; `max_steps`: action limit.

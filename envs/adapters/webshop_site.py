@@ -1,4 +1,4 @@
-"""Opens the shop of a WebShop checkout: upstream's own code, loaded next to ours and seeded.
+"""Opens the shop of a WebShop checkout: loads upstream's code into this process and seeds it.
 
     checkout ─► web_agent_text_env.py ─► SimServer (products, goals, pages) ─► one per process
                      │ imports                                                     and settings
@@ -60,15 +60,15 @@ class Settings:
 
 @dataclass(frozen=True)
 class Site:
-    """An open shop. `code`: upstream's module; `server`: its SimServer; `index`: ours, if
-    upstream's is missing."""
+    """An open shop. `code`: upstream's module; `server`: upstream's SimServer; `index`: the index
+    that replaces upstream's, None if upstream's is used."""
 
     code: Any
     server: Any
     index: Bm25Index | None
 
     def browser(self, name: str) -> Any:
-        """A visitor of the shop: upstream's WebAgentTextEnv. `name` keeps its sessions apart."""
+        """Returns a visitor, upstream's WebAgentTextEnv; its sessions' names start with `name`."""
         with seeded():
             visitor = self.code.WebAgentTextEnv(
                 observation_mode="text", server=self.server, session_prefix=f"{name}-"
@@ -167,7 +167,7 @@ def _missing_for_nouns() -> str:
 
 
 def _replaces(name: str, missing: str) -> bool:
-    """Returns whether something is missing, so that a replacement is used; if so, warns."""
+    """Returns whether `name` is replaced, and warns if so. `missing`: what `name` lacks, or ""."""
     if missing:
         log.warning(
             "webshop: %s is replaced because %s is missing; scores are not comparable with "

@@ -46,9 +46,9 @@ use-thermometer 270 135 135 22
 
 _ROWS = [line.split() for line in _TABLE.split("\n") if line]
 SPLITS = {name: (int(train), int(dev), int(test)) for name, train, dev, test, _ in _ROWS}
-"""Number of variations per split. Their numbers run on from train to dev, and from dev to test."""
+"""Number of variations in each split. Their ids begin in train and run on in dev, then in test."""
 LIMITS = {name: max(30, 3 * int(gold) // 2) for name, *_, gold in _ROWS}
-"""Step limit of each task: 1.5 times its gold path, at least 30."""
+"""Step limit of each task: 1.5 times its longest gold path, at least 30."""
 
 
 def named(patterns: Sequence[str] | None) -> list[str]:
@@ -85,7 +85,7 @@ def _variations(patterns: Sequence[str] | None, split: int) -> list[Task]:
 
 
 def task_of_seed(tasks: ListedTasks, seed: int) -> Task:
-    """Returns the task of a seed, from the seed's own split (envs.base.SeededTasks)."""
+    """Returns the task of a seed, from the split that owns the seed (envs.base.SPLIT_SIZE)."""
     split: Split = SPLITS_OF_TASKS[min(max(seed, 0) // SPLIT_SIZE, len(SPLITS_OF_TASKS) - 1)]
     variations = tasks.tasks(split, len(tasks.listed[split]))
     return variations[seed % len(variations)]

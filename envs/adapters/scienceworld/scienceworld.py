@@ -34,7 +34,7 @@ class ScienceWorld:
     """ScienceWorld: 30 tasks, each in many variations.
 
     `tasks`: names or patterns of the tasks to play, such as `find-*`; `eval_tasks`: the same for
-    evaluation, by default `tasks`; `simplification`: upstream's names of them, comma separated;
+    evaluation, by default `tasks`; `simplification`: upstream's simplifications, comma separated;
     `max_steps`: step limit of every task (0: 1.5 times its longest gold path, at least 30);
     `brief`: short prompts and observations, for small policies (brief_text.py); `heap_mib`: memory
     of the Java machine (an attempt needs 12 MiB); `timeout_s`: time limit of a Java call; keep it

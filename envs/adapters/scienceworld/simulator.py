@@ -121,7 +121,7 @@ class Simulator:
         self.call(lambda server: server.load(task, int(variation), simplification, gold))
 
     def _free(self) -> None:
-        """Release the loaded task, and tell Java. py4j's objects are reference cycles: without this
+        """Release the loaded task in Python and in Java. py4j's objects are reference cycles: else
         Java keeps 12 MiB per task until Python collects garbage, hundreds of tasks later."""
         machine, server = self.jvm, self.server
         self.server, self.live = None, ()
