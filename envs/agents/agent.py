@@ -1,7 +1,7 @@
 """The environment `agent`: a program that calls the policy itself, over HTTP.
 
-    reset ─► a folder of its own; replies whether it has a grader, what it keeps, and MCP servers
-    start, grade, keep, serve ─► a process and its state        stop ─► its exit code and last lines
+    reset ─► makes the attempt's folder, says whether there are a grader, snapshots and MCP servers
+    start, grade, keep, serve ─► start a process, return its state      stop ─► ends that process
 
 actors.agents.agent_attempt calls these methods. The processes run in the isolation of the worker
 process: their memory is limited, and they end when the worker or the actor ends, even if killed.
@@ -33,12 +33,12 @@ from r3l.rollout.env_interface import EnvSpec, ResetAnswer, StepAnswer
 from r3l.rollout.prompts import Prompts
 
 MAIN, KEEPER = "agent", "keeper"
-"""The process of the agent or grader, in the attempt's folder, and the process that copies."""
+"""Names of processes: of the agent or the grader, and of the copying of the agent's folder."""
 
 COPY = (*PROGRAM, f"{Path(__file__).with_name('workspace_copy.py')}:run")
 
 LONGEST_VARIABLE = 120_000
-"""Bytes of R3L_TASK; a longer task is left out, because Linux would start no program with it."""
+"""Most bytes of the variable R3L_TASK, unset for a longer task: Linux would start no program."""
 
 FIELD = re.compile(r"\{(\w+)\}")
 """A field of the task in a command, such as `{question}`."""
@@ -46,12 +46,12 @@ FIELD = re.compile(r"\{(\w+)\}")
 
 class Agent:
     """A program to train. `command`: a command line, a `file.py:function` to call with the task, or
-    the URL of a server that plays tasks (envs.agents.remote_agent); `python`: the interpreter;
+    the URL of a server that plays tasks (envs.agents.remote_agent); `python`: its interpreter;
     `tasks`: a file with one JSON object a line; `reward`: `file.py:function`, called with the task,
     the calls and, if it takes a third argument, the agent's folder; if left out, the agent posts
-    its reward or prints it as its last line; `workspace`: a folder that is copied into the agent's
-    own; `snapshot`: `none` (the agent's folder is not copied), `workspace` (it holds all state) or
-    a command that saves state outside the folder; `restore`: the command that puts that state back
+    its reward or prints it as its last line; `workspace`: a folder to copy into the agent's folder;
+    `snapshot`: `none` (the agent's folder is not copied), `workspace` (it holds all state) or a
+    command that saves state outside the folder; `restore`: the command that puts that state back
     (envs.agents.workspace_copy); `mcp`: MCP servers by name, each a command or a URL; `prompts`:
     texts that replace those of r3l/rollout/prompts, by name."""
 
@@ -113,7 +113,7 @@ class Agent:
         return json.dumps(has), {}
 
     def step(self, action: str) -> StepAnswer:
-        """Replies with a sentence: the agent takes its steps itself."""
+        """Only replies with a sentence, because the agent takes its steps itself."""
         return "an agent takes its steps itself", 0.0, False, False, {}
 
     def start(self, variables: dict[str, str]) -> State:
@@ -126,7 +126,7 @@ class Agent:
         return self._start(MAIN, self.grader, (), [self.task, calls, self._work])
 
     def keep(self, operation: str, kept: str, call: int) -> State:
-        """Saves or restores a copy of the folder. Without a command, small ones need no process."""
+        """Saves or restores the folder. A small folder without a command needs no process."""
         words = self._words(self.keepers.get(operation, ()))
         arguments = (operation, self._work, kept, call, words)
         folders = self._work, os.path.join(kept, "objects")
@@ -164,7 +164,7 @@ class Agent:
     def _start(
         self, name: str, starter: Argv, argv: Argv, arguments: list[Any], *, pipes: bool = False
     ) -> State:
-        """Start a process. The agent's files are in the attempt's folder, others in their own."""
+        """Start a process. MAIN's files are in the attempt's folder, others' in folders in that."""
         if earlier := self.processes.pop(name, None):
             earlier.kill()
         assert self.folder is not None  # an attempt begins with a reset

@@ -75,16 +75,16 @@ def starter_of(command: str, python: str, option: str = "command") -> tuple[Argv
 
 
 def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
-    """Returns the commands that save and restore what is outside an agent's folder; no commands if
-    the options name none. Raises UserError unless both are programs."""
+    """Returns the commands that save and restore what is outside an agent's folder; empty if the
+    options name no command. Raises UserError unless they name two programs or none."""
     if snapshot in ("", NOTHING, WORKSPACE) and not restore:
         return {}
     for option, command in (("snapshot", snapshot), ("restore", restore)):
         no_program = command in ("", NOTHING, WORKSPACE)
         if no_program or is_function(command) or is_url(command):
             raise UserError(
-                f"env agent: {option} {command!r} must be a command; give commands for both "
-                f"snapshot and restore, or only snapshot: {WORKSPACE} or snapshot: {NOTHING}"
+                f"env agent: {option} {command!r} must be a command; set both options to commands, "
+                f"or leave restore out and set snapshot to {WORKSPACE} or {NOTHING}"
             )
     return {
         "save": starter_of(snapshot, python, "snapshot")[1],
@@ -98,8 +98,8 @@ def servers_of(mcp: dict[str, str], python: str) -> dict[str, Argv]:
     for name, command in mcp.items():
         if not re.fullmatch("[a-z0-9][a-z0-9_-]*", name) or is_function(str(command)):
             raise UserError(
-                f"env agent: mcp: {name}: {command} must be a command or a URL, and its name must "
-                "consist of small letters, digits, _ and -"
+                f"env agent: mcp: {name}: {command} must be a command or a URL, and the server's "
+                "name must consist of small letters, digits, _ and -"
             )
         servers[name] = starter_of(str(command), python, f"mcp: {name}:")[1]
     return servers

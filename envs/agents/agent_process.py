@@ -14,29 +14,29 @@ from r3l.errors import EnvironmentFailed
 LAST = 64 << 10  # bytes of its output in which the last line is looked for
 Argv = tuple[str, ...]
 State = dict[str, Any]
-"""A process: `pid`, `folder` and `exit`, which is None while it runs. A process without pipes also
-has the last lines of `stdout` and `stderr`."""
+"""A process: `pid`, `folder` and `exit`, its exit code, None while it runs. Without pipes, also the
+last lines of `stdout` and `stderr`."""
 
 UNSET = (
     "PYTHONPATH PYTHONHASHSEED HF_HUB_OFFLINE OPENAI_API_KEY OPENAI_BASE_URL ANTHROPIC_API_KEY "
     "ANTHROPIC_BASE_URL"
 ).split()
-"""Variables for the worker's own Python, and those that would lead an agent past the gateway."""
+"""The user's variables that no agent gets: for the worker's Python, or leading past the gateway."""
 
 _starters: dict[Argv, subprocess.Popen[str]] = {}
 """Processes that start others (envs.agents.call_function), by their command."""
 
 
 def child_environment(more: dict[str, str], secret: Sequence[str] = ()) -> dict[str, str]:
-    """Returns the user's environment variables without UNSET and `secret`, and with `more`."""
+    """Returns the user's environment variables except UNSET and `secret`; adds `more`."""
     unset = {*UNSET, *secret}
     return {name: value for name, value in os.environ.items() if name not in unset} | more
 
 
 class AgentProcess:
     """A running process, started by the starter whose command is `starter`. `argv`: the program to
-    run, unless the starter calls a function. `folder` holds `stdin`, `stdout` and `stderr`, and the
-    working folder `work`. `pipes`: `stdin` and `stdout` are pipes; it waits until both are open."""
+    run, unless the starter calls a function. `folder` holds the working folder `work`, `stderr`,
+    `stdin` and `stdout`; `pipes`: the last two are pipes, and the program waits until they open."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from r3l.views.tape import TapedCall
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended: reward (1.0: full success), its parts, closing remark and finish."""
+    """How an attempt ended: reward (1.0: full success), reward parts, closing remark and reason."""
 
     reward: float
     parts: dict[str, float] = field(default_factory=dict)
@@ -33,8 +33,8 @@ async def run_process(
     limit_s: float,
     changed: asyncio.Event | None = None,
 ) -> tuple[State, bool]:
-    """Starts the process `name` with `start`, and kills it when it has ended, `changed` is set or
-    the time is up. Returns its state, and False if the time was up. Raises EpisodeError."""
+    """Starts the process `name` with `start`. Kills it and its children once it exits, `changed` is
+    set or `limit_s` is over. Returns its state, and whether it was in time. Raises EpisodeError."""
     state, ended = await guarded(start), changed or asyncio.Event()
     if "pid" not in state:  # it was done in the worker process
         return state, True

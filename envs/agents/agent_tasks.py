@@ -13,8 +13,8 @@ NAME = "agent"
 
 
 def read_tasks(file: str) -> ListedTasks:
-    """Reads a file of tasks. A task's `split` is train, eval or warmup. If no task has a split, a
-    tenth of the tasks is for evaluation (all tasks, if the tenth is empty). Raises UserError."""
+    """Reads a file of tasks. A task's `split` is train, eval or warmup; `split_tasks` decides for
+    tasks without it. Raises UserError."""
     if not file:
         raise UserError("env agent: needs tasks, a file with one JSON object a line")
     path = Path(file).expanduser()
@@ -47,8 +47,8 @@ def read_tasks(file: str) -> ListedTasks:
 
 
 def split_tasks(tasks: Sequence[tuple[Split | None, Task]]) -> ListedTasks:
-    """Divides tasks by their split. If no task has a split, a tenth of the tasks is for evaluation
-    (see `read_tasks`)."""
+    """Divides tasks by split; a hash decides for a task without one. If no task has a split, none
+    is for warm-up, and a tenth is for evaluation (all tasks, if that tenth is empty)."""
     listed: dict[Split, list[Task]] = {split: [] for split in SPLITS}
     for split, task in tasks:
         listed[split or split_of(task.task_id)].append(task)

@@ -28,7 +28,7 @@ OUTPUT_LIMIT = 1 << 30  # bytes of any file that an agent writes
 
 
 def find(target: str) -> Any:
-    """Imports the function `file.py:name`. Exits with a sentence if it is missing."""
+    """Imports the function `file.py:name`. Exits with an error message if it is missing."""
     file, _, name = target.rpartition(":")
     sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
     spec = importlib.util.spec_from_file_location(MODULE, file)
@@ -68,8 +68,8 @@ async def _awaited(value: Any) -> Any:
 
 
 def _called(function: Any) -> int:
-    """Calls the function in a process of its own, which may crash. Returns its exit code, or minus
-    the signal that ended it."""
+    """Calls the function in another process, which may crash. Returns the exit code of that
+    process, or minus the number of the signal that ended it."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -88,7 +88,7 @@ def _called(function: Any) -> int:
 
 
 def _in_child(function: Any, folder: str, variables: dict[str, str], argv: list[str]) -> None:
-    """Call the function, or run the program, and write its exit code; this forked process ends."""
+    """In the fork: call the function or run the program, write the exit code, end the process."""
     os.setsid()
     resource.setrlimit(resource.RLIMIT_FSIZE, (OUTPUT_LIMIT, OUTPUT_LIMIT))
     os.chdir(os.path.join(folder, "work"))

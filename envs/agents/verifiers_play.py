@@ -31,8 +31,8 @@ MODEL, UNTRAINED = "policy", "policy-untrained"
 
 
 def environment(config: dict[str, Any]) -> Any:
-    """Makes verifiers' environment. By default, a seat runs in a local process, with the taskset's
-    harness or, if that is `bash`, with the harness `null`, which has no tools of its own."""
+    """Makes verifiers' environment. By default, each agent runs in a local process, with the
+    taskset's harness or, if that is `bash`, with the harness `null`, which has no tools."""
     taskset = config["taskset"]["id"]
     seats = vf.env_config_type(taskset, config.get("id", "")).model_fields.items()
     own = vf.default_harness_id(taskset)
@@ -48,7 +48,7 @@ def environment(config: dict[str, Any]) -> Any:
 
 
 async def _set_up(own: Any, seats: list[str], agents: Any) -> None:
-    """Makes untrained seats, such as a judge, call the policy as UNTRAINED."""
+    """Makes untrained agents, such as a judge, call the policy as UNTRAINED."""
     await own(agents)
     for name in seats:
         seat = getattr(agents, name, None)
@@ -74,7 +74,7 @@ async def play(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def result(traces: list[Any]) -> dict[str, Any]:
-    """Returns the mean reward of the trained seats, and the first seat's rewards and metrics."""
+    """Returns the mean reward of the trained agents, and the rewards and metrics of the first."""
     rewards = {name: each.value for name, each in traces[0].rewards.items() if each is not None}
     reward = sum(trace.reward for trace in traces) / len(traces)
     return {"reward": reward, "parts": traces[0].metrics | rewards}
@@ -89,7 +89,7 @@ def listed(taskset: Any, lines: TextIO) -> None:
 
 
 def main(config: str, action: str) -> None:
-    """Check a taskset, or list its tasks. What the taskset itself prints goes to standard error."""
+    """Check a taskset, or list its tasks. The taskset's own output goes to standard error."""
     lines = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:

@@ -1,10 +1,10 @@
 """Keeps an agent's folder as it is before each call, and puts it back.
 
-    save:     the folder's files ─► objects/, each content once ─► NUMBER.json: path ─► what it is
-    restore:  files that differ are written, others removed ─► listed again and compared
+    save:     copies each new content to objects/, then writes the folder's listing to NUMBER.json
+    restore:  writes the files that differ, removes new files, then compares the folder's listing
 
-The user's commands, which keep what is outside the folder, run before a save and after the files
-are put back. Without such commands, a small folder is copied in the environment's worker process.
+The user's commands, which save and restore what is outside the folder, run before a save and after
+the files are put back. Without them, a small folder is copied in the environment's worker process.
 Otherwise envs.agents.call_function starts a process that copies the folder.
 """
 
@@ -21,18 +21,18 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 1 << 30
-"""Most bytes of the folder, and of all snapshots of an attempt together."""
+"""Size limit of the folder, and of all snapshots of an attempt together, bytes."""
 MOST_FILES = 50_000
 SMALL = 64, 1 << 20
 """Files and bytes of a folder whose copy takes less time than the start of a process."""
 KNOWN = "known.json"
 """The file about the last save: when it began (`at`), and each file's state and digest."""
 RACE_NS = 1_000_000_000
-"""A file that changed this shortly before a save may change again and keep its timestamp."""
+"""A file that changed within this time before a save may change again and keep its timestamp."""
 VANISHED = (FileNotFoundError, NotADirectoryError)
 
 Listing = dict[str, list[Any]]
-"""Path in the folder ─► its kind (file, folder or link), mode, and digest or target."""
+"""Paths in the folder, each with its kind (file, folder or link), mode, and digest or target."""
 
 
 def run(operation: str, work: str, kept: str, number: int, command: list[str]) -> dict[str, int]:
@@ -71,7 +71,7 @@ class Seen:
         self.files: dict[str, Any] = {}
 
     def content(self, path: Path, name: str, info: os.stat_result, objects: Path) -> str:
-        """Returns the digest of a file's content, and copies new content to `objects`."""
+        """Returns the digest of a file's content, and copies the content to `objects` if new."""
         state = [info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]
         old = self.before.get(name)
         unchanged = old and old[0] == state and info.st_ctime_ns < self.at - RACE_NS
@@ -144,7 +144,7 @@ def put_back(work: Path, wanted: Listing, objects: Path) -> None:
 
 
 def is_small(work: str) -> bool:
-    """Whether a folder is small enough to be copied without a process of its own."""
+    """Whether a folder is small enough (SMALL) to be copied in the worker process."""
     files = size = 0
     for folder, inner, names in os.walk(work):
         files += len(inner) + len(names)
@@ -168,8 +168,8 @@ def first_difference(wanted: Listing, found: Listing) -> str:
 
 
 def _told(command: list[str], own: Path) -> str:
-    """Runs a command with a folder of its own. Returns the last line of its output. If it fails,
-    ends this process with a message that names the exit code."""
+    """Runs a command, whose R3L_SNAPSHOT names the folder `own`. Returns the last line of its
+    output. If the command fails, ends this process with a message that names its exit code."""
     if not command:
         return ""
     own.mkdir(exist_ok=True)
