@@ -27,7 +27,7 @@ READ_TASKS = 64
 KNOWN_ACTIONS = 64
 """Most actions of past demonstrations to remember; mistakes are drawn from them."""
 LONGEST_QUOTE = 60
-"""Characters of an action that a reflection repeats."""
+"""The most characters of an action that a reflection quotes."""
 
 
 def demonstrating(name: str, **options: Any) -> Demonstrating:
@@ -57,8 +57,8 @@ def warmup_tasks(
 class Demonstrated:
     """An environment with a demonstrator built from its `demonstration`.
 
-    If `reset` gets no options, it takes one of `tasks`. A snapshot is the list of actions, which
-    `restore` replays, so the environment must be deterministic.
+    A reset without options starts one of `tasks`. A snapshot is the list of actions, which
+    `restore` plays again, so the environment must be deterministic.
     """
 
     def __init__(self, env: Any, tasks: Sequence[Task]) -> None:
@@ -70,7 +70,7 @@ class Demonstrated:
         self.reward = 0.0
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Start a task and take its plan. Raises UserError if the plan has no actions."""
+        """Start a task; its demonstration is the plan. Raises UserError if the plan is empty."""
         if options is None and self.some_tasks:
             task = self.some_tasks[seed % len(self.some_tasks)]
             seed, options = task.seed, dict(task.options)
@@ -108,8 +108,8 @@ class Demonstrated:
         return str(speak()) if speak is not None else ""
 
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
-        """Returns the plan's next action, or another action with the probability of a mistake or
-        waste; the plan then continues. `skill.withheld` has no effect."""
+        """Returns the plan's next action or, with the probability of a mistake or waste, another
+        action, after which the plan goes on. `skill` has no other effect."""
         right = self._right(len(self.actions))
         if right in advice or rng.random() >= skill.mistakes + skill.waste:
             return right
@@ -143,7 +143,7 @@ class Demonstrated:
                     break
 
     def _right(self, step: int) -> str:
-        """Returns the first action of the plan that was not taken before a step."""
+        """Returns the plan's next action at a step: the first that was not yet taken before it."""
         done = 0
         for action in self.actions[:step]:
             done += done < len(self.plan) and action.strip() == self.plan[done].strip()

@@ -35,9 +35,9 @@ PROMPTS = {
 class Dials:
     """The dials of a world. Raises UserError for a value out of range.
 
-    `words`: words of thought before each answer, 0..64. `summary`: the steps in a reflection's
-    trajectory_summary, all of them (full) or those that were not right (brief). `hint`: a remark on
-    a wrong answer gives the needed answer (what), says it is wrong (where), or hides this (none).
+    `words`: number of words of thought before each answer, 0..64. `summary`: a reflection's summary
+    lists all steps (full) or only those known not to be right (brief). `hint`: a remark on a wrong
+    answer names the needed answer (what), only says "wrong" (where) or does not say so (none).
     """
 
     words: int = 0
@@ -52,9 +52,9 @@ class Dials:
 
 @dataclass(frozen=True)
 class Words:
-    """The texts of a world. `things` and `answers` are names between spaces; `wrong` is formatted
-    with thing and need. The last three are for the dials: `thought` has the words of thought,
-    `wrong_where` says only that an answer is wrong, and `done` does not say whether it is.
+    """The texts of a world. `things` and `answers` are names separated by spaces; `wrong` contains
+    {thing} and {need}. `thought`, `wrong_where` and `done` are for the dials: the words of thought,
+    a remark that only says that the answer is wrong, and a remark that does not say whether it is.
 
     No line begins with a thing or an answer: a name always follows a space, so a tokenizer with one
     token per word always encodes a name as the same token, which is easy to copy.
@@ -94,8 +94,8 @@ class Matching:
 
     `length`: things in the row; `things`, `answers`: how many of each the world has; `exceptions`:
     how many things of the row need another answer than the rule's; `steps`: step limit (default:
-    two more than things in the row); `decisive`: how many places count for success; they are drawn
-    for each attempt and not shown (default: all).
+    two more than things in the row); `decisive`: how many places count for success (default: all);
+    the places are drawn for each attempt and not shown.
     """
 
     words: Words
@@ -214,8 +214,8 @@ class Matching:
     def reflection(self) -> dict[str, Any]:
         """Returns a teacher's reflection, which says only what the attempt's log shows.
 
-        It retries from the first wrong step or, if there is none, from the first wasted one. If
-        remarks do not tell wrong from right (hint none), a failure is retried from step 0.
+        The retry starts at the first wrong step or, if no step is wrong, at the first wasted step.
+        If remarks do not tell wrong from right (hint none), a failure is retried from step 0.
         """
         marks, succeeded = self.state.marks, self._succeeded()
         blind = self.dials.hint == "none" and not succeeded
@@ -253,8 +253,8 @@ class Matching:
         return {"exceptions": self.length}
 
     def _judge(self, action: str) -> tuple[Mark, str, str]:
-        """Returns (mark, remark, the answer or "") for an action. After a thought only its last
-        words count."""
+        """Returns (mark, remark, the answer or "") for an action. In a world with words of thought,
+        only the last words of the action count."""
         words, state = self.words, self.state
         thing, need = state.row[state.place], state.needs[state.place]
         spoken = action.lower().rstrip(" .").split()
@@ -279,7 +279,7 @@ class Matching:
         return self.words.wrong
 
     def _thinking(self, answer: str) -> str:
-        """Puts the same words of thought before each answer, so that they are soon learned."""
+        """Puts words of thought before an answer; always the same, they are soon learned."""
         return " ".join([*self.words.thought.split()[: self.dials.words], answer])
 
     def _unknown(self, action: str) -> str:
@@ -299,13 +299,13 @@ class Matching:
         return f"{thing} needs {self.state.needs[place]}"
 
     def _shown(self, step: int) -> str:
-        """Returns a step and the word for its outcome; "done" if its remark hides the outcome."""
+        """Returns a step and the word for its outcome; "done" if the remark hides the outcome."""
         mark = self.state.marks[step]
         unsaid = self.dials.hint == "none" and mark != "wasted"
         return f"{step} {'done' if unsaid else self.words.marks[mark]}"
 
     def _summary(self) -> str:
-        """Lists the outcome of every step, or (brief) of the steps known not to be right."""
+        """Lists the steps' outcomes; if brief, only those that a remark showed not to be right."""
         plain = {"right", "wrong"} if self.dials.hint == "none" else {"right"}
         brief, marks = self.dials.summary == "brief", self.state.marks
         listed = [self._shown(k) for k, mark in enumerate(marks) if not (brief and mark in plain)]

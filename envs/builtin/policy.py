@@ -6,7 +6,7 @@ from r3l.files.gguf_model import SMOLLM2, converted, smollm2_folder
 from r3l.model_folder import user_path
 
 BUILTIN_WORLDS = ("workshop", "keys")
-"""Environments of this package that need no other package and have a demonstrator."""
+"""The environments of envs.builtin. They need no other package and have a demonstrator."""
 
 
 def builtin_policy() -> Path:
