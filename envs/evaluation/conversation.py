@@ -9,8 +9,8 @@ from r3l.views.attempt_view import AttemptView, view
 
 class Conversation(AttemptView, kw_only=True):
     """One attempt at one task. `attempt` counts the attempts at the task from 0. `family`: the
-    environment, if there are several, or else the kind of task, "" if unknown. Times are left out,
-    because they differ when an evaluation is repeated, and so are an agent's calls."""
+    environment, if there are several, or else the kind of task, "" if unknown. Left out are an
+    agent's calls, and times, because these differ when an evaluation is repeated."""
 
     task_id: str
     attempt: int
@@ -27,7 +27,7 @@ class Conversation(AttemptView, kw_only=True):
 
     @property
     def tokens(self) -> int:
-        """The tokens of all responses."""
+        """The number of tokens in all responses."""
         return sum(step.length for step in self.steps)
 
     @property

@@ -39,8 +39,8 @@ def settings_of(config: RunConfig, *, model: str, weights: str, split: str) -> S
 
 
 class EvaluationFolder:
-    """An evaluation that `r3l-eval` plays or continues. `done`: its attempts so far. Raises
-    UserError if the folder holds another evaluation or cannot be written."""
+    """An evaluation that `r3l-eval` plays or continues. `done`: the recorded attempts by task and
+    number. Raises UserError if the folder holds another evaluation or cannot be written."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.folder, self._made = folder, not folder.exists()

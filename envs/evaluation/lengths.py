@@ -12,7 +12,7 @@ OVERFLOW = "context_overflow"  # the finish of an attempt, and the cause of one 
 
 def length_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Returns lengths in tokens and cut-off shares over all attempts of `groups`, including
-    retries; empty if there are no attempts. A retry's responses are those from its pivot on."""
+    retries; empty if there are no attempts. Of a retry, only responses from its pivot on count."""
     attempts = [t for group in groups for t in group.trajectories]
     spans = [span for t in attempts for span in t.step_spans[t.first_played :].tolist()]
     return _measure(

@@ -1,9 +1,9 @@
 """Computes the metrics of an evaluation. To add a metric, add a line to METRICS.
 
-conversations ─► by task ─► one value per task ─► mean over tasks, with a 95 % interval
-                                                     │
-               report: for all tasks, and for each family of tasks ─► scalars
-               compare: the differences between two evaluations, task by task
+attempts ─► grouped by task ─► one value per task ─► mean over tasks, with a 95 % interval
+
+`report` computes this for all tasks and for each family of tasks; `scalars` flattens a report.
+`compare` computes the differences between two evaluations of the same tasks.
 """
 
 import math
@@ -23,7 +23,7 @@ INTERVAL = (
     "95 %; success and pass@k: Wilson over tasks; the others: percentile bootstrap over tasks"
 )
 Z_95 = 1.959963984540054
-"""Standard deviations that hold 95 % of a normal distribution."""
+"""95 % of a normal distribution are within this many standard deviations of its mean."""
 RESAMPLES = 2000
 Attempts = Sequence[Conversation]
 Interval = tuple[float, float]
@@ -51,9 +51,9 @@ class Estimate(Record):
 class Metrics(Record):
     """The metrics of some tasks.
 
-    `failed`: attempts that failed, by cause; they earn nothing. `faults`: errors of the
-    environment that ended no attempt. `estimates`: by the name of the metric. `lengths`: tokens,
-    and shares cut off (envs.evaluation.lengths).
+    `failed`: number of failed attempts by cause; these earn nothing. `faults`: number of faults by
+    name. `estimates`: the mean of each metric, by the metric's name. `lengths`: lengths in tokens,
+    and shares of what was cut off (envs.evaluation.lengths).
     """
 
     tasks: int
@@ -89,8 +89,8 @@ def pass_at_k(attempts: int, successes: int, k: int) -> float:
 def wilson(values: Sequence[float]) -> Interval:
     """Computes Wilson's 95 % score interval for the mean of independent values in [0, 1].
 
-    For shares it has its nominal coverage; for other values in [0, 1] it is never too narrow, since
-    their variance is at most mean · (1 − mean).
+    If all values are 0 or 1, the interval has its nominal coverage. For other values in [0, 1] it
+    is never too narrow, since their variance is at most mean · (1 − mean).
     """
     count, mean = len(values), sum(values) / len(values)
     spread = Z_95 * math.sqrt(mean * (1 - mean) / count + Z_95**2 / (4 * count**2))
@@ -141,7 +141,7 @@ METRICS = (
     ),
 )
 COMPARED = (SUCCESS_RATE, REWARD)
-"""Metrics that are defined for every task, and for which more is better."""
+"""The metrics that `compare` compares: every task has a value, and a larger value is better."""
 
 
 def report(attempts: Attempts, ks: Sequence[int] = ()) -> Report:
@@ -182,7 +182,7 @@ def by_task(attempts: Attempts) -> dict[str, list[Conversation]]:
 
 
 def scalars(report: Report) -> dict[str, float]:
-    """Returns the numbers of a report, keyed by the ends of their tags (learner.metrics.tags)."""
+    """Returns a report's numbers, keyed by their tags without `eval/` (learner.metrics.tags)."""
     every = report.all
     numbers = {"tasks": float(every.tasks), "failed": float(sum(every.failed.values()))}
     for name, estimate in every.estimates.items():

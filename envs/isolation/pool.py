@@ -5,10 +5,10 @@ actor.
     attempt ─► RemoteEnv ─┼─► EnvPool ──────────────┤     sessions side by side, one call at a time
     attempt ─► RemoteEnv ─┘ picks the least loaded  └─► reaper ─► worker
 
-An attempt waits until another one releases a session, then until its worker has answered earlier
-calls, then at most `env.step_s` for its own call. A worker that ends, or does not reply in time, is
-killed with everything that it started. Its sessions fail with a named cause, and the next session
-starts a new worker.
+An attempt first waits for a free session. Each call waits until the worker has answered earlier
+calls, and then at most `env.step_s` for its reply. A worker that ends, or does not reply in time,
+is killed with everything that it started. Its sessions fail with a named cause, and the next
+session starts a new worker.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ END_S = 5.0
 """Limit for closing everything before a worker is killed, seconds."""
 UNLIMITED = 1 << 30
 USUAL_WORKERS = 2
-"""Fewest processes of an environment: if one ends, the sessions of the others continue."""
+"""An environment has at least 2 processes: if one ends, the sessions of the other continue."""
 
 
 @asynccontextmanager
 async def environments_of_all(
     config: EnvConfig, wanted: int, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[Callable[[Task], Environment]]:
-    """Yields a function that makes the environment that a task names. Each environment of the run
-    has its own factory (`environments`)."""
+    """Yields a function that makes the environment named by a task. It calls the factory of that
+    environment (`environments`)."""
     async with AsyncExitStack() as stack:
         made = {
             each.name: await stack.enter_async_context(environments(each, wanted, metrics))
@@ -86,8 +86,8 @@ async def environments(
     processes, which end with this context, or inside this process if the environment declares
     `in_process`.
 
-    `wanted`: number of attempts that should play at the same time; `metrics` counts their waits.
-    Raises UserError if the environment cannot be made.
+    `wanted`: number of attempts to play at the same time; `metrics` counts how long attempts wait
+    for a session. Raises UserError if the environment cannot be made.
     """
     alone = config.isolation == "process"
     if config.isolation == "auto":
@@ -156,8 +156,8 @@ class EnvPool:
 
 
 def workers_for(wanted: int, sessions: int) -> int:
-    """Returns the number of processes for `wanted` sessions, with `sessions` in each: at most one
-    per core, since each may start its own Java machine, but at least USUAL_WORKERS."""
+    """Returns the number of processes for `wanted` sessions, `sessions` in each. At least
+    USUAL_WORKERS; beyond that at most one per core, since each may start its own Java machine."""
     needed = math.ceil(wanted / sessions)
     return max(USUAL_WORKERS, min(needed, os.cpu_count() or 1))
 
@@ -342,7 +342,7 @@ async def _read(replies: asyncio.StreamReader) -> dict[str, Any]:
 
 async def _end(process: Process, mark: str, *, patient: bool) -> None:
     """End a worker and everything it started. `patient`: let it close its environments first.
-    `mark`: the value of the environment variable MARK in the reaper and all that it started."""
+    `mark`: the value of the environment variable MARK in the reaper and all processes under it."""
     assert process.stdin is not None
     process.stdin.close()
     if patient:

@@ -6,9 +6,9 @@ envs.isolation.pool.
                └── processes whose parents ended ◄────────────┘
 
 The reaper acts when the worker ends, the actor is killed or the reaper gets SIGTERM. It kills every
-process that the worker started, even in other sessions, because the kernel gives it the children
-of processes that have ended (PR_SET_CHILD_SUBREAPER). It removes the worker's temporary files and
-exits with the worker's status. If the reaper itself is killed, the kernel kills the worker, and the
+process that the worker started, even in other sessions: the kernel makes the children of ended
+processes its own (PR_SET_CHILD_SUBREAPER). It removes the worker's temporary files and exits
+with the worker's status. If the reaper itself is killed, the kernel kills the worker, and the
 pool kills every process that has the reaper's mark in its environment variables.
 """
 
@@ -30,7 +30,7 @@ MARK = "R3L_ENV_REAPER"
 """Environment variable that identifies the reaper; all that the worker starts inherits it."""
 _PR_SET_CHILD_SUBREAPER = 36
 CLEAR_S = 5.0
-"""Limit for killing what a worker left, seconds. A process that waits in the kernel dies later."""
+"""Time limit for killing what a worker left, seconds. A process stuck in the kernel dies later."""
 
 
 def main(actor: int) -> None:

@@ -5,10 +5,10 @@
              {op: close, session}                               {}
                                                         or      {error, …}
 
-Requests come on standard input, replies go to standard output, each a length (4 bytes, big endian)
-and a map of r3l.codec; one request at a time. A session is one attempt's use of an environment; the
+Requests come on standard input, one at a time, and replies go to standard output. Each is a length
+(4 bytes, big endian) and a map of r3l.codec. A session is one attempt's use of an environment. The
 environment of a closed session serves the next session, unless it failed or its class sets `once`.
-A process forked by an environment ends when it returns from the environment's code; it sends no
+A process that an environment forks ends when it returns from the environment's code; it sends no
 reply.
 """
 
