@@ -47,7 +47,7 @@ class Puzzle:
 
 @dataclass(frozen=True)
 class Puzzles:
-    """Puzzles by seed: `count` numbers from 1 to `largest`, a target from 1 to `highest`."""
+    """Makes puzzles: `count` numbers from 1 to `largest` and a target from 1 to `highest`."""
 
     count: int = 4
     largest: int = 50
@@ -73,8 +73,8 @@ class Puzzles:
 
 
 class Countdown(Question):
-    """One puzzle per seed (`count`, `largest`, `highest`: see `Puzzles`). The other settings are
-    those of envs.questions.question.Pace."""
+    """One puzzle per seed. `count`, `largest` and `highest` are those of `Puzzles`, the other
+    settings those of envs.questions.question.Pace."""
 
     in_process = True
 
@@ -127,8 +127,8 @@ class Countdown(Question):
 
 class CountdownSteps:
     """Countdown with one operation per step: two of the remaining numbers are replaced by their
-    result, and the last number must be the target. The number of operations is one less than the
-    number of numbers. `slips`: additional steps, for invalid operations."""
+    result, and the last number must be the target. N numbers take N − 1 operations. `slips`: number
+    of additional steps, for invalid operations."""
 
     in_process = True
 

@@ -1,4 +1,4 @@
-"""Finds the final answer in a response. Every search is linear in the length of the text."""
+"""Finds the final answer in a response. Every search takes time linear in the text's length."""
 
 import re
 

@@ -6,7 +6,7 @@ r"""Compares a mathematical answer with a reference. Both are read by the same r
             removed           matrices            expressions: math-verify, within one in a million
 
 An answer is right if it states the whole reference and nothing else: a list has the same number of
-members, a tuple keeps its order and brackets, and every word is a unit or is in the reference.
+members, a tuple the same order and brackets, and every word is a unit or occurs in the reference.
 """
 
 import re
@@ -21,7 +21,7 @@ LONGEST = 2000
 DEEPEST = 30
 """Deepest nesting of brackets: a parser's time grows steeply with it."""
 CLOSE = 1e-6
-"""Two irrational values are equal up to this difference, as a share of the larger value."""
+"""Two irrational values count as equal if they differ by at most this share of the larger one."""
 
 _TEXT = r"\\(?:text|mbox|mathrm|textbf|mathbf|textit|operatorname)\s*\{([^{}]*)\}"
 _WRAPPED = re.compile(_TEXT)
@@ -60,7 +60,7 @@ _MEANING = frozenset(
     "none nor not off one or other over plus score some than thousand times too trillion twice "
     "under unless up wrong zero".split()
 )
-"""Words that change the meaning of the number before them, and so are no unit of it."""
+"""Words that change the meaning of the number before them, so they are not its unit."""
 _COMMANDS = frozenset(
     "frac sqrt pi cdot times div pm mp infty cup in binom begin end pmatrix bmatrix matrix "
     "sin cos tan cot sec csc log ln exp arcsin arccos arctan sinh cosh tanh "

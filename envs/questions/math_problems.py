@@ -32,15 +32,14 @@ DATA_SETS: dict[str, tuple[str | None, str | None]] = {
     "aime25": (None, "math-ai/aime25@test"),
     "amc23": (None, "math-ai/amc23@test"),
 }
-"""Data for training and for evaluation by the environment's name."""
+"""By environment: the data for training and the data for evaluation, None if there are none."""
 
 
 class MathProblems(Question):
-    """Problems of the data set `name`. `train`, `eval`: other data, named as in
-    envs.questions.datasets.
-    `reflect_with_answer`: the feedback on a failed attempt names the correct answer. The reflection
-    then knows it, and its guidance may reveal it to the retry. The other settings are those of
-    envs.questions.question.Pace."""
+    """Problems of the data set `name`. `train`, `eval`: data to use in place of that data set's,
+    named as in envs.questions.datasets. `reflect_with_answer`: the feedback on a failed attempt
+    names the correct answer, so the reflection knows the answer, and the guidance may reveal it to
+    the retry. The other settings are those of envs.questions.question.Pace."""
 
     def __init__(
         self,

@@ -42,9 +42,9 @@ class Judgement:
 class Pace:
     """Settings for how a question is played.
 
-    `step`: what one step is. `attempts`: answers allowed in training if a step is an attempt; else,
-    and in evaluation, one answer is allowed. `paragraphs`: paragraph limit of a solution.
-    `max_response_tokens`: token budget of one response; None: 1024, or 256 for a paragraph.
+    `step`: whether a step is an attempt or a paragraph. `attempts`: number of answers allowed in
+    training with step=attempt; otherwise one is allowed. `paragraphs`: paragraph limit of a
+    solution. `max_response_tokens`: token budget of a response; None: 1024, or 256 for a paragraph.
     """
 
     step: Step = "attempt"
@@ -101,8 +101,8 @@ class Question(ABC):
         """Returns a response that answers the current question."""
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Pose the question of a task. `options`: the task's options; `attempts` among them
-        overrides the setting."""
+        """Pose the question of a task. `options`: the task's options; the option `attempts`
+        overrides the setting `attempts`."""
         given = options or {}
         text = self.pose(seed, given)
         attempts = int(given.get("attempts", self.pace.attempts))
@@ -146,7 +146,7 @@ class Question(ABC):
         self.allowed, self.used, self.steps, self.reward, self.ended = json.loads(state)
 
     def feedback(self) -> str:
-        """Says whether an answer was right, and if so, which one."""
+        """Says which of the answers was right, or that none was."""
         if self.used == 0:
             return "No final answer was given."
         if self.reward >= 1.0:

@@ -30,7 +30,7 @@ EVALUATED = frozenset(
 )
 """Families whose scorers evaluate an answer as Python; only harmless answers are scored."""
 SLOW = frozenset({"futoshiki", "knight_swap"})
-"""Families that take seconds per question: their splits differ by seed alone."""
+"""Families that take seconds per question: their questions are not divided among the splits."""
 LONGEST = 4000
 """Longest answer that is scored, characters."""
 TRIES = 500
@@ -74,7 +74,7 @@ class Reasoning(Question):
         return OneEvalAttempt(SeededTasks(f"reasoning:{family}"))
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
-        """Returns the question of a seed. It belongs to the seed's split (envs.base.split_of)."""
+        """Returns the question of a seed. Unless its family is SLOW, no other split has it."""
         self.question = family_question(self.family, self.config, seed)
         return str(self.question.entry["question"])
 

@@ -4,12 +4,12 @@
                               └─ if it ends meanwhile, the next check starts another
 
 math-verify limits its time by an alarm, which works only in a main thread. A hostile answer (towers
-of powers, thousands of brackets) can block the interpreter or fill its memory. So it runs in a
-process, under limits that the kernel enforces. The limit is in processor time, so that a busy
-machine does not turn right answers into wrong ones.
+of powers, thousands of brackets) can block the interpreter or fill its memory. So math-verify runs
+in a worker process under limits that the kernel enforces. Time is limited as processor time, so
+that a busy machine does not turn right answers into wrong ones.
 
-A library's pool cannot replace it: those of multiprocessing and pebble unpickle what a worker
-sends, and the worker evaluates the policy's text.
+A library's process pool would not be safe: those of multiprocessing and pebble unpickle what a
+worker sends, and this worker evaluates the policy's text.
 """
 
 import json
@@ -30,7 +30,7 @@ WORKER = (
     f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
     "from envs.questions.verifier_worker import main; main()"
 )
-"""The worker's program; it finds this package before a user's folder of the same name."""
+"""The worker's program; it imports this `envs`, not a user's folder of the same name."""
 START_S = 120.0
 """Start limit: a worker imports sympy before it answers."""
 SILENT_S = 45.0
@@ -49,9 +49,9 @@ class Verifier:
         self._lock = threading.Lock()
 
     def check(self, gold: str, answer: str) -> Verdict:
-        """Returns the verdict on `answer` against `gold`: `unreadable` if it holds no mathematics,
-        `timeout` if the comparison takes too long, `crash` if it ends the worker. Raises
-        EnvironmentFailed if the reference cannot be read or the worker does not start."""
+        """Returns the verdict on `answer` against the reference `gold`: `unreadable` if the answer
+        holds no mathematics, `timeout` if comparing takes too long, `crash` if it ends the worker.
+        Raises EnvironmentFailed if the reference cannot be read or the worker does not start."""
         with self._lock:
             verdict = self._ask(gold, answer)
             if verdict == "crash":  # another process may have killed it
@@ -69,7 +69,7 @@ class Verifier:
         return verdict  # type: ignore[return-value]
 
     def acquire(self) -> Self:
-        """Counts a user. The worker ends when the last user calls `release`."""
+        """Adds a user of the verifier. The worker ends when the last user calls `release`."""
         self._users += 1
         return self
 

@@ -3,8 +3,8 @@ one line.
 
     {"gold": "1/2", "answer": "0.5", "cpu_s": 3}  ─►  {"verdict": "correct"}
 
-The kernel kills it if a comparison exceeds `cpu_s` of processor time, HANG_S or MEMORY_BYTES, so
-that no huge integer, hang or dead parent keeps it alive.
+The kernel kills the worker if a comparison exceeds `cpu_s` of processor time, HANG_S or
+MEMORY_BYTES, so that no huge integer, hang or dead parent keeps the worker alive.
 """
 
 import json
