@@ -18,7 +18,7 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 SPLIT_SIZE = 100_000_000
 """Seeds per split: task n of split i has the seed i · SPLIT_SIZE + n."""
 SEED_STRIDE = 1_000_003
-"""Tasks between the starts of neighbouring run seeds, so that such runs play different tasks."""
+"""The first tasks of two neighbouring run seeds are this far apart, so that their tasks differ."""
 
 
 @runtime_checkable
@@ -26,9 +26,9 @@ class TextEnv(Environment, Protocol):
     """A text environment with a Gymnasium-like interface. Plays one attempt at a time.
 
     `reset(seed=…, options=…)` returns (observation, info), `step(action)` returns (observation,
-    reward, terminated, truncated, info); observations and actions are text. `reset` must restore
-    the initial state without help, because an instance plays many attempts. `spec` declares the
-    rest (`r3l.rollout.env_interface.EnvSpec`).
+    reward, terminated, truncated, info); observations and actions are text. An instance plays many
+    attempts, so `reset` must bring it back to the initial state. `spec` declares everything else,
+    such as the step limit (`r3l.rollout.env_interface.EnvSpec`).
 
     Optional methods, found by attribute:
 
@@ -52,9 +52,9 @@ class TextEnv(Environment, Protocol):
 class Skill:
     """The skill of a demonstrator; by default perfect.
 
-    `withheld`: number of rules that it does not know and guesses; `mistakes` and `waste`:
-    probabilities per step of a wrong answer and of a step that does nothing; `certainty`:
-    probability per step that it knows a withheld rule after all.
+    `withheld`: number of rules that the demonstrator does not know and guesses; `mistakes` and
+    `waste`: probabilities per step of a random answer and of a step that does nothing; `certainty`:
+    probability per step that the demonstrator knows a withheld rule after all.
     """
 
     withheld: int = 0
@@ -69,9 +69,9 @@ class Demonstrating(TextEnv, Protocol):
 
     Optional methods, found by attribute:
 
-    - `practice() -> list[dict]`: options of the variants that lessons use, each equally often; if
-      absent, lessons use the environment itself;
-    - `told() -> dict`: options of the variant in which everything can be read.
+    - `practice() -> list[dict]`: the options of each variant that lessons play; lessons play all
+      variants equally often, or if the method is absent, the environment as it is;
+    - `told() -> dict`: options of the variant in which the observations say what each step needs.
     """
 
     def snapshot(self) -> bytes:
@@ -84,7 +84,7 @@ class Demonstrating(TextEnv, Protocol):
         """A closing remark on the finished attempt."""
 
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
-        """Returns the next action, which follows `advice` (a reflection's suggestion)."""
+        """Returns the next action. `advice`: a reflection's suggestion to follow, "" if none."""
 
     def reflection(self) -> dict[str, Any]:
         """A teacher's reflection on the finished attempt: the five fields of
@@ -119,8 +119,8 @@ class SeededTasks:
 
 @dataclass(frozen=True)
 class ListedTasks:
-    """A finite list of tasks per split. Each seed has its own order, so `count` tasks of a list
-    sorted by kind are a mix of kinds."""
+    """A finite list of tasks per split. Each seed shuffles the list, so the first `count` tasks of
+    a list that is sorted by kind are a mix of kinds."""
 
     listed: Mapping[Split, Sequence[Task]]
 
@@ -134,9 +134,9 @@ class ListedTasks:
 
 
 def split_of(what: str) -> Split:
-    """Returns the split that owns an instance, decided by a hash of its content: a tenth is for
-    evaluation, a tenth for warm-up. Generators that use it never pose the same instance in two
-    splits."""
+    """Returns the split that owns an instance. A hash of its content decides: a tenth is for
+    evaluation, a tenth for warm-up. Generators that ask this function never pose an instance in
+    two splits."""
     share = zlib.crc32(what.encode()) % 10
     return "eval" if share == 0 else "warmup" if share == 1 else "train"
 

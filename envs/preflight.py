@@ -18,7 +18,7 @@ from r3l.rollout.prompts import Prompts
 from r3l.settings.environment import EnvConfig
 
 NONSENSE = "try"
-"""The action of the preflight: an environment must answer an action that it does not understand.
+"""The action of the one step: an environment must answer an action that it does not understand.
 """
 
 
@@ -69,7 +69,7 @@ async def _try(make_env: Callable[[Task], Environment], task: Task, chat: ChatFo
 
 
 def _check_same(task: Task, env: Environment, first: str, second: str) -> None:
-    """Raises UserError if two resets differ although the environment declares that they do not."""
+    """Raises UserError if two resets differ, unless the environment declares deterministic="no"."""
     kind = env.spec.deterministic
     if kind == "canonical":
         first, second = (" ".join(sorted(text.split())) for text in (first, second))

@@ -42,7 +42,7 @@ FAMILIES = {
     "verifiers": "envs.agents.verifiers_taskset:VerifiersTaskset",
 }
 """Environments with names `family:member`; the constructor's first argument is the member's name.
-For MATHEMATICS, it is the name of the data set."""
+(The environments of MATHEMATICS get the name of their data set.)"""
 
 
 def make(name: str, **options: Any) -> TextEnv:
@@ -82,8 +82,8 @@ def try_out(name: str, options: Mapping[str, Any]) -> None:
 
 
 def task_source(name: str, **options: Any) -> TaskSource:
-    """Returns the task source of an environment: its class's own `task_source`, or else endless
-    seeds. Raises UserError as `make` does."""
+    """Returns the task source of an environment: what its class's `task_source` returns, or else
+    endless seeds. Raises UserError if a name or option is unknown, or if `task_source` raises."""
     kind = _load(name, options)
     own = getattr(kind.func, "task_source", None)
     if own is None:
@@ -96,8 +96,8 @@ def task_source(name: str, **options: Any) -> TaskSource:
 def tasks(
     name: str, options: Mapping[str, Any], split: Split, count: int, seed: int = 0
 ) -> list[Task]:
-    """Returns at most `count` tasks of a split. A count of 0 reads no data. Raises UserError if the
-    split has no tasks."""
+    """Returns at most `count` tasks of a split. A count of 0 reads no data. Raises UserError if
+    `task_source` does, if the source returns anything but tasks, or if the split has none."""
     if not count:
         return []
     source = task_source(name, **options)
@@ -117,17 +117,17 @@ def tasks(
 
 
 def tasks_of_all(config: EnvConfig, split: Split, count: int, seed: int = 0) -> list[Task]:
-    """Returns at most `count` tasks of a split: an equal part from each environment of a run, or
-    all its tasks if it has fewer. If there are several environments, each task's `env` is the name
-    of its environment. Raises UserError as `tasks` does, if `count` is above 0 but below the number
-    of environments, or if two tasks have the same id."""
+    """Returns at most `count` tasks of a split, equally many from each environment of a run (all
+    tasks of one that has fewer). Raises UserError when `tasks` does. With several environments,
+    each task's `env` is its environment's name, and UserError is also raised if `count` is above 0
+    but below the number of environments, or if two tasks have the same id."""
     kinds = config.each()
     if len(kinds) == 1:
         return tasks(config.name, config.options, split, count, seed)
     if 0 < count < len(kinds):
         raise UserError(
             f"env.others: {count} {split} tasks are too few for {len(kinds)} environments; "
-            "ask for one of each"
+            f"ask for at least {len(kinds)}"
         )
     drawn = list[Task]()
     for place, kind in enumerate(kinds):
@@ -143,7 +143,7 @@ def in_process(name: str) -> bool:
 
 
 def _load(name: str, options: Mapping[str, Any]) -> partial[Any]:
-    """Returns the class with this name. Raises UserError if it or an option is unknown."""
+    """Returns the class called `name`. Raises UserError if the name or an option is unknown."""
     kind = _class(name)
     known = inspect.signature(kind).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
@@ -159,8 +159,8 @@ def _load(name: str, options: Mapping[str, Any]) -> partial[Any]:
 
 
 def _class(name: str) -> partial[Any]:
-    """Returns the class with this name, or the family's class with the member's name as its first
-    argument."""
+    """Returns the class called `name`. That of a family gets the member's name as its first
+    argument. Raises UserError if there is no such class."""
     if _is_path(name):
         return partial(_user_class(name))
     family, colon, member = name.partition(":")

@@ -12,7 +12,7 @@ from r3l.errors import UserError, install
 
 
 def choice(option: str, value: object, known: Sequence[object]) -> None:
-    """Raises UserError unless the option's value is one of the known ones."""
+    """Raises UserError unless the option's value is one of `known`."""
     if value not in known:
         names = " or ".join(map(str, known))
         raise UserError(f"env option {option} is {value!r}; it must be {names}")
@@ -43,7 +43,7 @@ def package(env: str, module: str, extra: str) -> Any:
 
 
 def program(env: str, name: str, install: str) -> None:
-    """Raises UserError, which names the command `install`, if a program is not on the path."""
+    """Raises UserError if a program is not on the path. `install`: what the error says to do."""
     if shutil.which(name) is None:
         raise UserError(f"env {env}: needs the program {name}; {install}")
 

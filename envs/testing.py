@@ -4,9 +4,9 @@
     check_env("path/to/file.py:Class")            # raises AssertionError: seed, step, what
     check_env(my_env, seeds=range(10))
 
-At every seed it checks the types, that the same seed and actions give the same lines (also if two
-instances are interleaved), that a snapshot continues as its original did, that nonsense is answered
-in words, and that demonstrations succeed within the step limit. close must end every process.
+Checks at every seed: the types; the same seed and actions give the same lines, also if two
+instances are interleaved; an attempt restored from a snapshot continues like its original; nonsense
+is answered in words; demonstrations succeed within the step limit. `close` must end every process.
 """
 
 import random
@@ -58,9 +58,9 @@ def check_env(
 ) -> None:
     """Check an environment. `name_or_env`: a registry name, a path or an instance.
 
-    A name or path is made with `options`, twice, and checked on one of its training tasks per seed.
-    An instance is checked from `reset(seed=seed)`. An attempt has at most `max_steps` steps. Raises
-    AssertionError with the seed and the step.
+    For a name or path, two instances with `options` are made and checked on a training task per
+    seed. An instance is checked from `reset(seed=seed)`. An attempt has at most `max_steps` steps.
+    Raises AssertionError with the seed and the step.
     """
     made = options or {}
     before = {p.pid for p in psutil.Process().children(recursive=True)}
@@ -143,8 +143,8 @@ class Check:
         self.call(lambda: Prompts(spec.prompts))
 
     def _random_attempt(self) -> Recorded:
-        """Plays a random attempt: admissible actions, or else the demonstration's, and some
-        nonsense."""
+        """Plays a random attempt: actions from `admissible`, or else from the demonstration, and
+        some nonsense."""
         rng, env = random.Random(self.seed), self.env
         played = self.reset(env)
         shown = self._shown()
@@ -175,7 +175,7 @@ class Check:
             self._same_reply(played, second, how)
 
     def _interleaved(self, played: Recorded) -> None:
-        """Play the same actions in a second instance, interleaved with others in the first."""
+        """Play the same actions in a second instance; between them, play others in the first."""
         if self.other is None:
             return
         how, rng = "another instance, interleaved", random.Random(self.seed + 1)

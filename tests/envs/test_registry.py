@@ -46,7 +46,7 @@ def test_the_tasks_of_a_run_are_those_of_all_its_environments_as_many_of_each():
         names = [task.env for task in registry.tasks_of_all(several, "train", count)]
         assert (names.count("workshop"), names.count("keys")) == of_each
     with pytest.raises(
-        UserError, match="1 train tasks are too few for 2 environments; ask for one of each"
+        UserError, match="1 train tasks are too few for 2 environments; ask for at least 2"
     ):
         registry.tasks_of_all(several, "train", 1)
     alone = load(None, []).env
