@@ -60,7 +60,7 @@ def _import_packages() -> None:
             if folder != _ROOT.resolve() / package:
                 raise ImportError(
                     f"r3l needs its package {package}, but {folder} is already imported instead; "
-                    "use r3l.train and the like before importing yours, or rename yours"
+                    "use r3l.train and the like before you import your package, or rename it"
                 )
     finally:
         sys.path.remove(str(_ROOT))

@@ -1,9 +1,9 @@
-"""The metrics that an actor reports: one record from the engine to TensorBoard.
+"""The metrics that an actor reports, as one record on its way from the engine to TensorBoard.
 
-    engine, subscriber, actor count in it ─► heartbeat ─► buffer (named numbers) ─► learner
+    engine, subscriber, actor: count ─► heartbeat ─► buffer: named numbers ─► learner: combine
 
 A field defines its metric: the TensorBoard tag, the unit, the meaning, and how the learner combines
-it over actors. A new metric is a field here and the line that counts it.
+the actors' values. To add a metric, add a field here and a line that counts it.
 """
 
 from collections import Counter
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
 Over = Literal["all", "present"]
-"""All actors that ever reported, or those with a recent heartbeat."""
+"""Which actors: "all" that ever reported, or only those "present" by a recent heartbeat."""
 
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """How a field is shown: its tag, unit and meaning. `combine`: whether actors are summed or
-    averaged; `over`: which actors are.
+    """How a field is shown: its tag, unit and meaning. `combine`: whether the actors' values are
+    summed or averaged; `over`: the actors whose values are combined.
 
     A tag that ends in `<…>` belongs to a Counter, which has one tag for each of its keys.
     """
@@ -113,7 +113,7 @@ class ActorMetrics:
     weights_failed: Counter[str] = _total("weights/failed_<cause>", "updates", "failed")
 
     def numbers(self) -> dict[str, float]:
-        """Returns the record as named numbers, one for each key of a Counter."""
+        """Returns the metrics as named numbers; a Counter gives a number for each of its keys."""
         numbers: dict[str, float] = {}
         for metric in fields(self):
             value = getattr(self, metric.name)

@@ -1,6 +1,6 @@
 """The configuration of a run: its sections (r3l.settings) and the sources of their values.
 
-    defaults  <-  the demo's, for its policy  <-  YAML file (--config)  <-  key=value overrides
+    defaults  <-  the demo's, for the shipped policy  <-  YAML file  <-  key=value overrides
 
 Importing this module imports neither torch nor vllm.
 """
@@ -28,7 +28,7 @@ from r3l.settings.section import Section, in_full
 
 AnySection = TypeVar("AnySection", bound=Section)
 NAMED = ("algorithm", "env", "sampler")
-"""Sections that may change their name: see `_keep_for_new_name`."""
+"""Sections whose `name` an override may change: see `_keep_for_new_name`."""
 
 
 class RunConfig(Section):
@@ -150,7 +150,7 @@ def _has_adapters(tree: dict[str, Any]) -> bool:
 
 
 def _drop_default_rate(tree: dict[str, Any]) -> None:
-    """Drops the learning rate if it is the default one: that for adapters, if `tree` has any."""
+    """Drops a learning rate that is the default one (with adapters in `tree`: the adapters')."""
     default = ADAPTERS_LR if _has_adapters(tree) else LearnerConfig.model_fields["lr"].default
     learner = tree.get("learner")
     if isinstance(learner, dict) and learner.get("lr") == default:
@@ -160,9 +160,9 @@ def _drop_default_rate(tree: dict[str, Any]) -> None:
 def _keep_for_new_name(section: dict[str, Any], key: str, name: Any) -> dict[str, Any]:
     """Renames a section and returns the settings that remain valid.
 
-    A sampler keeps all settings. An environment loses `options` and `others`; if the new one was
-    among the others, it gets its options from there. An algorithm keeps the settings that the new
-    one also has, if they differ from the old defaults, since a run's file also holds defaults.
+    A sampler keeps all settings. An environment loses `options` and `others`, but a new environment
+    that was in `others` gets its options from there. An algorithm keeps settings that the new one
+    also has and that differ from the old defaults, because a run's file also holds defaults.
     """
     was = section.get("name")
     if was in (None, name) or key == "sampler":

@@ -26,7 +26,7 @@ class R3LError(Exception):
 
 
 class UserError(R3LError, ValueError):
-    """The user asked for something that cannot be done: the thing, the rule and the remedy."""
+    """The user asked for the impossible; the message names the thing, the rule and the remedy."""
 
 
 class RecordError(R3LError, ValueError):
@@ -151,8 +151,8 @@ def install(extra: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggests a known name in place of an unknown one: one that ends with it, or the most similar;
-    "" if there is none."""
+    """Suggests the known name whose last part (after a dot) is `name`, or else the most similar
+    one; "" if none is similar."""
     names = list(known)
     near = [candidate for candidate in names if candidate.rpartition(".")[2] == name]
     near = near or get_close_matches(name, names, n=3, cutoff=0.7)

@@ -68,8 +68,8 @@ class Segment(Record):
     """A further conversation of an attempt, with the fields of a Trajectory; see `Extra.segments`.
 
     Its steps before `start` are trained in an earlier conversation, or belong to the attempt that
-    is retried. `after` int32 [K]: how many steps of the main conversation came before each of its
-    steps; empty if not recorded.
+    is retried. `after` int32 [K]: for each step of the segment, how many steps of the main
+    conversation came before it; empty if not recorded.
     """
 
     token_ids: Int32
@@ -124,15 +124,15 @@ class Trajectory(Record):
     token_ids int32 [L]; logprobs float32 [L], 0 outside responses; step_spans int32 [K, 2], (start,
     end) of each step's response; step_versions and step_newest_versions int32 [K], the oldest and
     the newest policy version that sampled the step; step_seconds float32 [K], the wall time of
-    sampling it.
+    sampling the step.
 
     `pivot` is the step from which a distilled attempt was retried, `parent` the base slot that it
     retries; both are -1 for a base attempt. `slot` counts within the role. `actions[k]` is the
-    policy's text at step k; `observations[k]` is what the policy read before it, and the last
-    observation is the last reaction. `faults` names errors of the environment that did not end the
-    attempt. If `finish` is context_overflow, the full context cut off the last response. Sampling
-    has `temperature`; 0 is greedy. `logprobs` belong to the distribution ∝ exp(logits /
-    temperature); a greedy attempt has those of temperature 1.
+    policy's text at step k; `observations[k]` is what the policy read before this text; the last
+    observation is the environment's last reaction. `faults` names errors of the environment that
+    did not end the attempt. If `finish` is context_overflow, the full context cut off the last
+    response. `temperature`: of sampling; 0 is greedy. `logprobs` belong to the distribution
+    ∝ exp(logits / temperature); those of a greedy attempt belong to temperature 1.
     """
 
     role: Role
@@ -167,7 +167,7 @@ class Trajectory(Record):
         return len(self.step_spans)
 
     def responses_from(self, step: int) -> Bool:
-        """Marks the response tokens of `step` and of later steps, bool [L]; −1 means 0."""
+        """Marks the response tokens of `step` and of later steps, bool [L]; step −1 counts as 0."""
         mask = np.zeros(len(self.token_ids), np.bool_)
         for start, end in self.step_spans[max(step, 0) :].tolist():
             mask[start:end] = True
@@ -316,7 +316,7 @@ class GroupPlan(Record):
 
 
 class Group(Record):
-    """An explore group: all attempts at a task that were sampled together. Advantages compare them.
+    """An explore group: all attempts at a task sampled together. Advantages compare these attempts.
 
     `times`: when it entered each state, in wall-clock seconds since the epoch. `fingerprints`:
     policy version -> fingerprint of the engine's weights (r3l.weights.manifest).
@@ -364,7 +364,7 @@ class Group(Record):
 
 
 def check_cause(cause: str) -> None:
-    """Raises RecordError unless a cause is a name that a store can count under."""
+    """Raises RecordError unless `cause` is a name under which a store can count failures."""
     if cause != label(cause):
         rule = f"at most {LABEL_LIMIT} bytes of printable text"
         raise RecordError(f"cause {cause[:80]!a}: must be {rule}", field="cause")

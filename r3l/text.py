@@ -1,9 +1,9 @@
 """Checks and cleans text from outside: users' files and code, environments and models.
 
-plain       a text that can be stored and sent: of whole characters, with a limit in bytes, as
-            Python's own `str`; raises ValueError for others
-label       a name under which things are counted, made of any text
-printable   text for a terminal, without what the terminal would obey
+plain       returns a text that can be stored and sent, as Python's own `str`; raises ValueError for
+            half characters and for a text that is too long
+label       turns any text into a name under which things are counted
+printable   returns text for a terminal, with the characters escaped that a terminal would obey
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
 """Advantages: how the rewards of one group become the weights of its trajectories.
 
 Functions map rewards [G] to float64 [G]. Permuting a group permutes its advantages bit for bit,
-because sums are correctly rounded. A group whose rewards are all equal gets exactly 0, except for
-full successes. Functions raise ValueError if a group is empty or a reward is out of range.
+because sums are correctly rounded. If all rewards are equal, advantages are exactly 0, except those
+of full successes in `amplified` and `successes`. An empty group or bad reward raises ValueError.
 """
 
 import math
@@ -53,7 +53,7 @@ def amplified(
 
     `max_rule="group_max"` is Eq. 11 of version 1: α for R(τ) = max of the group, and 0 if all
     rewards are equal. `max_advantage` replaces the α of the first line (released code: 1.0). `std`:
-    what s is divided by.
+    the standard deviation that s is divided by.
     """
     values = checked_rewards(rewards)
     s = normalized(values, std=std)

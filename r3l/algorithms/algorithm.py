@@ -43,9 +43,9 @@ class Exploration:
     `reflect_on`: which base attempts get a reflection: "all", or the "failures" (R < 1).
     `guidance`: what the retry is shown: the "reflection", a free-text "critique" or "none".
     `from_start`: retry from step 0 instead of the pivot; `pivot_shift`: steps added to the pivot.
-    `aux`: verified corrections become auxiliary samples; `verified_requires_success`: only those
-    whose retry fully succeeds; `praise`: so do recognised successes. `constrained`: reflections are
-    decoded under their JSON schema; `outcome_first`: the outcome is the first field of this schema.
+    `aux`: verified corrections become auxiliary samples; `verified_requires_success`: only if the
+    retry fully succeeds; `praise`: recognised successes become auxiliary samples. `constrained`:
+    reflections follow a JSON schema; `outcome_first`: the outcome is this schema's first field.
     """
 
     base_slots: int
@@ -65,22 +65,22 @@ Estimator = Callable[[Float64], Float64]
 """Maps rewards [G'] of the kept trajectories to their advantages [G']."""
 
 Selection = Callable[[Float64, Sequence[Trajectory]], Bool]
-"""Maps rewards [G] and trajectories of a group to bool [G]: which of them are trained on."""
+"""Maps rewards [G] and trajectories of a group to bool [G], True for those that are trained on."""
 
 Shaping = Callable[[Float64, Sequence[Trajectory]], Float64]
 """Maps rewards [G] and trajectories of a group to the rewards [G] for its advantages."""
 
 
 MixRecalled = Callable[[Float64, Bool], tuple[Float64, Bool]]
-"""Maps a group's rewards [G] and bool [G], which attempts were recalled, to (advantages [G], keep
-[G])."""
+"""Maps a group's rewards [G] and the mask of its recalled attempts, bool [G], to (advantages [G],
+keep [G])."""
 
 
 @dataclass(frozen=True)
 class ReplayContext:
     """The batch in which a group is replayed. `version`: the optimizer steps already made.
-    `baseline`: the median of the new groups' mean rewards, or of all groups' if none of the batch
-    is new."""
+    `baseline`: the median of the mean rewards of the batch's new groups, or of all its groups if
+    none is new."""
 
     version: int
     baseline: float
@@ -90,12 +90,12 @@ ReplayRule = Callable[[Float64, Float64, ReplayContext], tuple[Float64, Bool]]
 """Maps rewards [G] and advantages [G] of a replayed group to (advantages [G], keep [G])."""
 
 TokenCredit = Callable[[Float64, Sequence[Trajectory]], list[Float64]]
-"""Maps advantages [G] and trajectories of a group to advantages [L] of the tokens of each.
-r3l.algorithms.credit.by_step spreads values of steps."""
+"""Maps advantages [G] and trajectories of a group to the token advantages [L] of each trajectory.
+r3l.algorithms.credit.by_step spreads step values over the steps' tokens."""
 
 
 ExtraSamples = Callable[[Group], Sequence[AuxSample]]
-"""Maps a whole group to supervised samples, which are trained like its own auxiliary samples."""
+"""Maps a whole group to supervised samples, which are trained like its stored auxiliary samples."""
 
 
 def keep_all(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
@@ -115,15 +115,15 @@ class Algorithm:
     Rewards of a group become advantages in this order:
       1. `selection` drops trajectories,
       2. `shaping` changes rewards,
-      3. `estimator` turns them into advantages; in a group with recalled attempts
-         (r3l.algorithms.recall) `mix_recalled` does 1 and 3, by default `estimator` on all,
+      3. `estimator` turns them into advantages; in a group with recalled attempts `mix_recalled`
+         replaces 1 and 3 (default: nothing is dropped, `estimator` gets all rewards),
       4. `replay_rule` changes the advantages of a replayed group,
       5. `token_credit` gives each token its own advantage.
     `mask_prefix`: tokens before the pivot are not trained.
     `normalize`: what the loss is a mean of (r3l.algorithms.credit.token_weights).
-    `kl_coef`: weight of the KL to the reference model, 0 if unused; `kl`: its estimate.
+    `kl_coef`: weight of the KL to the reference model, 0 if unused; `kl`: estimates this KL.
     `sft_weight`: λ, weight of the loss on auxiliary samples, 0 if there are none.
-    `sft_share`: limit of the auxiliary samples' tokens, as a share of the attempts'; None: none.
+    `sft_share`: limit of auxiliary tokens, as a share of the attempts' tokens; None: no limit.
     `extra`: makes further auxiliary samples of a group.
     `sft_pool`: auxiliary samples have a mean of their own ("separate") or join the policy's.
     """
@@ -162,8 +162,8 @@ class Algorithm:
         attempts were recalled.
 
         A dropped trajectory (keep False) has advantage 0, is not trained on and does not count in
-        any mean. A kept one counts even if its advantage is 0. Raises ValueError if a reward is bad
-        or lengths differ.
+        any mean. A kept one counts even if its advantage is 0. Raises ValueError if a reward is out
+        of range, or if there are not as many rewards as trajectories.
         """
         values = checked_rewards(rewards)
         if len(values) != len(trajectories):
@@ -197,7 +197,7 @@ class Algorithm:
 
             loss_policy                the loss without the KL term
             kl_reference               nats, before its coefficient; if `needs_reference`
-            clip_fraction              share of tokens without a gradient, of losses that clip
+            clip_fraction              share of tokens without a gradient, if the loss clips
             ratio_correction_weight    mean weight on ratios, under ratio correction
             ratio_correction_dropped   share of tokens of weight 0, under ratio correction
 

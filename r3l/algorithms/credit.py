@@ -40,8 +40,8 @@ def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) ->
 
 
 def further_masks(trajectory: Trajectory, mask: Bool) -> list[Bool]:
-    """Returns the credit masks of an attempt's further conversations. `mask`: of its main one. If
-    the attempt was retried, calls before its first trained step belong to the retry's prefix."""
+    """Returns the credit masks of an attempt's further conversations. `mask`: the credit mask of
+    its main one. Calls before a retried attempt's first trained step are in the prefix: masked."""
     if not trajectory.extra.segments:
         return []
     first = int(np.argmax(mask[trajectory.step_spans[:, 0]]))

@@ -11,7 +11,7 @@ n_g retried slots and S_g = Σ d_i:
     m = Σ S_g / Σ n_g        se² = Σ (S_g − m·n_g)² / (Σ n_g)²
 
 The gate lets a group have retries with probability q = clip(Φ(m/se), FLOOR, 1). q is computed from
-the last GROUPS groups that had retries; while fewer than ENOUGH are known, q = 1.
+the last GROUPS groups that had retries; while there are fewer than ENOUGH such groups, q = 1.
 """
 
 import math
@@ -33,7 +33,7 @@ class GroupGain(NamedTuple):
 
 def of_group(attempts: Iterable[tuple[Role, int, float]]) -> GroupGain:
     """Computes the gain of a group from the role, slot and reward of its attempts. A group without
-    retries, or with fewer than two base attempts, has 0 slots."""
+    retries, or with fewer than two base attempts, gives GroupGain(0, 0)."""
     rewards: dict[Role, dict[int, float]] = {"base": {}, "distilled": {}}
     for role, slot, reward in attempts:
         rewards[role][slot] = reward

@@ -9,8 +9,8 @@ with w_i from r3l.algorithms.credit.token_weights. It is a sum over rows, so the
 micro-batches and ranks add up to that of the whole batch.
 
 Â_i is the advantage of row i, π the policy being trained, π_old the one that sampled the token,
-π_ref the reference. All logarithms are natural. This module uses torch's tensors without
-importing torch, so that settings can name its functions.
+π_ref the reference. All logarithms are natural. This module does not import torch, because the
+settings classes, which name its functions, must load without torch.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class TokenBatch:
 
 
 Terms = tuple["Tensor", dict[str, "Tensor"]]
-"""The terms [B, T] of a loss, and its other measurements of each token, by name."""
+"""The terms [B, T] of a loss, and its measurements [B, T] keyed by name: a value for each token."""
 
 TokenLoss = Callable[[TokenBatch], Terms]
 

@@ -4,10 +4,10 @@ With r_t = π(y_t)/π_old(y_t) and the sequence's ratio ρ = Π_t r_t over its t
 without a gradient, every term of the loss is multiplied by a weight w_t. The loss's own ratio then
 compares the policy with itself, so it is 1. The weights are
 
-    token_truncate       w_t = min(r_t, high)             TIS (Yao et al. 2025)
-    token_mask           w_t = r_t if low ≤ r_t ≤ high    IcePop (arXiv 2510.18855), else 0
+    token_truncate       w_t = min(r_t, high)                     TIS (Yao et al. 2025)
+    token_mask           w_t = r_t if low ≤ r_t ≤ high, else 0    IcePop (arXiv 2510.18855)
     sequence_truncate    w_t = min(ρ, high)
-    sequence_mask        w_t = ρ if ρ ≤ high, else 0      MIS (Liu et al. 2025)
+    sequence_mask        w_t = ρ if ρ ≤ high, else 0              MIS (Liu et al. 2025)
 
 A distilled row has r_t = 1 (r3l.algorithms.losses.TokenBatch).
 """

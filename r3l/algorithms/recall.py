@@ -1,6 +1,6 @@
 """Recall: which stored attempts at the same task join a drawn group.
 
-    history of the task ─► rule ─► the draw's entry in the ledger ─► rows behind the group's own
+    task's history ─► rule ─► the draw's entry in the ledger ─► rows after the group's own attempts
 
 The buffer service asks the rule (`AlgorithmConfig.recall`) once, when it draws the group, and
 writes the answer into the draw, so that a resumed or replayed step recalls the same attempts.

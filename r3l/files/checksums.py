@@ -19,7 +19,7 @@ SEALED_TEXT = "# checksum "
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values with their checksum as the last one."""
+    """Returns the values with their checksum added as the last entry."""
     return {**values, CHECKSUM: of_text(json.dumps(values))}
 
 
@@ -61,8 +61,8 @@ def of_file(path: Path, tick: Callable[[], None] = lambda: None) -> str:
 
 
 def of_folder(folder: Path) -> dict[str, tuple[int, str]]:
-    """Computes the size and the checksum of each file in a folder and the folders in it, keyed by
-    its path there. Raises OSError."""
+    """Computes the size and the checksum of each file in a folder and its subfolders, keyed by the
+    file's path relative to the folder. Raises OSError."""
     return {
         path.relative_to(folder).as_posix(): (path.stat().st_size, of_file(path))
         for path in sorted(folder.rglob("*"))

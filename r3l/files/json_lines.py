@@ -1,5 +1,5 @@
-"""Append-only files with one JSON object and its checksum on each line. If a killed process leaves
-half a line at the end, it is ignored, and the next line replaces it. Unreadable lines are skipped
+"""Append-only files with one JSON object and its checksum on each line. Half a line, which a killed
+process may leave at the end, is ignored and replaced by the next line. Unreadable lines are skipped
 and counted."""
 
 import json

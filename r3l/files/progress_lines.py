@@ -23,7 +23,7 @@ class StepLine:
 
 @dataclass(frozen=True)
 class EvalLine:
-    """An evaluation of version `step`: its metrics, keyed by the end of their tag. Raises
+    """An evaluation of version `step`: its metrics, keyed by their tag without `eval/`. Raises
     ValueError if one of MEASURED is missing."""
 
     step: int

@@ -87,7 +87,7 @@ class SkippedStep:
 
 @dataclass(frozen=True)
 class Limits:
-    """Lowered settings of the learner."""
+    """The settings that the learner lowered because memory ran out."""
 
     tokens_per_micro_batch: Annotated[int, msgspec.Meta(ge=1)]
 
@@ -209,7 +209,7 @@ class RunFolder:
             )
 
     def status_of(self, process: str) -> ProcessStatus | None:
-        """Reads what a process reported since its last start; None if it has not."""
+        """Reads what a process reported since its last start; None if it has reported nothing."""
         remedy = "delete it; the process writes it at its next start"
         return read_json(self._process_file(process), remedy, ProcessStatus)
 
@@ -273,7 +273,7 @@ class RunFolder:
         return values["id"] if values else ""
 
     def keep_service_id(self, service: str, own: str) -> str:
-        """Keeps the id, so that a resumed run continues its curves; returns it."""
+        """Stores and returns the id `own`, so that a resumed run extends its curves there."""
         write_json(self.path / f".{service}-id", {"id": own})
         return own
 

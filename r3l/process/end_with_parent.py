@@ -28,8 +28,8 @@ def name_starter() -> None:
 
 def end_with_starter() -> None:
     """Makes the kernel kill this process when the process that started it through multiprocessing
-    ends; this frees the GPU. It may be called twice: the first time while multiprocessing
-    re-imports the program and does not know its parent yet."""
+    ends; this frees the GPU. May be called twice: a first time while multiprocessing re-imports the
+    program and `multiprocessing.parent_process` is not known yet."""
     if (parent := multiprocessing.parent_process()) is not None:
         pid: int | None = parent.pid
     elif getattr(multiprocessing.current_process(), "_inheriting", False) and STARTER in os.environ:

@@ -13,8 +13,8 @@ _TCP = re.compile(r"tcp://(?:\[[0-9a-f:.]+\]|[a-z0-9](?:[\w.-]*[a-z0-9])?):(\d{1
 
 
 def check_endpoint(endpoint: str, what: str) -> str:
-    """Returns `endpoint`. Raises UserError if it is not well-formed. It does not connect, since a
-    service may start after its clients."""
+    """Returns `endpoint`. Raises UserError if it is not well-formed. Nothing connects to it here,
+    since a service may start after its clients."""
     tcp = _TCP.fullmatch(endpoint)
     if tcp is None or int(tcp[1]) not in PORTS:
         raise UserError(
@@ -25,7 +25,7 @@ def check_endpoint(endpoint: str, what: str) -> str:
 
 def check_bind(bind: str, what: str, *, encrypted: bool) -> str:
     """Returns `bind`. Raises UserError if a service must not listen there: without keys, only this
-    machine may connect, so that no other one writes training data or reads weights."""
+    machine may connect, so that no other machine writes training data or reads weights."""
     tcp = _BIND.fullmatch(bind)
     port = tcp[1].replace("*", "0") if tcp else "65536"
     if not int(port) < 1 << 16:  # ZeroMQ takes 65536 for 0
@@ -53,9 +53,9 @@ def reached(bind: str, machine: str = "127.0.0.1") -> str:
 
 @contextmanager
 def with_port(bind: str) -> Iterator[str]:
-    """Yields `bind` with a free port if it has none (0 or *). Inside the context, the system gives
-    the port to no other program, but a ZeroMQ service can listen there, because both sockets let
-    the address be used again. Raises UserError if no service can listen at `bind`."""
+    """Yields `bind` with a free port if it has none (0 or *). Inside the context, a socket keeps
+    the system from giving the port to another program. A ZeroMQ service can still listen there,
+    since both sockets set SO_REUSEADDR. Raises UserError if no service can listen at `bind`."""
     host, _, port = bind.removeprefix("tcp://").rpartition(":")
     if port not in ("0", "*"):
         yield bind

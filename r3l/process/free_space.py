@@ -7,13 +7,13 @@ from r3l.errors import UserError
 
 MIB = 1 << 20
 DISK_FLOOR = 64 * MIB
-"""With less free space the buffer takes no results, so that a run has the space to finish."""
+"""With less free space the buffer refuses results, so that the run has space left to finish."""
 SHARED_MEMORY, SHARED_FLOOR = Path("/dev/shm"), 16 * MIB
 
 
 def check_free_space(run: Path, model_bytes: int, copies: int) -> None:
     """Checks that the disk has room for a run's store, checkpoints and models, or raises UserError.
-    `copies`: how often the run keeps `model_bytes`."""
+    `copies`: how many times `model_bytes` the checkpoints and models take."""
     needed, free = 2 * DISK_FLOOR + copies * model_bytes, _free(run)
     if free < needed:
         raise UserError(

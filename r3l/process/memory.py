@@ -2,12 +2,12 @@
 
 glibc returns a freed block at once only if it is larger than a threshold, which it raises up to 32
 MiB as large blocks are freed. Tensors of changing sizes then leave holes in the heap, and the
-process grows. An explicitly set threshold stays fixed; blocks below it reuse pages, because fresh
-small pages cost a third of a small policy's step time.
+process grows. An explicitly set threshold stays fixed. It is not set to 0: smaller blocks reuse
+their pages, since fetching fresh small pages costs a third of a small policy's step time.
 
 A full garbage collection visits every object. With torch and vLLM imported it takes a quarter of a
-second, during which an actor sends no request and a learner makes no step. During the imports
-collections take a quarter of the CPU seconds, and find almost no garbage.
+second, during which an actor sends no request and a learner makes no step. Collections during the
+imports take a quarter of the imports' CPU time, and find almost no garbage.
 """
 
 import ctypes
@@ -41,8 +41,8 @@ def delay_collections() -> None:
 
 
 def freeze_heap() -> None:
-    """Excludes all live objects from garbage collection; call it once a process has started up. It
-    first collects all garbage, including that excluded by earlier calls."""
+    """Excludes all live objects from garbage collection; call it when a process has started up. It
+    first collects all garbage, also among the objects that earlier calls excluded."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
@@ -68,8 +68,8 @@ def oom_kills() -> int:
 
 
 def free_memory(root: Path = CONTROL_GROUPS, membership: Path = Path("/proc/self/cgroup")) -> int:
-    """Returns how many more bytes this process may allocate: the least of what is free on the
-    machine, in its control group and in every group around that."""
+    """Returns how many more bytes this process may allocate: the least of the bytes free on the
+    machine, in the process's control group and in every group that contains this group."""
     free: int = psutil.virtual_memory().available
     for group, (limit, used, cache) in product(_groups(root, membership), MEMORY_FILES):
         with suppress(OSError, ValueError):  # there is no such file, or no limit
@@ -81,7 +81,7 @@ def free_memory(root: Path = CONTROL_GROUPS, membership: Path = Path("/proc/self
 
 def _groups(root: Path, membership: Path) -> set[Path]:
     """Returns the folders of this process's memory groups, up to the roots of the hierarchies. In a
-    container the root is the container's group, whose path on the host does not exist here."""
+    container the root is the container's group; that group's path on the host does not exist."""
     groups = {root, root / "memory"}
     with suppress(OSError):
         for line in membership.read_text().splitlines():

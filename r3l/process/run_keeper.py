@@ -1,14 +1,14 @@
 """Ends a run's processes in order, even if the launcher was killed.
 
-    launcher ══ pipe ══► keeper       only the launcher holds the writing end, and the kernel closes
-        ├─► buffer  ─┐                it however the launcher ends
+    launcher ══ pipe ══► keeper       only the launcher has the pipe's writing end, which the kernel
+        ├─► buffer  ─┐                closes however the launcher ends
         ├─► learner ─┼─ line ─► pipe  each process writes its line before it becomes its command, so
         └─► actors  ─┘                the keeper knows all of them
 
-    process   is asked to end    if the launcher is gone   is killed
-    actors    at once            is killed at once         after 20 s
-    learner   at once            is asked at once          without a heartbeat for learner.hang_s
-    buffer    after all others   is asked after the others after 20 s, and 2 s after it was asked
+    process   is asked to end    is killed
+    actors    at once            after 20 s, but at once if the launcher is gone
+    learner   at once            after 20 s, once its heartbeat is overdue (learner.hang_s)
+    buffer    after all others   after 20 s, but not before it has had 2 s to end
 
 The learner first finishes its micro-batch and its checkpoint. The launcher ends a run in this order
 (`end_in_order`), and then ends the keeper. If the launcher dies first, the keeper ends the run:
@@ -42,10 +42,10 @@ LOOKS_S = 0.05
 
 @dataclass
 class Kept:
-    """A command that leads a process group. `pid`: None if another launcher started it. `worker`,
-    of a command that is itself a launcher: the arguments by which its processes on this machine are
-    found. They are asked to end in its place, because it would kill them. `at_once`: kill it as
-    soon as r3l-launch is gone."""
+    """A command that leads a process group. `pid`: None if another launcher started it. `worker`:
+    if the command is itself a launcher, arguments that identify its processes on this machine;
+    these get SIGTERM instead of the launcher, which would kill them. `at_once`: whether the command
+    is killed as soon as r3l-launch is gone."""
 
     name: str
     pid: int | None
@@ -81,14 +81,14 @@ class Kept:
                 process.kill()
 
     def _id_is_used_again(self) -> bool:
-        """Whether another process has the id now; if so, no process of the group is left."""
+        """Whether another process now has this id; if so, no process of the group is left."""
         try:
             return self._leader is not None and psutil.Process(self._leader.pid) != self._leader
         except psutil.NoSuchProcess:
             return False
 
     def workers(self) -> list[psutil.Process]:
-        """Finds the processes in this run's working folder that have the arguments `worker`."""
+        """Finds processes that have the arguments `worker` and this process's working folder."""
         found, here = [], os.getcwd()
         for process in every_process() if self.worker else ():
             with contextlib.suppress(psutil.Error, OSError):
@@ -102,9 +102,9 @@ def end_in_order(
     heartbeat: LastHeartbeat | None = None,
     hurry: Callable[[], bool] = lambda: False,
 ) -> list[str]:
-    """Ends processes in the order of the table above. Kills those that are late, or all once
-    `hurry` returns True. Returns the names of the killed ones. `heartbeat`: of a learner, which may
-    take longer until it is overdue."""
+    """Ends processes in the order of the table above, and kills late ones. As soon as `hurry`
+    returns True, kills every process. Returns the names of the killed processes. `heartbeat`: the
+    learner's; until it is overdue, the learner is not late."""
     end, killed = time.monotonic() + DEADLINE_S, list[str]()
     for last in (False, True):
         part = [member for member in reversed(members) if (member.name == LAST) == last]

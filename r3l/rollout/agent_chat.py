@@ -3,7 +3,7 @@
     open(messages, tools) · <reply> · following(reply, messages) · <reply> · …
 
 A later call's new messages are rendered after a short made-up conversation with the same tool
-calls, and the text of that conversation is cut off. At the start, both ways are compared.
+calls, whose text is then cut off. A new AgentChat compares this with a conversation rendered whole.
 """
 
 import json
@@ -59,7 +59,7 @@ _PROBE: tuple[tuple[AgentMessage, Sequence[AgentMessage]], ...] = (
 
 
 def add_tools(chat: ChatFormat) -> None:
-    """Have a tokenizer's chat template show tools as Hermes does, unless it shows them already."""
+    """Makes a tokenizer's chat template show tools in Hermes' form, if it does not show any yet."""
     if not _shows_tools(chat):
         before = Path(__file__).with_name("tools.jinja").read_text().rstrip()
         own = chat.tokenizer.chat_template  # several, by name, with some models
@@ -124,11 +124,11 @@ class AgentChat:
 
     @cached_property
     def _ends(self) -> int:
-        """The number of end-of-turn tokens up to and including those of a plain reply."""
+        """The number of end-of-turn tokens in a conversation of one message and a plain reply."""
         return self.chat.render([_ASKED, _REPLIED]).count(self.chat.end)
 
     def _fitting(self, messages: Sequence[AgentMessage]) -> list[AgentMessage]:
-        """Puts a leading system message into the user's if the template has no system role."""
+        """Merges a leading system message with the user's if the template has no system role."""
         both = len(messages) > 1 and (messages[0]["role"], messages[1]["role"])
         if both != ("system", "user"):
             return list(messages)

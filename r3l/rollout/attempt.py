@@ -4,8 +4,8 @@
 
 Rewards are recorded in units of the environment's success threshold: 1.0 is full success. A retry's
 reward includes the reward of its prefix.
-A retry continues from the state before step k*. The policy sees the guidance, but the recorded,
-distilled sequence leaves it out: both sequences grow by the same tokens.
+A retry starts from the state before step k*. The policy reads a sequence with the guidance; the
+recorded, distilled sequence leaves the guidance out. Both sequences grow by the same tokens.
 """
 
 import math
@@ -37,7 +37,7 @@ class ParamsOfStep(Protocol):
 @dataclass
 class Tokens:
     """A token sequence under construction: sampled tokens are masked in, all other tokens out. Each
-    response has a span, an oldest and a newest version, and whether its budget cut it off."""
+    response has a span, an oldest and a newest version, and a flag if its budget cut it off."""
 
     ids: list[int] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
@@ -171,8 +171,8 @@ async def branch(
     """Puts `env` back to the state before `step` of `base` and opens a retry from there; `step` may
     be the number of steps. `played`: the attempt that became `base`; its snapshots are used.
 
-    If step = 0, the guidance joins the system prompt. Later it is a separate message (a system
-    message, if the template allows) after the unchanged prefix, which therefore stays in the
+    At step 0 the guidance joins the system prompt. At later steps it is a separate message (with
+    the role system, if the template allows) after the prefix, which stays unchanged and thus in the
     engine's prefix cache. Raises ReplayDiverged, EnvironmentFailed.
     """
     rewards = await restore(env, task, base, step, played)

@@ -131,7 +131,7 @@ class ChatFormat:
 
     @cached_property
     def _has_system(self) -> bool:
-        """Whether the template has a system role: not written as a reply, nor moved later on."""
+        """Whether the template has a system role: it must not write it as a reply, nor move it."""
         opening = [{"role": "system", "content": _NOTE}, *_ASKED]
         try:
             text = self.render(opening)
@@ -153,7 +153,7 @@ class ChatFormat:
         return "system" if fits else "user"
 
     def _after_user(self, message: Message) -> str:
-        """Returns a message's text after a user's; "" if refused or if the user's text changes."""
+        """Returns a message's text after a user's; "" if refused, or if this changes the user's."""
         asked = self.render(_ASKED)
         try:
             text = self.render([*_ASKED, message])
@@ -162,7 +162,7 @@ class ChatFormat:
         return text.removeprefix(asked) if text.startswith(asked) else ""
 
     def _is_reply(self, text: str) -> bool:
-        """Whether _NOTE stands between the same texts as a reply of the policy."""
+        """Whether the text before and after _NOTE is the text that surrounds a policy's reply."""
         before, _, after = text.partition(_NOTE)
         lead = self._earlier_prompt.strip()
         return before.rstrip().endswith(lead) and after.lstrip().startswith(self.end)

@@ -1,4 +1,4 @@
-"""The interface of an environment, and of one that an agent plays."""
+"""The interface of an environment, and that of an environment whose attempts an agent plays."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -76,8 +76,8 @@ class Environment(Protocol):
 
 @dataclass(frozen=True)
 class Retry:
-    """A retry of a recorded attempt from its step `pivot`. `guidance`: shown to the policy from
-    there on."""
+    """A retry of a recorded attempt from its step `pivot`. `guidance`: the text that the policy is
+    shown from that step on."""
 
     base: Trajectory
     pivot: int
@@ -85,12 +85,12 @@ class Retry:
 
 
 Offer = Callable[[Callable[[], Trajectory], float], Awaitable[bool]]
-"""Saves an attempt's progress if the given seconds of sampling suffice. Returns whether it did."""
+"""Saves progress if the seconds sampled since the last save suffice. Returns whether it did."""
 
 
 @runtime_checkable
 class PlayedByAgent(Protocol):
-    """An environment whose attempts an agent plays: it calls the policy itself."""
+    """An environment whose attempts an agent plays; the agent calls the policy itself."""
 
     async def play_with_agent(
         self,
@@ -102,7 +102,7 @@ class PlayedByAgent(Protocol):
         offer: Offer | None = None,
         retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays one attempt, or one retry. Returns it, and a sample of its own responses in the
-        context that the policy saw. `params`: the sampling parameters of call k; `left`: what an
-        earlier actor played of the attempt; `offer`: saves progress; `retried`: whether a retry of
-        the attempt is planned. Raises EpisodeError, and EngineDead if the engine is gone."""
+        """Plays one attempt, or one retry. Returns it, and an auxiliary sample of its main
+        conversation as the policy saw it, with guidance. `params`: the sampling parameters of call
+        k; `left`: the part that an earlier actor played; `offer`: saves progress; `retried`:
+        whether a retry is planned. Raises EpisodeError, and EngineDead if the engine is gone."""

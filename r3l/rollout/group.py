@@ -65,10 +65,10 @@ async def explore_group(
 ) -> list[SlotResult]:
     """Explores a group and returns one result per slot of its plan.
 
-    `emit` is awaited with every result as soon as it exists, and returns the stored result. If the
-    result is refused, it returns a failed one, which is not retried. `accepted`, `progress`: what
-    an earlier actor left. `seed` makes sampling repeatable; a lower `priority` is served first. If
-    an attempt fails, its slot fails and `on_failure` is called; any other error ends the group.
+    `emit` is awaited with each result as soon as it exists. It returns the stored result: a failed
+    one, not retried, if the buffer refused it. `accepted`, `progress`: results and partial attempts
+    that earlier actors left. `seed` makes sampling repeatable; a lower `priority` is served first.
+    A failed attempt fails its slot and calls `on_failure`; any other error ends the group.
     """
     algorithm = config.algorithm.build()
     explorer = _Explorer(

@@ -1,7 +1,7 @@
 """Partial attempts: what is kept of a slot while it is played, so that a kill costs little.
 
-play ─► a step ─► progress_s sampled since the last time? ─► save ─► buffer
-lease after a kill ─► find ─► environment replayed to the last recorded step ─► play
+an attempt makes a step ─► progress_s of sampling since the last save? ─► save ─► buffer
+another actor leases the group ─► find ─► replay the environment to the last saved step ─► play
 
 A partial result is the slot's result so far. For a base slot, it holds the attempt up to a complete
 step, without a finish. For a distilled slot, it is not_triggered at first: it holds the reflection
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Progress:
-    """The progress in the slots of a group. `found`: what earlier actors left; `save`: keeps a
-    partial result for later actors, about every `every_s` seconds of sampling. `counts`: attempts
-    continued, their tokens, attempts dropped, and progress refused."""
+    """The progress in the slots of a group. `found`: partial results that earlier actors left;
+    `save`: stores one for later actors, about every `every_s` seconds of sampling. `counts`:
+    attempts continued, their tokens, attempts dropped, and progress refused."""
 
     found: Sequence[SlotResult] = ()
     save: Callable[[SlotResult], Awaitable[None]] | None = None
@@ -41,8 +41,8 @@ class Progress:
     async def resume(
         self, role: Role, slot: int, task: Task, chat: ChatFormat, env: Environment, heat: float
     ) -> Attempt | None:
-        """Continues the attempt that an earlier actor left, sampled at temperature `heat`. None if
-        there is none, or if the environment replays it differently. Raises EnvironmentFailed."""
+        """Rebuilds the attempt that an earlier actor left at temperature `heat`. None if there is
+        none, or if its system prompt, temperature or replay differs. Raises EnvironmentFailed."""
         left = self.find(role, slot)
         if left is None or left.trajectory is None:
             return None

@@ -40,7 +40,7 @@ FIELDS = (
     "retry_from_step",
 )
 FIELDS_OF_SUCCESS = ("trajectory_summary", "trajectory_outcome", "retry_from_step")
-"""The fields that a reflection with outcome success needs; others need all five."""
+"""The fields that a reflection with outcome success needs; other outcomes need all of FIELDS."""
 RE_READ = 4
 """How many times `parse` may read the text, since it reads nested objects again."""
 TRY_CHARS = 400
@@ -72,7 +72,7 @@ class Reflection:
 
 def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
     """Finds the first usable reflection in `text`, with any prose or code fences around it.
-    `truncated`: sampling stopped at its token budget. Other fields are ignored, empty text counts
+    `truncated`: sampling stopped at its token budget. Unknown fields are ignored, empty text counts
     as null, and an object that gives one key two values is no JSON. Text is read at most about
     RE_READ times. Raises ReflectionError with a cause from CAUSES."""
     first_error: ReflectionError | None = None
@@ -99,8 +99,8 @@ def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
 
 def json_schema(num_steps: int, *, outcome_first: bool = False) -> dict[str, Any]:
     """Returns the JSON schema of a reflection on an attempt with `num_steps` steps, for constrained
-    decoding; `parse` accepts every text that the schema allows. Fields are in the order of FIELDS,
-    so the root cause's first token decides the outcome. `outcome_first` puts the outcome first."""
+    decoding; `parse` accepts every text that the schema allows. Fields are in the order of FIELDS:
+    a root cause other than null excludes success. `outcome_first` puts the outcome first."""
     order = sorted(FIELDS, key=lambda name: outcome_first and name != "trajectory_outcome")
     null, text = {"type": "null"}, {"type": "string", "maxLength": MAX_CHARS}
 

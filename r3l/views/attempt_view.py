@@ -17,8 +17,8 @@ from r3l.views.tape import TapedCall, call_tree, read_tape
 
 class StepView(Record):
     """A turn of the policy. `own`: whether it was sampled for this attempt; if not, it belongs to
-    the prefix. `length`: the action's tokens; `cut`: whether the token budget cut it off; `reward`:
-    None if the attempt was recorded without rewards of single steps."""
+    the prefix. `length`: the number of tokens in the action; `cut`: whether the token budget cut
+    the action off; `reward`: of this step, None if no rewards of single steps were recorded."""
 
     observation: str
     action: str
@@ -48,10 +48,10 @@ class ReflectionView(Record):
 
 
 class AttemptView(Record):
-    """A slot and its attempt. Without an attempt, `steps` is empty, and `reward` and other numbers
-    of it are None. `base`: the base slot that a retry corrects, or the slot itself; `length`: the
-    sequence's tokens; `generated`, `seconds`: tokens and time of the steps sampled for this
-    attempt; `calls`: those of the agent that played it."""
+    """A slot and its attempt. Without an attempt, `steps` is empty, and `reward`, `length` and the
+    like are None. `base`: the base slot that a retry corrects, or the slot itself; `length`: the
+    number of tokens in the sequence; `generated`, `seconds`: tokens and time of the steps sampled
+    for this attempt; `calls`: the calls of the agent that played it."""
 
     role: Role
     slot: int
@@ -86,7 +86,7 @@ class AttemptView(Record):
 
 
 class Pair(Record):
-    """A base slot and one of its retries; None if missing."""
+    """A base slot and one of its retries; each is None if missing."""
 
     slot: int
     base: AttemptView | None

@@ -19,20 +19,20 @@ UNPACKED = 256 << 20
 WHOLE = "stop"
 """The `finish` of a call of another model if its answer can be repeated."""
 MCP = "mcp"
-"""The dialect of a call of an MCP server, whose `model` is mcp:NAME."""
+"""The `dialect` of a call to an MCP server; the `model` of this call is mcp:NAME."""
 NEAR = 40  # characters shown before and after a difference
 
 
 class TapedCall(Record):
     """One call of an agent.
 
-    `digest`: of the request, equal for requests with the same meaning. `parent`: the earlier call
-    whose conversation it continues, -1 for a new one. `messages`: the new ones since `parent`.
-    `reply`: {} if it got none. `began`: seconds after the attempt's start. `tokens`: the reply's
-    length; it follows the first `read` tokens of the attempt's conversation number `conversation`
-    (-1: not recorded). `trained`: whether its reply is trained. `model`: the other model that was
-    asked, "" for the policy. For another model, `messages` and `reply` have the bodies of the
-    request and of the answer, cut if they are long, and the call is at the end of the tape; its
+    `digest`: a hash of the request, equal for equal meanings. `parent`: the earlier call whose
+    conversation this call extends, -1 if none. `messages`: those that are new since `parent`.
+    `reply`: {} if there was none. `began`: seconds after the attempt's start. `tokens`: the reply's
+    length; the reply follows the first `read` tokens of conversation number `conversation` of the
+    attempt (-1: not recorded). `trained`: whether the reply is trained. `model`: the other model
+    that was asked, "" for the policy. For another model, `messages` and `reply` have the bodies of
+    the request and the answer, cut if they are long, and the call is at the end of the tape; its
     `finish` is WHOLE, cut, or the status of an answer that is an error.
     """
 
@@ -53,8 +53,8 @@ class TapedCall(Record):
 
 
 def write_tape(calls: Sequence[TapedCall]) -> bytes:
-    """Compresses a tape. If it is above LIMIT, calls of other models lose their messages and
-    replies; if it is still too long, all calls lose their messages."""
+    """Compresses a tape. If the result is above LIMIT, calls of other models lose their messages
+    and replies; if the result is still above LIMIT, all calls lose their messages."""
     without_others = [
         msgspec.structs.replace(call, messages=(), reply={}) if call.model else call
         for call in calls
@@ -127,7 +127,7 @@ def without(text: str, ignore: Sequence[str]) -> str:
 
 
 def _shown(message: dict[str, Any] | None, ignore: Sequence[str]) -> str:
-    """Writes what a message says, without the ids of tool calls."""
+    """Writes the content of a message, without the ids of tool calls."""
     if message is None:
         return "no message"
     calls = [call["function"] for call in message.get("tool_calls") or ()]
@@ -138,8 +138,8 @@ def _shown(message: dict[str, Any] | None, ignore: Sequence[str]) -> str:
 
 
 def call_tree(calls: Sequence[TapedCall]) -> list[tuple[int, int]]:
-    """Lists the calls depth first: the number of each, and how many times its conversation branched
-    off another one."""
+    """Lists the calls depth first: the number of each call, and how many times its conversation
+    branched off another one."""
     after: dict[int, list[int]] = {}
     for number, call in enumerate(calls):
         after.setdefault(call.parent, []).append(number)

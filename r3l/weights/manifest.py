@@ -106,8 +106,8 @@ class Adapters:
 class Manifest:
     """A published set: its publisher, policy version, layout and chunk checksums. `origin` is
     unique to one start of a publisher: sets of the same version from different origins may differ.
-    `sums`: r3l.weights.sums, None if there are several dtypes. `adapters`: None if the set is a
-    whole model."""
+    `sums`: the sums of all elements (r3l.weights.sums), None if there are several dtypes.
+    `adapters`: None if the set is a whole model."""
 
     origin: str
     version: Size

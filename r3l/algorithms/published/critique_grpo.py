@@ -19,8 +19,8 @@ GAMMA = 0.1
 
 
 class CritiqueGRPOConfig(RatioConfig):
-    """Settings of Critique-GRPO as the R³L paper ran it. Its own paper divides by neither deviation
-    nor length and does not clip: set `std: none`, `normalize: sum` and `clip: false`."""
+    """Settings of Critique-GRPO as the R³L paper ran it. The Critique-GRPO paper divides by neither
+    deviation nor length and does not clip: set `std: none`, `normalize: sum` and `clip: false`."""
 
     name: Literal["critique_grpo"] = Field("critique_grpo", description="algorithm")
     clip: bool = Field(True, description="clip the ratio of base attempts")

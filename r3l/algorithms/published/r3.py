@@ -2,7 +2,7 @@
 (docs/replay/recall.md).
 
 Replay tells correct attempts (R ≥ 1) from incorrect ones. Eq. 3 is Â = (R − mean) / (α·std + λ),
-over all members of a group and the attempts it recalled. α is a setting, λ is EPS.
+over a group's own attempts and its recalled attempts. α is a setting, λ is EPS.
 """
 
 from dataclasses import replace

@@ -13,8 +13,8 @@ from r3l.algorithms.published.grpo import RatioConfig, kl_weight
 
 
 class RLOOConfig(RatioConfig):
-    """Settings of RLOO; with `clip` those of LOOP. Neither divides by a deviation, so `std` has no
-    effect."""
+    """Settings of RLOO, or of LOOP if `clip` is set. Neither divides by a deviation, so `std` has
+    no effect."""
 
     name: Literal["rloo"] = Field("rloo", description="algorithm")
     clip: bool = Field(False, description="PPO's clipped ratio instead of log π; true is LOOP")
@@ -22,6 +22,6 @@ class RLOOConfig(RatioConfig):
     normalize: Normalize = Field("sum", description=NORMALIZE)
 
     def build(self) -> Algorithm:
-        """Builds RLOO: N base attempts; Â is R minus the mean of the others."""
+        """Builds RLOO: N base attempts; Â is R minus the mean of the other attempts' rewards."""
         loss = self.ppo_clipped() if self.clip else self.ratio_corrected(losses.policy_gradient)
         return replace(super().build(), estimator=advantages.leave_one_out, token_loss=loss)

@@ -11,9 +11,9 @@ tag, and mean_u and std_u over all steps of the group with the same tag:
     reflection    u = 1 if the previous action was invalid and this one differs
     monitor       u = 0, as for responses of another form
 
-The rules and values are those of the authors' code (Tencent/DigitalHuman, `core_rlvmr.py`): if a
-tag has one step in a group, this step has the advantage w · u. The authors' penalty for responses
-of another form is left to the environment here.
+The rules and values are those of the authors' code (Tencent/DigitalHuman, `core_rlvmr.py`): if only
+one step of a group has a tag, its second term is w · u. The authors' penalty for responses of
+another form is left to the environment here.
 """
 
 import re
@@ -76,7 +76,7 @@ def tagged_credit(
 
 
 def step_rewards(trajectory: Trajectory, invalid: Sequence[str]) -> list[tuple[str, float]]:
-    """Returns the tag of each step, empty for a response of another form, and its own reward."""
+    """Returns each step's tag, "" for a response of another form, and the reward u of the step."""
     found = [_read(text) for text in trajectory.actions]
     answers = trajectory.observations[1:]
     rewards = []

@@ -1,9 +1,9 @@
 """SPEAR (arXiv 2509.22601): GRPO that imitates its own recent successes.
 
-A replayed group trains only attempts that were good in their group and are still good for the
-current policy. b is the median over the mean rewards of the batch's new groups; the paper takes the
-median over a queue of recent groups. t is the number of the optimizer step, from 1. The weight is
-that of the authors' code (TencentYoutuResearch/SPEAR, `dp_actor.py`):
+A replayed group trains only attempts with a positive advantage A in their group that are still good
+for the current policy (Ã > 0). b is the median over the mean rewards of the batch's new groups; the
+paper takes the median over a queue of recent groups. t is the optimizer step, counted from 1. The
+weight γ(t) is that of the authors' code (TencentYoutuResearch/SPEAR, `dp_actor.py`):
 
     Ã = R − b                       the recalibrated advantage
     Â = γ(t) · Ã   if A > 0 and Ã > 0, else the attempt is left out
