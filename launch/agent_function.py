@@ -12,7 +12,7 @@ from r3l.errors import UserError
 from r3l.files.whole_file import write_whole
 
 Agent = Callable[..., Any] | str
-"""A function at the top level of a file, or a value of the options `command` and `reward`."""
+"""A function at the top level of a file, or the text of the option `command` or `reward`."""
 Tasks = Sequence[Mapping[str, Any]] | Path | str
 TASKS = "tasks.jsonl"
 """Name of the file in the run's folder that stores a list of tasks."""

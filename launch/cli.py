@@ -231,7 +231,7 @@ def train(
 
     folder = run_folder(run)
     if agent is not None and isinstance(config, configuration.RunConfig):
-        raise UserError("agent: needs the other settings as a mapping or a file, not a RunConfig")
+        raise UserError("config: with an agent, give a mapping or a file, not a RunConfig")
     with removed_if_refused(folder / TASKS):
         if not isinstance(config, configuration.RunConfig):
             values = dict(config) if isinstance(config, Mapping) else {}

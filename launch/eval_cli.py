@@ -252,8 +252,8 @@ async def _play(
 
 
 async def _unless_interrupted(playing: Coroutine[Any, Any, None]) -> None:
-    """Report Ctrl-C as an interrupt: it also ends the engine, which would be reported as a
-    failure."""
+    """Report Ctrl-C as an interrupt. It also ends the engine, and this end would otherwise be
+    reported as a failure."""
     try:
         await playing
     except EngineDead:

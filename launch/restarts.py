@@ -20,7 +20,7 @@ NOT_COUNTED = {EXIT_CODES[RestartNeeded], EXIT_CODES[BufferUnavailable]}
 @dataclass
 class Restarts:
     """Decides which dead processes are restarted. `limits`: the number of restarts of each process
-    within WINDOW_S; an unlisted process is never restarted. `deaths`: times by process name."""
+    within WINDOW_S; an unlisted process is never restarted. `deaths`: times of counted deaths."""
 
     limits: dict[str, int]
     deaths: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))

@@ -1,10 +1,10 @@
 """Supervises a run, from its first process to its last.
 
-buffer, learner ─► buffer ready ─► actors ─► watch: progress lines, deaths, signals ─► stop all
-       ▲                                                 │
-       └──────────────── restart what died ◄─────────────┘ a learner from its last checkpoint
+start buffer, learner ─► buffer ready ─► start actors ─► watch progress, deaths, signals ─► stop all
+       ▲                                                     │
+       └── restart a dead process ◄──────────────────────────┘ (a learner: from its last checkpoint)
 
-The ports are chosen first, so the processes load their libraries at the same time.
+The ports are chosen first, so a process can start before the services that it needs are listening.
 """
 
 import math
@@ -50,8 +50,8 @@ QUIET_S = 300.0  # without progress until the user is told
 class Run:
     """Starts and watches the processes of one plan.
 
-    `say`: prints a line. `quiet`: no lines about steps, evaluations and starts. `commands`,
-    `children`: those of a cluster's backend, which start the processes.
+    `say`: prints a line. `quiet`: no lines about steps, evaluations and starts. `commands`: builds
+    command lines; `children`: starts and ends processes; None: those for this machine.
     """
 
     def __init__(

@@ -17,8 +17,8 @@ from r3l.process.endpoints import reached, with_port
 class ProcessCommands:
     """Builds the command line and environment variables of each process in a plan.
 
-    `buffer_endpoint`, `weights_endpoint`: the services' addresses. Inside `ports` each
-    has its real port, which a restarted service uses again.
+    `buffer_endpoint`, `weights_endpoint`: the services' addresses. In the context `ports` each has
+    its real port, at which a restarted service listens again.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -93,7 +93,7 @@ class ProcessCommands:
         return ["--num_gpus", str(ranks.count)]
 
     def actor(self, index: int) -> Command:
-        """The command of one actor on its own machine, with the services on `services`."""
+        """The command of an actor, run on its machine; the services run on machine `services`."""
         place, machine = self.plan.topology.actors[index], self.services
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus)} if place.gpus else {}
         given = f"actor.engine.gpu_memory_utilization={place.share}"
@@ -128,8 +128,8 @@ def free_port() -> int:
     """Finds a free TCP port for DeepSpeed's `--master_port`.
 
     It must be chosen here because every rank receives the port before rank 0 listens on it. It is
-    below the system's range for outgoing connections, so no such connection takes it first. Two
-    processes with the same seed must not choose the same port.
+    below the system's range for outgoing connections, so no such connection takes it first. It is
+    drawn without a seed, because two runs with the same seed must not choose the same port.
     """
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)

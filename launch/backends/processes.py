@@ -63,7 +63,7 @@ class Child(Kept):
     """One started command.
 
     `log_from`: offset of its output in its log file. `killed_for`: why the launcher killed it.
-    `oom_kills`: the kernel's count (r3l.process.memory) at its start.
+    `oom_kills`: how many processes the kernel had killed for lack of memory when it started.
     """
 
     log: Path

@@ -1,10 +1,10 @@
 """Runs a plan on the nodes of a Ray cluster, watched by r3l-launch on the head node.
 
-r3l-launch ─ buffer                                 on the head, which has its store
+r3l-launch ─ buffer                                 on the head, which has the buffer's store
     └─ placement group ─ bundle ─ runner ─ ranks    the first bundle is on the head
                          bundle ─ runner ─ actors   on any node with room
-A runner is a Ray actor that starts processes. It ends with r3l-launch, and they end with it. When a
-node is lost, Ray moves its bundles to other nodes, and the supervisor starts their processes again.
+A runner is a Ray actor that starts processes. It ends with r3l-launch, and its processes end with
+it. When a node is lost, Ray moves its bundles elsewhere, and the supervisor restarts the processes.
 """
 
 import os

@@ -19,7 +19,7 @@ CPU, BFLOAT16 = Path("/proc/cpuinfo"), {"avx512f", "avx_ne_convert"}
 def notes(
     config: RunConfig, first_steps: Mapping[str, FirstStep] = {}, *, slow: bool
 ) -> Iterator[str]:
-    """Yields the warnings; `config` and `first_steps` are a plan's. `slow`: also read all tasks."""
+    """Yields a plan's warnings. `first_steps`: by task id; `slow`: also compare all its tasks."""
     if foreign := foreign_world(config):
         yield foreign
     yield from _context(config)
@@ -47,7 +47,7 @@ def _bfloat16(config: RunConfig) -> Iterator[str]:
 
 
 def _room(actor: ActorConfig, first_steps: Mapping[str, FirstStep]) -> Iterator[str]:
-    """Names the task with the longest first prompt if it leaves less than half of a response."""
+    """Names the task with the longest first prompt if half of a full response no longer fits."""
     for name, step in sorted(first_steps.items(), key=lambda item: -item[1].prompt)[:1]:
         budget = actor.max_response_tokens or step.budget
         if (room := actor.max_model_len - step.prompt) < budget / 2:

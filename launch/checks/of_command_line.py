@@ -28,7 +28,7 @@ def check_run_folder(options: PlanOptions) -> None:
 
 
 def check_exists_only_if(run: Path, *, resume: bool) -> None:
-    """Refuses an existing run without `resume`, and a missing run with it."""
+    """Refuses an existing run without `resume`, and a missing run with `resume`."""
     folder = RunFolder(run)
     if folder.exists and not resume:
         raise UserError(f"run {run}: exists; add --resume to continue it, or choose another name")
@@ -74,7 +74,7 @@ def check_ranks(requested: RequestedPlaces, groups: int) -> None:
 def check_disk(learner: LearnerConfig, options: PlanOptions, model: Path) -> None:
     """Refuses a disk that has too little room for the run. A checkpoint holds the weights and two
     moments of each weight, or less with adapters. An old checkpoint or best model is removed only
-    after the new one is written. A resumed run has written most of its bytes."""
+    after the new one is written. A resumed run needs less, as most of its bytes are on the disk."""
     copies = 3 * (learner.keep_checkpoints + 1) + 1 + 2 * learner.keep_best
     if options.resume or learner.lora.rank:
         copies = 4

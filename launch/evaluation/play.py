@@ -69,7 +69,7 @@ def keys_of(tasks: Sequence[Task], attempts: int) -> list[tuple[str, int]]:
 
 @asynccontextmanager
 async def own_engine(config: RunConfig, log: Path) -> AsyncIterator[Policy]:
-    """Starts an engine for the model of `config`. Raises EngineDead that names the log."""
+    """Starts an engine for the model of `config`. Raises EngineDead, which names the log."""
     try:
         with output_into(log):
             from actors.engine import VLLMPolicy
@@ -85,7 +85,7 @@ async def own_engine(config: RunConfig, log: Path) -> AsyncIterator[Policy]:
 
 
 def _cause(log: Path) -> str:
-    """Returns the last error in the engine's log; vLLM's own error does not name it."""
+    """Returns the last error in the engine's log; vLLM's exception does not name this error."""
     printed = log.read_text(encoding="utf-8", errors="replace")
     found = re.findall(r"^\w+Error: .+", printed, re.MULTILINE)
     return f"the engine did not start: {found[-1]}" if found else ""

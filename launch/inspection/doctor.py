@@ -158,7 +158,7 @@ def _losses(now: Snapshot) -> Iterator[Finding]:
         counts = sum((Counter(numbers) for numbers in stats.actors.values()), Counter[str]())
         yield _hint(
             f"expired leases: {stats.leases_expired}; their actors died, stopped or were cut off; "
-            f"of their attempts, others continued {counts['partial_continued']:.0f} and dropped "
+            f"other actors continued {counts['partial_continued']:.0f} of their attempts, dropped "
             f"{counts['partial_dropped'] + sum(stats.partial_dropped.values()):.0f}"
         )
 
@@ -176,7 +176,7 @@ def _pace(now: Snapshot) -> Iterator[Finding]:
     running, waiting = sum(actor.requests for actor in now.actors), progress.session_waits
     if waiting > WAITING * (running + waiting):
         yield _hint(
-            f"{waiting:.0f} attempts wait for the environment, and the engines wait for them",
+            f"{waiting:.0f} attempts wait for the environment; meanwhile the engines lack requests",
             "raise env.workers (processes per actor and environment), or `sessions` in its EnvSpec",
         )
     for actor in now.actors:

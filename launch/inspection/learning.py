@@ -9,7 +9,7 @@ from typing import NamedTuple
 from r3l.files.progress_lines import StepLine
 
 LOOKED_AT = 5
-"""The number of optimizer steps; a cause must show in each of them."""
+"""How many of the last optimizer steps are examined; a cause must show in each of them."""
 GAIN_STEPS = 20
 NEARLY_ALL = 0.95
 FLAT_ENTROPY = 0.01  # nats/token

@@ -1,5 +1,5 @@
-"""Estimates the least GPU memory that a run's processes need, and divides it. Refuses what does not
-fit, when launch.topology.placement asks.
+"""Estimates the least GPU memory that a run's processes need, and divides each GPU's memory among
+them. Refuses processes that do not fit.
 
 On a GPU that is shared, a rank gets what its model states need. The rest is split into equal parts:
 one for each actor on the GPU, and one for the rank's activations. An actor that shares no GPU gets
@@ -32,8 +32,8 @@ An actor, on each of its GPUs:
 
     weights        b·P/t
     KV             2·b·L·(key-value heads)·(head width)/t a token (a head is not split), for
-                   `actor.concurrent_requests` of `actor.max_model_len` tokens; with less,
-                   down to one such request, it also runs, and other requests wait
+                   `actor.concurrent_requests` of `actor.max_model_len` tokens; an actor also runs
+                   with memory for fewer requests (at least one); then the others wait
     fixed          2 GiB: CUDA's context and graphs, vLLM's activations
 """
 
@@ -205,7 +205,7 @@ def share_memory(
 
     `trained`: machine and GPU of every rank. `engines`: the number of engines at each place. Raises
     UserError if an engine or rank does not fit, unless `force` is set. Even with `force`, raises
-    it if several processes share a GPU and its memory or the model's need is unknown.
+    UserError if processes share a GPU and its memory or the model's need is unknown.
     """
     memory = {machine.name: machine.gpu_gib for machine in machines}
     given = estimate.actor.engine.get("gpu_memory_utilization") if estimate else None
@@ -269,7 +269,7 @@ def check_engine_fits(requested: RequestedPlaces, estimate: Estimate, engines: E
         rank = ", or a higher learner.zero_stage" if engines.rank_gib else ""
         raise UserError(
             f"--actors {requested.actors}: an actor needs {arithmetic(least)} for one request, "
-            f"{engines}; give fewer --actors or more --actor-gpus{rank}"
+            f"but {engines}; give fewer --actors or more --actor-gpus{rank}"
         )
 
 
