@@ -72,7 +72,7 @@ class BufferRequests:
 
     async def put_partial(self, group_id: str, result: SlotResult) -> None:
         """Put the progress of a slot, once: the next progress holds more. Raises LeaseLost, and
-        EngineSick for what a healthy engine cannot produce."""
+        EngineSick for progress that a healthy engine cannot produce."""
         try:
             async with asyncio.timeout(PARTIAL_S):
                 await self.client.put_partial(group_id, self.name, result)

@@ -47,8 +47,8 @@ CPU_ENVIRONMENT = {
     **STEADY_MEMORY,
 }
 EAGER = {"TORCHDYNAMO_DISABLE": "1"}
-"""Without it vLLM compiles some of the sampler's functions even with `enforce_eager`. That takes
-seconds and makes sampling no faster."""
+"""Without this setting vLLM compiles some of the sampler's functions even with `enforce_eager`,
+which takes seconds and makes sampling no faster."""
 
 
 class VLLMPolicy:

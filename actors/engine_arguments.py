@@ -1,6 +1,6 @@
 """Builds vLLM's engine arguments from the actor's settings, and checks the user's arguments.
 
-    the actor's own (ActorConfig)  <-  actor.engine, which may not set any of them
+    the actor's own arguments (from ActorConfig)  +  the user's others (from actor.engine)
 
 Checking the user's arguments does not import vllm, so that a launcher can do it.
 """
@@ -26,7 +26,7 @@ OWNED_ARGUMENTS = {
     "logprobs_mode": None,
     "scheduling_policy": None,
 }
-"""Maps each engine argument that the actor sets itself to its setting, or None."""
+"""Maps each engine argument that the actor sets to the run's setting behind it, or to None."""
 
 
 def check_engine_arguments(config: ActorConfig) -> None:

@@ -25,8 +25,8 @@ METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 GPU_DRIVER = "/dev/nvidia"
 _parent = 0
-"""Id of the process whose forks are engines, or parts of one: the actor while it starts an engine;
-inside an engine, the engine. 0: forks are neither."""
+"""Id of the process whose forks belong to an engine: the actor's while it starts an engine, and in
+an engine's process the id of that process. 0: forks of this process belong to no engine."""
 _left: set[int] = set()
 """File descriptors that the next fork gives up."""
 _threads = 0
@@ -72,8 +72,8 @@ def forked() -> Iterator[None]:
 
 
 def _begin() -> None:
-    """In a fork, give up the parent's connections and end when the parent ends. The descriptors
-    stay in use, so that closing one later cannot close another file."""
+    """In a fork, give up the parent's connections and end when the parent ends. The given-up
+    descriptors then refer to /dev/null, so that closing one later cannot close another file."""
     global _parent
     if not _parent:
         return
@@ -93,7 +93,7 @@ def _begin() -> None:
 
 def _is_given_up(descriptor: int) -> bool:
     """Whether a fork gives up a descriptor. It keeps those of the GPU driver, whose library still
-    uses them. The descriptor of the listing itself is already closed."""
+    uses them. A closed descriptor, such as that of the listing itself, need not be given up."""
     try:
         return not os.readlink(f"/proc/self/fd/{descriptor}").startswith(GPU_DRIVER)
     except FileNotFoundError:

@@ -21,10 +21,10 @@ class Occupancy:
             self.share += SMOOTHING * (seen - self.share)
 
     def admits(self, live: int, more: int) -> bool:
-        """Return whether `more` attempts fit within the target next to the `live` attempts. If none
-        are live, they always fit."""
+        """Return whether `more` attempts fit within the target in addition to `live` attempts. If
+        no attempt is live, they always fit."""
         return live == 0 or (live + more) * self.share <= self.target
 
     def missing(self, live: int) -> float:
-        """Return the unfilled share of the target, from 0 to 1."""
+        """Return the share of the target that `live` attempts leave unfilled, from 0 to 1."""
         return max(0.0, 1.0 - live * self.share / self.target)

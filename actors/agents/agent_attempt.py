@@ -1,9 +1,9 @@
 """Plays attempts: starts the agent, waits for its end, grades it and makes the record.
 
 open a session ─► start the agent ─► calls … ─► it ends, or posts its result, or takes too long
-   ▲                                               │
-   │ a retry's tape, or what an earlier actor left │
-record ◄── reward: posted, of the grader, or its last line ◄──┘
+   ▲                                                    │
+   │ a retry's tape, or what an earlier actor left      │
+record ◄── reward: posted, graded, or in the last line ◄┘
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class AgentKilled(EnvironmentFailed):
 @dataclass
 class Gateway:
     """What the attempts of an actor share. `sessions`: the sessions that the server at `url`
-    serves, by key."""
+    serves, keyed by their secret key."""
 
     policy: Policy
     reader: ReplyReader
@@ -124,8 +124,8 @@ class AgentEnvironment:
         retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
         """Plays one attempt. Starts the agent again, once, if it is killed from outside; a base
-        attempt then continues. Plays a retry without its world if that cannot be put back. Raises
-        EpisodeError with the causes of docs/agents.md, and whatever the engine raised."""
+        attempt then continues from its replies so far. Plays a retry without the saved world if the
+        world cannot be put back. Raises EpisodeError (docs/agents.md) or the engine's error."""
         self.slot, self.retry, self.offer, self.retried = slot, retry, offer, retried
         world = taken = self.gateway.snapshots.take(retry.base) if retry else None
         killed, broken = False, ""
@@ -241,11 +241,11 @@ class AgentEnvironment:
             self.session.fail(error)
 
     async def _save(self, world: World, node: Node) -> None:
-        """Save the world before a call, and finish the save even if this is cancelled."""
+        """Save the world before a call, and finish the save even if the caller is cancelled."""
         await asyncio.shield(world.save(node.number))
 
     async def _restore(self, tape: TapePlayer, world: World, node: Node) -> None:
-        """Puts the world back if a call is the pivot; ends the attempt if that fails."""
+        """Puts the world back if `node` is the pivot; ends the attempt if the restore fails."""
         if node is tape.pivot_node:
             try:
                 await world.restore(tape.pivot, self._run_state)
@@ -284,7 +284,7 @@ class AgentEnvironment:
         )
 
     async def _outcome(self, given: dict[str, Any]) -> Outcome:
-        """Runs the agent to its end and grades the attempt. `given`: what the reset returned."""
+        """Runs the agent to its end and grades the attempt. `given`: what `env.reset` returned."""
         session, settings = self.session, self.settings
         variables = self._variables(given["mcp"])
         state, in_time = await run_process(

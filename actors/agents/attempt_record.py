@@ -1,7 +1,7 @@
 """Turns the calls of an attempt into its record: conversations, texts, and the tape of all calls.
 
-leaves the agent saw ─► chains root → leaf ─► the main one is the trajectory,
-                                              the others its segments; each reply trained once
+leaves of the call tree ─► a chain of calls root → leaf each ─► the main chain is the trajectory,
+                                      the other chains its segments; each reply is trained once
 
 A retry's main conversation is the one with its pivot. Replies from the tape are not trained again.
 """
@@ -39,10 +39,10 @@ class _Chain:
 def conversations(
     tree: CallTree, train: Train, pivot: Node | None = None, *, unseen: bool = False
 ) -> list[_Chain]:
-    """Returns the trained conversations of an attempt: the main one, then the others, newest first.
-    With `train` main, only those with the system prompt and tools of the first call that is
-    trained. The main one contains the call `pivot`, if given. `unseen`: replies that the agent has
-    not received yet count too."""
+    """Returns the trained conversations of an attempt: the main conversation, then the others,
+    newest first. If `train` is "main", returns only conversations with the system prompt and tools
+    of the first trained call. The main conversation contains the call `pivot`, if there is one.
+    `unseen`: also use replies that the agent has not received yet."""
     chains = [leaf.chain() for leaf in tree.leaves(unseen=unseen)]
     chains = [chain for chain in chains if any(not node.untrained for node in chain)]
     first = next((node.kind for node in tree.nodes if not node.untrained), None)
@@ -68,7 +68,7 @@ def trajectory(
     """Returns an attempt as a record, and its main conversation as the policy saw it, with the
     guidance.
 
-    `retry`: the pivot, if the attempt is a retry; `others`: the calls of other models. An outcome
+    `retry`: the pivot, if the attempt is a retry; `others`: the calls to other models. An outcome
     without a finish means that the attempt still runs. Raises EnvironmentFailed if there is no call
     to train.
     """
@@ -106,7 +106,7 @@ def trajectory(
 
 
 def _after(chain: _Chain, main: _Chain) -> Int32:
-    """Counts, for each step of `chain`, the main conversation's steps called before it."""
+    """Counts, for each step of `chain`, the steps of `main` that were called earlier."""
     called, mine = ([node.number for node in each.steps] for each in (main, chain))
     return np.searchsorted(called, mine).astype(np.int32)
 
@@ -120,9 +120,9 @@ def _as_shown(chain: _Chain, pivot: int) -> AuxSample:
 
 
 def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Chain, int]]:
-    """Returns each conversation that has a step to train, and how many steps come before it: an
-    earlier conversation trains those, or they are `known` from another attempt. Raises
-    EnvironmentFailed if no conversation has a step to train."""
+    """Returns each conversation that has steps left to train, with the number of its first steps
+    that are left out: an earlier conversation trains these, or another attempt did (`known`).
+    Raises EnvironmentFailed if no conversation has a step to train."""
     kept = []
     for chain in chains:
         start = sum(node in known for node in chain.steps)  # shared steps come first

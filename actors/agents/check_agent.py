@@ -35,7 +35,7 @@ from r3l.views.tape import TapedCall, first_difference
 TASKS = 3
 EQUAL = "both attempts are equal"
 LONGEST = 200
-"""Characters of a repeated text."""
+"""Most characters that a made-up reply repeats."""
 
 
 class EchoPolicy:

@@ -29,7 +29,7 @@ from r3l.views.tape import MCP
 MOST_CALLS = 4096
 LONGEST_LINE = 32 << 20
 START_S = 60.0
-"""A process that has not answered its first request by then has failed."""
+"""A server process that has not answered its first request after these seconds has failed."""
 FORWARDED = ("mcp-protocol-version", "mcp-method", "mcp-name")
 MCP_SESSION = "mcp-session-id"
 LINE_END = re.compile(r"\r\n|\r|\n")
@@ -39,8 +39,8 @@ Start = Callable[[str], Awaitable[str]]
 
 
 class McpRelay:
-    """The MCP servers of one attempt, by name. `urls`: the address of each server that already
-    runs; a server with an empty address is started here."""
+    """The MCP servers of one attempt, keyed by name. `urls`: the address of each server that
+    already runs; the relay starts a server whose address is empty."""
 
     def __init__(self, session: Session, start: Start) -> None:
         self.session, self.start = session, start
@@ -127,7 +127,7 @@ class McpRelay:
 
 class PipeServer:
     """A server that reads and writes lines. `pipes`: its input, then the other pipes to close.
-    `waiting`: for the number of each open request, the agent's id of it and its reply."""
+    `waiting`: the agent's id and the future reply of each open request, keyed by number sent."""
 
     def __init__(self, name: str, lines: asyncio.StreamReader, pipes: tuple[Any, ...]) -> None:
         self.name, self.lines, self.pipes, self.number = name, lines, pipes, 0
@@ -136,7 +136,7 @@ class PipeServer:
 
     @classmethod
     async def of(cls, name: str, folder: str) -> PipeServer:
-        """Opens a server's pipes before the server does, so the input must be open to read, too."""
+        """Opens a server's pipes before the server does, and so opens its input for reading too."""
         stdin, stdout = f"{folder}/stdin", f"{folder}/stdout"
         flags = (stdin, os.O_RDONLY), (stdin, os.O_WRONLY), (stdout, os.O_RDONLY)
         held, written, read = (os.open(path, flag | os.O_NONBLOCK) for path, flag in flags)
@@ -147,7 +147,7 @@ class PipeServer:
         return cls(name, lines, (out, reading, os.fdopen(held)))
 
     async def send(self, message: Message, headers: Mapping[str, str]) -> Message:
-        """Sends a message under a new number, since clients share the server; returns the reply."""
+        """Sends a message, returns the reply. Requests get new ids, as clients share the server."""
         if message.get("method") == "notifications/cancelled":
             self._cancel(message)
             return {}

@@ -68,8 +68,8 @@ def repeats_tools(tape: TapePlayer) -> bool:
 
 
 def main_kind(base: Trajectory, *, restarts: bool) -> Kind | None:
-    """Returns the kind of an attempt's main conversation; None for a restart if the first call is
-    of that kind, since the new system prompt may then differ. Raises ReplayDiverged."""
+    """Returns the kind of an attempt's main conversation. Returns None for a restart if the first
+    call is of this kind, since the restart's system prompt may differ. Raises ReplayDiverged."""
     calls = [each.call for each in recorded_calls(base)]
     main = next((call for call in calls if call.conversation == 0), None)
     if main is None:
@@ -88,7 +88,7 @@ class Replays:
         self.limit, self.ignore, self.in_a_row = limit, ignore, 0
 
     def player(self, retry: Retry) -> TapePlayer | None:
-        """Returns the player of a retry; None for a restart."""
+        """Returns the player of a retry's tape; None if the retry is to restart."""
         if self.in_a_row >= self.limit:
             return None
         return player_of(retry.base, retry.pivot, self.ignore)

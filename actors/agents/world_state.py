@@ -1,8 +1,7 @@
 """Keeps the state of an agent's world before each call, and puts it back at a retry's pivot.
 
-base attempt   call k ─► save k, while the reply is sampled ─► a folder of the actor's, until the
-                                                               attempt is retried
-retry          call at the pivot ─► restore k ─► differs, fails or takes too long ─► restore_failed
+base attempt   call k ─► save k while the reply is sampled ─► kept in the actor's folder for a retry
+retry          pivot ─► restore k; if it fails, is late or gives other files: restore_failed
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ MOST_ATTEMPTS = 256
 MOST_BYTES = 8 << 30
 PREFIX = "r3l-snapshots-"
 LOCKED_S = 60.0
-"""How old a folder must be before a missing lock means that its actor is dead."""
+"""Age in seconds from which an unlocked folder means that the folder's actor is dead."""
 
 Run = Callable[[list[Any]], Awaitable[tuple[dict[str, Any], bool]]]
 """Runs [operation, folder, call]; returns how the process ended, and whether it did so in time."""
@@ -40,9 +39,9 @@ class RestoreFailed(EnvironmentFailed):
 
 
 class Snapshots:
-    """The saved worlds of base attempts that may be retried; the oldest are removed. After `limit`
-    failures in a row, no world is saved or put back. `bytes`: size of all worlds, including those
-    of running attempts."""
+    """The saved worlds of base attempts that may be retried. Too many or too large, the oldest are
+    removed. After `limit` failures in a row, no world is saved or put back. `bytes`: size of all
+    worlds, including those of running attempts."""
 
     def __init__(self, limit: int, counts: Counter[str]) -> None:
         self.limit, self.counts, self.in_a_row = max(limit, 1), counts, Counter[str]()
@@ -92,8 +91,8 @@ class Snapshots:
 
 
 class World:
-    """The world of one base attempt. `saved`: the calls before which it was saved; `run`: runs a
-    process in the running attempt; `restored`: whether the world was put back in a retry."""
+    """The world of one base attempt. `saved`: the calls (by number) before which it was saved;
+    `run`: runs a process in the running attempt; `restored`: whether a retry put the world back."""
 
     def __init__(self, snapshots: Snapshots, folder: Path, run: Run) -> None:
         self.snapshots, self.folder, self.run = snapshots, folder, run

@@ -5,9 +5,9 @@
                                      ▼
               a node: the messages since its parent + the ids they added + what was sampled
 
-A request continues the node whose conversation it repeats; otherwise it begins a new root and is
+A request becomes a child of the node whose conversation it repeats, otherwise a new root that is
 rendered whole. The last call is never assumed to be the parent: agents call in parallel, rewrite,
-compact and hand over their conversations. Pure: no input or output.
+compact and hand over their conversations. This module does no input or output.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Kind = tuple[str, tuple[str, ...]]
 
 @dataclass(eq=False)
 class Node:
-    """One call. `messages`: new since the parent; `given`: the ids that they added, from the end
-    of the parent's reply to the invitation. `tools`: the tools of its conversation. `number`: place
-    in the order of requests. `reply`: the message for the agent, {} before; `finish`: how the reply
-    ended. `untrained`: the reply is read but not trained, because a grammar shaped it or the agent
-    asked for that. `seen`: whether the agent received the reply. `taped`: whether the reply comes
-    from an earlier attempt. `guided`: what the policy reads instead of `given`, if guidance is
-    shown here. `began`: seconds after the attempt's start."""
+    """One call. `messages`: new since the parent; `given`: the token ids that they add, between the
+    parent's reply and this call's reply. `tools`: the conversation's tools. `number`: place in the
+    order of requests. `reply`: the message for the agent, {} until it is sampled; `finish`: how the
+    reply ended. `untrained`: the reply is read but not trained, because a grammar shaped it or the
+    agent asked for an untrained reply. `seen`: whether the agent received the reply. `taped`:
+    whether the reply comes from an earlier attempt. `guided`: ids that the policy reads instead of
+    `given`, if this call shows guidance. `began`: seconds after the attempt's start."""
 
     parent: Node | None
     messages: Block
@@ -63,7 +63,7 @@ class Node:
         return chain[::-1]
 
     def context(self, *, guided: bool = False) -> list[int]:
-        """Returns all ids that the engine reads for this call; with guidance if `guided`."""
+        """Returns all token ids that this call's reply follows, with guidance if `guided`."""
         ids: list[int] = []
         for node in self.chain():
             ids += (node.guided if guided else ()) or node.given
@@ -85,8 +85,8 @@ class CallTree:
     nodes: list[Node] = field(default_factory=list)
 
     def add(self, messages: Sequence[AgentMessage], tools: Sequence[Tool]) -> Node:
-        """Finds where a request continues and adds its node. Raises UserError if the chat template
-        refuses its messages."""
+        """Adds a node for a request, after the call that it continues, if any. Raises UserError if
+        the chat template refuses its messages."""
         parent, new = self._place(messages, tuple(tools))
         own = parent.tools if parent else tuple(tools)
         node = Node(parent, tuple(new), own, self._encoded(parent, new, tools), len(self.nodes))
@@ -96,8 +96,8 @@ class CallTree:
     def guide(self, node: Node, guidance: str) -> None:
         """Show the policy guidance in a call, unless an earlier call of its conversation shows it.
         The guidance joins the system prompt of a new conversation, and is an additional message in
-        a conversation that has begun. If the template refuses that, the guidance is appended to
-        the last message. Raises UserError if the template refuses this too."""
+        a conversation that has begun. If the template refuses the result, the guidance is appended
+        to the last message instead. Raises UserError if the template refuses that message too."""
         if any(each.guided for each in node.chain()):
             return
         messages = list(node.messages)
@@ -129,8 +129,8 @@ class CallTree:
         return (*closing, *self.chat.following(calls, for_template(new)))
 
     def leaves(self, *, unseen: bool = False) -> list[Node]:
-        """Returns the last call of every conversation. Counts calls whose reply the agent received;
-        with `unseen`, all calls whose reply was sampled."""
+        """Returns the last call of every conversation. Leaves out calls whose reply the agent did
+        not receive; with `unseen`, only calls that have no reply yet."""
         seen = [node for node in self.nodes if (unseen or node.seen) and node.sample is not None]
         parents = {node.parent for node in seen}
         return [node for node in seen if node not in parents]
@@ -162,8 +162,8 @@ class CallTree:
     def _place(
         self, messages: Sequence[AgentMessage], tools: tuple[Tool, ...]
     ) -> tuple[Node | None, Sequence[AgentMessage]]:
-        """Returns the node that a request continues and the messages that are new; (None, all of
-        them) for a new conversation."""
+        """Returns the node that a request continues and the messages that are new; for a new
+        conversation, None and all messages."""
         *earlier, (new, _) = _blocks(messages)
         front: list[Node | None] = [None]
         for block, reply in earlier:
@@ -191,8 +191,8 @@ def system_of(messages: Sequence[AgentMessage]) -> str:
 
 
 def _blocks(messages: Sequence[AgentMessage]) -> list[tuple[Block, AgentMessage | None]]:
-    """Cuts a conversation into (messages, the reply to them). The reply is None for the messages
-    after the last reply."""
+    """Cuts a conversation into pairs (messages, the reply to these messages). The last pair has
+    the messages after the last reply, and None."""
     blocks: list[tuple[Block, AgentMessage | None]] = []
     block: list[AgentMessage] = []
     for message in messages:
@@ -217,8 +217,8 @@ def _key(message: AgentMessage) -> tuple[Any, ...]:
 
 
 def same_reply(reply: AgentMessage, message: AgentMessage) -> bool:
-    """Whether a message is the reply that was sampled: the same text, tools and arguments. Its
-    reasoning may be missing, but not different."""
+    """Whether a message is the reply that was sampled: the same text, tools and arguments. The
+    message may lack the reply's reasoning, but not have different reasoning."""
     reasoning = str(message.get("reasoning_content") or "").strip()
     return _key(reply) == _key(message) and reasoning in ("", reply.get("reasoning_content"))
 
@@ -232,8 +232,8 @@ def canonical(arguments: str) -> str:
 def _likeness(
     node: Node | None, replies: Sequence[tuple[Block, AgentMessage | None]]
 ) -> tuple[int, int]:
-    """Compares a request's replies with a node's conversation. Returns how many lists of tool-call
-    ids and reasonings are equal, and how many of the replies the agent received."""
+    """Compares a request's replies with those in a node's conversation. Returns how many lists of
+    tool-call ids and reasonings are equal, and how many of the latter the agent received."""
     chain = node.chain() if node else []
     same = 0
     for known, (_, message) in zip(chain, replies, strict=False):

@@ -11,7 +11,7 @@ from r3l.rollout.agent_chat import AgentMessage, Tool, tool_call
 MODEL = "policy"
 """The name of the policy in /v1/models; a request may use any other name."""
 UNTRAINED = "policy-untrained"
-"""Names the policy for calls that are not trained, such as those of a simulated user or a judge."""
+"""The policy's model name for untrained calls, such as those of a simulated user or a judge."""
 ROLES = {"system": "system", "developer": "system", "user": "user", "tool": "tool"}
 NOT_OFFERED = ("logit_bias", "functions", "function_call", "audio", "logprobs")
 
@@ -31,7 +31,7 @@ def bad(message: str) -> Refused:
 @dataclass(frozen=True)
 class AgentRequest:
     """A request, in one form for all dialects. `choice`: auto, none, required, or a tool as OpenAI
-    writes it. `trained`: whether its reply may be trained."""
+    writes it. `trained`: whether the request's reply may be trained."""
 
     messages: tuple[AgentMessage, ...]
     tools: tuple[Tool, ...] = ()
@@ -84,7 +84,7 @@ Answer = dict[str, Any]
 
 def write(message: AgentMessage, number: int, *, cut: bool, read: int, sampled: int) -> Answer:
     """Writes an answer. `number`: the call's place in its attempt; `cut`: whether the reply reached
-    its token budget; `read`, `sampled`: numbers of tokens."""
+    its token budget; `read`, `sampled`: how many tokens the policy read and sampled."""
     finish = "length" if cut else "tool_calls" if message.get("tool_calls") else "stop"
     choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
     usage = {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled}

@@ -161,7 +161,7 @@ def _messages_error(refused: Refused) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a translator's value with plain lists and maps in place of its iterators."""
+    """Returns a translator's value with iterators replaced by plain lists."""
     return json.loads(json.dumps(value, default=list))
 
 
@@ -173,4 +173,4 @@ DIALECTS = {
     "/v1/responses": RESPONSES,
     "/v1/messages": MESSAGES,
 }
-"""By path."""
+"""The dialect of each path."""

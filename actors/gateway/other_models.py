@@ -1,6 +1,6 @@
 """Passes requests for other models on to their servers. Their answers are recorded, not trained.
 
-Of the agent's headers, only those in FORWARDED are passed on: others hold the attempt's key.
+Of the agent's headers, only those in FORWARDED are passed on: others may hold the attempt's key.
 """
 
 import json
@@ -26,7 +26,7 @@ LIMIT_S = 600.0
 
 
 class OtherModels:
-    """The servers of other models, by pattern of the model's name."""
+    """The servers of other models, keyed by a pattern that the model's name matches."""
 
     def __init__(self, servers: Mapping[str, ModelServer]) -> None:
         self.servers = servers
@@ -47,8 +47,8 @@ class OtherModels:
     async def answer(
         self, session: Session, server: ModelServer, request: Request, raw: bytes, dialect: Dialect
     ) -> Response:
-        """Returns the recorded answer, or else the server's, with a stream in one piece. Raises
-        Refused if there is no answer."""
+        """Returns the tape's answer, or the server's if the tape has none; a stream is one piece.
+        Raises Refused if the attempt may not ask, or if the server does not answer."""
         session.check_calls(session.asked_others, MOST_CALLS)
         session.asked_others += 1
         body = json.loads(raw)

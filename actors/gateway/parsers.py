@@ -34,8 +34,8 @@ CANDIDATES = (
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply as an agent reads it. `calls`: as in a message's `tool_calls`, with their arguments
-    as JSON text. `broken`: its tool call or its reasoning could not be parsed, so it is text."""
+    """A reply as an agent reads it. `calls`: its tool calls in the form of messages, with arguments
+    as JSON text. `broken`: a tool call or the reasoning could not be parsed and stays in `text`."""
 
     text: str
     reasoning: str = ""
@@ -104,9 +104,9 @@ class ReplyReader:
         return Reply(content, (reasoning or "").strip(), made, broken)
 
     def constraint(self, tools: Sequence[Tool], choice: Any) -> dict[str, Any]:
-        """Returns how a `tool_choice` that is `required` or names a tool constrains sampling, as in
-        vLLM's own server: a `json_schema` or a `structural_tag`. Raises UserError for tools or a
-        choice that the template or the parser cannot handle."""
+        """Returns the constraint on sampling if `choice` is `required` or names a tool, as vLLM's
+        own server does: a `json_schema` or a `structural_tag`. Otherwise returns {}. Raises
+        UserError for tools or a choice that the template or the parser cannot handle."""
         if not tools:
             return {}
         if not self.chat.takes_tools:
@@ -160,7 +160,7 @@ class ReplyReader:
         return "qwen3" if known else ""
 
     def _parser(self, tool: str, reasoning: str) -> Any:
-        """Returns vLLM's parser class; None without tool and reasoning parsers."""
+        """Returns vLLM's parser class; None if `tool` and `reasoning` are both empty."""
         if not tool and not reasoning:
             return None
         from vllm.parser import ParserManager
@@ -184,7 +184,7 @@ class ReplyReader:
 
 
 def reader_of(chat: ChatFormat, settings: AgentConfig) -> ReplyReader:
-    """Makes the reader for a run's agents, and makes its chat template show tools. Raises UserError
+    """Makes the reader for a run's agents, and makes the chat template show tools. Raises UserError
     if the template or a parser does not fit."""
     if settings.tool_parser != "none":
         add_tools(chat)

@@ -2,8 +2,8 @@
 
     request ─► digest ─► on the tape, before the pivot ─► the recorded reply, with its exact tokens
                   │  └─► on the tape, from the pivot on ─► sampled
-                  └────► not on the tape ─► sampled, if it follows from what was sampled; else it
-                                            diverged
+                  └────► not on the tape ─► sampled, if it follows a new reply or all calls up to
+                                            the pivot have come; otherwise the replay diverged
 
 Tools run for real, so equal requests prove that the world gave equal answers.
 """
@@ -24,16 +24,16 @@ from r3l.views.tape import WHOLE, TapedCall, difference, messages_of, without
 
 @dataclass(frozen=True)
 class Recorded:
-    """A call of an earlier attempt. `given`: the ids that its messages added; `sample`: its reply,
-    or None if the tokens were not kept: then only the reply's text is repeated, and a call that
-    follows it begins a new conversation."""
+    """A call of an earlier attempt. `given`: the token ids that its messages added; `sample`: its
+    reply, or None if the reply's tokens were not kept. Then only the reply's text is repeated, and
+    a call after the reply begins a new conversation."""
 
     call: TapedCall
     given: tuple[int, ...] = ()
     sample: Sample | None = None
 
     def answer(self, node: Node) -> None:
-        """Gives a call the recorded reply, with its tokens."""
+        """Gives a call the recorded reply, with the reply's tokens if they were kept."""
         node.taped, node.reply, node.seconds = True, self.call.reply, self.call.seconds
         node.finish = self.call.finish
         if self.sample is not None:
@@ -43,15 +43,15 @@ class Recorded:
 class TapePlayer:
     """Plays the calls of a tape, in any order, for a new process of the agent.
 
-    A retry repeats the calls before `pivot`, and what other models were asked before it (`passed`).
-    These calls and the pivot must come before any request that neither is on the tape nor follows
-    from a new reply. `pivot_node`: the pivot, when it has come; `stateful`: whether the world is
-    put back then.
+    A retry repeats the calls before `pivot`; until the pivot comes, also calls to other models
+    (`passed`). The calls up to the pivot must come before any request that is not on the tape and
+    follows no new reply. `pivot_node`: the pivot's call, None until it has come; `stateful`: calls
+    to MCP servers are repeated too, because the world is put back at the pivot.
 
-    The continuation of an attempt that lost its actor has no pivot (-1). A request that continues
-    the same calls gets the recorded reply, with the tokens that the policy read for it. Any other
-    is sampled, since a reply may be trained only in the context in which it was sampled. A reply
-    that a grammar shaped is not trained: if its tokens were not kept, its text is repeated.
+    The continuation of an attempt that lost its actor has no pivot (-1). A request that follows
+    the same calls gets the recorded reply, with the tokens that the policy read for the reply. Any
+    other request is sampled, since a reply may be trained only in the context it was sampled in. A
+    reply that a grammar shaped is not trained: if its tokens were not kept, its text is repeated.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class TapePlayer:
         self._passed = [call for call in passed if call.finish == WHOLE and call.reply]
 
     def take_passed(self, digest: str) -> TapedCall | None:
-        """Takes off the tape the call of another model that answers a request. Returns None if
-        there is none, or once the pivot has come: then the model must be asked."""
+        """Takes off the tape the call to another model that answers a request. Returns None if the
+        tape has no such call, or if the pivot has come: then the model must be asked."""
         call = next((call for call in self._passed if call.digest == digest), None)
         if call is None or self.pivot_node is not None:
             return None
@@ -96,14 +96,14 @@ class TapePlayer:
         return None
 
     def check_met(self) -> None:
-        """Raises ReplayDiverged unless all the calls that had to come have come."""
+        """Raises ReplayDiverged unless all recorded calls up to the pivot have come."""
         if self._open:
             number = min(self._open)
             raise diverged(f"the agent ended without the recorded call {number}", number)
 
     def _answers(self, number: int, digest: str, node: Node) -> bool:
-        """Whether a recorded call that was not taken yet has this digest and, in a continuation,
-        follows the same calls."""
+        """Whether recorded call `number` was not taken yet, has this digest and, in a continuation,
+        follows the same calls as `node`, or has an untrained reply without tokens."""
         call = self.calls[number]
         if call.digest != digest or number in self._nodes:
             return False
@@ -132,7 +132,7 @@ def digest_of(request: AgentRequest, ignore: Sequence[str] = ()) -> str:
 
 
 def digest_of_passed(request: Any, ignore: Sequence[str] = ()) -> str:
-    """Returns a digest of a request as it is, without text that a pattern of `ignore` matches."""
+    """Returns a digest of a request's JSON, less the text that a pattern of `ignore` matches."""
     text = without(json.dumps(request, sort_keys=True, ensure_ascii=False), ignore)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

@@ -1,6 +1,6 @@
 """One attempt of an agent: its secret key, its calls and its result.
 
-request ─► the same as one before? ── yes ─► that one's answer, sampled once
+request ─► repeats an earlier request? ── yes ─► the earlier request's answer
                    │ no
                    ▼
            the tree: tokens to read ─► on the tape of an earlier attempt? ── yes ─► its reply
@@ -39,24 +39,24 @@ from r3l.views.tape import WHOLE, TapedCall, without
 MOST_CALLS = 256
 MOST_BRANCHES = 64
 LONGEST_KEPT = 64 << 10
-"""Most characters that the tape keeps of a request to another model or MCP server, or its reply."""
+"""Most characters the tape keeps of a request to another model or an MCP server, or of a reply."""
 
 Message = dict[str, Any]
 AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None]]
-"""Answers a message to the MCP server of that name (actors.agents.mcp_relay)."""
+"""Answers a message with HTTP headers to the named MCP server (actors.agents.mcp_relay)."""
 
 
 @dataclass(eq=False)
 class Session:
     """An attempt at a task. `params`: the sampling parameters of call k; `ignore`: patterns of text
-    that may differ when it is replayed. `tape`: answers calls instead of the policy. `guidance`:
-    shown to the policy in trained calls of conversations of the kind `main`, or of the first
-    call's kind if `main` is None.
+    that may differ when the attempt is replayed. `tape`: answers calls instead of the policy.
+    `guidance`: shown to the policy in trained calls of conversations of the kind `main`, or of the
+    first call's kind if `main` is None.
 
     `keep`: saves the progress after a reply; `at_call`: saves or restores the agent's world while a
     reply is sampled. The agent gets the reply after both. `restored`: set when a retry's world was
-    put back, or at the end; `ended`: set when no further call is answered. `full`: its context is
-    full. `others`: the calls of other models and MCP servers."""
+    put back, or at the end; `ended`: set when no further call is answered. `full`: whether a call's
+    context was full. `others`: the calls to other models and MCP servers."""
 
     policy: Policy
     reader: ReplyReader
@@ -124,7 +124,7 @@ class Session:
             sampling.cancel()
 
     def repeated(self, digest: str) -> TapedCall | None:
-        """Returns the tape's answer to a call of another model or an MCP server, and records that
+        """Returns the tape's answer to a call to another model or an MCP server, and records the
         call again. Returns None if the tape has no answer."""
         if recorded := self.tape and self.tape.take_passed(digest):
             began = time.monotonic() - self.began
@@ -134,8 +134,8 @@ class Session:
     def record(
         self, model: str, dialect: str, digest: str, asked: str, reply: Message, began: float
     ) -> None:
-        """Record a call of another model or MCP server that has just ended. `reply`: has `content`
-        and, if the call failed, says how in `finish`."""
+        """Record a call to another model or an MCP server that has just ended. `reply`: has
+        `content` and, if the call failed, says how in `finish`."""
         said, finish = reply["content"], reply.pop("finish", WHOLE)
         call = TapedCall(
             dialect=dialect,
@@ -162,10 +162,10 @@ class Session:
             raise Refused(400, "attempt_is_over", "this attempt has ended; no call is answered")
 
     def check_calls(self, calls: int, most: int) -> None:
-        """Raises Refused if the attempt has ended, or has as many calls as it may have."""
+        """Raises Refused if the attempt has ended, or if it has made `most` calls."""
         self.check_open()
         if calls >= most:
-            raise Refused(400, "too_many_calls", f"at most {most} calls an attempt")
+            raise Refused(400, "too_many_calls", f"an attempt has at most {most} calls")
 
     def _begin(self, request: AgentRequest, dialect: str) -> tuple[Node, Awaitable[Answer]]:
         self.check_calls(count := len(self.tree.nodes), MOST_CALLS)
@@ -193,15 +193,15 @@ class Session:
         return node, self._sample(node, request, params)
 
     def _guides(self, node: Node) -> bool:
-        """Whether a call is to show guidance: its conversation is of the guided kind, apart from
-        text that `ignore` matches."""
+        """Whether a call is to show guidance: there is guidance, and the call's conversation is of
+        the guided kind, apart from text that `ignore` matches."""
         if not self.guidance:
             return False
         (system, tools), (main, named) = node.kind, self.main or self.tree.nodes[0].kind
         return tools == named and without(system, self.ignore) == without(main, self.ignore)
 
     def _guide(self, node: Node) -> None:
-        """Raises EnvironmentFailed if the chat template refuses the guidance."""
+        """Shows guidance in a call. Raises EnvironmentFailed if the chat template refuses it."""
         try:
             self.tree.guide(node, self.guidance)
         except UserError as error:
@@ -242,8 +242,8 @@ class Session:
             raise Refused(
                 400,
                 "context_length_exceeded",
-                f"this model's maximum context length is exceeded by {len(context)} tokens of "
-                "messages; shorten them",
+                f"this model's maximum context length is exceeded: the messages have "
+                f"{len(context)} tokens; shorten them",
             )
         reply = self.reader.read(sample.token_ids, request.tools, request.choice, params.stop)
         self.metrics.agent["tool_parse_failed"] += reply.broken

@@ -29,12 +29,12 @@ from r3l.errors import UserError
 
 BODY_LIMIT = 32 << 20  # bytes of a request
 KEEP_ALIVE_S = 15.0
-"""Time between the comment lines that keep a stream open."""
+"""Seconds between the comment lines that keep a stream open."""
 END_S = 2.0
 
 
 class WebApp:
-    """Serves the sessions in `sessions`, by key. `others`: the other models that agents may ask."""
+    """Serves `sessions`, keyed by secret key. `others`: the other models that agents may ask."""
 
     def __init__(self, sessions: Mapping[str, Session], others: OtherModels | None = None) -> None:
         self.sessions, self.others = sessions, others or OtherModels({})
@@ -159,8 +159,8 @@ class WebApp:
 
 
 def _gone(request: Request) -> bool:
-    """Whether the client has disconnected. The request is read, so the next message would say so.
-    Starlette's own method takes a quarter of a call's time."""
+    """Whether the client has disconnected. The request was read whole, so no other
+    message can have arrived. Starlette's own method takes a quarter of a call's time."""
     receiving = request.receive().__await__()
     try:
         next(receiving)
@@ -193,7 +193,7 @@ def _parsed(raw: bytes) -> dict[str, Any]:
 
 
 def _model(body: Mapping[str, Any]) -> dict[str, str]:
-    """The model that a request names, for its answer."""
+    """Returns the field `model` of an answer: the model that the request names."""
     return {"model": str(body.get("model") or MODEL)}
 
 

@@ -1,6 +1,6 @@
 """Splits the chunks of a weight set into byte ranges to request, and joins the replies.
 
-    next ─► ChunkRange (chunk, at, size) ─► publisher ─► add ─► CompleteChunk, with its last byte
+    next ─► ChunkRange (chunk, at, size) ─► publisher ─► add ─► CompleteChunk after the last byte
 
 A chunk is requested in ranges of about a second each, so that a deadline can apply to the next
 range. A lost connection loses little: received bytes are kept while their version is wanted.

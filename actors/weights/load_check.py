@@ -1,6 +1,6 @@
 """Checks after each load that an engine holds the published weights.
 
-workers: parameters without weights, sums over what they hold ─► LoadCheck ─► EngineSick
+workers: parameters without weights, sums over what they hold ─► LoadCheck ─► EngineSick if wrong
 publisher: sums over what it published (in the manifest) ──────────┘
 """
 

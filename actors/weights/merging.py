@@ -4,8 +4,8 @@
     model folder ────┴─► staged whole set ─► engine.load
 
 The engine then holds one matrix a layer, as in a run that trains all weights. So it samples just as
-fast, running requests continue with the newer version, and the weights can be compared with the
-set.
+fast, running requests continue with the newer version, and LoadCheck can compare the engine's
+weights with the merged set.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class StagedWeights:
         span = self.layout.span(index)
         if len(chunk) != span.stop - span.start:
             raise WeightsError(
-                f"weights {manifest.version}: chunk {index} has {len(chunk)} bytes",
+                f"weights {manifest.version}: chunk {index} has {len(chunk)} bytes, a wrong size",
                 cause="checksum",
             )
         check(chunk, manifest, index)

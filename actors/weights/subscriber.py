@@ -43,7 +43,7 @@ REPLY_MEMORY = 256 << 20
 """Bytes that this process may grow by while it waits: several times REQUESTS_IN_FLIGHT chunks."""
 NO_LONGER_SERVED = "no_longer_served"
 LATE_S = 10.0
-"""Seconds of a fetch after which the publisher is asked to keep the version."""
+"""If a fetch takes longer, in seconds, the publisher is asked to keep the version."""
 
 
 class WeightSubscriber:
@@ -245,7 +245,7 @@ class WeightSubscriber:
                 f"weights: the publisher refused a request: {from_wire(header)}", cause="refused"
             )
         if type(header.get("rid")) is not int:
-            raise WeightsError("weights: a reply to no request", cause="malformed")
+            raise WeightsError("weights: a reply has no request id", cause="malformed")
         return header, [frame.buffer for frame in frames[1:]]
 
     async def _await_reply(self, socket: zmq.asyncio.Socket) -> None:

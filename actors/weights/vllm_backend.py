@@ -81,8 +81,8 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
     def _repack_tied_heads(self) -> None:
         """Repack tied output heads on CPU.
 
-        Such a head is not a checkpoint tensor, so the reload skips it. But on CPU it computes from
-        a packed copy of its weights, which would stay the old ones.
+        A tied head is not a checkpoint tensor, so the reload skips it. But on CPU the head computes
+        from a packed copy of its weights, and this copy would keep the old weights.
         """
         if not current_platform.is_cpu():
             return
