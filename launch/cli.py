@@ -27,7 +27,7 @@ SHORTCUTS = ("env", "model", "learner.steps", "seed", "actor.engine.tensor_paral
 """The settings of the options --env, --model, --steps, --seed and --actor-gpus."""
 DEFAULT = "train"
 INSPECTIONS = ("status", "doctor")
-"""Commands; each is in a module of its name in launch.inspection, imported when used."""
+"""Commands; each is in the module launch.inspection.NAME, which is imported when it is used."""
 NAMES = ", ".join([DEFAULT, *INSPECTIONS])
 
 

@@ -14,8 +14,8 @@ ANY = "*"  # a port that is chosen at the start
 
 
 def text(plan: Plan, made: ProcessCommands | None = None, places: Sequence[str] = ()) -> str:
-    """The whole plan as text. `made`: the commands, if a cluster starts them. `places`: the
-    cluster's own description of the places."""
+    """The whole plan as text. `made`: builds a cluster's commands; None: those for this machine.
+    `places`: the cluster's own description of the places."""
     typed = "\n\n".join(commands(plan, made or ProcessCommands(plan)))
     parts = ["\n".join(table(plan)), *places, *plan.topology.memory, typed]
     checked = "settings, model folder, tasks, DeepSpeed settings, run folder, addresses and keys"

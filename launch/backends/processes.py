@@ -154,8 +154,8 @@ class Child(Kept):
 
 @dataclass
 class Children:
-    """All processes of a run. `members`: by name, in start order. `logs`: the run's folder logs/;
-    `hang_s`: `learner.hang_s`."""
+    """All processes of a run. `members`: the processes, keyed by name, in start order. `logs`: the
+    run's folder logs/; `hang_s`: `learner.hang_s`."""
 
     logs: Path
     hang_s: float = 0.0

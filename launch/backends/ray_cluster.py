@@ -311,6 +311,6 @@ def _no_room(ray: Any, needed: Sequence[dict[str, float]]) -> str:
     needs = {name: sum(each.get(name, 0) for each in needed) for name in free}
     return (
         f"--cluster ray: no room within {ROOM_S} s; the run needs {needs['CPU']:g} CPUs and "
-        f"{needs['GPU']:g} GPUs, rank 0's on the head node; {free['CPU']:g} and "
-        f"{free['GPU']:g} are free"
+        f"{needs['GPU']:g} GPUs, rank 0's on the head node; {free['CPU']:g} CPUs and "
+        f"{free['GPU']:g} GPUs are free"
     )

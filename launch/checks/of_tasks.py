@@ -29,7 +29,7 @@ def try_first_steps(
     config: RunConfig, tasks: Sequence[Task], chat: ChatFormat
 ) -> dict[str, FirstStep]:
     """Makes the first step of each of `tasks`, and of the task with the longest options among the
-    first LONGEST_OF training tasks. Returns the sizes by task id. Raises UserError if one fails."""
+    first LONGEST_OF training tasks. Returns the steps by task id. Raises UserError if one fails."""
     wanted = min(LONGEST_OF, config.env.train_tasks)
     many = tasks_of_all(config.env, "train", wanted, config.seed)
     longest = max(many, key=lambda task: len(repr(task.options)), default=None)

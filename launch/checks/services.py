@@ -22,7 +22,7 @@ def with_reachable_services(options: PlanOptions, elsewhere: Sequence[str]) -> P
     reach, and with the keys that these addresses need.
 
     Only default addresses are replaced. Services at an address that other machines can reach need
-    keys: the given ones, or those in the run's folder.
+    keys: those that the options name, or those in the run's folder.
     Raises UserError if keys are missing or actors cannot reach an address.
     """
     if elsewhere:

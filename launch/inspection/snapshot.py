@@ -4,7 +4,7 @@
     store, read-only ─► stored     .last-heartbeat ─► what the learner does
     buffer service ─► ask ─► actors_of               logs/ ─► last_errors
 
-Nothing is started, stopped or written. Times are seconds; `*_ago_s` and ages count from `at`.
+Nothing is started, stopped or written. Times are seconds; `*_ago_s` count back from `Snapshot.at`.
 """
 
 import contextlib

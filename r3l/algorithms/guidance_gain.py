@@ -4,7 +4,7 @@ For a retried slot i of a group with n_b ≥ 2 base attempts
 
     d_i = R(retry_i) − (1/(n_b − 1)) Σ_{j≠i} R(base_j)
 
-The mean of d_i is 0 for useless guidance. Comparing retries with all first attempts would be
+The mean of d_i is 0 for useless guidance. Comparing retries with all base attempts would be
 biased, because only failures are retried, and most of them belong to hard tasks. Over groups with
 n_g retried slots and S_g = Σ d_i:
 

@@ -35,7 +35,7 @@ def unsealed(values: Any) -> dict[str, Any]:
 
 
 def sealed_text(text: str) -> str:
-    """Puts a line with its checksum, as a comment, in front of a text of several lines."""
+    """Puts a comment line with the text's checksum in front of a text of several lines."""
     return f"{SEALED_TEXT}{of_text(text)}; to edit the lines below, remove this one\n{text}"
 
 

@@ -132,9 +132,9 @@ def test_the_users_own_share_is_kept() -> None:
          "only 95% of a GPU's 14 GiB; set learner.zero_stage=3"),
         (16, "8gpu", "8x48GB", FITS,
          "--actors 16: an actor needs 14.2 weights + 0.4 KV + 2.0 fixed = 16.6 GiB for one "
-         "request, 2 on each GPU of 48 GiB next to a rank of 18.9 GiB get 8.6 GiB; give fewer"),
+         "request, but 2 on each GPU of 48 GiB next to a rank of 18.9 GiB get 8.6 GiB; give fewer"),
         (1, "6gpu", "8x16GB", (*FITS, "learner.offload=all"),
-         "1 on each GPU of 16 GiB get 14.4 GiB; give fewer --actors or more --actor-gpus"),
+         "but 1 on each GPU of 16 GiB get 14.4 GiB; give fewer --actors or more --actor-gpus"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_with_the_arithmetic(
