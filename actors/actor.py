@@ -67,7 +67,7 @@ class Actor:
         self.leasing = False
         """Whether the actor waits for a lease."""
         self.unused: list[float] = []
-        """Idle shares of the engine, measured since the heartbeat; 0 if no lease was awaited."""
+        """Idle shares of the engine, measured since the heartbeat; 0 while no lease was awaited."""
         self.results = 0
         self.failures = FirstFailures()
 

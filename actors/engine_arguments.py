@@ -1,6 +1,6 @@
 """Builds vLLM's engine arguments from the actor's settings, and checks the user's arguments.
 
-    the actor's own arguments (from ActorConfig)  +  the user's others (from actor.engine)
+    the actor's own arguments (from ActorConfig)  +  the user's other arguments (actor.engine)
 
 Checking the user's arguments does not import vllm, so that a launcher can do it.
 """

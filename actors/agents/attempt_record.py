@@ -1,7 +1,7 @@
 """Turns the calls of an attempt into its record: conversations, texts, and the tape of all calls.
 
-leaves of the call tree ─► a chain of calls root → leaf each ─► the main chain is the trajectory,
-                                      the other chains its segments; each reply is trained once
+leaf of the call tree ─► chain of calls from root to leaf ─► the main chain is the trajectory,
+                                        other chains are its segments; each reply is trained once
 
 A retry's main conversation is the one with its pivot. Replies from the tape are not trained again.
 """

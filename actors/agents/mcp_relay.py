@@ -127,7 +127,7 @@ class McpRelay:
 
 class PipeServer:
     """A server that reads and writes lines. `pipes`: its input, then the other pipes to close.
-    `waiting`: the agent's id and the future reply of each open request, keyed by number sent."""
+    `waiting`: for each open request, its id from the agent and its reply to come, by new id."""
 
     def __init__(self, name: str, lines: asyncio.StreamReader, pipes: tuple[Any, ...]) -> None:
         self.name, self.lines, self.pipes, self.number = name, lines, pipes, 0

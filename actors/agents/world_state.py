@@ -39,9 +39,9 @@ class RestoreFailed(EnvironmentFailed):
 
 
 class Snapshots:
-    """The saved worlds of base attempts that may be retried. Too many or too large, the oldest are
-    removed. After `limit` failures in a row, no world is saved or put back. `bytes`: size of all
-    worlds, including those of running attempts."""
+    """The saved worlds of base attempts that may be retried. If they are too many or too large, the
+    oldest are removed. After `limit` failures in a row, no world is saved or put back. `bytes`:
+    size of all worlds, including those of running attempts."""
 
     def __init__(self, limit: int, counts: Counter[str]) -> None:
         self.limit, self.counts, self.in_a_row = max(limit, 1), counts, Counter[str]()

@@ -129,8 +129,8 @@ class CallTree:
         return (*closing, *self.chat.following(calls, for_template(new)))
 
     def leaves(self, *, unseen: bool = False) -> list[Node]:
-        """Returns the last call of every conversation. Leaves out calls whose reply the agent did
-        not receive; with `unseen`, only calls that have no reply yet."""
+        """Returns the last call of every conversation. Ignores calls without a reply and, unless
+        `unseen`, calls whose reply the agent did not receive."""
         seen = [node for node in self.nodes if (unseen or node.seen) and node.sample is not None]
         parents = {node.parent for node in seen}
         return [node for node in seen if node not in parents]
@@ -232,8 +232,8 @@ def canonical(arguments: str) -> str:
 def _likeness(
     node: Node | None, replies: Sequence[tuple[Block, AgentMessage | None]]
 ) -> tuple[int, int]:
-    """Compares a request's replies with those in a node's conversation. Returns how many lists of
-    tool-call ids and reasonings are equal, and how many of the latter the agent received."""
+    """Compares a request's replies with a node's conversation. Returns how many lists of tool-call
+    ids and reasonings are equal, and how many replies in the conversation the agent received."""
     chain = node.chain() if node else []
     same = 0
     for known, (_, message) in zip(chain, replies, strict=False):

@@ -102,8 +102,8 @@ class TapePlayer:
             raise diverged(f"the agent ended without the recorded call {number}", number)
 
     def _answers(self, number: int, digest: str, node: Node) -> bool:
-        """Whether recorded call `number` was not taken yet, has this digest and, in a continuation,
-        follows the same calls as `node`, or has an untrained reply without tokens."""
+        """Whether recorded call `number` has this digest and was not taken yet. A continuation also
+        needs equal calls before it or, if the reply's tokens were not kept, an untrained `node`."""
         call = self.calls[number]
         if call.digest != digest or number in self._nodes:
             return False

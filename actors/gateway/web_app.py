@@ -159,8 +159,8 @@ class WebApp:
 
 
 def _gone(request: Request) -> bool:
-    """Whether the client has disconnected. The request was read whole, so no other
-    message can have arrived. Starlette's own method takes a quarter of a call's time."""
+    """Whether the client has disconnected. After the body of a request, a disconnection is the
+    only message that can come. Starlette's own method takes a quarter of a call's time."""
     receiving = request.receive().__await__()
     try:
         next(receiving)

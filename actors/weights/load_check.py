@@ -18,8 +18,8 @@ class LoadCheck:
     """Compares loaded with published weights, for all engines of one actor process.
 
     Some engines hold weights in a form that cannot be compared, such as numbers computed from the
-    weights, or a share that several workers hold. So if the first loads of two engines differ and
-    no load has ever matched, the comparison stops, with a notice.
+    weights, or a part that some but not all workers share. So if the first loads of two engines
+    differ and no load has ever matched, the comparison stops, with a notice.
     """
 
     def __init__(self) -> None:

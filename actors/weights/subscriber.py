@@ -88,7 +88,7 @@ class WeightSubscriber:
             raise
         try:
             if payload and header.get("sum") != xxh3_64_intdigest(payload[0]):
-                raise WeightsError("weights: a damaged manifest", cause="checksum")
+                raise WeightsError("weights: the manifest is damaged", cause="checksum")
             manifest = Manifest.from_wire(unpack(payload[0], MANIFEST_LIMIT)) if payload else None
         except RecordError as error:
             raise WeightsError(f"weights: {error}", cause="malformed") from error

@@ -58,7 +58,7 @@ class Draw:
 
     @cached_property
     def recalled(self) -> list[Recalled]:
-        """The stored attempts that join the groups, except lost ones."""
+        """The stored attempts that join the groups, without those that `recall_lost` counts."""
         return [codec.decode(Recalled, data) for data in self.records[len(self.now) :]]
 
     @property

@@ -150,7 +150,7 @@ class _Client:
     def _unavailable(self, call: Call[Any], waited_s: float) -> BufferUnavailable:
         return BufferUnavailable(
             f"buffer at {self.endpoint}: no reply to {call.operation} from {self.name} in "
-            f"{waited_s:.1f} s{'' if self._keys else '; check that it runs without keys there'}",
+            f"{waited_s:.1f} s{'' if self._keys else '; check that it runs there, without keys'}",
             endpoint=self.endpoint,
             waited_s=waited_s,
         )

@@ -34,7 +34,7 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
 
     A draw of `count` groups that this consumer returned at this version is repeated if its groups
     are still drawable: a learner that resumes from a checkpoint repeats its steps. Raises Conflict
-    if `version` is over one above the learner's: the draw would expire groups too old for it.
+    if `version` is more than one above the learner's: a draw expires groups too old for `version`.
     Raises LimitExceeded if the consumer would hold more than B(η + 1) groups.
     """
     _check_draw(work, args)
@@ -256,7 +256,7 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
 
 
 def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
-    """Returns and clears the groups replaced since the last draw, with those `before` named."""
+    """Returns and clears the list of replaced groups; adds those that draw `before` named."""
     replaced = (*(before.replaced if before else ()), *work.index.progress.replaced)
     if work.index.progress.replaced:
         work.update_progress(replaced=())

@@ -36,5 +36,5 @@ def admits(*, learner: int, ahead: int, per_step: int, max_staleness: int, actor
 
 
 def is_stale(oldest: int, *, learner: int, limit: int) -> bool:
-    """True if version `oldest`, of a group's oldest token, is over `limit` behind `learner`."""
+    """True if `oldest`, a group's oldest version, is more than `limit` behind the learner's."""
     return learner - oldest > limit

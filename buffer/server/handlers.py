@@ -69,7 +69,7 @@ class WriteHandlers:
             raise
         except SickResult as error:
             actor = request.arguments.actor
-            notice_again(f"{actor} {error.cause}", f"refused from {actor}: {error}")
+            notice_again(f"{actor} {error.cause}", f"refused a request of {actor}: {error}")
             return error
         except R3LError as error:
             return error
@@ -131,6 +131,6 @@ READ_HANDLERS: dict[str, ReadHandler] = {
 
 
 def read_of(request: Request) -> Read:
-    """Return the function that carries out a request of the reader's operations."""
+    """Return the function with which the reader carries out a request."""
     handler = READ_HANDLERS[request.operation.name]
     return lambda txn: handler(txn, request.arguments)

@@ -19,7 +19,7 @@ COUNTED = ("puts", "draws", "drawn_groups", "leases", "leases_expired", "draws_e
 
 
 class ActorReports:
-    """Each actor's latest metrics, and when its latest metrics arrived."""
+    """Each actor's latest metrics, and the time of their arrival."""
 
     def __init__(self) -> None:
         self._actors: OrderedDict[str, tuple[float, dict[str, float]]] = OrderedDict()

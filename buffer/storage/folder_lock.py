@@ -55,7 +55,7 @@ def new_folder(folder: Path, what: str) -> Iterator[Path]:
 def check_new(folder: Path, what: str) -> None:
     """Raise UserError unless `folder` has a name and is empty or missing."""
     if not folder.name:
-        raise UserError(f"{what} {folder}: give the folder by its name")
+        raise UserError(f"{what} {folder}: give a folder that has a name")
     if folder.is_file():
         raise UserError(f"{what} {folder}: is a file; choose a new folder")
     if folder.exists() and any(folder.iterdir()):

@@ -34,8 +34,8 @@ def frame(
     state: GroupState | None = None,
     limit: int | None = None,
 ) -> Any:
-    """Returns the attempts of the newest `limit` groups with this purpose, tag and state (None: of
-    all), in creation order of the groups. A number that an attempt lacks is NA or NaN.
+    """Returns the attempts of the newest `limit` groups with this purpose, tag and state; None is
+    for all. The groups are in creation order. A number that an attempt lacks is NA or NaN.
 
     Raises UserError if pandas is not installed, RecordError if a group is damaged.
     """

@@ -39,7 +39,7 @@ def copy_finished(
     folders: Sequence[Path], to: Path, *, contrast: bool, on_group: Callable[[Group], object]
 ) -> None:
     """Copy the finished groups of stores to a new store, written whole or not at all, and call
-    `on_group` for each group. The groups of each further store get numbers above all earlier ones.
+    `on_group` for each group. A store's groups are numbered after those of the store before it.
     Raises UserError if a store has no finished group to copy, or if `to` is not empty."""
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("--offline names a store twice; name each once")

@@ -63,7 +63,7 @@ def trained_draw(store: Store, step: int) -> Draw:
 
 
 def fingerprints(store: Store, version: int) -> dict[str, list[str]]:
-    """Returns the fingerprints of a version's weights, by the id of each group it sampled for."""
+    """Returns the weight fingerprints that each group's row has for `version`, by group id."""
     with store.read() as txn:
         rows = ((row.group_id, row.fingerprints.get(version)) for row in txn.rows())
         return {group_id: found.split("|") for group_id, found in rows if found}

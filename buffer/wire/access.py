@@ -101,8 +101,8 @@ class Access:
         self._requests.close(linger=0)
 
     def _trim(self, now: float, *, shut_down: bool) -> None:
-        """Return freed memory to the system every FREES_S after a shutdown, a last time when none
-        has followed for FREES_S. Otherwise many small frames would stay in the heap."""
+        """After shutdowns, return freed memory to the system every FREES_S, until FREES_S passed
+        without a shutdown. Otherwise many small frames would stay in the heap."""
         if self._trim_at and now >= self._trim_at:
             return_freed_memory()
             self._trim_at = now + FREES_S if now < self._shut_down_at + FREES_S else 0.0

@@ -44,7 +44,7 @@ class AddTasks(Request[int]):
 
 
 class AcquireLease(Request["Lease | Wait"]):
-    """Ask for a group to explore with `plan`; an evaluation group ignores it: it has one base slot.
+    """Ask for a group to explore with `plan`; an evaluation group has one base slot instead.
 
     `version`: the actor's policy version; `metrics`: shown in `stats`.
     """

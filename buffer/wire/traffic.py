@@ -41,7 +41,7 @@ class Limits:
 @dataclass
 class Connection:
     """An open connection. `client`: the peer's routing id, known once a message was read.
-    `received`: bytes so far. `unread`: those of messages that were not read yet."""
+    `received`: bytes so far. `unread`: bytes of the messages that were not read yet."""
 
     peer: object
     client: bytes = b""

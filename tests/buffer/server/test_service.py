@@ -217,7 +217,7 @@ def test_a_result_of_a_sick_engine_is_counted_by_its_symptom_and_its_actor_is_na
     assert client.put(group, "a", done()).complete
     served.stop()
     log = Path(f"{served.folder}.log").read_text()
-    assert "r3l-notice: refused from a: policy version 1 does not exist yet" in log
+    assert "r3l-notice: refused a request of a: policy version 1 does not exist yet" in log
 
 
 RESULT = codec.encode(SlotResult("base", 0, "not_triggered"))
