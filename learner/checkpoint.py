@@ -57,9 +57,9 @@ REQUIRED = {"version", "model_digest"}
 
 @dataclass(frozen=True)
 class RunState:
-    """The state of a run that is saved in its checkpoints, by learner.rank0. `version`: steps done.
-    `groups`: those of the last trained draw, if any. `model_digest`: digest of the model that
-    the run began with."""
+    """The state of a run, kept by learner.rank0 and saved in checkpoints. `version`: steps done.
+    `groups`: ids of the groups of the last trained draw, if any. `model_digest`: digest of the
+    model that the run began with."""
 
     version: int
     groups: tuple[str, ...] = ()
@@ -67,8 +67,8 @@ class RunState:
 
 
 class Checkpoints:
-    """Writes the checkpoints of a run while it trains; keeps the newest `keep`, and those that the
-    user's `command` is reading. `saved`: version of the newest one; -1 if there is none."""
+    """Writes the checkpoints of a run while it trains. Keeps the newest `keep` checkpoints, and
+    those with which `command` is busy. `saved`: version of the newest checkpoint, -1 if none."""
 
     def __init__(
         self,
@@ -87,8 +87,8 @@ class Checkpoints:
 
     def save(self, state: RunState) -> None:
         """Starts writing the checkpoint `step-<version>` of rank 0's `state`; `finish` waits until
-        it is on disk. Collective. If a rank cannot write its part, the unfinished checkpoint is
-        removed."""
+        it is on disk. Collective. If it cannot be written, the unfinished checkpoint is removed and
+        training continues."""
         from learner.step import optimizer_state
         from learner.step.tensor_file import Copies
 
@@ -118,8 +118,8 @@ class Checkpoints:
             self._flushed = self._disk.submit(_tried, put_on_disk, building)
 
     def finish(self) -> bool:
-        """Waits until the last checkpoint is on disk. Collective. Returns whether it is; if not,
-        sets `saved` to -1."""
+        """Waits until the last checkpoint is on disk. Collective. Returns False and sets `saved` to
+        -1 if it could not be written."""
         if self._building is None:
             return self.saved >= 0
         building, self._building = self._building, None
@@ -199,8 +199,8 @@ def _agreed(trainer: Trainer, good: bool, building: Path) -> bool:
 
 
 def latest(folder: Path, below: int | None = None, *, thorough: bool = False) -> Path | None:
-    """Finds the newest complete checkpoint, of a version lower than `below` if that is given. Only
-    a `thorough` search compares the checksums of large files."""
+    """Finds the newest complete checkpoint; with `below`, the newest of a version lower than that.
+    Only a `thorough` search compares the checksums of large files."""
     names = f"step-{below:06d}" if below is not None else ""
     for path in reversed(_all(folder)):
         if names and path.name >= names:
@@ -219,7 +219,7 @@ def read_state(checkpoint: Path) -> RunState:
 
 def check(checkpoint: Path, config: LearnerConfig, *, dtype: object, model_digest: str) -> None:
     """Refuses a checkpoint that this run cannot continue from. `dtype`: torch's dtype or its name;
-    `model_digest`: of the model that the run began with."""
+    `model_digest`: digest of the model that this run began with. Raises UserError."""
     values = _read(checkpoint)
     if values["model_digest"] and values["model_digest"] != model_digest:
         raise UserError(
@@ -290,7 +290,7 @@ def _lora(config: LearnerConfig) -> dict[str, Any] | None:
 
 
 def _read(checkpoint: Path) -> dict[str, Any]:
-    """Reads the state file of a checkpoint. Raises UserError if it is damaged."""
+    """Reads a checkpoint's state file. Raises UserError if it is damaged or of another schema."""
     values = read_json(checkpoint / STATE, REMEDY, dict[str, Any]) or {}
     if values["schema"] != SCHEMA:
         raise UserError(
@@ -301,8 +301,8 @@ def _read(checkpoint: Path) -> dict[str, Any]:
 
 
 def _damage(checkpoint: Path, thorough: bool) -> str:
-    """Returns what is missing or damaged in a checkpoint; "" if it is complete, or if `check`
-    refuses it anyway because its schema is another one."""
+    """Returns what is missing or damaged in a checkpoint. Returns "" if the checkpoint is complete,
+    or has another schema, since `check` then refuses it."""
     if not (checkpoint / STATE).is_file():
         return f"{STATE} is missing"
     try:

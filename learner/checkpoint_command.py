@@ -20,7 +20,7 @@ from r3l.process.notices import notice
 
 ROUND_S = 0.2
 STOPPED_S = 5.0
-"""How long a run waits once it was asked to stop, in seconds."""
+"""Seconds that the commands have left once the run was asked to stop."""
 
 
 def check(command: str, *, here: bool = True) -> None:
@@ -39,16 +39,16 @@ def check(command: str, *, here: bool = True) -> None:
 
 
 def arguments(command: str, folder: Path, step: int) -> list[str]:
-    """Returns the program and its arguments. Placeholders are filled in after the line is split, so
-    a space in a path does not split it."""
+    """Returns the program and its arguments. The line is split before its placeholders are filled
+    in, so a space in a path does not split the path."""
     values = {"folder": str(folder), "name": folder.name, "step": step}
     return [word.format_map(values) for word in shlex.split(command)]
 
 
 class CheckpointCommand:
-    """Runs a command on one folder after the other, in a thread; each call may take `limit_s`.
+    """Runs a command on one folder after the other, in a thread; kills it after `limit_s`.
 
-    `failed`: how many commands failed.
+    `failed`: how many executions of the command failed.
     """
 
     def __init__(self, command: str, limit_s: float) -> None:
@@ -58,7 +58,7 @@ class CheckpointCommand:
         self._jobs: dict[Path, Future[None]] = {}
 
     def submit(self, folder: Path, step: int) -> None:
-        """Queues the command for a folder. A checkpoint replaces an earlier one that waits."""
+        """Queues the command for a folder. A checkpoint replaces an older one in the queue."""
         for earlier in self.busy():
             if earlier.name.startswith("step-") and folder.name.startswith("step-"):
                 self._jobs[earlier].cancel()  # unless it is running
@@ -94,7 +94,7 @@ class CheckpointCommand:
             notice(f"on_checkpoint: failed on {folder.name}: {why}; see logs/learner.log")
 
     def _failure(self, process: psutil.Popen) -> str:
-        """Waits for a command, and kills it at its deadline; returns why it failed, or ""."""
+        """Waits for a command, and kills it at its deadline. Returns why it failed, or ""."""
         ends = time.monotonic() + self._limit_s
         while process.poll() is None and time.monotonic() < min(ends, self._ends):
             time.sleep(ROUND_S)

@@ -35,8 +35,8 @@ from r3l.settings.learner import LearnerConfig
 from r3l.weights.journal import Journal
 
 LATER_S = 3.0
-"""Seconds that a rank waits before it exits with an unknown error. Another rank's exit may have
-caused it, and DeepSpeed's launcher, which polls every second, must find that exit code first."""
+"""Seconds that a rank waits before it exits with an unknown error. If another rank's exit caused
+it, DeepSpeed's launcher, which polls every second, finds the exit code of that rank first."""
 
 
 class _Commands(OneLineGroup):
@@ -285,8 +285,8 @@ def weights_command(run: Path, version: int, out: Path) -> None:
 @click.argument("run", type=Path)
 @click.argument("step", type=click.IntRange(1))
 def replay_command(run: Path, step: int) -> None:
-    """Execute optimizer step STEP of RUN again, from the newest checkpoint before it, and compare
-    its loss and weights with the original ones. Exit code 1 if something differs."""
+    """Compute optimizer step STEP of RUN again, from the newest checkpoint before it, and compare
+    loss and weights with those of the run. Exit code 1 if something differs."""
     from learner.offline.replayed_run import ReplayedRun
 
     same = True

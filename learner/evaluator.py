@@ -51,7 +51,7 @@ class Evaluation:
 
     @cached_property
     def line(self) -> EvalLine:
-        """The report's numbers."""
+        """The report as a line of the progress file."""
         return EvalLine(self.version, scalars(self.report))
 
 
@@ -72,8 +72,8 @@ class Evaluator:
 
     def take_up(self, reported: Set[int], version: int, run: Path) -> None:
         """Resumes waiting for evaluations of versions up to `version` that an earlier learner
-        requested but did not report. Drops an unfinished evaluation of version 0 if `version` is
-        newer, because its remaining tasks would be played with newer weights."""
+        requested but did not report. If `version` is above 0, drops an unfinished evaluation of
+        version 0, because actors would play its remaining tasks with newer weights."""
         progress = self.client.stats().eval_progress if self.tasks else {}
         for tag, (done, total) in progress.items():
             name, _, number = tag.partition("@")
@@ -98,8 +98,8 @@ class Evaluator:
         return [self._read(tag, self.pending.pop(tag)) for tag in ended]
 
     def wait(self, stopped: Callable[[], bool], waiting: Callable[[], None]) -> list[Evaluation]:
-        """Waits until nothing is pending or `stopped()` is true, and calls `waiting` at every poll.
-        Reports progress every SAY_S."""
+        """Waits until no evaluation is pending or `stopped()` is true; returns the evaluations that
+        ended. Calls `waiting` at every poll. Reports progress every SAY_S."""
         ended, noticed = list[Evaluation](), time.monotonic()
         while self.pending and not stopped():
             ended += self.collect()
@@ -142,7 +142,7 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
 
 
 def show_wait(waits: str, stats: BufferStats) -> None:
-    """Shows what the learner waits for; only in its log until an actor has asked for work."""
+    """Shows what the learner waits for. Until an actor has asked for work, only logs it."""
     if stats.actors:
         notice(waits)
     else:
@@ -150,8 +150,8 @@ def show_wait(waits: str, stats: BufferStats) -> None:
 
 
 def nothing_played(stats: BufferStats, before: int) -> str:
-    """Explains, by cause, why no group of a run has an attempt; "" if one has, or if there are
-    fewer than FIRST_GROUPS. `before`: the number of groups without attempts at the start."""
+    """Explains, by cause, why no group of a run has an attempt. Returns "" if a group has one or if
+    fewer than FIRST_GROUPS have ended. `before`: number of groups that failed in earlier starts."""
     ended = {state for part in (stats.train, stats.eval) for state, n in part.items() if n}
     others = ended & {"complete", "drawn", "trained"} or stats.drops.keys() - {"no_trajectories"}
     groups = stats.drops.get("no_trajectories", 0) - before
@@ -165,8 +165,8 @@ def nothing_played(stats: BufferStats, before: int) -> str:
     causes.pop("no_base", 0)  # retries of failed base attempts
     named = ", ".join(f"{cause} ({count})" for cause, count in causes.most_common(5))
     return (
-        f"the first {groups} groups hold no attempt at all, every one failed: {named}; fix the "
-        "environment and start again: the actors' logs have the first traceback of each cause"
+        f"the first {groups} groups hold no attempt at all, every one failed: {named}; the actors' "
+        "logs have the first traceback of each cause; fix the environment and start again"
     )
 
 
@@ -195,8 +195,8 @@ def candidate_folder(run: Path, version: int) -> Path:
 
 
 def keep_if_best(run: Path, evaluation: Evaluation) -> None:
-    """Moves the evaluated weights to `best/` if no earlier evaluation had as much success. After a
-    kill a second call completes the move."""
+    """Moves the evaluated weights to `best/` if no earlier evaluation had as much success. If the
+    process is killed meanwhile, a second call completes the move."""
     try:
         _keep_if_best(run, evaluation)
     except (OSError, UserError) as error:

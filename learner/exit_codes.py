@@ -22,9 +22,9 @@ EXIT_CODES: dict[type[R3LError], int] = {
     BufferUnavailable: 5,
     LearnerHung: 6,
 }
-"""2: the user's settings are wrong, or a store cannot be read. 3: a restart would end the same way.
-4: a restart is needed. 5: the buffer did not reply for `buffer.patience_s`. 6: a rank sent no
-heartbeat."""
+"""2: the user's settings are wrong, or a store cannot be read. 3: training stopped, and would stop
+again after a restart. 4: the learner must be restarted. 5: the buffer did not reply for
+`buffer.patience_s`. 6: a rank sent no heartbeat."""
 
 STACKS = signal.SIGUSR2
 """Makes a learner's process write every thread's stack to its log, even while its interpreter is

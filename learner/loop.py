@@ -57,9 +57,9 @@ class Training:
         )
 
     def execute(self) -> None:
-        """Trains to `config.learner.steps`. If rank 0 is stopped, it leaves its step, but still
-        writes the model and a checkpoint of the last finished step. Raises TrainingStopped after
-        too many skipped steps in a row."""
+        """Trains to `config.learner.steps`. If rank 0 is asked to stop, the ranks abandon the step,
+        but still write the model and a checkpoint of the last finished step. Raises TrainingStopped
+        after too many skipped steps in a row."""
         try:
             self._train()
         except TrainingStopped:
@@ -112,7 +112,7 @@ class Training:
         meet(self.trainer)
 
     def _stopped(self) -> bool:
-        """Returns whether this is rank 0, and it was asked to stop."""
+        """Returns whether this rank is rank 0 and was asked to stop."""
         return self.rank0 is not None and self.rank0.stopped
 
     def _draw(self, version: int) -> Draw | None:
@@ -124,8 +124,8 @@ class Training:
         return draw
 
     def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
-        """Commits a trained batch, publishes the weights and reports. After step 1 it reports
-        first, because the report waits for the evaluation of version 0."""
+        """Commits a trained batch, publishes the weights and reports. After step 1, publishes after
+        the report, which waits for the evaluation of version 0."""
         self._led(lambda rank0: rank0.commit(draw, version, result))
         publishes = self.config.learner.publishes(version)
         published = self._publish(version) if publishes and version > 1 else {}
@@ -134,8 +134,8 @@ class Training:
             self._publish(version)
 
     def _publish(self, version: int) -> dict[str, float]:
-        """Publishes the weights; returns rank 0's metrics. Collective: gathering takes every
-        rank."""
+        """Publishes the weights; returns the metrics of publishing, empty on other ranks than 0.
+        Collective, because all ranks gather the weights."""
         weights, shapes = self.trainer.published()
         metrics = self.rank0.publish(version, weights, shapes) if self.rank0 else {}
         drain(weights)
@@ -157,7 +157,7 @@ class Training:
         return result
 
     def _evaluate_and_save(self, version: int) -> None:
-        """Starts an evaluation of this version and saves a checkpoint, each if it is due."""
+        """Starts an evaluation of `version` if one is due; saves a checkpoint if one is due."""
         every, last = self.config.eval.every, self.config.learner.steps
         if every and version % every == 0 and version != last:
             self._keep_candidate(version)
@@ -167,8 +167,8 @@ class Training:
             self._save(version)
 
     def _skip_step(self, skipped: list[Draw], version: int, result: StepResult) -> None:
-        """Discards the last of the batches that were skipped in a row. If there are too many,
-        ends the run; the error names their groups."""
+        """Discards the newest of `skipped`, the batches of the steps skipped in a row. If these are
+        too many, raises TrainingStopped with the ids of their groups."""
         self._led(lambda rank0: rank0.skip_step(skipped[-1], version, result))
         limit = self.config.learner.bad_steps_in_a_row
         if len(skipped) < limit:
@@ -177,7 +177,7 @@ class Training:
         names = "; ".join(" ".join(group.group_id for group in draw.groups) for draw in skipped)
         raise TrainingStopped(
             f"{limit} steps in a row (learner.bad_steps_in_a_row) had a loss or gradient that is "
-            f"not finite; inspect their groups, also listed in skipped.jsonl: {names}",
+            f"not finite; inspect their groups, which skipped.jsonl lists too: {names}",
             cause="not_finite",
         )
 
