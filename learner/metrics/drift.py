@@ -1,10 +1,10 @@
 """Measures how far the policy has moved from the policies that sampled its data.
 
-    token sums of each micro-batch ─► metrics of the step, per role
+    sums over the tokens of each micro-batch ─► metrics of the step, per role
 
-The metrics of `distilled` and `all` rows include a second gap: a retry was sampled with guidance
-that its row leaves out. One token that only the guidance made unlikely can raise k3 to several nats
-a token. The role `base` measures only the policy's movement.
+The roles `distilled` and `all` also measure the effect of guidance: a retry was sampled with
+guidance that its row leaves out. A single token that only the guidance made unlikely can raise the
+k3 to several nats a token. The role `base` measures only the policy's movement.
 """
 
 from torch import Tensor
@@ -16,9 +16,9 @@ SUMS = ("tokens", "k3", "gap", "ratio", "ratio_squared", "entropy")
 def drift_sums(
     logprobs_BT: Tensor, old_logprobs_BT: Tensor, entropy_BT: Tensor, roles_BT: dict[str, Tensor]
 ) -> dict[str, float]:
-    """Sum over the policy tokens of each role in a micro-batch (`roles_BT`: role -> bool [B, T]).
-    The sums can be added over micro-batches and ranks. Their keys are `sum_<name>_<role>`. The role
-    `fresh` has the tokens that an engine sampled with the learner's current weights."""
+    """Sum each quantity of SUMS over a micro-batch's policy tokens of each role (`roles_BT`: role
+    -> bool [B, T]). The sums can be added over micro-batches and ranks; their keys are
+    `sum_<name>_<role>`. Role `fresh`: tokens sampled with the learner's current weights."""
     sums: dict[str, float] = {}
     for role, mask_BT in roles_BT.items():
         log_ratio = (logprobs_BT - old_logprobs_BT)[mask_BT]
@@ -64,5 +64,5 @@ def engine_metrics(sums: dict[str, float]) -> dict[str, float]:
 
 
 def clipped_share(norm: float, limit: float) -> float:
-    """Return what share of the gradient norm is removed by clipping to `limit`."""
+    """Return the share of the gradient norm that clipping to `limit` removes."""
     return max(0.0, 1.0 - limit / norm) if norm > 0 else 0.0

@@ -23,7 +23,7 @@ EXAMPLE = 160  # characters of a reflection in a notice
 def group_metrics(
     groups: Sequence[Group], *, requires_success: bool = True, several: bool = False
 ) -> Metrics:
-    """Compute `group/`. `requires_success`: how a correction is verified
+    """Compute `group/`. `requires_success`: a verified correction must have full reward
     (r3l.rollout.group.verified); `several`: the run has several environments."""
     bases = [t for g in groups for t in g.trajectories if t.role == "base"]
     distilled = [t for g in groups for t in g.trajectories if t.role == "distilled"]
@@ -80,8 +80,8 @@ def success_by_environment(groups: Sequence[Group]) -> Metrics:
 
 
 def unread_reflection(groups: Sequence[Group]) -> str:
-    """Return a line with the beginning of a reflection if no reflection of the step is readable,
-    else ""."""
+    """Return a line that quotes the beginning of a reflection if none of the step's reflections is
+    readable, else ""."""
     reflections = [r.reflection for group in groups for r in group.results if r.reflection]
     if not reflections or not all(reflection.cause for reflection in reflections):
         return ""
@@ -105,7 +105,7 @@ def selection_metrics(groups: Sequence[Group], algorithm: Algorithm) -> Metrics:
 
 
 def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
-    """Compute `staleness/`: ages of groups drawn at `version`, and the duration of each phase."""
+    """Compute `staleness/`: how stale groups drawn at `version` are, and how long they took."""
     ages = [version - g.oldest_version for g in groups]
     bases = [t for g in groups for t in g.trajectories if t.role == "base"]
     retries = [t for g in groups for t in g.trajectories if t.role == "distilled"]
@@ -124,7 +124,7 @@ def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
 
 
 def replay_metrics(draw: Draw) -> Metrics:
-    """Compute `replay/` from a draw's already trained groups and its recalled attempts."""
+    """Compute `replay/` from a draw's replayed groups and its recalled attempts."""
     again = [group for group in draw.groups if group.group_id in draw.row.replayed]
     joined = [recalled.trajectory for recalled in draw.recalled]
     return finite(
@@ -152,8 +152,8 @@ def histograms(groups: Sequence[Group], version: int) -> dict[str, Any]:
 
 
 def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> list[str]:
-    """Describes each group sampled with other weights than an earlier group of the same version.
-    Updates `seen` (version -> hash), which keeps the newest REMEMBERED versions."""
+    """Describes each group whose fingerprint of a version differs from an earlier group's. Updates
+    `seen` (version -> fingerprint), which keeps the newest REMEMBERED versions."""
     alarms = []
     for group in groups:
         for version, fingerprint in group.fingerprints.items():

@@ -14,8 +14,8 @@ from r3l.process.notices import notice_again
 class Reporter:
     """Writes `run/progress.jsonl`, and passes metrics to `loggers`, which it closes at the end.
 
-    `start`: the version at which training starts; if an earlier learner got further, a line
-    declares its later steps void. `evaluated`: the versions whose evaluation was already reported.
+    `start`: the version at which training starts; if an earlier learner got further, a line says
+    that the steps after `start` are void. `evaluated`: versions whose evaluation is reported.
     """
 
     def __init__(self, run: Path, start: int = 0, loggers: Sequence[Logger] = ()) -> None:

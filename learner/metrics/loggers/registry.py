@@ -65,7 +65,7 @@ def _kind(name: str) -> Any:
 
 
 class Background(Logger):
-    """Creates a logger in its own thread, and passes calls to it there, in order. A call is lost,
+    """Creates a logger in a new thread, and passes calls to it there, in order. A call is lost,
     with a notice, if it fails or if WAITING calls are already queued."""
 
     def __init__(self, name: str, make: Callable[[], Logger]) -> None:
@@ -103,7 +103,7 @@ class Background(Logger):
             self._tried("could not be written", logger.close)
 
     def _tried(self, what: str, call: Callable[[], T]) -> T | None:
-        """Returns the call's result; None if it failed."""
+        """Returns the result of `call`; None, with a notice, if it raises."""
         try:
             return call()
         except Exception as error:  # a logger's library may raise anything

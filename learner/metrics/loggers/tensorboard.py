@@ -1,7 +1,7 @@
 """Writes TensorBoard's files: curves, histograms, settings.
 
-A removed folder or a full disk never ends a run. Writes are then lost, with one notice, until new
-files are begun after AGAIN_S.
+A removed folder or a full disk never ends a run. If a write fails, a notice says so, and further
+writes are lost for AGAIN_S; then new files are begun.
 """
 
 import logging
@@ -20,7 +20,7 @@ from r3l.process.notices import notice_again
 log = logging.getLogger(__name__)
 AGAIN_S = 60.0  # between two attempts to write
 OF_RETRIES = ("_retry", "_distilled")
-"""Suffixes of tags that are written as a second run, `retry`, to get a colour of their own."""
+"""Tags with these suffixes are written as a second run, `retry`, which has another colour."""
 COMPARED = (
     "algorithm.name", "learner.lr", "model", "env.name", "seed", "actor.temperature",
     "buffer.max_staleness", "buffer.sampler.name", "learner.steps", "learner.groups_per_step",
@@ -31,8 +31,8 @@ RESULT = "eval/success"
 
 
 class TensorBoard(Logger):
-    """Writes a run's `tensorboard` folder. If an earlier learner wrote steps after the context's
-    start, TensorBoard drops them."""
+    """Writes a run's `tensorboard` folder. TensorBoard drops steps after the context's `start` that
+    an earlier learner wrote."""
 
     package = "tensorboard"
 
@@ -44,7 +44,7 @@ class TensorBoard(Logger):
         self._write(lambda writer, retries: None)
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
-        """Write metrics as curves: an evaluation's always, a step's only if `shows(version)`."""
+        """Write metrics as curves: `eval/` always, the others only if `shows(version)`."""
         if not shows(version):
             metrics = {tag: value for tag, value in metrics.items() if tag.startswith("eval/")}
 
@@ -88,7 +88,7 @@ class TensorBoard(Logger):
             self._again_at = time.monotonic() + AGAIN_S
 
     def _open(self) -> tuple[SummaryWriter, SummaryWriter]:
-        """Return the run's writer and that of retries; new ones if the files were removed."""
+        """Return the writers of the run and of its retries; new ones if the files were removed."""
         if self._writers is not None and not any(self.folder.glob("events.*")):
             log.warning("%s: was removed; new files are begun, training continues", self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)  # for what the old writer has buffered
@@ -120,8 +120,8 @@ class TensorBoard(Logger):
 
 
 def shows(version: int) -> bool:
-    """Whether a step is part of the curves: each of the first 9,999, then every tenth, from 100,000
-    on every hundredth, and so on. TensorBoard itself draws 1,000 points of a curve."""
+    """Whether the curves have a point at a step: up to 9,999 at each, then at every tenth, from
+    100,000 on at every hundredth, and so on. TensorBoard itself draws 1,000 points of a curve."""
     every: int = 10 ** max(len(str(version)) - 4, 0)
     return version % every == 0
 

@@ -1,6 +1,6 @@
 """trackio: `log=[trackio]` or `log=[trackio:PROJECT]`; `trackio show` shows it.
 
-It writes to the folder TRACKIO_DIR on this machine, by default trackio's own folder.
+trackio writes to the folder TRACKIO_DIR on this machine, by default to a folder that it chooses.
 """
 
 from collections.abc import Mapping

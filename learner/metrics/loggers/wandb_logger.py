@@ -19,7 +19,7 @@ UNSENT = ("offline", "disabled", "dryrun")
 
 
 class WandbLogger(Logger):
-    """Writes one W&B run, named after the run's folder, which a resumed run continues."""
+    """Writes one W&B run, named after the run's folder. A resumed run continues it."""
 
     package = "wandb"
 
