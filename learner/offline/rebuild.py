@@ -1,6 +1,6 @@
 """Rebuilds a published version of the weights from a run's journal, as a model folder.
 
-journal ─► bytes ─► checked against the manifest, the fingerprints in the store ─► model folder
+journal ─► weights ─► checks: manifest's digest, fingerprints in the store ─► model folder
 """
 
 import json
@@ -27,8 +27,8 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.index.json")
 
 def write_version(run: Path, config: RunConfig, version: int, out: Path) -> str:
     """Writes a version as a Hugging Face folder, whole or not at all; returns a line about what was
-    checked. Raises UserError if it cannot be rebuilt or attempts were sampled with different
-    weights of that version."""
+    checked. Raises UserError if the version cannot be rebuilt, or if attempts were sampled with
+    other weights of the same version."""
     model = model_path(config.model)
     check_model_folder(model, f"model {config.model}", weights=False)
     manifest, data = Journal(run / JOURNAL).rebuild(version)
@@ -74,8 +74,8 @@ def check_fingerprints(folder: Path, manifest: Manifest) -> str:
 
 
 def _copy_but_weights(model: Path, to: Path, dtypes: set[str]) -> None:
-    """Copies the model's configuration and tokenizer. Sets the dtype in the configuration if all
-    weights share one."""
+    """Copies the model's configuration and tokenizer. If all weights have one dtype, writes it in
+    the configuration."""
     for path in model.iterdir():
         if path.is_file() and not any(path.match(kind) for kind in WEIGHTS):
             shutil.copyfile(path, to / path.name)

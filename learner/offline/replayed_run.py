@@ -1,6 +1,6 @@
-"""Executes the optimizer steps of a finished run again.
+"""Computes the optimizer steps of a finished run again.
 
-checkpoint before the step ─► the ledger's draws, step by step ─► loss and weights, compared
+checkpoint before the step ─► each step on the draw in the ledger ─► loss and weights, compared
 
 Loss and gradient norm are compared with progress.jsonl, weights with the checkpoint and the
 journal, bit for bit.
@@ -33,8 +33,8 @@ EXACT = {"loss": "learner/loss", "gradient norm": "learner/grad_norm"}
 
 @dataclass(frozen=True)
 class Replayed:
-    """The result of executing a step again. `same`: for each value that the run recorded, whether
-    it is equal."""
+    """The result of computing a step again. `same`: the names of the values that the run recorded,
+    each with whether the new value is equal."""
 
     step: int
     metrics: dict[str, float]
@@ -48,8 +48,8 @@ class Replayed:
 
 
 class ReplayedRun:
-    """Holds the trainer of a run, loaded from the newest checkpoint before `step`. Raises UserError
-    if the step is not in the ledger, or if the store or model is missing."""
+    """Computes a run's steps again, from the newest checkpoint before `step` on. Raises UserError
+    if `step` is not in the ledger, or if the store or model is missing."""
 
     def __init__(self, run: Path, step: int) -> None:
         self.run, self.step = run, step
@@ -73,15 +73,15 @@ class ReplayedRun:
         self.store.close()
 
     def draw_of(self, step: int) -> Draw:
-        """Reads the draw that was trained in a step. Raises UserError if a group of it was
-        evicted."""
+        """Reads the draw that was trained in a step. Raises UserError if one of the draw's groups
+        was evicted."""
         try:
             return store_reads.trained_draw(self.store, step)
         except NotFound as error:
             raise UserError(f"store {self.store.folder}: {error}") from None
 
     def advance(self) -> Replayed:
-        """Executes the next optimizer step and compares it with the run."""
+        """Computes the next optimizer step again and compares the result with the run."""
         draw, number = self.draw_of(self.version + 1), self.version + 1
         line = self.lines.get(number, {})
         # The lines of old steps may be removed; these two values rarely change.
@@ -92,8 +92,8 @@ class ReplayedRun:
         result = self.trainer.step(self.trainer.rows(draw))
         if not result.applied:
             raise UserError(
-                f"step {number}: its loss or gradient is not finite here, but the run applied it; "
-                "is this the machine and the version of r3l that trained it?"
+                f"step {number}: its loss or gradient is not finite here, but the run applied the "
+                "step; was the run trained on a machine like this, with this version of r3l?"
             )
         self.version = number
         return Replayed(number, result.metrics, self._compare(number, result, line))
@@ -117,9 +117,9 @@ class ReplayedRun:
             self.draw_of(number)
             if self.folder.settings_of(number) != self.config:
                 raise UserError(
-                    f"step {step}: the run's settings changed after step {number}, and the newest "
-                    f"checkpoint before it is of step {version}; keep more checkpoints with "
-                    "learner.keep_checkpoints"
+                    f"step {step}: the run's settings changed after step {number}, but the newest "
+                    f"checkpoint before step {step} is that of step {version}; keep more "
+                    "checkpoints with learner.keep_checkpoints"
                 )
         learner = self.config.learner
         if start is not None:
@@ -143,7 +143,7 @@ def _stored_weights(run: Path, version: int) -> Iterator[tuple[str, dict[str, Te
 
 def _equal(trainer: Trainer, stored: Mapping[str, Tensor]) -> bool:
     """Returns whether the trainer's weights, converted to the stored dtype, have the stored bytes.
-    Compares only adapters if only they are stored."""
+    If only adapters are stored, compares only adapters."""
     names = set[str]()
     apart = all(name.startswith(PREFIX) for name in stored)
     for name, tensor in trainer.published()[0] if apart else trainer.weights():

@@ -28,7 +28,7 @@ ENDS_S = 30.0
 
 
 def without_actors(config: RunConfig) -> RunConfig:
-    """Returns the settings for a run without actors: groups never become too old or leave the
+    """Returns the settings for a run without actors: groups never become too stale, never leave the
     store, and there are no evaluations."""
     kept = {"max_staleness": NO_LIMIT, "retention": RetentionConfig()}
     return config.model_copy(
@@ -48,8 +48,8 @@ def served_copy(
     *,
     resume: bool,
 ) -> Iterator[str]:
-    """Copies the stores' groups to `folder`, or takes a resumed run's copy, and serves them; yields
-    the endpoint. Refuses stores that a different model filled."""
+    """Copies the stores' groups to `folder`, unless a resumed run has copied them, and serves them;
+    yields the endpoint. Refuses stores that a different model filled."""
     if folder.exists() and not resume:
         raise UserError(
             f"--run {folder.parent}: already has a store; add --resume or name a new folder"
