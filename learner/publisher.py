@@ -2,13 +2,13 @@
 
     learner loop ── publish(version, tensors) ──► chunks ◄── ROUTER ── latest / chunk ── actors
 
-It holds one copy of the weights, cut into chunks, and for each chunk the patches that led to it
-(r3l.weights.chunks). A subscriber requests ranges of one chunk after the other, so a slow one does
-not delay others, and only a few ranges in transit take memory.
+The publisher has one copy of the weights, cut into chunks, and for each chunk its newest patches
+(r3l.weights.chunks). A subscriber requests ranges of one chunk after the other. So slow subscribers
+do not delay others, and only a few ranges in transit take memory.
 
-Publishing replaces one chunk after the other; a request for a replaced one is answered with `gone`,
-and the subscriber asks for the new version. If versions appear faster than it can fetch them, it
-asks to `keep` the version it is fetching. One older set is kept for all these subscribers.
+Publishing replaces one chunk after the other. The reply to a request for a replaced chunk is
+`gone`; the subscriber then asks for the new version. A subscriber that is too slow for new versions
+asks to `keep` the version that it is fetching. Only one older version is kept at a time.
 """
 
 import logging
@@ -70,10 +70,10 @@ class Kept(NamedTuple):
 
 
 class WeightPublisher:
-    """Serves weights over ZeroMQ from its own thread, at `endpoint`. `anchor_every`: number of
-    versions after which all subscribers fetch whole chunks. `keys`: a service's key file; without
-    one only loopback is served. `journal` keeps every version on disk. Raises UserError if it
-    cannot listen at `address`."""
+    """Serves weights over ZeroMQ from a thread, at `endpoint`. `anchor_every`: number of versions
+    from one anchor to the next. `keys`: the service's key file; None allows only a loopback
+    `address`. `journal` keeps every version on disk. Raises UserError if the service cannot listen
+    at `address`."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class WeightPublisher:
         self._manifest: Manifest | None = None
         self._chunks: list[Chunk | None] = []
         self._slow: dict[bytes, tuple[int, float]] = {}
-        """The version that each slow subscriber asked to keep, and when it last asked."""
+        """By slow subscriber: the version that it asked to keep, and when it last asked."""
         self._kept: Kept | None = None
         self._keeping = threading.Lock()  # guards the two fields above
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="chunks")
@@ -120,9 +120,9 @@ class WeightPublisher:
         shapes: Sequence[tuple[str, torch.dtype, tuple[int, ...]]] | None = None,
         adapters: Adapters | None = None,
     ) -> dict[str, float]:
-        """Serves tensors (checkpoint names) as the newest version, converted to `dtype` if given,
-        one at a time. `shapes`: name, dtype and shape of each, needed if they come from an
-        iterator. `adapters` describes the tensors if they are adapters. Returns metrics for
+        """Serves `weights`, tensors named as in a checkpoint, as the newest version. Converts them
+        to `dtype`, if given. `shapes`: (name, dtype, shape) of each tensor, needed if `weights` is
+        an iterator. `adapters` describes the tensors if they are adapters. Returns metrics for
         `weights/`. Raises WeightsError if the serving thread has ended."""
         if not self._thread.is_alive():
             raise WeightsError(
@@ -171,8 +171,8 @@ class WeightPublisher:
         }
 
     def _keep_in_journal(self, manifest: Manifest, chunks: Sequence[Chunk]) -> dict[str, float]:
-        """Writes a version to the journal. If the disk is full or missing, the version is not kept
-        but the run continues."""
+        """Writes a version to the journal. If the disk is full or missing, the run continues, but
+        the journal lacks the version."""
         if self.journal is None:
             return {}
         try:
@@ -267,7 +267,7 @@ class WeightPublisher:
     # ── slow subscribers ────────────────────────────────────────────────────────────────
 
     def _find(self, version: int, index: int) -> Chunk | None:
-        """Finds a chunk in the newest version or in the kept one."""
+        """Finds a chunk of a version among the newest chunks or the kept ones; None if replaced."""
         kept = self._kept
         for chunks in (self._chunks, kept.chunks if kept and kept.version == version else []):
             chunk = chunks[index] if 0 <= index < len(chunks) else None
@@ -284,8 +284,8 @@ class WeightPublisher:
                 self._kept = Kept(self._manifest.version, list(self._chunks))
 
     def _forget_kept(self, now: float) -> None:
-        """Forgets subscribers that have not asked for KEEP_S, and the kept version if no subscriber
-        wants it."""
+        """Forgets subscribers whose last request to keep a version is older than KEEP_S, and the
+        kept version if no subscriber wants it."""
         with self._keeping:
             silent = [c for c, (_, asked) in self._slow.items() if now > asked + KEEP_S]
             for client in silent:

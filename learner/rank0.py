@@ -1,10 +1,10 @@
 """Rank 0 of the learner: draws, commits, publishes, evaluates, reports.
 
-buffer ── draw ─► (train) ─► commit ─► publish weights ─► metrics, evaluations
-   ▲                └─ not finite ─► discard, skipped.jsonl
-   └── start and restart: release open draws, resume open evaluations
+draw from the buffer ─► (train) ─► commit ─► publish weights ─► report metrics, evaluations
+                           └─ loss not finite ─► discard the draw, list it in skipped.jsonl
+At the start of a learner, Rank0 releases open draws and resumes waiting for evaluations.
 
-learner.loop calls it while the other ranks wait.
+learner.loop calls Rank0 while the other ranks wait.
 """
 
 import logging
@@ -56,16 +56,16 @@ log = logging.getLogger(__name__)
 
 DRAW_WAIT_S = 2.0
 RATES = {"actor/tokens_per_s": "actor/generated_tokens", "agent/calls_per_s": "agent/calls"}
-"""Rates, and the counts from which they are computed."""
+"""Rates, each with the count from which it is computed."""
 RATES_S = 5.0
-"""The least time that a rate covers. An actor reports every 2 s, and a step may be shorter."""
+"""A rate covers at least this time: actors report only every 2 s, and a step may be shorter."""
 SAY_S, SAY_LATER_S = 5.0, 60.0
 """Seconds between notices of what a step is waiting for: in the process's first step, and later."""
 
 
 class Rank0:
     """Draws groups from the buffer, commits batches, publishes weights, evaluates and reports.
-    Without `actors` to fill the buffer, the run ends when a draw would have to wait."""
+    `actors`: whether actors fill the buffer; else the run ends when a draw would have to wait."""
 
     def __init__(
         self,
@@ -200,10 +200,10 @@ class Rank0:
     def report(
         self, draw: Draw, version: int, result: StepResult, published: dict[str, float]
     ) -> None:
-        """Reports a step and the evaluations that have ended. `published`: metrics of its weights.
+        """Reports a step and the evaluations that have ended. `published`: metrics of publishing.
 
-        After the first step it waits for the evaluation of version 0, so that none of its tasks is
-        played with newer weights.
+        After step 1, waits for the evaluation of version 0, so that none of the evaluation's tasks
+        is played with newer weights.
         """
         self.counts["out_of_memory"] += result.out_of_memory
         fresh = [group for group in draw.groups if group.group_id not in draw.row.replayed]
@@ -257,14 +257,14 @@ class Rank0:
     # ── metrics ─────────────────────────────────────────────────────────────────────────
 
     def _replaced(self, draw: Draw) -> list[Group]:
-        """Fetches the groups that this batch's draw replaced by others, because metrics cover all
+        """Fetches the groups without contrast that this draw replaced, because metrics cover all
         attempts, trained or not."""
         groups, size = list[Group](), self.config.learner.groups_per_step
         for at in range(0, len(draw.row.replaced), size):
             try:
                 groups += self.client.get(draw.row.replaced[at : at + size])
             except NotFound as error:  # retention evicted them first
-                log.warning("metrics of this step leave replaced groups out: %s", error)
+                log.warning("metrics of this step do not cover replaced groups: %s", error)
         return groups
 
     def _batch_metrics(self, groups: Sequence[Group], version: int) -> dict[str, float]:
@@ -286,7 +286,7 @@ class Rank0:
         return metrics | ({"weights/mismatch": float(len(alarms))} if alarms else {})
 
     def _service_metrics(self, version: int) -> dict[str, float]:
-        """Returns the buffer's own metrics and the metrics reported to it by actors."""
+        """Returns metrics of the buffer, metrics that actors reported to it, and rates of these."""
         stats = self.client.stats()
         actors = actor_metrics(stats.actors, version)
         now = time.monotonic()
@@ -306,7 +306,7 @@ class Rank0:
         self, version: int, weights: Iterator[tuple[str, Tensor]], shapes: list[Shape]
     ) -> dict[str, float]:
         """Publishes whole weights in the engines' dtype, or adapters in their own dtype; returns
-        metrics. Does nothing if the evaluation of version 0 has not ended."""
+        metrics. Does nothing if the run was stopped before the evaluation of version 0 ended."""
         if self.holds_back:
             return {}
         name, adapters = self.config.actor.dtype, self.trainer.adapters

@@ -4,8 +4,8 @@
                           │ WAIT            │ WAIT           GO_ON │
     other ranks  meet ────┴─────────────────┴──────────────────────┘
 
-The other ranks are in `meet` whenever rank 0 has a request to the buffer. WAIT every few seconds
-lets their watchdogs distinguish a wait from a hang. torch's own broadcast of objects would pickle.
+The other ranks are in `meet` whenever rank 0 has a request to the buffer. A WAIT every few seconds
+shows their watchdogs that rank 0 does not hang. torch's own broadcast of objects would use pickle.
 """
 
 import logging
@@ -36,8 +36,8 @@ def still_waiting(trainer: Trainer, doing: str = "waiting for actors") -> None:
 
 
 def meet(trainer: Trainer) -> None:
-    """Waits until every rank is here; meanwhile the other ranks receive rank 0's `still_waiting`.
-    Raises RankLost if a rank sends nothing before torch's collectives time out."""
+    """Waits until every rank has called `meet`. Until rank 0 does, its `still_waiting` reaches the
+    others. Raises RankLost if a rank sends nothing before torch's collectives time out."""
     if trainer.world == 1:
         return
     if trainer.rank == 0:
@@ -77,8 +77,8 @@ def receive_draw(trainer: Trainer) -> Draw | None:
 
 
 def _signal(trainer: Trainer, signal: int) -> int:
-    """Returns rank 0's signal on every rank: a sum to which the other ranks add NOTHING. A
-    broadcast would not work, because its sender does not notice a receiver that hangs."""
+    """Returns rank 0's signal on every rank: a sum to which the other ranks add NOTHING. With a
+    broadcast, rank 0 would not notice a receiver that hangs."""
     total = torch.tensor([signal], dtype=torch.int64, device=trainer.device)
     try:
         torch.distributed.all_reduce(total)

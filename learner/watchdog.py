@@ -3,9 +3,9 @@
     heartbeat("micro-batch 3 of 8") ─► watchdog thread ─┬─► run/.last-heartbeat ─► r3l-launch
                                                         └─► none for `limit_s`: LearnerHung
 
-Every piece of work sends a heartbeat when it begins, and every wait regularly, so the limit applies
-to one piece of work. The thread cannot run if the process is stopped, waits in the kernel or holds
-the interpreter's lock: then the launcher misses the heartbeat and ends the process.
+The learner sends a heartbeat when it begins a piece of work, and regularly while it waits, so the
+limit applies to one piece of work. The thread cannot run if the process is stopped, waits in the
+kernel or holds the interpreter's lock: then the launcher misses the heartbeat and ends the process.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ class Watchdog:
 
 
 _watchdog: Watchdog | None = None
-"""Watches this process, inside its `with` block."""
+"""The watchdog of this process; None outside its `with` block."""
 
 
 def heartbeat(doing: str) -> None:
