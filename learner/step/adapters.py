@@ -1,5 +1,5 @@
-"""Trains low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685) with peft, and publishes
-only them where possible.
+"""Trains low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685) with peft. Where possible, only
+the adapters are published.
 
     base W, frozen ─────┬─► forward: W x + alpha/rank · B A x
     adapter A, B ───────┴─► saved as a model: W + alpha/rank · B A

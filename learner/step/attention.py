@@ -1,8 +1,8 @@
 """Computes attention over a forest, in which every node sees only itself and its ancestors.
 
-Queries, keys and values are laid out as rows again, in rectangles of rows of similar length. The
-model's own causal attention runs on them, and each node takes its result from one of its rows. This
-is faster from about 5 % shared tokens on (`python -m benchmarks.learner --crossover`).
+Queries, keys and values are laid out as rows again, in rectangles of rows of similar length. Causal
+attention runs on the rectangles, and the result of a node is read from one of its rows. A tree is
+faster from about 5 % shared tokens on (`python -m benchmarks.learner --crossover`).
 
 Axes: N nodes, B rows, T positions, H heads, E head size; nodes as in learner.step.batch.Nodes.
 """
@@ -49,8 +49,8 @@ def tree_attention(
     places_N: Tensor,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Computes causal attention of every node to its ancestors, [1, N, H, E]. transformers calls it
-    once in every layer."""
+    """Returns the result of every node's attention to itself and its ancestors, [1, N, H, E].
+    transformers calls this function once in every layer."""
 
     def rows(nodes_1HNE: Tensor, paths_BT: Tensor) -> Tensor:
         nodes_NHE = nodes_1HNE.transpose(1, 2)[0]

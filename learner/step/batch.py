@@ -3,8 +3,8 @@
     groups ─► rows (tokens, mask, advantage)  ─►  micro-batches, balanced over ranks  ─►  tensors
 
 Axes: B rows of a micro-batch, T padded positions, N distinct tokens (nodes of
-learner.step.prefix_forest). Every rank builds the same plan from the same groups and takes its own
-share, so the loss of a step does not depend on how it is cut.
+learner.step.prefix_forest). Every rank plans the same micro-batches from the same groups and keeps
+its own; the loss of a step does not depend on how its rows are cut into micro-batches.
 """
 
 import zlib
@@ -27,8 +27,8 @@ from r3l.records import AuxSample, Bool, Float32, Group, Int32, Recalled, Trajec
 
 
 class Source(NamedTuple):
-    """An attempt that was trained as part of the group `into`. `group_id`: the group it is stored
-    in."""
+    """An attempt that was trained as part of the group `into`. `group_id`: the group in which the
+    attempt is stored; differs from `into` if the attempt was recalled."""
 
     into: str
     group_id: str
@@ -39,11 +39,11 @@ class Source(NamedTuple):
 class Row:
     """One training sequence: arrays of shape [L], truncated after the last trained token.
 
-    `mask` marks trained tokens; `aux` rows are supervised, the others carry one advantage, or one
-    for each token in `token_advantages`. `replayed`: whether its attempt was recalled or its group
-    was already trained. `temperature`: of the policy ∝ exp(logits / temperature). `fresh` marks
+    `mask` marks trained tokens. `aux`: the row is supervised; other rows have one `advantage`, or
+    one per token in `token_advantages`. `replayed`: the row's attempt was recalled or its group
+    replayed. `temperature`: that of the trained policy, ∝ exp(logits / temperature). `fresh` marks
     tokens that an engine sampled in the row's own context with the learner's current weights.
-    `weight`: of each trained token in the loss. `source`: the attempt that the row was made from.
+    `weight`: weight of a trained token in the loss. `source`: the attempt that became this row.
     """
 
     token_ids: Int32
@@ -68,7 +68,7 @@ class Row:
 
 
 _Counted = tuple[list[Row], int, str]
-"""An attempt's rows with its group's weight w_g, their total length |τ|, and the group."""
+"""The rows of an attempt or auxiliary sample, with weight w_g; their length |τ|; the group's id."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Nodes:
     """The forest of a micro-batch (learner.step.prefix_forest) and the paths of its rows, int64.
 
     `paths_BT[b, t]` is the node of token t of row b (0 in the padding), `homes_N[n]` one index
-    b·T + t with `paths_BT[b, t] == n`. `rectangles` and `places_N` are the same for attention,
-    with less padding (learner.step.prefix_forest.lay_out).
+    b·T + t with `paths_BT[b, t] == n`. Attention uses `rectangles` in place of `paths_BT`, and
+    `places_N` in place of `homes_N`: less padding (learner.step.prefix_forest.lay_out).
     """
 
     token_ids_N: Tensor
@@ -168,7 +168,7 @@ def _trained(row: Row, into: str, group_id: str, attempt: Trajectory) -> Trained
 
 
 def _baseline(groups: Sequence[Group], replayed: Container[str]) -> float:
-    """Computes the median of the new groups' mean rewards, or of all groups' if none is new."""
+    """Computes the median over groups of the mean reward: over new groups or, without any, all."""
     whole = [group for group in groups if group.trajectories]
     means = [group.rewards.mean() for group in whole if group.group_id not in replayed]
     return float(np.median(means or [group.rewards.mean() for group in whole] or [0.0]))
@@ -227,8 +227,8 @@ def _policy_rows(
 
 
 def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
-    """Marks the tokens that were sampled only with the weights of `version`; None if the attempt's
-    row leaves out context, such as guidance."""
+    """Marks the tokens that were sampled with the weights of `version` alone; None if `version` is
+    None, or for a retry, whose row leaves out the guidance that it was sampled with."""
     if version is None or attempt.role == "distilled":
         return None
     fresh = np.zeros(len(attempt.token_ids), dtype=np.bool_)
@@ -250,8 +250,8 @@ def supervised_row(token_ids: Int32, mask: Bool, weight: float) -> Row:
 
 
 def _at_most(counted: Sequence[_Counted], tokens: float) -> list[_Counted]:
-    """Keeps samples of at most `tokens` tokens. The choice is pseudo-random but depends only on the
-    samples, so it is the same on every rank and in a replay."""
+    """Keeps samples that together have at most `tokens` tokens. The choice is pseudo-random but
+    depends only on the samples, so every rank and a step computed again make the same."""
     kept = []
     for each in sorted(counted, key=lambda each: zlib.crc32(each[0][0].token_ids.tobytes())):
         size = _count_tokens([each])
@@ -272,8 +272,8 @@ def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
 
 
 def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
-    """Multiplies each row's importance weight w_g by its token weight c; all rows belong to one
-    mean."""
+    """Multiplies each row's importance weight w_g by the weight c of its tokens in a mean over all
+    these rows."""
     lengths, groups = [length for _, length, _ in counted], [group for *_, group in counted]
     shares = credit.token_weights(normalize, lengths, groups)
     pairs = zip(counted, shares, strict=True)
@@ -281,8 +281,8 @@ def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
 
 
 def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
-    """Measures the weight share of auxiliary rows in the loss, and the largest weight of a policy
-    row's token, in units of the mean weight."""
+    """Measures the share of auxiliary rows in the weights of the loss, and the largest weight of a
+    token in the other rows, relative to the mean weight of those tokens."""
     policy = [(row.weight, float(row.mask.sum())) for row in rows if not row.aux]
     tokens, mass = sum(count for _, count in policy), sum(w * count for w, count in policy)
     aux = sft_weight * sum(row.weight * float(row.mask.sum()) for row in rows if row.aux)

@@ -1,6 +1,6 @@
 """Makes DeepSpeed's configuration and the learning rate of each step from the learner's settings.
 
-    ours (LearnerConfig)  <-  the user's DeepSpeed configuration, unless the two contradict
+    keys from LearnerConfig  +  the user's keys, refused if they are in OWNED but not in FREE
 
 The launcher checks settings with this module, so it imports neither torch nor deepspeed.
 """
@@ -27,9 +27,9 @@ OWNED = {
     "elasticity": "--learner of r3l-launch",
     "autotuning": "--learner of r3l-launch",
 }
-"""DeepSpeed keys that the learner sets itself, and the settings they come from."""
+"""DeepSpeed keys that the learner sets itself, each with the setting that decides it."""
 FREE = {"optimizer.params.torch_adam", "optimizer.params.fused", "optimizer.params.eps"}
-"""Keys inside owned keys that the user may still set, because they do not change results."""
+"""Keys inside OWNED keys that the user may still set, because they do not change results."""
 
 
 def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) -> dict[str, Any]:
@@ -51,14 +51,14 @@ def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) ->
 
 
 def zero_stage(config: LearnerConfig, *, bf16: bool) -> int:
-    """Returns the ZeRO stage in use. In bfloat16, stage 1 replaces stage 0, whose optimizer learns
-    less: its first step lowers the loss by a fifth less than at the other stages."""
+    """Returns the ZeRO stage in use. In bfloat16, stage 1 replaces stage 0: an optimizer's first
+    step at stage 0 lowers the loss by a fifth less than at the other stages."""
     return max(config.zero_stage, 1) if bf16 else config.zero_stage
 
 
 def learning_rate_share(config: LearnerConfig, step: int) -> float:
-    """Returns the learning rate of optimizer step `step` (from 0) as a fraction of `lr`: a linear
-    rise over `warmup_steps`, then constant, or a fall to `min_lr_share` at `steps`."""
+    """Returns the learning rate of optimizer step `step` (from 0) as a fraction of `lr`. It rises
+    linearly over `warmup_steps`, then is 1 (constant) or falls to `min_lr_share` at `steps`."""
     if step < config.warmup_steps or config.schedule == "constant":
         return min(1.0, (step + 1) / max(config.warmup_steps, 1))
     span = max(config.steps - config.warmup_steps, 1)

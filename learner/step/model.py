@@ -29,8 +29,8 @@ CHUNK = 1024
 
 class PolicyModule(nn.Module):
     """Wraps a Hugging Face causal language model and replaces its head with a chunked one. `pack`:
-    padded rows, or a forest with the same results (learner.step.attention.resolve). `compute`:
-    format of matrix products, None for that of the weights."""
+    padded rows, or a forest with the same results (learner.step.attention.resolve). `compute`: the
+    dtype of matrix products; None: that of the weights."""
 
     def __init__(self, lm: Any, pack: Pack = "rows", compute: torch.dtype | None = None) -> None:
         super().__init__()
@@ -47,9 +47,9 @@ class PolicyModule(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Returns (logprobs_BT, entropy_BT) in nats, float32; 0 where `select_BT` is False.
 
-        Position t holds log π(token t | tokens before t), of the policy ∝ exp(logits / temperature)
-        of its row; position 0 is never selected. Entropies carry no gradient. A node that several
-        rows of one temperature select is computed once, and its gradient is the sum of theirs.
+        Position t has log π(token t | tokens before t) with π ∝ exp(logits / temperature of its
+        row); position 0 is never selected. Entropies have no gradient. A node that several rows of
+        one temperature select is computed once; its gradient is the sum of these rows' gradients.
         """
         levels_L, level_B = temperatures_B.unique(return_inverse=True)
         pairs_BT = nodes.paths_BT * len(levels_L) + level_B[:, None]

@@ -4,11 +4,11 @@
     rank 1   ░░░░░░████   a parameter's flat tensors       ─► optimizer.safetensors (rank 0)
 
     exp_avg/<parameter>, exp_avg_sq/<parameter>   moments, float32
-    master/<parameter>                            its full-precision weights, if trained in bfloat16
-    rng/cpu, rng/cuda                             of rank 0
+    master/<parameter>                            full-precision weights, if trained in bfloat16
+    rng/cpu, rng/cuda                             states of rank 0's random generators
 
-The optimizer's counter of steps is not saved: it is the checkpoint's version. Each rank
-of a run with another number of ranks or another stage takes its own fragments from the file.
+The optimizer's counter of steps is not saved, since it equals the checkpoint's version. Each rank
+reads its own fragments from the file, also with another number of ranks or another stage.
 """
 
 import math
@@ -29,7 +29,7 @@ MASTERS = (
     "fp32_groups_flat_partition",  # ZeRO 1 that adds up bfloat16 gradients in float32
     "fp32_partitioned_groups_flat",  # ZeRO 3
 )
-"""The attributes of DeepSpeed's optimizers that hold this rank's full-precision weights."""
+"""Attributes of DeepSpeed's optimizers: this rank's full-precision weights are in one of them."""
 MASTER = "master"
 
 

@@ -24,8 +24,8 @@ SIMILAR = 0.75
 
 @dataclass(frozen=True)
 class Forest:
-    """Nodes in depth-first order, int64 [N] each: token, position in its rows, and parent (a
-    row's first token is its own parent). `paths`: the nodes of each row, int64 [L]."""
+    """Nodes in depth-first order. For each node, int64 [N]: its token, its position in its rows and
+    its parent (a root's parent is the root). `paths`: the nodes of each row, int64 [L]."""
 
     token_ids: Int64
     positions: Int64

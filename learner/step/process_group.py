@@ -11,9 +11,9 @@ LOOPBACK = "127.0.0.1"  # the first machine's address if there is no other
 
 
 def join_process_group(timeout_s: float) -> None:
-    """Joins the group that the launcher describes in the environment, or a group of one process.
-    Its collectives fail after `timeout_s`. The group is left before the interpreter ends, because
-    an open group can abort the process."""
+    """Joins the group that the launcher's environment variables describe, or a group of one
+    process. Collectives fail after `timeout_s`. The process leaves the group before the interpreter
+    ends, because an open group can abort the process."""
     import deepspeed
 
     if torch.distributed.is_initialized():

@@ -3,7 +3,7 @@
 The format (https://huggingface.co/docs/safetensors): the header's length as 8 bytes, the header as
 JSON with each tensor's dtype, shape and place, then the tensors' bytes.
 
-A GPU copies to ordinary memory page by page, which is slow. So tensors are copied from it through
+A GPU copies to ordinary memory page by page, which is slow. So tensors on a GPU are copied through
 page-locked memory, one piece after the other.
 """
 
@@ -30,8 +30,8 @@ PIECE = 64 << 20
 
 
 def drain(tensors: Iterable[object]) -> None:
-    """Exhausts an iterator of tensors that all ranks gather one by one. Every rank must take
-    part."""
+    """Exhausts an iterator of tensors that all ranks gather one by one. Every rank must exhaust its
+    iterator."""
     for _ in tensors:
         pass
 

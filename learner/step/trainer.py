@@ -50,7 +50,7 @@ from r3l.settings.learner import LearnerConfig
 
 log = logging.getLogger(__name__)
 LARGEST = 1e6
-"""A working model's weights are far smaller; the product of a few larger ones overflows float32."""
+"""A step that makes a larger weight ends the run: the product of a few overflows float32."""
 OUT_OF_MEMORY = (
     "out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC"
 )  # fmt: skip
@@ -60,8 +60,8 @@ LATER_S = 60.0  # collectives fail after the watchdogs, which log what each rank
 @dataclass(frozen=True)
 class StepResult:
     """The result of one optimizer step over all rows of all ranks. `applied`: False if the loss or
-    gradient was not finite; then nothing has changed. `metrics`: by tag. `out_of_memory`: how often
-    the token budget was halved. `attempts`: how the step trained on each attempt."""
+    gradient was not finite; then nothing has changed. `metrics`: keyed by tag. `out_of_memory`: how
+    often the token budget was halved. `attempts`: how the step trained on each attempt."""
 
     applied: bool
     metrics: dict[str, float]
@@ -79,8 +79,8 @@ class Trainer:
     Without an `algorithm` it trains on supervised rows only (warm start). `reference`: folder of
     the reference model, by default `model`. With `learner.lora` only adapters are trained,
     starting from those in the folder `adapter`, and the model without adapters is the reference.
-    `adapters` describes adapters that are published without the base. `budget`: tokens per
-    micro-batch, lowered when memory runs out.
+    `adapters` describes the adapters if they are published without the base, else None. `budget`:
+    tokens per micro-batch, lowered when memory runs out.
     """
 
     def __init__(
@@ -164,11 +164,11 @@ class Trainer:
         )
 
     def step(self, rows: Sequence[Row]) -> StepResult:
-        """Makes one optimizer step over all rows of all ranks; its loss does not depend on how they
-        are cut into micro-batches. When memory runs out, the budget is halved and the step
-        repeated. Raises StepLeft between two micro-batches if a rank `leaves`, TrainingStopped if
-        the budget cannot be halved, RestartNeeded if ZeRO 2 or 3 cannot continue in these
-        processes."""
+        """Makes one optimizer step on `rows`, divided among all ranks; its loss does not depend on
+        how the rows are cut into micro-batches. When memory runs out, the budget is halved and the
+        step repeated. Raises StepLeft between two micro-batches if `leaves()` is true on a rank.
+        Raises TrainingStopped if the budget cannot be lowered further. When memory runs out under
+        ZeRO 2 or 3, raises RestartNeeded."""
         began = time.monotonic()
         self.spent.clear()
         sums, halvings = self._accumulate(rows)
@@ -243,7 +243,7 @@ class Trainer:
         return self._over_ranks(sums | {"out_of_memory": float(lost)})
 
     def _begin_micro_batch(self, doing: str) -> None:
-        """Sends a heartbeat. Raises StepLeft on every rank if one `leaves`. Collective."""
+        """Sends a heartbeat. Raises StepLeft on every rank if a rank `leaves`. Collective."""
         heartbeat(doing)
         if self.on_any_rank(self.leaves()):
             raise StepLeft
@@ -282,8 +282,8 @@ class Trainer:
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
-        """Adds the block's seconds to the step's `spent`. Does nothing on a GPU, whose kernels run
-        asynchronously."""
+        """Adds the block's seconds to `spent[what]`. On a GPU it measures nothing, because kernels
+        run asynchronously."""
         began = time.monotonic()
         yield
         if self.device.type == "cpu":
@@ -291,8 +291,8 @@ class Trainer:
 
     def _apply(self) -> tuple[bool, float]:
         """Applies the step; returns (whether it was applied, global gradient norm before clipping).
-        DeepSpeed's optimizers discard a step whose norm is not finite; at stage 0 a plain optimizer
-        would apply it."""
+        A step whose norm is not finite is discarded: from stage 1 on by DeepSpeed's optimizer, at
+        stage 0 by this method, since a plain optimizer would apply it."""
         if self.stage == 0:
             norm = self._plain_grad_norm()
             if not math.isfinite(norm):
