@@ -37,7 +37,7 @@ LR_HELP = (
 
 
 def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F], F]:
-    """Make the option for a field of Recipe."""
+    """Make the command-line option for the field `name` of Recipe."""
     option, default = "--" + name.replace("_", "-"), getattr(Recipe, name)
     return click.option(option, type=kind, default=default, show_default=True, help=meaning)
 

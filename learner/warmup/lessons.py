@@ -58,14 +58,14 @@ class Demonstrator:
     context_length: int = 1 << 20
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
-        """Return the demonstrator's next action, which depends only on the environment's state."""
+        """Return the demonstrator's next action, which does not depend on `token_ids`."""
         return reply(self.chat, self.env.demonstrate(self.skill, self.rng, self.advice))
 
 
 class Teacher:
-    """Makes the lessons of one environment. `skill` is what the demonstrator knows. In half of the
-    attempts for reflections it also makes `blunders` mistakes per step, so that every rule is
-    broken."""
+    """Makes the lessons of one environment. `skill`: the demonstrator's skill. Half of the attempts
+    to reflect on, at random, are played worse, so that every rule is broken at times: in each step
+    with probability `blunders` for a mistake, and half of that for waste."""
 
     def __init__(
         self, env: Demonstrating, chat: ChatFormat, skill: Skill, *, blunders: float = 0.15
@@ -155,7 +155,7 @@ def texts(env: Demonstrating) -> Iterable[str]:
 
 
 def copies(words: Sequence[int], rng: random.Random) -> Iterator[Lesson]:
-    """Yield lessons that repeat a random token sequence; the second copy is learned."""
+    """Yield lessons with a random token sequence twice; the second copy is learned."""
     while True:
         copied = rng.choices(words, k=rng.randint(6, 24))
         mask = [False] * len(copied) + [True] * len(copied)

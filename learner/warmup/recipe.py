@@ -19,21 +19,21 @@ RECORD = "warmup.json"
 
 TINY_LR, PRETRAINED_LR, LORA_LR = 3e-3, 2e-5, 2e-4
 TINY_STEPS, PRETRAINED_STEPS = 2000, 300
-"""Defaults for the tiny policy, and for models that a high rate would destroy in one step."""
+"""Defaults for the tiny policy and for pretrained models: a high rate ruins these in one step."""
 UNFINISHED = "unfinished.json"
-"""The file of the same record until the warm start has ended."""
+"""The file that has this record until the warm start has ended."""
 NOTHING = "nothing"
-"""What the record of a policy that was made here names as its origin."""
+"""The origin (`from`) in the record of a policy that was trained from random weights."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """The settings of a warm start on `envs`; `resolved` fills in `steps` and `lr`.
 
-    - `options`: the environment's options, allowed only if there is one environment
+    - `options`: the environment's options, allowed only with a single environment
     - `model`: the model to continue from, as in a run's settings; None: the tiny policy is made
-    - `data`: a file of conversations to learn as well (learner.warmup.lessons)
-    - `lora`: rank of adapters that are trained and merged in place of all weights; 0: none
+    - `data`: a file with the user's own conversations to learn too (learner.warmup.lessons)
+    - `lora`: rank of the adapters to train and merge; 0: all weights are trained instead
     - `withheld`: the number of rules of each world that are not taught
     - `certainty`: probability, at each step, that the demonstrator knows a withheld rule
     - `waste`: the share of the demonstrator's actions that do nothing
@@ -63,8 +63,8 @@ class Recipe:
 
     @property
     def pretrained(self) -> bool:
-        """Whether the model was first trained elsewhere: it can already copy, and gets a low
-        learning rate."""
+        """Whether the model was first trained elsewhere. Such a model can already copy tokens, and
+        gets a low learning rate."""
         origin = _origin(self.start)
         while isinstance(origin, dict):
             origin = origin.get("from", NOTHING)
@@ -72,7 +72,7 @@ class Recipe:
 
     @property
     def usual_lr(self) -> float:
-        """The learning rate unless another is given."""
+        """The learning rate of a recipe that does not set `lr`."""
         return (LORA_LR if self.lora else PRETRAINED_LR) if self.pretrained else TINY_LR
 
     def resolved(self) -> Self:
@@ -85,7 +85,7 @@ class Recipe:
         times = (self.lr or 0) / self.usual_lr
         if not self.pretrained or times < 10:
             return ""
-        return f"--lr {self.lr:g}: {times:.0f} times the usual rate; the model may forget all"
+        return f"--lr {self.lr:g}: {times:.0f} times the usual rate; it may ruin the model"
 
     @property
     def skill(self) -> Skill:

@@ -1,7 +1,7 @@
 """Builds the tiny policy: a Qwen2 model with about a million parameters, and its tokenizer.
 
 The tokenizer is Qwen2's with the 256 bytes as its vocabulary, and one *added* token for each word
-of its worlds, because transformers gives every qwen2 model a pre-tokenizer that would split words.
+of the worlds. Words in the vocabulary would be split by transformers' pre-tokenizer of Qwen2.
 """
 
 import re

@@ -39,7 +39,7 @@ from r3l.rollout.chat import ChatFormat
 TASK_POOL = 64
 """The number of tasks that are requested at a time."""
 READING = 0.6
-"""The share of the steps in which the tiny policy also learns to predict what it reads."""
+"""In this first share of the steps the tiny policy also learns to predict what it reads."""
 OWN_A_ROUND = 3
 """The number of the user's own conversations in a round of lessons."""
 PROGRESS_S = 5.0
@@ -205,8 +205,8 @@ def fit(
 def rows_of_lessons(batch: Sequence[Lesson], *, others: float = 0.0) -> list[Row]:
     """Convert lessons to supervised rows. The loss is the weighted mean of −log π(token | before).
     Learned tokens have weight 1; the others have the weight `others`, or 0 in lessons that teach
-    copying. They form a second row, which shares its prefix, and so its computation, with the first
-    row."""
+    copying. The others form a second row of the lesson. Of its two rows, the shorter is a prefix of
+    the longer, so they share their computation."""
     rows = []
     for lesson in batch:
         rows.append(_row(lesson.token_ids, lesson.response_mask, 1.0))
@@ -223,8 +223,8 @@ def _row(token_ids: Int32, mask: Bool, weight: float) -> Row:
 
 
 def _tiny_model(recipe: Recipe, folder: Path) -> Path:
-    """Write the untrained tiny policy to `folder`. It knows the words of every built-in world, so
-    that its training can continue in another world."""
+    """Write the untrained tiny policy to `folder`. Its tokenizer has the words of every built-in
+    world, so that a later warm start can train it in another world."""
     names = dict.fromkeys([*BUILTIN_WORLDS, *recipe.envs])
     worlds = [
         demonstrating(name, **(recipe.options if name in recipe.envs else {})) for name in names
