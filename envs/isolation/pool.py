@@ -86,8 +86,8 @@ async def environments(
     processes, which end with this context, or inside this process if the environment declares
     `in_process`.
 
-    `wanted`: number of attempts to play at the same time; `metrics` counts how long attempts wait
-    for a session. Raises UserError if the environment cannot be made.
+    `wanted`: number of attempts to play at the same time; `metrics` counts how long these
+    wait for a session. Raises UserError if the environment cannot be made.
     """
     alone = config.isolation == "process"
     if config.isolation == "auto":
