@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
 Over = Literal["all", "present"]
-"""Which actors: "all" that ever reported, or only those "present" by a recent heartbeat."""
+"""The actors to combine: all that ever reported, or only those with a recent heartbeat."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class RecordError(R3LError, ValueError):
 
 
 class SchemaVersionError(RecordError):
-    """A record was written in another schema than this code reads."""
+    """A record was written in a schema that this code does not read."""
 
 
 class SickResult(RecordError):

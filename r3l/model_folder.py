@@ -144,8 +144,8 @@ BLOCKS, BLOCK_BYTES = 64, 1 << 16
 
 
 def model_digest(folder: Path) -> str:
-    """Computes a hash of a model's weights (size and samples) and vocabulary. The folder's path
-    does not matter."""
+    """Computes a hash of the names, sizes and samples of a model's weight files and tokenizer.json.
+    The folder's path does not matter."""
     digest = hashlib.sha256()
     weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
     for path in [*weights, folder / "tokenizer.json"]:

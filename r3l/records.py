@@ -97,8 +97,8 @@ class Extra(Record):
     the steps played for this attempt. `step_rewards` float32 [K], in units of the reward, and
     `step_cut` bool [K], True for responses that their token budget cut off; both empty if not
     recorded. `start`: the steps before it are also in an earlier conversation, which trains them.
-    `segments`: further conversations of an attempt that an agent played, trained with its
-    advantage. `tape`: all calls of that agent, as r3l.views.tape writes them.
+    `segments`: further conversations of an attempt that an agent played, trained with the
+    attempt's advantage. `tape`: all calls of that agent, as r3l.views.tape writes them.
     """
 
     reward_parts: dict[str, float] = msgspec.field(default_factory=dict)
@@ -131,8 +131,8 @@ class Trajectory(Record):
     policy's text at step k; `observations[k]` is what the policy read before this text; the last
     observation is the environment's last reaction. `faults` names errors of the environment that
     did not end the attempt. If `finish` is context_overflow, the full context cut off the last
-    response. `temperature`: of sampling; 0 is greedy. `logprobs` belong to the distribution
-    ∝ exp(logits / temperature); those of a greedy attempt belong to temperature 1.
+    response. `temperature` is the sampling temperature, 0 if greedy. `logprobs` belong to the
+    distribution ∝ exp(logits / temperature), those of a greedy attempt to temperature 1.
     """
 
     role: Role

@@ -111,7 +111,7 @@ def importance(batch: TokenBatch) -> Terms:
 
 def gspo(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
     """Like `ppo_clip`, but with one ratio for each sequence, s_i = exp((1/|τ_i|) Σ_t log π/π_old),
-    with |τ_i| its trained tokens (GSPO, arXiv 2507.18071)."""
+    where |τ_i| is the number of the sequence's trained tokens (GSPO, arXiv 2507.18071)."""
     lengths_B = batch.mask_BT.sum(dim=1).clamp(min=1)
     mean_B = (batch.logprobs_BT - batch.old_logprobs_BT).sum(dim=1) / lengths_B
     ratio_B = mean_B.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()

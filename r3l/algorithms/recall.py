@@ -56,8 +56,8 @@ def opposing(
     max_age: int | None = None,
 ) -> list[StoredAttempt]:
     """Draws up to `count` stored attempts with the outcome that a group lacks: successes if all its
-    attempts failed, failures if all succeeded (not with `successes_only`). All stored attempts of
-    at most `max_age` versions are equally likely (cross-context replay of R³, arXiv 2601.19620)."""
+    attempts failed, failures if all succeeded (not with `successes_only`). Stored attempts at most
+    `max_age` versions old are equally likely (cross-context replay of R³, arXiv 2601.19620)."""
     outcomes = {reward >= SUCCESS for reward in context.rewards}
     if len(outcomes) != 1 or (successes_only and True in outcomes):
         return []

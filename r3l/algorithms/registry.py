@@ -1,5 +1,5 @@
-"""The algorithms: R³L and published ones by name, and the user's own by path. A new one is a module
-in `published/` whose settings class is in `AnyAlgorithm`. Importing this does not import torch."""
+"""The algorithms: R³L and published ones by name, the user's own by path. To add one, add a module
+to `published/` and its settings class to `AnyAlgorithm`. Importing this does not import torch."""
 
 from functools import cache
 from typing import Annotated, Any, Literal, get_args

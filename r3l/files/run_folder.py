@@ -6,11 +6,11 @@
     processes/actor-0.json                                             what a process reports
     best/evaluation.json, versions.json, .wandb-id                     outputs
 
-Some files may be missing; one that a power loss left empty is treated as missing. A damaged file
-raises an error with its name. Other modules own the folders `buffer/`, `checkpoints/`, `journal/`.
+Some files may be missing; an empty file, which a power loss may leave, is treated as missing. A
+damaged file raises an error that names it. Other modules own `buffer/`, `checkpoints/`, `journal/`.
 
     config.yaml ──(resume with other settings)──► config.next.yaml, which every process reads
-         │                                              │ the first step made with them
+         │                                              │ after the first step with the new settings
          └─► config.before-step-000051.yaml             └─► config.yaml
 """
 
@@ -177,7 +177,7 @@ class RunFolder:
         write_whole(self.own_config, self._next.read_bytes())
 
     def drop_next_settings(self) -> None:
-        """Removes settings that were never used for a step, at the end of a run."""
+        """Removes the settings that no step has used; for the end of a run."""
         self._next.unlink(missing_ok=True)
 
     # ── progress ────────────────────────────────────────────────────────────────────────

@@ -81,7 +81,7 @@ def free_memory(root: Path = CONTROL_GROUPS, membership: Path = Path("/proc/self
 
 def _groups(root: Path, membership: Path) -> set[Path]:
     """Returns the folders of this process's memory groups, up to the roots of the hierarchies. In a
-    container the root is the container's group; that group's path on the host does not exist."""
+    container the root is the container's group, whose path on the host does not exist there."""
     groups = {root, root / "memory"}
     with suppress(OSError):
         for line in membership.read_text().splitlines():

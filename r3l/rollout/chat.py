@@ -131,7 +131,7 @@ class ChatFormat:
 
     @cached_property
     def _has_system(self) -> bool:
-        """Whether the template has a system role: it must not write it as a reply, nor move it."""
+        """Whether the template keeps a system message first and does not write it as a reply."""
         opening = [{"role": "system", "content": _NOTE}, *_ASKED]
         try:
             text = self.render(opening)
@@ -153,7 +153,7 @@ class ChatFormat:
         return "system" if fits else "user"
 
     def _after_user(self, message: Message) -> str:
-        """Returns a message's text after a user's; "" if refused, or if this changes the user's."""
+        """Returns the text that `message` adds after a user's; "" if the template cannot add it."""
         asked = self.render(_ASKED)
         try:
             text = self.render([*_ASKED, message])

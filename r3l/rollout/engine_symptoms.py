@@ -9,7 +9,7 @@
 | `weights_partial` | a load left parameters without their weights |
 | `weights_differ` | the weights in the engine are not those that were published |
 
-The name is the `cause` of the error (EngineSick, SickResult), under which it is counted.
+A symptom's name is the `cause` under which its error (EngineSick, SickResult) is counted.
 """
 
 from collections.abc import Iterable, Sequence

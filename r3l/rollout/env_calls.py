@@ -47,7 +47,7 @@ def read_step(name: str, answer: object) -> StepAnswer:
 
 
 def fault_in(info: dict[str, Any]) -> str:
-    """Returns the environment fault named in a step's info, or "". It does not end the attempt."""
+    """Returns the fault of the environment that a step's info names; "" if it names none."""
     fault = info.get("fault")
     return label(fault) if isinstance(fault, str) else ""
 

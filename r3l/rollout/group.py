@@ -68,7 +68,7 @@ async def explore_group(
     `emit` is awaited with each result as soon as it exists. It returns the stored result: a failed
     one, not retried, if the buffer refused it. `accepted`, `progress`: results and partial attempts
     that earlier actors left. `seed` makes sampling repeatable; a lower `priority` is served first.
-    A failed attempt fails its slot and calls `on_failure`; any other error ends the group.
+    If an attempt fails, its slot fails and `on_failure` is called; any other error ends the group.
     """
     algorithm = config.algorithm.build()
     explorer = _Explorer(

@@ -44,7 +44,7 @@ FIELDS_OF_SUCCESS = ("trajectory_summary", "trajectory_outcome", "retry_from_ste
 RE_READ = 4
 """How many times `parse` may read the text, since it reads nested objects again."""
 TRY_CHARS = 400
-"""Cost of beginning to read an object, in characters."""
+"""Each object that `parse` begins to read counts as this many more characters."""
 MAX_CHARS = 1000
 """Longest string of a reflection decoded under its schema, in characters."""
 

@@ -120,7 +120,7 @@ def difference(
 
 
 def without(text: str, ignore: Sequence[str]) -> str:
-    """Removes what the patterns match."""
+    """Removes the parts of `text` that a pattern in `ignore` matches."""
     for pattern in ignore:
         text = re.sub(pattern, "", text)
     return text

@@ -69,7 +69,7 @@ class Layout:
         return min((DTYPES[t.dtype] for t in self.tensors), default=2)
 
     def span(self, index: int) -> slice:
-        """Returns the bytes of the set that chunk `index` covers."""
+        """Returns the slice of the set's bytes that chunk `index` covers."""
         return slice(index * CHUNK_BYTES, min((index + 1) * CHUNK_BYTES, self.total_bytes))
 
     def cut(self, data: Iterable[Bytes]) -> Iterator[list[Piece]]:

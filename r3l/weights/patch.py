@@ -23,8 +23,8 @@ from r3l.errors import WeightsError
 from r3l.weights.manifest import Bytes
 
 MOST_CHANGED_SHARE = 0.25
-"""Share of changed elements above which a chunk is sent whole: coding would take about as long as
-sending it over 1 Gbit/s."""
+"""Share of changed elements above which a chunk is sent whole: making a patch would take about as
+long as sending the chunk over 1 Gbit/s."""
 Elements = npt.NDArray[Any]
 _GAP: np.dtype[Any] = np.dtype("<u4")
 _ELEMENT: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
@@ -33,7 +33,7 @@ _ELEMENT: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 @dataclass(frozen=True)
 class Patch:
     """A patch that turns the bytes of version `base` into those of `version`: `changed` elements of
-    `width` bytes. `checksum`: of the whole result; `body`: the compressed lists."""
+    `width` bytes. `checksum`: the checksum of the whole result; `body`: the compressed lists."""
 
     base: int
     version: int
@@ -98,7 +98,7 @@ def apply(patch: Patch, held: Bytes, *, version: int) -> None:
 
 
 def _lists(patch: Patch, elements: int) -> tuple[Elements, Elements]:
-    """Unpacks a patch's (gaps, flips); checks its counts before allocating memory for them."""
+    """Unpacks a patch's (gaps, flips). Checks their lengths before it allocates memory for them."""
     if not 0 <= patch.changed <= elements:
         raise _damaged(f"it changes {patch.changed} of {elements} elements")
     end_of_gaps = patch.changed * _GAP.itemsize
