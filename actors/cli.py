@@ -137,9 +137,9 @@ async def _run(
                 except EngineDead as dead:
                     failures = 1 if actor is not None and actor.results else failures + 1
                     metrics.engine_failures += 1
-                    last = failures >= (cap := config.actor.engine_failures)
+                    last = failures >= config.actor.engine_failures
                     ending = "this actor exits" if last else "a fresh engine is started"
-                    notice(f"engine failure {failures} of at most {cap} in a row: {dead}; {ending}")
+                    notice(f"engine failure {failures} in a row: {dead}; {ending}")
                     if last:
                         raise EngineDead(
                             f"the engine failed {failures} times in a row: {dead}"
