@@ -4,9 +4,9 @@
         def demonstration(self) -> list[str]:      # actions that succeed from where reset left off
             return [self.word]
 
-`Demonstrated` makes a demonstrator and a teacher from it (envs.base.Demonstrating). The
-demonstrator plays the plan, with some other actions in between. A reflection on an attempt names
-the first step that differs from the plan.
+`Demonstrated` makes a demonstrator and a teacher from that method (envs.base.Demonstrating). The
+demonstrator plays these actions, the plan, with some other actions in between. A reflection on an
+attempt names the first step that differs from the plan.
 """
 
 import json
@@ -25,14 +25,14 @@ from r3l.rollout.reflection import FIELDS
 READ_TASKS = 64
 """Tasks whose texts make the vocabulary of a tiny policy."""
 KNOWN_ACTIONS = 64
-"""Most actions of past demonstrations to remember; mistakes are drawn from them."""
+"""This many actions of past demonstrations are remembered; mistakes are drawn from these."""
 LONGEST_QUOTE = 60
 """The most characters of an action that a reflection quotes."""
 
 
 def demonstrating(name: str, **options: Any) -> Demonstrating:
-    """Returns a registered environment with a demonstrator: its own, or one built from its
-    `demonstration`. Raises UserError if it has neither."""
+    """Returns a registered environment with a demonstrator: its own demonstrator, or one built from
+    its method `demonstration`. Raises UserError if the environment has neither."""
     env = registry.make(name, **options)
     if isinstance(env, Demonstrating):
         return env
@@ -55,7 +55,7 @@ def warmup_tasks(
 
 
 class Demonstrated:
-    """An environment with a demonstrator built from its `demonstration`.
+    """An environment with a demonstrator that is built from the method `demonstration`.
 
     A reset without options starts one of `tasks`. A snapshot is the list of actions, which
     `restore` plays again, so the environment must be deterministic.

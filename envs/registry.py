@@ -159,8 +159,8 @@ def _load(name: str, options: Mapping[str, Any]) -> partial[Any]:
 
 
 def _class(name: str) -> partial[Any]:
-    """Returns the class called `name`. That of a family gets the member's name as its first
-    argument. Raises UserError if there is no such class."""
+    """Returns the class called `name`. The class of a family gets the member's name as its
+    first argument. Raises UserError if there is no such class."""
     if _is_path(name):
         return partial(_user_class(name))
     family, colon, member = name.partition(":")

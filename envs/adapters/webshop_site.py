@@ -1,7 +1,7 @@
 """Opens the shop of a WebShop checkout: loads upstream's code into this process and seeds it.
 
-    checkout ─► web_agent_text_env.py ─► SimServer (products, goals, pages) ─► one per process
-                     │ imports                                                     and settings
+    checkout ─► web_agent_text_env.py ─► SimServer (products, goals, pages): one for all
+                     │ imports            environments of a process with the same settings
                      └─ gym, torch: never needed; pyserini, spacy: replaced if missing
 
 Upstream draws prices and price limits from the global random generator at its start. Without a

@@ -4,8 +4,8 @@
     restore:  writes the files that differ, removes new files, then compares the folder's listing
 
 The user's commands, which save and restore what is outside the folder, run before a save and after
-the files are put back. Without them, a small folder is copied in the environment's worker process.
-Otherwise envs.agents.call_function starts a process that copies the folder.
+the files are put back. Without commands, the environment's worker process copies a small folder
+itself. Otherwise envs.agents.call_function starts a process that copies the folder.
 """
 
 import hashlib

@@ -37,7 +37,7 @@ class Dials:
 
     `words`: number of words of thought before each answer, 0..64. `summary`: a reflection's summary
     lists all steps (full) or only those known not to be right (brief). `hint`: a remark on a wrong
-    answer names the needed answer (what), only says "wrong" (where) or does not say so (none).
+    answer names the needed answer (what), says only that it is wrong (where) or neither (none).
     """
 
     words: int = 0

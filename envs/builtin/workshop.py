@@ -12,7 +12,7 @@ THOUGHT = (
     "happens here why should all of them that was kept by yourself instead not act on everything "
     "naming how few sentences mention next object to decide numbered log for review"
 )
-"""64 words of thought, all of them different: each word tells which one comes next."""
+"""64 words of thought. All differ, so that each word determines the word after it."""
 
 
 class Workshop(Matching):

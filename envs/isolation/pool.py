@@ -50,7 +50,7 @@ END_S = 5.0
 """Limit for closing everything before a worker is killed, seconds."""
 UNLIMITED = 1 << 30
 USUAL_WORKERS = 2
-"""An environment has at least 2 processes: if one ends, the sessions of the other continue."""
+"""Default for the fewest processes: if one ends, the sessions of the others continue."""
 
 
 @asynccontextmanager
@@ -86,8 +86,8 @@ async def environments(
     processes, which end with this context, or inside this process if the environment declares
     `in_process`.
 
-    `wanted`: number of attempts to play at the same time; `metrics` counts how long these
-    wait for a session. Raises UserError if the environment cannot be made.
+    `wanted`: number of attempts to play at the same time; `metrics` counts how long these attempts
+    wait for sessions. Raises UserError if the environment cannot be made.
     """
     alone = config.isolation == "process"
     if config.isolation == "auto":
@@ -317,7 +317,7 @@ class _Worker:
         raise EnvironmentFailed(f"{called} {why}", cause=f"environment_{cause}")
 
     def _fail_waiting(self) -> None:
-        """Stop accepting calls and fail the waiting ones."""
+        """Stop accepting calls, and fail the calls that wait."""
         if self.end_cause not in ("", "environment_closed"):
             log.warning("%s: a worker process was killed: %s", self.config.name, self.end_cause)
         self.end_cause = self.end_cause or "environment_closed"

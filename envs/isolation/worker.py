@@ -69,7 +69,7 @@ class Sessions:
             raise raised(error) from error
 
     def close(self, session: int) -> dict[str, Any]:
-        """End a session. Closes its environment if that has failed or serves only one session."""
+        """End a session. Closes the environment if it has failed or serves only one session."""
         env = self.held.pop(session, None)
         if env is not None and session not in self.failed and not getattr(env, "once", False):
             self.free.append(env)

@@ -36,7 +36,7 @@ DATA_SETS: dict[str, tuple[str | None, str | None]] = {
 
 
 class MathProblems(Question):
-    """Problems of the data set `name`. `train`, `eval`: data to use in place of that data set's,
+    """Problems of the data set `name`. `train`, `eval`: other data for these two splits,
     named as in envs.questions.datasets. `reflect_with_answer`: the feedback on a failed attempt
     names the correct answer, so the reflection knows the answer, and the guidance may reveal it to
     the retry. The other settings are those of envs.questions.question.Pace."""

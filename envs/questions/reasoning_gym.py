@@ -74,7 +74,7 @@ class Reasoning(Question):
         return OneEvalAttempt(SeededTasks(f"reasoning:{family}"))
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
-        """Returns the question of a seed. Unless its family is SLOW, no other split has it."""
+        """Returns the question of a seed. No other split has it, unless the family is SLOW."""
         self.question = family_question(self.family, self.config, seed)
         return str(self.question.entry["question"])
 

@@ -168,7 +168,7 @@ def _trained(row: Row, into: str, group_id: str, attempt: Trajectory) -> Trained
 
 
 def _baseline(groups: Sequence[Group], replayed: Container[str]) -> float:
-    """Computes the median over groups of the mean reward: over new groups or, without any, all."""
+    """Computes the median of the groups' mean rewards: of new groups or, if none is new, of all."""
     whole = [group for group in groups if group.trajectories]
     means = [group.rewards.mean() for group in whole if group.group_id not in replayed]
     return float(np.median(means or [group.rewards.mean() for group in whole] or [0.0]))
@@ -250,8 +250,8 @@ def supervised_row(token_ids: Int32, mask: Bool, weight: float) -> Row:
 
 
 def _at_most(counted: Sequence[_Counted], tokens: float) -> list[_Counted]:
-    """Keeps samples that together have at most `tokens` tokens. The choice is pseudo-random but
-    depends only on the samples, so every rank and a step computed again make the same."""
+    """Keeps samples that together have at most `tokens` tokens. The choice is pseudo-random, but
+    depends only on the samples: it is the same on every rank, and if a step is computed again."""
     kept = []
     for each in sorted(counted, key=lambda each: zlib.crc32(each[0][0].token_ids.tobytes())):
         size = _count_tokens([each])

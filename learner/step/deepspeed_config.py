@@ -33,8 +33,8 @@ FREE = {"optimizer.params.torch_adam", "optimizer.params.fused", "optimizer.para
 
 
 def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) -> dict[str, Any]:
-    """Merges the user's DeepSpeed keys into the learner's. Raises UserError naming every user key
-    that the learner sets itself."""
+    """Merges the user's DeepSpeed keys into the learner's. Raises UserError with the names of all
+    user keys that the learner sets itself."""
     own, given = _own(config, bf16=bf16, gpu=gpu), config.deepspeed
     for key in given:
         if isinstance(own.get(key), dict) and not isinstance(given[key], dict):

@@ -1,5 +1,5 @@
-"""Finds loggers by name, and runs those of services in threads, so that a slow or broken service
-never delays or ends a run. Packages are imported when used. r3l.config describes the loggers."""
+"""Finds loggers by name. Loggers of services run in threads, so that a slow or broken service never
+delays or ends a run. Packages are imported when used. r3l.config describes the loggers."""
 
 import logging
 import queue
