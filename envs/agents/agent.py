@@ -164,7 +164,7 @@ class Agent:
     def _start(
         self, name: str, starter: Argv, argv: Argv, arguments: list[Any], *, pipes: bool = False
     ) -> State:
-        """Start a process. MAIN's files are in the attempt's folder, others' in folders in that."""
+        """Start a process. MAIN's files are in the attempt's folder, others in a subfolder."""
         if earlier := self.processes.pop(name, None):
             earlier.kill()
         assert self.folder is not None  # an attempt begins with a reset

@@ -165,7 +165,7 @@ def tried(
             env=environment,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"env agent: {what}: cannot be tried ({error})") from None
+        raise UserError(f"env agent: {what}: cannot be checked ({error})") from None
 
 
 def _check_imports(script: str, python: str) -> None:

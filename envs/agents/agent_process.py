@@ -66,8 +66,8 @@ class AgentProcess:
             server.kill()
             del _starters[starter]
             raise EnvironmentFailed(
-                f"{starter[-1]} started no process: it ended or printed no process id; import it "
-                f"with {starter[0]} to see why",
+                f"{starter[-1]} started no process: the starter ended or printed no process id; "
+                f"import that file with {starter[0]} to see why",
                 cause="agent_not_started",
             ) from None
 

@@ -276,7 +276,7 @@ def test_groups_that_were_replaced_in_the_batch_count_in_its_metrics(
     names = ("g1", "g2", "g3", "g4", "g6", "g7", "g8", "g404", "g9")  # four a request
     draw = dataclasses.replace(DRAW, row=msgspec.structs.replace(ROW, replaced=names))
     finish(rank, draw, 1, StepResult(True, dict(METRICS)))
-    assert "metrics of this step leave replaced groups out: group g404 was evicted" in caplog.text
+    assert "do not cover replaced groups: group g404 was evicted" in caplog.text
     [line] = reported(tmp_path)
     assert line["group/no_contrast"] == 5 / 6
     assert line["group/success_base"] == (1 + 5 * 2) / 12
