@@ -18,6 +18,8 @@ UNKNOWN_METRIC = "error:unknown metric"
 os.environ["PYTHONWARNINGS"] = UNKNOWN_METRIC
 # Before torch is imported. Several threads would spin while other tests have their cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A command in the background may ignore Ctrl-C; what the tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -141,6 +141,7 @@ def test_a_terminal_that_is_gone_does_not_end_the_run(tmp_path: Path) -> None:
     run = Run(plan, gone, Played(plan))
     run._show_progress = lose_the_terminal  # type: ignore[method-assign]
     with handlers_put_back():
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as without nohup
         assert run.execute() == 130
     assert all(child.exit_code is not None for child in run.children.members.values())
 

@@ -52,9 +52,10 @@ def processes(folder: Path, kind: str) -> list[psutil.Process]:
         if kind == "agent" and f"{folder}/agent.py" in line and lives(process):
             found.append(process)
         if kind == "grader" and f"{folder}/grade.py" in line and lives(process):
-            parent = process.parent()
-            if parent and f"{folder}/grade.py" in " ".join(command_line(parent)):
-                found.append(process)
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since
+                parent = process.parent()
+                if parent and f"{folder}/grade.py" in " ".join(command_line(parent)):
+                    found.append(process)
     return found
 
 
