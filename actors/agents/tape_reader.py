@@ -97,8 +97,8 @@ class Replays:
         self.in_a_row += 1
         if self.in_a_row == self.limit:
             notice(
-                f"retries of the agent restart from now on: {self.limit} in a row could not be "
-                f"replayed (actor.agent.max_divergences), the last because {error}"
+                f"from now on retries start at the agent's first call: {self.limit} in a row could "
+                f"not be replayed (actor.agent.max_divergences), the last because {error}"
             )
 
     def check(self, made: Trajectory, retry: Retry) -> None:

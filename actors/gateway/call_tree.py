@@ -232,8 +232,8 @@ def canonical(arguments: str) -> str:
 def _likeness(
     node: Node | None, replies: Sequence[tuple[Block, AgentMessage | None]]
 ) -> tuple[int, int]:
-    """Compares a request's replies with a node's conversation. Returns how many lists of tool-call
-    ids and reasonings are equal, and how many replies in the conversation the agent received."""
+    """Counts the lists of tool-call ids and the reasonings that a request's replies share with a
+    node's conversation, and the replies in that conversation that the agent received."""
     chain = node.chain() if node else []
     same = 0
     for known, (_, message) in zip(chain, replies, strict=False):

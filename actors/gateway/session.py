@@ -50,8 +50,8 @@ AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None
 class Session:
     """An attempt at a task. `params`: the sampling parameters of call k; `ignore`: patterns of text
     that may differ when the attempt is replayed. `tape`: answers calls instead of the policy.
-    `guidance`: shown to the policy in trained calls of conversations of the kind `main`, or of the
-    first call's kind if `main` is None.
+    `guidance`: shown to the policy in the trained calls of every conversation of the kind `main`,
+    or, if `main` is None, of the kind of the first call.
 
     `keep`: saves the progress after a reply; `at_call`: saves or restores the agent's world while a
     reply is sampled. The agent gets the reply after both. `restored`: set when a retry's world was

@@ -30,8 +30,8 @@ _COUNT = struct.Struct("=Q")
 
 @dataclass(frozen=True)
 class Limits:
-    """`connection`, `total`: most unread bytes of a connection and of all. `silent`: the most open
-    connections with an unfinished handshake; beyond this number the oldest are shut down."""
+    """`connection`, `total`: most unread bytes of one connection, and of all together. `silent`:
+    most connections with an unfinished handshake; beyond this number the oldest are shut down."""
 
     connection: int
     total: int

@@ -122,7 +122,7 @@ def _start(settings: Settings) -> Site:
 @lru_cache(maxsize=2)
 def categories(settings: Settings) -> tuple[str, ...]:
     """Returns the category of every goal, in the shop's order. The shop is opened in a separate
-    process, because listing tasks needs nothing else of it. Raises UserError."""
+    process, which ends, so that listing tasks keeps no shop in memory. Raises UserError."""
     folder(settings.checkout)
     command = [sys.executable, "-P", "-m", __name__, json.dumps(astuple(settings))]
     paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]

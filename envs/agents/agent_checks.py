@@ -83,8 +83,8 @@ def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
         no_program = command in ("", NOTHING, WORKSPACE)
         if no_program or is_function(command) or is_url(command):
             raise UserError(
-                f"env agent: {option} {command!r} must be a command; set both options to commands, "
-                f"or leave restore out and set snapshot to {WORKSPACE} or {NOTHING}"
+                f"env agent: {option} {command!r} must be a command; set snapshot and restore to "
+                f"commands, or leave restore out and set snapshot to {WORKSPACE} or {NOTHING}"
             )
     return {
         "save": starter_of(snapshot, python, "snapshot")[1],

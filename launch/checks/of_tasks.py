@@ -61,7 +61,7 @@ def check_reflections(actor: ActorConfig, chat: ChatFormat, steps: Sequence[Firs
     if asked + shortest > actor.max_model_len:
         raise UserError(
             f"actor.max_model_len={actor.max_model_len}: the prompt for a reflection on one step "
-            f"has {asked} tokens, which leaves no room for a reflection; raise it"
+            f"has {asked} tokens, which leaves no room for a reflection; raise max_model_len"
         )
 
 

@@ -73,7 +73,7 @@ def guidance(steps: Sequence[StepLine]) -> Cause | None:
 
 
 class LearningWatch:
-    """Reports each cause once, and again only after it has disappeared."""
+    """Reports each cause when it appears, and again if it comes back after an absence."""
 
     def __init__(self) -> None:
         self._steps: deque[StepLine] = deque(maxlen=LOOKED_AT)

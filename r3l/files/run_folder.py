@@ -273,7 +273,7 @@ class RunFolder:
         return values["id"] if values else ""
 
     def keep_service_id(self, service: str, own: str) -> str:
-        """Stores and returns the id `own`, so that a resumed run extends its curves there."""
+        """Stores `own` as this run's id at `service`, for a resumed run to continue; returns it."""
         write_json(self.path / f".{service}-id", {"id": own})
         return own
 

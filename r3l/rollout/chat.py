@@ -162,7 +162,7 @@ class ChatFormat:
         return text.removeprefix(asked) if text.startswith(asked) else ""
 
     def _is_reply(self, text: str) -> bool:
-        """Whether the text before and after _NOTE is the text that surrounds a policy's reply."""
+        """Whether the template writes _NOTE in `text` as it writes a policy's reply."""
         before, _, after = text.partition(_NOTE)
         lead = self._earlier_prompt.strip()
         return before.rstrip().endswith(lead) and after.lstrip().startswith(self.end)

@@ -37,7 +37,7 @@ ACTION = re.compile(r"<action>([^<]*)</action>")
 
 
 class RLVMRConfig(RatioConfig):
-    """Settings of RLVMR: GRPO's, and what the steps' own rewards weigh."""
+    """Settings of RLVMR: GRPO's, the weight of the steps' own advantages, and `invalid`."""
 
     name: Literal["rlvmr"] = Field("rlvmr", description="algorithm")
     std: Std = Field("sample", description=STD)
@@ -61,7 +61,7 @@ def tagged_credit(
     std: Std,
     invalid: Sequence[str],
 ) -> list[Float64]:
-    """TokenCredit: adds the advantages of the steps' own rewards, by tag over the whole group."""
+    """TokenCredit: adds each step's own reward, normalized over the group's steps of its tag."""
     values = [np.full(one.num_steps, a) for one, a in zip(trajectories, advantages, strict=True)]
     steps: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
     for i, trajectory in enumerate(trajectories):
