@@ -64,7 +64,7 @@ def test_what_is_no_problem_is_a_hint_or_nothing():
     gain = Cause("guidance brings -0.11 ± 0.04 over another attempt", "set the gate")
     (hint,) = findings(healthy(processes=[], progress=Progress(60, 60), guidance=gain))
     assert (hint.problem, hint.what, hint.remedy) == (False, gain.what, gain.remedy)
-    assert "expired leases: 3" in said and "continued 4 and dropped 2" in said
+    assert "expired leases: 3" in said and "continued 4 of their attempts, dropped 2" in said
     assert "hangs of the learner: 1" in said
     assert (
         problems(buffer=buffer(drops={"no_contrast": 90, "stale": 9}, train={"trained": 100})) == []
