@@ -109,7 +109,7 @@ class Demonstrated:
 
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
         """Returns the plan's next action or, with the probability of a mistake or waste, another
-        action, after which the plan goes on. `skill` has no other effect."""
+        action, after which the plan continues. `skill` has no other effect."""
         right = self._right(len(self.actions))
         if right in advice or rng.random() >= skill.mistakes + skill.waste:
             return right

@@ -44,7 +44,7 @@ BUFFER_START_S = 60.0
 LOG_LINES = 15
 ROOM_S = 10.0
 STOPPING_S = 30.0  # between two lines about a learner that was asked to end
-QUIET_S = 300.0  # without progress until the user is told
+QUIET_S = 300.0  # without progress until the user is warned
 
 
 class Run:
@@ -321,8 +321,6 @@ class Run:
                 shown = eval_line(line)
             elif isinstance(line, AgainLine):
                 self.say(f"learner continues from step {line.step} (it had reached {line.reached})")
-                while self.recent and self.recent[-1].step > line.step:
-                    self.recent.pop()
             else:
                 self.steps = line.step
                 self._settle_config()

@@ -8,8 +8,8 @@ Every request has an id and a deadline. When a reply is late, the request is sen
 same id on a new socket. The service carries out each id once. After the deadline the client raises
 BufferUnavailable.
 
-When a client is closed, its waiting requests end with ClientClosed. A client that nobody closed is
-closed, with a ResourceWarning, when it is garbage-collected.
+When a client is closed, its waiting requests end with ClientClosed. Garbage collection closes a
+client that is still open, with a ResourceWarning.
 """
 
 import asyncio
