@@ -45,9 +45,10 @@ Lines = Sequence[dict[str, Any]]
 def render(lines: Lines) -> str:
     """The text of the page."""
     here = [line for line in lines if not on_gpu(line)]
-    probes = sorted((x for x in here if x["kind"] == "probe"), key=lambda line: line["dose"])
+    probes = sorted((x for x in lines if x["kind"] == "probe"), key=_where)
     runs = [line for line in here if line["kind"] == "train"]
     elsewhere = [line for line in lines if line["kind"] == "train" and on_gpu(line)]
+    elsewhere = [line for line in elsewhere if "stopped" not in line]
     tables = {
         "gains": gains(probes),
         "ways": ways(probes),
@@ -70,7 +71,7 @@ def gains(probes: Lines) -> str:
     rows = [["success of first attempts", *(f"{line['success']:.2f}" for line in probes)]]
     for kind, title in KINDS.items():
         rows.append([title, *(_gain(line["gains"].get(kind)) for line in probes)])
-    return _table(["guidance", *(f"dose {line['dose']}" for line in probes)], rows)
+    return _table(["guidance", *(f"dose {_where(line)[1]}" for line in probes)], rows)
 
 
 def ways(probes: Lines) -> str:
@@ -81,16 +82,17 @@ def ways(probes: Lines) -> str:
             shares = (found[name] for name in ("parsed", "right_verdict", "retried_failures"))
             causes = ", ".join(f"{cause} {count}" for cause, count in found["causes"].items())
             cells = [f"{share:.2f}" for share in shares]
-            rows.append([str(line["dose"]), way, *cells, f"{found['tokens']:.0f}", causes or "–"])
+            rows.append([_where(line)[1], way, *cells, f"{found['tokens']:.0f}", causes or "–"])
     head = "dose, decoded, can be read, verdict is right, failures retried, tokens, not read"
     return _table(head.split(", "), rows)
 
 
 def examples(probes: Lines) -> str:
     """A reflection by dose and way, next to the answer that it is about."""
+    of_dose = {line["dose"]: line for line in reversed(probes)}
     shown = [
-        f"dose {line['dose']}, {way}, on {answer}\n    {text}"
-        for line in probes
+        f"dose {dose:,}, {way}, on {answer}\n    {text}"
+        for dose, line in sorted(of_dose.items())
         for way, found in line["ways"].items()
         for answer, text in found["examples"][:1]
     ]
@@ -104,7 +106,7 @@ def training(runs: Lines, units: Sequence[str]) -> str:
         before = fmean(run["evaluations"][0][1] for run in made)
         after = fmean(after_start(run) for run in made)
         last = fmean(run["evaluations"][-1][1] for run in made)
-        cells = [str(dose), TITLES[variant], f"{before:.3f}", f"{after:.3f}", f"{last:.3f}"]
+        cells = [f"{dose:,}", TITLES[variant], f"{before:.3f}", f"{after:.3f}", f"{last:.3f}"]
         rows.append([*cells, *_spent(made, units), _seeds(made)])
     head = ["dose", "variant", "before", "mean after", "last", *(UNITS[unit] for unit in units)]
     return _table([*head, "seeds"], rows)
@@ -167,11 +169,17 @@ def _steps_to(run: dict[str, Any], share: float) -> str:
 
 
 def _spent(runs: Lines, units: Sequence[str]) -> list[str]:
+    """Means over the runs that were not stopped."""
+    runs = [run for run in runs if "stopped" not in run]
     return [f"{fmean(run['curve'][unit][-1] or 0 for run in runs):,.0f}" for unit in units]
 
 
 def _seeds(runs: Lines) -> str:
     return ", ".join(str(seed) for seed in sorted(run["seed"] for run in runs))
+
+
+def _where(line: dict[str, Any]) -> tuple[bool, str]:
+    return on_gpu(line), f"{line['dose']:,}{', GPU' if on_gpu(line) else ''}"
 
 
 def on_gpu(line: dict[str, Any]) -> bool:
