@@ -1,1 +1,1 @@
-"""Plays attempts with agents: the process, its tape, its world and its record."""
+"""Plays attempts with agents: runs the process, keeps its tape and world, makes the record."""

@@ -1,9 +1,9 @@
-"""Plays attempts: starts the agent, waits for its end, grades it and makes the record.
+"""Plays attempts: starts the agent, waits for its end, grades the attempt and makes its record.
 
-open a session ─► start the agent ─► calls … ─► it ends, or posts its result, or takes too long
-   ▲                                                    │
-   │ a retry's tape, or what an earlier actor left      │
-record ◄── reward: posted, graded, or in the last line ◄┘
+open a session ─► start the agent ─► calls … ─► the agent ends, posts a result or takes too long
+   ▲ the tape in the record, for a retry or             │
+   │ to continue the attempt of a dead actor            │
+record ◄── reward: posted, graded, or printed last ◄────┘
 """
 
 import asyncio
@@ -47,8 +47,8 @@ log = logging.getLogger(__name__)
 KILLED = frozenset(
     code for number in (SIGHUP, SIGKILL, SIGTERM) for code in (-number, 128 + number)
 )
-"""Exit codes of a process that a signal from outside ended, such as the kernel's when memory is
-short. A shell adds the signal's number to 128."""
+"""Exit codes of a process that was killed from outside, for example by the kernel when memory is
+short: minus the signal's number or, if a shell reports the exit, 128 plus the number."""
 
 MakeEnv = Callable[[Task], Environment]
 
@@ -102,8 +102,8 @@ async def agents_served(
 
 class AgentEnvironment:
     """Implements `r3l.rollout.env_interface.PlayedByAgent` around the environment `agent`, for one
-    attempt. `session`: the session of the agent's newest process; `kept`: seconds of sampling in
-    this session that the buffer already has."""
+    attempt. `session`: the session of the agent's newest process; `kept`: how many seconds of
+    sampling in this session produced the replies that the buffer already has."""
 
     session: Session
 
@@ -229,8 +229,8 @@ class AgentEnvironment:
         )
 
     async def _keep(self) -> None:
-        """Offers the progress: all replies so far, even those that the agent has not received yet.
-        Ends the attempt if its slot is lost."""
+        """Offers to save the progress: all replies so far, even those that the agent has not
+        received yet. Ends the attempt if its slot is lost."""
         sampled = sum(node.seconds for node in self.session.tree.nodes if not node.taped)
         try:
             if self.offer and await self.offer(self._progress, sampled - self.kept):

@@ -3,7 +3,7 @@
 leaf of the call tree ─► chain of calls from root to leaf ─► the main chain is the trajectory,
                                         other chains are its segments; each reply is trained once
 
-A retry's main conversation is the one with its pivot. Replies from the tape are not trained again.
+The main conversation of a retry contains the pivot. Replies from the tape are not trained again.
 """
 
 from collections.abc import Sequence
@@ -39,10 +39,10 @@ class _Chain:
 def conversations(
     tree: CallTree, train: Train, pivot: Node | None = None, *, unseen: bool = False
 ) -> list[_Chain]:
-    """Returns the trained conversations of an attempt: the main conversation, then the others,
-    newest first. If `train` is "main", returns only conversations with the system prompt and tools
-    of the first trained call. The main conversation contains the call `pivot`, if there is one.
-    `unseen`: also use replies that the agent has not received yet."""
+    """Returns the trained conversations of an attempt, the main one first: it contains the call
+    `pivot`, if that is given. Conversations with the system prompt and tools of the first trained
+    call come next, then all others unless `train` is "main"; both kinds newest first. `unseen`:
+    also use replies that the agent has not received yet."""
     chains = [leaf.chain() for leaf in tree.leaves(unseen=unseen)]
     chains = [chain for chain in chains if any(not node.untrained for node in chain)]
     first = next((node.kind for node in tree.nodes if not node.untrained), None)
@@ -106,7 +106,7 @@ def trajectory(
 
 
 def _after(chain: _Chain, main: _Chain) -> Int32:
-    """Counts, for each step of `chain`, the steps of `main` that were called earlier."""
+    """Counts, for each step of `chain`, the steps of `main` whose calls came earlier."""
     called, mine = ([node.number for node in each.steps] for each in (main, chain))
     return np.searchsorted(called, mine).astype(np.int32)
 
@@ -120,8 +120,8 @@ def _as_shown(chain: _Chain, pivot: int) -> AuxSample:
 
 
 def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Chain, int]]:
-    """Returns each conversation that has steps left to train, with the number of its first steps
-    that are left out: an earlier conversation trains these, or another attempt did (`known`).
+    """Returns each conversation that has steps left to train, and how many of its first steps are
+    left out because an earlier conversation trains them or another attempt did (`known`).
     Raises EnvironmentFailed if no conversation has a step to train."""
     kept = []
     for chain in chains:

@@ -35,11 +35,11 @@ from r3l.views.tape import TapedCall, first_difference
 TASKS = 3
 EQUAL = "both attempts are equal"
 LONGEST = 200
-"""Most characters that a made-up reply repeats."""
+"""How many characters of the newest text a made-up reply repeats at most."""
 
 
 class EchoPolicy:
-    """A policy without a model. It plays one attempt at a time, in `env`."""
+    """A policy without a model. It serves one attempt at a time: that of the environment `env`."""
 
     env: AgentEnvironment
 
@@ -134,14 +134,14 @@ async def _print(config: RunConfig) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check the agent of a YAML file with KEY=VALUE settings. Returns 2 if an attempt fails."""
+    """Checks the agent of a YAML file with KEY=VALUE settings. Returns 2 if an attempt fails."""
     if not arguments or arguments[0].startswith("-"):
         print(__doc__, file=sys.stderr)
         return 2
     try:
         config = configuration.load(Path(arguments[0]), arguments[1:])
         if len(config.env.names) > 1 or not config.env.has_agents:
-            raise UserError(f"env {config.env.title}: is no agent; use python -m envs.testing")
+            raise UserError(f"env {config.env.title}: is not an agent; use python -m envs.testing")
         return asyncio.run(_print(config))
     except UserError as error:
         print(printable(f"check_agent: {error}"), file=sys.stderr)

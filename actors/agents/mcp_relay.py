@@ -1,6 +1,6 @@
 """Relays an agent's calls to its MCP servers, and records them on the tape.
 
-    POST /mcp/NAME/KEY ─► before a retry's pivot, if its world is put back ─► recorded reply
+    POST /mcp/NAME/KEY ─► in a retry whose world is put back, before the pivot: recorded reply
                     └───► otherwise the server: a process next to the agent, or a URL
 
 A server is started at the first call that the tape does not answer, so in a retry it finds the
@@ -39,8 +39,8 @@ Start = Callable[[str], Awaitable[str]]
 
 
 class McpRelay:
-    """The MCP servers of one attempt, keyed by name. `urls`: the address of each server that
-    already runs; the relay starts a server whose address is empty."""
+    """The MCP servers of one attempt, keyed by name. `urls`: the address of each server, or "" for
+    a server that the relay has to start."""
 
     def __init__(self, session: Session, start: Start) -> None:
         self.session, self.start = session, start
@@ -51,7 +51,7 @@ class McpRelay:
     async def answer(
         self, name: str, message: Message, headers: Mapping[str, str]
     ) -> Message | None:
-        """Answers a message of the agent; None for a notification. Raises Refused."""
+        """Answers a message of the agent; returns None for a notification. Raises Refused."""
         session, method = self.session, str(message.get("method", ""))
         session.check_calls(len(session.others), MOST_CALLS)
         if name not in self.urls:
@@ -75,7 +75,7 @@ class McpRelay:
             if call is None:
                 shown = json.dumps(asked["params"])
                 session.fail(diverged(f"{method} {shown:.200} of MCP server {name} is new", 0))
-                raise Refused(400, "replay_diverged", "the base attempt made no such call")
+                raise Refused(400, "replay_diverged", "the base attempt did not make this call")
             reply: Message = json.loads(call.reply["content"])
             return {"jsonrpc": "2.0", "id": message["id"]} | reply
         if tape and tape.stateful:
@@ -127,7 +127,7 @@ class McpRelay:
 
 class PipeServer:
     """A server that reads and writes lines. `pipes`: its input, then the other pipes to close.
-    `waiting`: for each open request, its id from the agent and its reply to come, by new id."""
+    `waiting`: keyed by its new id, each open request's id from the agent and its future reply."""
 
     def __init__(self, name: str, lines: asyncio.StreamReader, pipes: tuple[Any, ...]) -> None:
         self.name, self.lines, self.pipes, self.number = name, lines, pipes, 0
@@ -136,7 +136,7 @@ class PipeServer:
 
     @classmethod
     async def of(cls, name: str, folder: str) -> PipeServer:
-        """Opens a server's pipes before the server does, and so opens its input for reading too."""
+        """Opens a server's pipes before the server does; so its input needs a reader meanwhile."""
         stdin, stdout = f"{folder}/stdin", f"{folder}/stdout"
         flags = (stdin, os.O_RDONLY), (stdin, os.O_WRONLY), (stdout, os.O_RDONLY)
         held, written, read = (os.open(path, flag | os.O_NONBLOCK) for path, flag in flags)
@@ -147,7 +147,7 @@ class PipeServer:
         return cls(name, lines, (out, reading, os.fdopen(held)))
 
     async def send(self, message: Message, headers: Mapping[str, str]) -> Message:
-        """Sends a message, returns the reply. Requests get new ids, as clients share the server."""
+        """Sends a message and returns the reply. Requests get new ids: clients share the server."""
         if message.get("method") == "notifications/cancelled":
             self._cancel(message)
             return {}
@@ -177,7 +177,7 @@ class PipeServer:
             pipe.close()
 
     def _cancel(self, message: Message) -> None:
-        """Forward that a request is cancelled, unless several clients use its id."""
+        """Forwards the cancellation of a request, unless several open requests have its id."""
         params = message.get("params")
         given = params if isinstance(params, dict) else {}
         numbers = [n for n, (asked, _) in self.waiting.items() if asked == given.get("requestId")]

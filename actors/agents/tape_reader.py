@@ -1,4 +1,4 @@
-"""Reads the tape of a recorded attempt, and decides whether retries begin from it or afresh."""
+"""Reads the tape of a recorded attempt, and decides whether retries replay it or restart."""
 
 from collections.abc import Sequence
 
@@ -61,15 +61,15 @@ def player_of(
 
 
 def repeats_tools(tape: TapePlayer) -> bool:
-    """Whether a retry's tape has the reply to every MCP call before the pivot, whole."""
+    """Whether a retry's tape has the complete reply to every MCP call before the pivot."""
     before = tape.calls[tape.pivot].began
     calls = [call for call in tape.passed if call.dialect == MCP and call.began < before]
     return all(call.finish == WHOLE and call.reply for call in calls)
 
 
 def main_kind(base: Trajectory, *, restarts: bool) -> Kind | None:
-    """Returns the kind of an attempt's main conversation. Returns None for a restart if the first
-    call is of this kind, since the restart's system prompt may differ. Raises ReplayDiverged."""
+    """Returns the kind of the main conversation of `base`. Returns None for a restart if the first
+    call of `base` has this kind, as a restart's system prompt may differ. Raises ReplayDiverged."""
     calls = [each.call for each in recorded_calls(base)]
     main = next((call for call in calls if call.conversation == 0), None)
     if main is None:
@@ -102,9 +102,9 @@ class Replays:
             )
 
     def check(self, made: Trajectory, retry: Retry) -> None:
-        """Raises ReplayDiverged unless a retry has the tokens of its base before the pivot."""
+        """Raises ReplayDiverged unless a retry has the same tokens before the pivot as its base."""
         base, steps = retry.base, retry.pivot
         end = int(base.step_spans[steps - 1, 1]) if steps else 0
         if made.pivot != steps or not np.array_equal(made.token_ids[:end], base.token_ids[:end]):
-            raise diverged("the retry's main conversation has another beginning", steps)
+            raise diverged("the retry differs from its base attempt before the pivot", steps)
         self.in_a_row = 0

@@ -1,7 +1,7 @@
 """Keeps the state of an agent's world before each call, and puts it back at a retry's pivot.
 
 base attempt   call k ─► save k while the reply is sampled ─► kept in the actor's folder for a retry
-retry          pivot ─► restore k; if it fails, is late or gives other files: restore_failed
+retry          pivot ─► restore k; restore_failed if this fails, is late or yields wrong files
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_ATTEMPTS = 256
 MOST_BYTES = 8 << 30
 PREFIX = "r3l-snapshots-"
 LOCKED_S = 60.0
-"""Age in seconds from which an unlocked folder means that the folder's actor is dead."""
+"""An unlocked folder older than this, in seconds, belongs to a dead actor."""
 
 Run = Callable[[list[Any]], Awaitable[tuple[dict[str, Any], bool]]]
 """Runs [operation, folder, call]; returns how the process ended, and whether it did so in time."""
@@ -92,7 +92,7 @@ class Snapshots:
 
 class World:
     """The world of one base attempt. `saved`: the calls (by number) before which it was saved;
-    `run`: runs a process in the running attempt; `restored`: whether a retry put the world back."""
+    `run`: the `Run` of the current attempt; `restored`: whether a retry put the world back."""
 
     def __init__(self, snapshots: Snapshots, folder: Path, run: Run) -> None:
         self.snapshots, self.folder, self.run = snapshots, folder, run
@@ -121,7 +121,7 @@ class World:
             self.saved.add(call)
 
     async def restore(self, call: int, run: Run) -> None:
-        """Put back the state before a call, in the attempt of `run`. Raises RestoreFailed."""
+        """Puts back the state before a call, by the `Run` of the retry. Raises RestoreFailed."""
         self.run = run
         try:
             await self._done("restore", call)

@@ -75,5 +75,5 @@ def test_values_fit_their_schema() -> None:
 def test_what_is_no_agent_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run.yaml").write_text("env: workshop\n")
     assert main([str(tmp_path / "run.yaml")]) == 2
-    assert "env workshop: is no agent; use python -m envs.testing" in capsys.readouterr().err
+    assert "env workshop: is not an agent; use python -m envs.testing" in capsys.readouterr().err
     assert main([]) == 2
