@@ -29,13 +29,13 @@ Kind = tuple[str, tuple[str, ...]]
 
 @dataclass(eq=False)
 class Node:
-    """One call. `messages`: new since the parent; `given`: the token ids that they add, between the
-    parent's reply and this call's reply. `tools`: the conversation's tools. `number`: place in the
-    order of requests. `reply`: the message for the agent, {} until it is sampled; `finish`: how the
-    reply ended. `untrained`: the reply is read but not trained, because a grammar shaped it or the
-    agent asked for an untrained reply. `seen`: whether the agent received the reply. `taped`:
-    whether the reply comes from an earlier attempt. `guided`: ids that the policy reads instead of
-    `given`, if this call shows guidance. `began`: seconds after the attempt's start."""
+    """One call. `messages`: those new since the parent; `given`: the token ids that these add,
+    between the parent's reply and this call's reply. `tools`: the conversation's tools. `number`:
+    place in the order of requests. `reply`: the message for the agent, {} until it is sampled;
+    `finish`: how the reply ended. `untrained`: the reply is read but not trained, because a grammar
+    shaped it or the agent asked for an untrained reply. `seen`: whether the agent received it.
+    `taped`: whether the reply comes from an earlier attempt. `guided`: ids that the policy reads
+    instead of `given`, if this call shows guidance. `began`: seconds after the attempt's start."""
 
     parent: Node | None
     messages: Block
@@ -63,7 +63,7 @@ class Node:
         return chain[::-1]
 
     def context(self, *, guided: bool = False) -> list[int]:
-        """Returns all token ids that this call's reply follows, with guidance if `guided`."""
+        """Returns all token ids before this call's reply, with guidance if `guided`."""
         ids: list[int] = []
         for node in self.chain():
             ids += (node.guided if guided else ()) or node.given
@@ -85,8 +85,8 @@ class CallTree:
     nodes: list[Node] = field(default_factory=list)
 
     def add(self, messages: Sequence[AgentMessage], tools: Sequence[Tool]) -> Node:
-        """Adds a node for a request, after the call that it continues, if any. Raises UserError if
-        the chat template refuses its messages."""
+        """Adds a node for a request: a child of the call that the request continues, or a new root.
+        Raises UserError if the chat template refuses the request's messages."""
         parent, new = self._place(messages, tuple(tools))
         own = parent.tools if parent else tuple(tools)
         node = Node(parent, tuple(new), own, self._encoded(parent, new, tools), len(self.nodes))
@@ -94,7 +94,7 @@ class CallTree:
         return node
 
     def guide(self, node: Node, guidance: str) -> None:
-        """Show the policy guidance in a call, unless an earlier call of its conversation shows it.
+        """Shows guidance to the policy in a call, unless its conversation already shows guidance.
         The guidance joins the system prompt of a new conversation, and is an additional message in
         a conversation that has begun. If the template refuses the result, the guidance is appended
         to the last message instead. Raises UserError if the template refuses that message too."""
@@ -191,8 +191,8 @@ def system_of(messages: Sequence[AgentMessage]) -> str:
 
 
 def _blocks(messages: Sequence[AgentMessage]) -> list[tuple[Block, AgentMessage | None]]:
-    """Cuts a conversation into pairs (messages, the reply to these messages). The last pair has
-    the messages after the last reply, and None."""
+    """Splits a conversation into pairs (messages, the reply to these messages). The last pair is
+    (the messages after the last reply, None)."""
     blocks: list[tuple[Block, AgentMessage | None]] = []
     block: list[AgentMessage] = []
     for message in messages:
@@ -205,7 +205,7 @@ def _blocks(messages: Sequence[AgentMessage]) -> list[tuple[Block, AgentMessage 
 
 
 def _key(message: AgentMessage) -> tuple[Any, ...]:
-    """A key that is equal for copies of a message."""
+    """Returns a key of a message; copies of a message have equal keys."""
     calls = [call["function"] for call in message.get("tool_calls") or ()]
     return (
         message["role"],
@@ -218,7 +218,7 @@ def _key(message: AgentMessage) -> tuple[Any, ...]:
 
 def same_reply(reply: AgentMessage, message: AgentMessage) -> bool:
     """Whether a message is the reply that was sampled: the same text, tools and arguments. The
-    message may lack the reply's reasoning, but not have different reasoning."""
+    message may lack the reply's reasoning, but must not have different reasoning."""
     reasoning = str(message.get("reasoning_content") or "").strip()
     return _key(reply) == _key(message) and reasoning in ("", reply.get("reasoning_content"))
 
@@ -232,8 +232,8 @@ def canonical(arguments: str) -> str:
 def _likeness(
     node: Node | None, replies: Sequence[tuple[Block, AgentMessage | None]]
 ) -> tuple[int, int]:
-    """Counts the lists of tool-call ids and the reasonings that a request's replies share with a
-    node's conversation, and the replies in that conversation that the agent received."""
+    """Counts the replies of a request with the same tool-call ids as in a node's conversation, plus
+    those with the same reasoning; and the replies of this conversation that the agent received."""
     chain = node.chain() if node else []
     same = 0
     for known, (_, message) in zip(chain, replies, strict=False):
@@ -246,7 +246,7 @@ def _likeness(
 
 
 def for_template(messages: Sequence[AgentMessage]) -> list[AgentMessage]:
-    """Returns messages as chat templates expect them: text, and arguments as mappings."""
+    """Returns messages as chat templates expect them: text, never None; arguments as mappings."""
     shown = []
     for message in messages:
         calls = [

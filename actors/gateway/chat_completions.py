@@ -43,7 +43,7 @@ class AgentRequest:
 
 
 def read(body: Mapping[str, Any]) -> AgentRequest:
-    """Reads a request. Raises Refused for one that cannot be honoured."""
+    """Reads a request. Raises Refused if the gateway cannot answer the request as it asks."""
     for name in NOT_OFFERED:
         if body.get(name):
             raise bad(f"{name}: not offered by this gateway; leave it out")

@@ -1,5 +1,5 @@
-"""The dialects that agents speak. vLLM's own translators turn the second and third into chat
-completions and back.
+"""The dialects that agents speak. Responses and messages are translated to chat completions and
+back: by vLLM's own code, except for the envelope and the events of responses.
 
     /v1/chat/completions    /v1/responses    /v1/messages (Anthropic)
 """
@@ -103,7 +103,7 @@ def _write_responses(whole: dict[str, Any], body: Body) -> dict[str, Any]:
 
 
 async def _responses_events(whole: dict[str, Any], body: Body) -> AsyncIterator[str]:
-    """Writes the events from which clients build a response; each text is one event."""
+    """Writes the events from which clients build a response; sends each whole text in one event."""
     response, sent = _write_responses(whole, body), 0
 
     def event(kind: str, **more: Any) -> str:

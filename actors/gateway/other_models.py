@@ -1,4 +1,4 @@
-"""Passes requests for other models on to their servers. Their answers are recorded, not trained.
+"""Passes requests for other models on to their servers; records the answers, never trains them.
 
 Of the agent's headers, only those in FORWARDED are passed on: others may hold the attempt's key.
 """
@@ -47,8 +47,8 @@ class OtherModels:
     async def answer(
         self, session: Session, server: ModelServer, request: Request, raw: bytes, dialect: Dialect
     ) -> Response:
-        """Returns the tape's answer, or the server's if the tape has none; a stream is one piece.
-        Raises Refused if the attempt may not ask, or if the server does not answer."""
+        """Returns the answer of the tape or, if it has none, of the server; a stream in one piece.
+        Raises Refused if the attempt has ended, no call is left, or the server does not answer."""
         session.check_calls(session.asked_others, MOST_CALLS)
         session.asked_others += 1
         body = json.loads(raw)

@@ -51,7 +51,7 @@ class Reply:
 
 class ReplyReader:
     """Reads replies. `tool_parser` and `reasoning_parser`: a name that vLLM knows, `auto` or
-    `none`; `auto` takes the first tool parser that reads what the chat template writes. Raises
+    `none`; `auto` uses the first tool parser that reads what the chat template writes. Raises
     UserError if a parser is unknown or does not fit the tokenizer or template, or if `auto` finds
     none for a template with tools."""
 
@@ -64,7 +64,7 @@ class ReplyReader:
             raise UserError(
                 f"actor.agent.tool_parser={tool_parser}: the chat template of "
                 f"{self.tokenizer.name_or_path!r} shows no tools; choose a model that calls tools, "
-                "or set it to none"
+                "or set the parser to none"
             )
         if tool_parser == "auto" and chat.takes_tools:
             self.tool_parser = self._found()
@@ -73,8 +73,8 @@ class ReplyReader:
     def read(
         self, token_ids: Sequence[int], tools: Sequence[Tool], choice: Any, stop: Sequence[str] = ()
     ) -> Reply:
-        """Reads sampled tokens. A tool call that does not parse, or whose arguments are no object,
-        stays text."""
+        """Reads sampled tokens. The whole reply stays text if a tool call cannot be parsed, or if
+        its arguments are not an object."""
         ids = list(token_ids)
         if ids and ids[-1] == self.chat.chat.end_id:
             ids.pop()
@@ -104,8 +104,8 @@ class ReplyReader:
         return Reply(content, (reasoning or "").strip(), made, broken)
 
     def constraint(self, tools: Sequence[Tool], choice: Any) -> dict[str, Any]:
-        """Returns the constraint on sampling if `choice` is `required` or names a tool, as vLLM's
-        own server does: a `json_schema` or a `structural_tag`. Otherwise returns {}. Raises
+        """Returns the `json_schema` or `structural_tag` by which vLLM's own server would constrain
+        sampling, if `choice` is `required` or names a tool. Otherwise returns {}. Raises
         UserError for tools or a choice that the template or the parser cannot handle."""
         if not tools:
             return {}
@@ -134,7 +134,7 @@ class ReplyReader:
                     return name
         raise UserError(
             f"actor.agent.tool_parser=auto: no known parser reads the tool calls of the chat "
-            f"template of {self.tokenizer.name_or_path!r}; name one of vLLM's tool parsers, or none"
+            f"template of {self.tokenizer.name_or_path!r}; set one of vLLM's tool parsers, or none"
         )
 
     def written(
@@ -184,8 +184,8 @@ class ReplyReader:
 
 
 def reader_of(chat: ChatFormat, settings: AgentConfig) -> ReplyReader:
-    """Makes the reader for a run's agents, and makes the chat template show tools. Raises UserError
-    if the template or a parser does not fit."""
+    """Makes the reader for a run's agents. Unless `tool_parser` is none, makes the chat template
+    show tools. Raises UserError if the template or a parser does not fit."""
     if settings.tool_parser != "none":
         add_tools(chat)
     return ReplyReader(AgentChat(chat), settings.tool_parser, settings.reasoning_parser)

@@ -1,11 +1,11 @@
-"""Answers requests from the tape of an earlier attempt, where a digest finds each request.
+"""Answers requests from the tape of an earlier attempt, which is searched by a request's digest.
 
     request ─► digest ─► on the tape, before the pivot ─► the recorded reply, with its exact tokens
                   │  └─► on the tape, from the pivot on ─► sampled
                   └────► not on the tape ─► sampled, if it follows a new reply or all calls up to
                                             the pivot have come; otherwise the replay diverged
 
-Tools run for real, so equal requests prove that the world gave equal answers.
+The agent runs its own tools again, so equal requests prove that these gave equal results.
 """
 
 import hashlib
@@ -43,10 +43,10 @@ class Recorded:
 class TapePlayer:
     """Plays the calls of a tape, in any order, for a new process of the agent.
 
-    A retry repeats the calls before `pivot`; until the pivot comes, also calls to other models
-    (`passed`). The calls up to the pivot must come before any request that is not on the tape and
-    follows no new reply. `pivot_node`: the pivot's call, None until it has come; `stateful`: calls
-    to MCP servers are repeated too, because the world is put back at the pivot.
+    A retry gets recorded replies to the calls before `pivot` and, until the pivot comes, to calls
+    to other models (in `passed`). All calls up to the pivot must come before any request that is
+    not on the tape and follows no new reply. `pivot_node`: the pivot's call, None until it comes;
+    `stateful`: MCP calls get recorded replies too, since the world is put back at the pivot.
 
     The continuation of an attempt that lost its actor has no pivot (-1). A request that follows
     the same calls gets the recorded reply, with the tokens that the policy read for the reply. Any
@@ -70,8 +70,8 @@ class TapePlayer:
         self._passed = [call for call in passed if call.finish == WHOLE and call.reply]
 
     def take_passed(self, digest: str) -> TapedCall | None:
-        """Takes off the tape the call to another model that answers a request. Returns None if the
-        tape has no such call, or if the pivot has come: then the model must be asked."""
+        """Returns, once, the recorded call that answers a request to another model or MCP server.
+        Returns None if the tape has none, or if the pivot has come: then the server is asked."""
         call = next((call for call in self._passed if call.digest == digest), None)
         if call is None or self.pivot_node is not None:
             return None
@@ -79,7 +79,7 @@ class TapePlayer:
         return call
 
     def take(self, digest: str, request: AgentRequest, node: Node) -> Recorded | None:
-        """Takes off the tape the call that answers a request; None if the reply must be sampled.
+        """Returns, once, the recorded call that answers a request; None to sample the reply.
         Raises ReplayDiverged if the request does not belong to the attempt."""
         fitting = (n for n in range(len(self.calls)) if self._answers(n, digest, node))
         if (number := next(fitting, None)) is not None:
@@ -102,8 +102,8 @@ class TapePlayer:
             raise diverged(f"the agent ended without the recorded call {number}", number)
 
     def _answers(self, number: int, digest: str, node: Node) -> bool:
-        """Whether recorded call `number` has this digest and was not taken yet. A continuation also
-        needs equal calls before it or, if the reply's tokens were not kept, an untrained `node`."""
+        """Whether recorded call `number` has this digest and is unused. A continuation also needs
+        the same parent call or, if the reply's tokens were not kept, an untrained `node`."""
         call = self.calls[number]
         if call.digest != digest or number in self._nodes:
             return False
@@ -132,7 +132,7 @@ def digest_of(request: AgentRequest, ignore: Sequence[str] = ()) -> str:
 
 
 def digest_of_passed(request: Any, ignore: Sequence[str] = ()) -> str:
-    """Returns a digest of a request's JSON, less the text that a pattern of `ignore` matches."""
+    """Returns a digest of a request's JSON without the text that a pattern of `ignore` matches."""
     text = without(json.dumps(request, sort_keys=True, ensure_ascii=False), ignore)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

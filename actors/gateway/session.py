@@ -39,7 +39,7 @@ from r3l.views.tape import WHOLE, TapedCall, without
 MOST_CALLS = 256
 MOST_BRANCHES = 64
 LONGEST_KEPT = 64 << 10
-"""Most characters the tape keeps of a request to another model or an MCP server, or of a reply."""
+"""The tape keeps so many characters of a request to another model or MCP server, or of a reply."""
 
 Message = dict[str, Any]
 AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None]]
@@ -50,13 +50,13 @@ AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None
 class Session:
     """An attempt at a task. `params`: the sampling parameters of call k; `ignore`: patterns of text
     that may differ when the attempt is replayed. `tape`: answers calls instead of the policy.
-    `guidance`: shown to the policy in the trained calls of every conversation of the kind `main`,
-    or, if `main` is None, of the kind of the first call.
+    `guidance`: shown to the policy in the trained calls of every conversation of the kind `main`;
+    if `main` is None, this is the kind of the first call.
 
     `keep`: saves the progress after a reply; `at_call`: saves or restores the agent's world while a
-    reply is sampled. The agent gets the reply after both. `restored`: set when a retry's world was
-    put back, or at the end; `ended`: set when no further call is answered. `full`: whether a call's
-    context was full. `others`: the calls to other models and MCP servers."""
+    reply is sampled. The agent gets the reply after both. `restored`: set once a retry's world is
+    put back or the attempt ends; `ended`: set once no further call is answered. `full`: whether the
+    context of a call was full. `others`: the calls to other models and MCP servers."""
 
     policy: Policy
     reader: ReplyReader
@@ -87,10 +87,10 @@ class Session:
     def sampling(
         self, request: AgentRequest, digest: str, dialect: str, *, again: bool
     ) -> asyncio.Task[Answer]:
-        """Begins to answer a request, or returns the answer to an earlier, equal request.
-        An answer is sampled to the end even if the agent stops waiting.
+        """Returns a task that answers a request; it continues if the agent leaves. For an equal
+        request, returns the earlier task if the agent did not get its answer, or if `again`.
 
-        `again`: the client says that it repeats the request. Raises Refused, as the task does.
+        `again`: the client says that it repeats a request. Raises Refused; so may the task.
         """
         if known := self._newest.get(digest):
             node, sampling = known
@@ -108,7 +108,7 @@ class Session:
             self._newest[digest][0].seen = True
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Take the attempt's result, once; afterwards no call is answered."""
+        """Ends the attempt with a result from the agent. Raises Refused if it has ended already."""
         self.check_open()
         self.result = result
         self.end()
@@ -134,8 +134,8 @@ class Session:
     def record(
         self, model: str, dialect: str, digest: str, asked: str, reply: Message, began: float
     ) -> None:
-        """Record a call to another model or an MCP server that has just ended. `reply`: has
-        `content` and, if the call failed, says how in `finish`."""
+        """Records a call to another model or an MCP server that has just ended. `reply` has
+        `content` and, if the call failed, the reason in `finish`."""
         said, finish = reply["content"], reply.pop("finish", WHOLE)
         call = TapedCall(
             dialect=dialect,
@@ -170,7 +170,7 @@ class Session:
     def _begin(self, request: AgentRequest, dialect: str) -> tuple[Node, Awaitable[Answer]]:
         self.check_calls(count := len(self.tree.nodes), MOST_CALLS)
         if len(self.tree.leaves()) >= MOST_BRANCHES:
-            raise Refused(400, "too_many_branches", f"at most {MOST_BRANCHES} conversations")
+            raise Refused(400, "too_many_branches", f"only {MOST_BRANCHES} conversations allowed")
         try:
             params, constrained = self._sampling(request)
             node = self.tree.add(request.messages, request.tools)
@@ -193,8 +193,8 @@ class Session:
         return node, self._sample(node, request, params)
 
     def _guides(self, node: Node) -> bool:
-        """Whether a call is to show guidance: there is guidance, and the call's conversation is of
-        the guided kind, apart from text that `ignore` matches."""
+        """Whether guidance must be shown in a call: there is guidance, and the conversation is of
+        the guided kind. Ignores text of the system prompts that `ignore` matches."""
         if not self.guidance:
             return False
         (system, tools), (main, named) = node.kind, self.main or self.tree.nodes[0].kind
@@ -231,7 +231,7 @@ class Session:
             sample, _ = await asyncio.gather(sampling, world)
         except EngineDead as error:
             self.fail(error)
-            raise Refused(503, "engine_replaced", "the engine is replaced; ask again") from error
+            raise Refused(503, "engine_replaced", "a new engine is started; ask again") from error
         except RequestRefused as error:
             raise bad(f"{error!s:.500}") from error
         except EpisodeError as error:

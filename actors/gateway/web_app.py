@@ -49,8 +49,8 @@ class WebApp:
 
     @asynccontextmanager
     async def served(self, host: str, port: int) -> AsyncIterator[str]:
-        """Serves on a port, 0 for any free one; yields the URL. With `host` 0.0.0.0 serves on every
-        address; the URL then has the machine's name. Raises UserError if the port is taken."""
+        """Serves on a port, 0 for any free one; yields the URL. With `host` 0.0.0.0 it serves
+        all addresses, and the URL has the machine's name. Raises UserError if the port is taken."""
         try:
             listening = socket.create_server((host, port))
         except OSError as error:
@@ -159,8 +159,8 @@ class WebApp:
 
 
 def _gone(request: Request) -> bool:
-    """Whether the client has disconnected. After the body of a request, a disconnection is the
-    only message that can come. Starlette's own method takes a quarter of a call's time."""
+    """Whether the client has disconnected. For use after the request's body was read: only a
+    disconnection can then arrive. Starlette's own method takes a quarter of a call's time."""
     receiving = request.receive().__await__()
     try:
         next(receiving)
