@@ -2,8 +2,8 @@
 
     next ─► ChunkRange (chunk, at, size) ─► publisher ─► add ─► CompleteChunk after the last byte
 
-A chunk is requested in ranges of about a second each, so that a deadline can apply to the next
-range. A lost connection loses little: received bytes are kept while their version is wanted.
+A range takes about a second on the link, so that a deadline can apply to one range instead of a
+chunk. A lost connection loses little: received bytes are kept while their version is wanted.
 """
 
 from collections import deque
@@ -61,7 +61,7 @@ class RangeSize:
 class PartialChunk:
     """A partly received chunk.
 
-    `have` is the version that its patches start from, `lengths` the frame lengths. `received` and
+    `have` is the version to which the patches apply, `lengths` the frame lengths. `received` and
     `requested` count bytes from the start of the chunk.
     """
 
@@ -83,7 +83,7 @@ class ChunkRanges:
     _unrequested: deque[int] = field(default_factory=deque)
 
     def begin(self, manifest: Manifest, staged: StagedWeights) -> None:
-        """Begin or continue to fetch the manifest's set. Drops the received bytes of other sets."""
+        """Begins or resumes a fetch of the manifest's set. Drops received bytes of other sets."""
         if self.of != (manifest.origin, manifest.version):
             self.of = (manifest.origin, manifest.version)
             self._partial.clear()
@@ -112,8 +112,8 @@ class ChunkRanges:
         header: dict[str, Any],
         payload: Sequence[memoryview],
     ) -> CompleteChunk | None:
-        """Add the reply to a request, and return the chunk if it is now complete. `have` is the
-        chunk's staged version at the request. Raises WeightsError if the reply does not fit."""
+        """Adds the reply to a request, and returns the chunk if it is now complete. `have` is the
+        chunk's staged version. Raises WeightsError if the reply does not fit."""
         full, lengths, body = self._checked(requested, header, payload)
         chunk = self._partial.get(requested.chunk)
         if chunk is None:

@@ -1,7 +1,7 @@
 """Checks after each load that an engine holds the published weights.
 
-workers: parameters without weights, sums over what they hold ─► LoadCheck ─► EngineSick if wrong
-publisher: sums over what it published (in the manifest) ──────────┘
+worker: names of parameters that got no weights, sums over its weights ─► LoadCheck ─► EngineSick
+publisher: sums over the published weights (in the manifest) ─────────────────┘        if wrong
 """
 
 import json
@@ -17,9 +17,9 @@ from r3l.weights.sums import Sums, added
 class LoadCheck:
     """Compares loaded with published weights, for all engines of one actor process.
 
-    Some engines hold weights in a form that cannot be compared, such as numbers computed from the
-    weights, or a part that some but not all workers share. So if the first loads of two engines
-    differ and no load has ever matched, the comparison stops, with a notice.
+    Some engines cannot be compared: an engine may store numbers computed from the weights, or some
+    but not all of its workers may share a part. So if the loads of two engines differ from the
+    published weights and no load has ever matched, the comparison stops, with a notice.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class LoadCheck:
 
 
 def _together(workers: list[dict[str, Any] | None]) -> Sums | None:
-    """Add up the sums of all workers. A parameter with the same sums in every worker counts once.
+    """Adds up the sums of all workers. A parameter with the same sums in every worker counts once.
     Returns None if a worker has no sums."""
     if not workers or any(sums is None for sums in workers):
         return None

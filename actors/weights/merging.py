@@ -3,9 +3,9 @@
     staged adapters ─┐
     model folder ────┴─► staged whole set ─► engine.load
 
-The engine then holds one matrix a layer, as in a run that trains all weights. So it samples just as
-fast, running requests continue with the newer version, and LoadCheck can compare the engine's
-weights with the merged set.
+The engine then has the same matrices as in a run that trains all weights, without adapters beside
+them. So it samples as fast as in such a run, running requests continue with the newer version, and
+LoadCheck can compare the engine's weights with the merged set.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Merger:
-    """Merges adapters into a folder's model. `dtype` is `actor.dtype`; auto means the learner's."""
+    """Merges adapters into the base `model`. `dtype`: `actor.dtype`; auto means the learner's."""
 
     def __init__(self, model: Path, dtype: str = "auto") -> None:
         self._model, self._dtype = model, dtype
@@ -33,8 +33,8 @@ class Merger:
         self._sums: dict[str, Sums] = {}
 
     def whole(self, path: str, manifest: Manifest) -> tuple[str, Manifest]:
-        """Merge the staged adapters in `path` into the base model. Returns the file and manifest of
-        all weights. A set without adapters is returned unchanged. The next call overwrites the
+        """Merges the staged adapters in `path` into the base model. Returns the file and manifest
+        of all weights. A set without adapters is returned unchanged. The next call overwrites the
         file. Raises UserError if the adapters belong to another base model."""
         if manifest.adapters is None:
             return path, manifest

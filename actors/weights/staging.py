@@ -46,7 +46,7 @@ class StagedWeights:
         return [i for i, version in enumerate(self.versions) if version != manifest.version]
 
     def replace(self, index: int, manifest: Manifest, data: memoryview) -> None:
-        """Store a whole chunk. Raises WeightsError if the chunk is damaged."""
+        """Stores a whole chunk. Raises WeightsError if the chunk is damaged."""
         chunk = np.frombuffer(data, dtype=np.uint8)
         span = self.layout.span(index)
         if len(chunk) != span.stop - span.start:
@@ -60,8 +60,8 @@ class StagedWeights:
         self.versions[index] = manifest.version
 
     def patch(self, index: int, manifest: Manifest, frames: Sequence[memoryview]) -> None:
-        """Patch a chunk. Raises WeightsError if a patch is damaged or belongs to another version.
-        The chunk is then UNKNOWN, and the next fetch requests the whole chunk."""
+        """Patches a chunk. Raises WeightsError if a patch is damaged or belongs to another version;
+        the chunk's version is then UNKNOWN, so the next fetch requests the whole chunk."""
         held, version = self._bytes[self.layout.span(index)], self.versions[index]
         self.versions[index] = UNKNOWN
         for frame in frames:

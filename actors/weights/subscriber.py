@@ -43,7 +43,7 @@ REPLY_MEMORY = 256 << 20
 """Bytes that this process may grow by while it waits: several times REQUESTS_IN_FLIGHT chunks."""
 NO_LONGER_SERVED = "no_longer_served"
 LATE_S = 10.0
-"""If a fetch takes longer, in seconds, the publisher is asked to keep the version."""
+"""A fetch that has taken so many seconds asks the publisher to keep the version."""
 
 
 class WeightSubscriber:
@@ -75,14 +75,14 @@ class WeightSubscriber:
         self._socket: zmq.asyncio.Socket | None = None
 
     async def latest(self) -> Manifest | None:
-        """Return the newest manifest, or None if the engine is up to date. Raises
+        """Returns the newest manifest, or None if the engine is up to date. Raises
         PublisherUnavailable, WeightsError."""
         origin, have = self.loaded or ("", UNKNOWN)
         try:
             rid = await self._send({"op": "latest", "origin": origin, "have": have})
             header, payload = await self._receive()
             if header.get("rid") != rid:
-                raise WeightsError("weights: got another request's reply", cause="out_of_step")
+                raise WeightsError("weights: got the reply to another request", cause="out_of_step")
         except BaseException:
             self.disconnect()  # a late reply must not reach the next request
             raise
@@ -102,10 +102,10 @@ class WeightSubscriber:
         return manifest
 
     async def fetch(self, manifest: Manifest) -> StagedWeights:
-        """Stage the manifest's set. Requests only chunks that are not already staged. Raises
+        """Stages the manifest's set. Requests only chunks that are not already staged. Raises
         WeightsError for a chunk that is damaged or no longer served, PublisherUnavailable if no
-        bytes arrive. The next attempt reuses complete chunks. If it fetches the same version, it
-        reuses all received bytes."""
+        bytes arrive. The next fetch reuses all complete chunks and, if it is for the same version,
+        all received bytes."""
         staged, began = self._stage(manifest), time.monotonic()
         self._ranges.begin(manifest, staged)
         requested: dict[int, ChunkRange] = {}
@@ -183,7 +183,7 @@ class WeightSubscriber:
             )
         got = (header.get("version"), header.get("index"))
         if wanted is None or got != (manifest.version, wanted.chunk):
-            raise WeightsError("weights: got another request's reply", cause="out_of_step")
+            raise WeightsError("weights: got the reply to another request", cause="out_of_step")
 
     async def _request_more(
         self, staged: StagedWeights, manifest: Manifest, requested: dict[int, ChunkRange]
@@ -249,8 +249,8 @@ class WeightSubscriber:
         return header, [frame.buffer for frame in frames[1:]]
 
     async def _await_reply(self, socket: zmq.asyncio.Socket) -> None:
-        """Wait for a reply, and limit its memory. libzmq buffers all frames of a message until the
-        last frame arrives, and has no limit of its own."""
+        """Waits for a reply, and limits the memory that it takes: libzmq buffers all frames of a
+        message until the last frame arrives, and does not limit their total size."""
         until, before = time.monotonic() + self.timeout_s, private_bytes()
         while not await socket.poll(LOOK_S * 1000):
             if private_bytes() - before > REPLY_MEMORY:
@@ -268,7 +268,7 @@ class WeightSubscriber:
 
 
 async def _until_fewer(tasks: set[asyncio.Task[None]], limit: int) -> None:
-    """Wait until fewer than `limit` tasks are running. Raises the first task's error."""
+    """Waits until fewer than `limit` tasks are running. Raises the first task's error."""
     while len(tasks) >= limit:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         tasks -= done

@@ -97,8 +97,8 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
 class Load:
     """Records a load: the parameters that got no weights, and sums over all other parameters.
 
-    Kernels may pack weights into forms that cannot be read, so the sums of a layer are taken while
-    its weights are in the layer's own parameters, before they are processed for a kernel.
+    Kernels may pack weights into forms that cannot be read. So the sums of a layer are computed
+    from its own parameters, before the weights are processed for a kernel.
     """
 
     def __init__(self, model: torch.nn.Module, *, tied: bool) -> None:
@@ -184,7 +184,7 @@ def element_sums(parameter: torch.Tensor) -> tuple[int, int]:
 
 
 def digest(model: torch.nn.Module) -> str:
-    """Hash a model's parameters, mostly on their device.
+    """Hash a model's parameters. Almost all of the work is done on their device.
 
     Each block of 64-bit words becomes one sum mod 2^64, in which every word is multiplied by an odd
     factor of its own: a change of a single word always changes the sum.
@@ -209,8 +209,8 @@ def _odd_numbers(count: int, device: torch.device) -> torch.Tensor:
 
 
 def _is_error(record: logging.LogRecord) -> bool:
-    """Drops the warnings that each reload logs for every layer without tensors of its own, such as
-    a tied head."""
+    """Whether a record is an error. Used as a filter, this drops the warnings that each reload logs
+    for every layer without tensors of its own, such as a tied head."""
     return record.levelno >= logging.ERROR
 
 
