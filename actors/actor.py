@@ -1,6 +1,6 @@
 """The actor leases tasks, explores groups on one engine and puts each result as it finishes.
 
-lease ─► explore_group ─► put (durable when acknowledged)      as many groups as fill the engine
+lease ─► explore_group ─► put (durable when acknowledged)    in parallel, so that the engine is busy
 heartbeat: renews all leases of this actor and reports its metrics
 follow:    keeps the engine on the newest weights
 watch:     detects a dead engine, measures how busy a live engine is
@@ -39,10 +39,10 @@ class Stopped(Exception):
 
 
 class Actor:
-    """Explores groups on one engine. `run` returns once `stop` is set.
+    """Explores groups on one engine: leases groups and puts slot results.
 
-    Consumes leases and produces slot results. Waits for leases, which admission grants, and for the
-    engine. SIGTERM unblocks it: it puts finished results, releases its leases and returns.
+    Leases another group once the engine has room and admission grants the lease. When `stop` is
+    set, as by SIGTERM, `run` finishes the puts under way, releases all leases and returns.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Actor:
         self.leasing = False
         """Whether the actor waits for a lease."""
         self.unused: list[float] = []
-        """Idle shares of the engine, measured since the heartbeat; 0 while no lease was awaited."""
+        """Idle shares of the engine since the last heartbeat; 0 where no lease was awaited."""
         self.results = 0
         self.failures = FirstFailures()
 
     async def run(self) -> None:
-        """Explore until `stop` is set. Raises EngineDead if the engine died, and EngineSick if its
-        results are impossible. Results that were not yet put are then lost."""
+        """Explores until `stop` is set. Raises EngineDead if the engine died, and EngineSick if its
+        results are impossible or its weights wrong. Results whose put has not begun are lost."""
         self.subscriber.loaded = None  # a new engine holds the weights of its model folder
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -156,7 +156,7 @@ class Actor:
         return kept
 
     def _fingerprint(self, result: SlotResult) -> tuple[int, str] | None:
-        """Return version and weight hash of an attempt's newest step, or None if unknown."""
+        """Return the newest version in a result and the hash of its weights, or None if unknown."""
         attempt = result.trajectory
         version = self.policy.version if attempt is None else int(attempt.step_versions.max())
         known = self.policy.fingerprints.get(version)

@@ -1,9 +1,9 @@
-"""Sends an actor's requests to the buffer, and repeats each request until it succeeds.
+"""Sends an actor's requests to the buffer. Repeats only `lease` and `put` until they succeed.
 
 lease     until granted
 put       until on disk, even if the group is cancelled; a refused result becomes a failed slot,
-          unless it shows that the engine is sick
-partial   once, since the next progress holds more
+          unless the refusal shows that the engine is sick
+partial   once, since the next progress will contain this progress
 renew     once a heartbeat; not repeated, because the next heartbeat does the same
 leave     finishes the puts under way, releases the leases and reports the metrics
 """
@@ -41,7 +41,7 @@ class BufferRequests:
         self._leasing: asyncio.Task[Lease | Wait] | None = None
 
     async def lease(self, version: Callable[[], int], plan: GroupPlan) -> Lease:
-        """Wait for a lease. `version` returns the engine's current version, which each request
+        """Waits for a lease. `version` returns the engine's current version, which each request
         states. Raises EngineSick if the buffer refuses the version as impossible."""
         while True:
             self._leasing = asyncio.create_task(self.client.lease(self.name, version(), plan))
@@ -59,8 +59,8 @@ class BufferRequests:
     async def put(
         self, group_id: str, result: SlotResult, fingerprint: tuple[int, str] | None
     ) -> SlotResult:
-        """Put a result and return what the buffer then holds: the result, or a failed result if the
-        buffer refused the original as too large or malformed.
+        """Puts a result. Returns what the buffer then has: this result, or a failed result if the
+        buffer refused this one as too large or malformed.
 
         The put continues if the caller is cancelled. Raises LeaseLost, Conflict, and EngineSick
         for a result that a healthy engine cannot produce.
@@ -71,8 +71,8 @@ class BufferRequests:
         return await asyncio.shield(putting)
 
     async def put_partial(self, group_id: str, result: SlotResult) -> None:
-        """Put the progress of a slot, once: the next progress holds more. Raises LeaseLost, and
-        EngineSick for progress that a healthy engine cannot produce."""
+        """Puts the progress of a slot, once: the next progress will contain it. Raises LeaseLost,
+        and EngineSick for progress that a healthy engine cannot produce."""
         try:
             async with asyncio.timeout(PARTIAL_S):
                 await self.client.put_partial(group_id, self.name, result)
@@ -83,7 +83,7 @@ class BufferRequests:
             log.debug("%s: progress was not put: %r", group_id, error)  # counted; it comes often
 
     async def renew(self, group_ids: Sequence[str]) -> Sequence[str]:
-        """Renew leases and report the metrics. Returns the groups whose leases were lost.
+        """Renews leases and reports the metrics. Returns the groups whose leases were lost.
 
         A complete group needs no lease, and the reply to its last put says that it is complete. So
         a group with a put in progress is not reported as lost before that reply arrives.
@@ -99,8 +99,8 @@ class BufferRequests:
         return [group_id for group_id in lost if group_id not in needs_none]
 
     async def leave(self, group_ids: Iterable[str]) -> None:
-        """Finish the puts in progress, release all leases and report the metrics a last time. Also
-        releases a lease that was just granted."""
+        """Finishes the puts in progress, releases the leases of `group_ids` and the newest lease,
+        and reports the metrics a last time."""
         under_way = {*self._puts, *([self._leasing] if self._leasing else [])}
         if under_way:
             _, late = await asyncio.wait(under_way, timeout=LEAVE_S)
@@ -140,7 +140,7 @@ class BufferRequests:
                 await self._wait(error, f"a put of {group_id}")
 
     def _granted(self) -> list[str]:
-        """Return the group of a granted lease whose exploration has not begun, if there is one."""
+        """Return the group of the newest lease, if it was granted; its task may not have begun."""
         leasing = self._leasing
         if leasing is None or not leasing.done() or leasing.cancelled() or leasing.exception():
             return []

@@ -96,7 +96,7 @@ async def _run(
     name: str,
     keys: Path | None,
 ) -> None:
-    """Run an actor until it is stopped. After each engine failure it starts a fresh engine.
+    """Runs an actor until it is stopped. Starts a fresh engine after each engine failure.
 
     No lease is held between two engines. Raises UserError before anything is started, and
     EngineDead if too many engines failed in a row.

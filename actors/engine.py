@@ -1,7 +1,7 @@
 """Samples from vLLM's AsyncLLM: token ids in, sampled token ids and log-probabilities out.
 
-Requests of many groups run in one continuous batch. A weight update pauses the scheduler, keeps
-its requests, loads, and lets them continue: see `VLLMPolicy.load`.
+Requests of many groups run in one continuous batch. A weight update pauses the scheduler, loads
+the weights, and lets the running requests continue: see `VLLMPolicy.load`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class VLLMPolicy:
 
     `version` is the policy version for new requests. `fingerprints` holds the weight hash of each
     version so far. `metrics` counts the requests, `load_check` checks every load, and `merger`
-    merges adapters that are published alone. An engine silent for `timeout_s` counts as dead.
+    merges adapters into the base model. An engine that is silent for `timeout_s` counts as dead.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class VLLMPolicy:
         *,
         seed: int = 0,
     ) -> VLLMPolicy:
-        """Start an engine with a Hugging Face model folder. Raises UserError, EngineDead."""
+        """Starts an engine with a Hugging Face model folder. Raises UserError, EngineDead."""
         import torch
 
         environment = ENVIRONMENT
@@ -146,7 +146,7 @@ class VLLMPolicy:
         return self.engine is None or bool(self.engine.errored)
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
-        """Sample one response. Raises EngineFailed if the engine cannot finish it, EngineDead if
+        """Samples one response. Raises EngineFailed if the engine cannot finish it, EngineDead if
         the engine has ended or hangs, EngineSick for impossible log-probabilities."""
         room = self.context_length - len(token_ids)
         if room <= 0:
@@ -241,7 +241,7 @@ class VLLMPolicy:
         )
 
     async def load(self, path: str, manifest: Manifest) -> float:
-        """Load a staged weight set while running requests wait. Returns the pause in seconds.
+        """Loads a staged weight set while running requests wait. Returns the pause in seconds.
 
         Running requests keep their keys and values and continue with the new weights (in-flight
         updates, PipelineRL, arXiv:2509.19128); recomputing them would pause all requests for as
@@ -287,7 +287,7 @@ class VLLMPolicy:
         return pause
 
     async def hash_first_weights(self) -> None:
-        """Hash the weights that the engine started with. Raises EngineDead."""
+        """Hashes the weights that the engine started with. Raises EngineDead."""
         async with self._deadline("a request for the hash of its weights"):
             try:
                 engine_hash = await self.hash_weights()

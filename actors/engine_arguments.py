@@ -26,7 +26,7 @@ OWNED_ARGUMENTS = {
     "logprobs_mode": None,
     "scheduling_policy": None,
 }
-"""Maps each engine argument that the actor sets to the run's setting behind it, or to None."""
+"""Maps each engine argument that the actor sets to the setting that gives its value, or to None."""
 
 
 def check_engine_arguments(config: ActorConfig) -> None:
@@ -47,7 +47,7 @@ def check_engine_arguments(config: ActorConfig) -> None:
 
 @cache
 def known_arguments() -> frozenset[str]:
-    """Read the fields of vLLM's AsyncEngineArgs from its source. Importing vLLM would take ten
+    """Reads the fields of vLLM's AsyncEngineArgs from its source. Importing vLLM would take ten
     seconds and half a GiB of memory, which a launcher would keep for the whole run. Returns an
     empty set if the source is missing; the actor reports that."""
     vllm = find_spec("vllm")
@@ -66,7 +66,7 @@ def known_arguments() -> frozenset[str]:
 def engine_arguments(
     model: Path, config: ActorConfig, context_length: int, seed: int
 ) -> dict[str, Any]:
-    """Return vLLM's engine arguments: the actor's own, then the user's. Raises UserError if the
+    """Returns vLLM's engine arguments: the actor's own, then the user's. Raises UserError if the
     user sets an argument that belongs to the actor."""
     import torch
     from vllm.config import StructuredOutputsConfig, WeightTransferConfig

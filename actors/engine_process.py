@@ -5,8 +5,8 @@ forks by default, but not on CPU. Two kinds of processes cannot be forked:
 
 - one that computes with several OpenMP threads: the fork would wait for threads that it lacks. So
   an actor computes with one thread until its engine is forked.
-- one that has joined a process group, such as a learner's: the engine's workers would take it for
-  theirs
+- one that has joined a torch.distributed process group, as a learner has: the engine's workers
+  would use that group instead of one among themselves
 
 The fork is killed with its actor (r3l.process.end_with_parent), and gives up the actor's
 connections: an environment's worker exits only when no process holds its pipe.
@@ -25,12 +25,12 @@ METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 GPU_DRIVER = "/dev/nvidia"
 _parent = 0
-"""Id of the process whose forks belong to an engine: the actor's while it starts an engine, and in
-an engine's process the id of that process. 0: forks of this process belong to no engine."""
+"""This process's id while its forks belong to an engine: in an actor that starts an engine, and in
+each process of an engine. Otherwise 0. Forks that belong to an engine end with this process."""
 _left: set[int] = set()
 """File descriptors that the next fork gives up."""
 _threads = 0
-"""OpenMP threads of the next fork; 0: as many as this process has."""
+"""How many OpenMP threads the next fork gets; 0 means as many as this process has."""
 
 
 def leave_threads_to_engine() -> None:
@@ -93,7 +93,7 @@ def _begin() -> None:
 
 def _is_given_up(descriptor: int) -> bool:
     """Whether a fork gives up a descriptor. It keeps those of the GPU driver, whose library still
-    uses them. A closed descriptor, such as that of the listing itself, need not be given up."""
+    uses them. A closed descriptor, such as the one that `os.listdir` used, is not given up."""
     try:
         return not os.readlink(f"/proc/self/fd/{descriptor}").startswith(GPU_DRIVER)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Measures how many attempts are needed to keep the engine busy.
 
-An attempt is a request in the engine only part of the time; its environment takes the rest. The
-slower the environment, the more attempts are needed.
+An attempt has a request in the engine only part of the time; for the rest it waits for its
+environment. The slower the environment, the more attempts are needed.
 """
 
 SMOOTHING = 0.1  # weight of an observation; with one every 0.1 s, a memory of about a second
