@@ -199,7 +199,7 @@ def _agreed(trainer: Trainer, good: bool, building: Path) -> bool:
 
 
 def latest(folder: Path, below: int | None = None, *, thorough: bool = False) -> Path | None:
-    """Finds the newest complete checkpoint; with `below`, the newest of a version lower than that.
+    """Finds the newest complete checkpoint; with `below`, the newest whose version is lower.
     Only a `thorough` search compares the checksums of large files."""
     names = f"step-{below:06d}" if below is not None else ""
     for path in reversed(_all(folder)):
@@ -294,7 +294,7 @@ def _read(checkpoint: Path) -> dict[str, Any]:
     values = read_json(checkpoint / STATE, REMEDY, dict[str, Any]) or {}
     if values["schema"] != SCHEMA:
         raise UserError(
-            f"checkpoint {checkpoint}: has schema {values['schema']}, this r3l reads {SCHEMA}; "
+            f"checkpoint {checkpoint}: has schema {values['schema']}, but this r3l reads {SCHEMA}; "
             "resume with the r3l that wrote it"
         )
     return values

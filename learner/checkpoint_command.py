@@ -46,7 +46,7 @@ def arguments(command: str, folder: Path, step: int) -> list[str]:
 
 
 class CheckpointCommand:
-    """Runs a command on one folder after the other, in a thread; kills it after `limit_s`.
+    """Runs a command on one folder at a time, in a thread; kills each execution after `limit_s`.
 
     `failed`: how many executions of the command failed.
     """

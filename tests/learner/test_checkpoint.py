@@ -141,7 +141,7 @@ def test_a_checkpoint_of_another_schema_is_refused_by_its_schema_and_not_called_
     state.write_text(json.dumps(sealed(other)))
     newest = checkpoint.latest(folder, thorough=True)
     assert newest == folder / "step-000006" and not caplog.records
-    with pytest.raises(UserError, match="has schema 4, this r3l reads"):
+    with pytest.raises(UserError, match="has schema 4, but this r3l reads"):
         checkpoint.check(newest, load().learner, dtype="torch.float32", model_digest="")
 
 
