@@ -24,8 +24,8 @@ def check_endpoint(endpoint: str, what: str) -> str:
 
 
 def check_bind(bind: str, what: str, *, encrypted: bool) -> str:
-    """Returns `bind`. Raises UserError if a service must not listen there: without keys, only this
-    machine may connect, so that no other machine writes training data or reads weights."""
+    """Returns `bind`. Raises UserError if it is not well-formed, or if other machines could connect
+    though the service is not `encrypted`: they could write training data and read weights."""
     tcp = _BIND.fullmatch(bind)
     port = tcp[1].replace("*", "0") if tcp else "65536"
     if not int(port) < 1 << 16:  # ZeroMQ takes 65536 for 0
@@ -47,7 +47,7 @@ def is_local(bind: str) -> bool:
 
 
 def reached(bind: str, machine: str = "127.0.0.1") -> str:
-    """Returns the client address of a service that listens at `bind` on `machine`."""
+    """Returns the address at which clients reach a service on `machine` that listens at `bind`."""
     return bind.replace("//0.0.0.0:", f"//{machine}:")
 
 

@@ -7,13 +7,13 @@ from r3l.errors import UserError
 
 MIB = 1 << 20
 DISK_FLOOR = 64 * MIB
-"""With less free space the buffer refuses results, so that the run has space left to finish."""
+"""With less free space than this, the buffer refuses results, so that the run can still finish."""
 SHARED_MEMORY, SHARED_FLOOR = Path("/dev/shm"), 16 * MIB
 
 
 def check_free_space(run: Path, model_bytes: int, copies: int) -> None:
-    """Checks that the disk has room for a run's store, checkpoints and models, or raises UserError.
-    `copies`: how many times `model_bytes` the checkpoints and models take."""
+    """Raises UserError if the disk has no room for a run's store, checkpoints and models, or if
+    shared memory is nearly full. Checkpoints and models take `copies` times `model_bytes`."""
     needed, free = 2 * DISK_FLOOR + copies * model_bytes, _free(run)
     if free < needed:
         raise UserError(

@@ -24,7 +24,7 @@ class LastHeartbeat:
         self._seen = time.monotonic()
 
     def overdue(self) -> bool:
-        """Whether the learner should have ended itself by now."""
+        """Whether the heartbeat is so old that the learner should have ended itself."""
         file = self.run / HEARTBEAT
         stamp = file.stat().st_mtime_ns if file.exists() else 0
         if stamp != self._stamp:

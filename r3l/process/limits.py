@@ -11,8 +11,8 @@ PAGE = resource.getpagesize()
 
 @contextmanager
 def limited(seconds: float, more_bytes: int) -> Iterator[None]:
-    """Raises TimeoutError in the block after `seconds` of wall time, and MemoryError when it takes
-    `more_bytes`. Only the main thread gets signals, so other threads have no time limit."""
+    """Raises in the block: TimeoutError after `seconds` of wall time, MemoryError if the process
+    grows by `more_bytes`. Only the main thread gets signals, so others have no time limit."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"took more than {seconds:g} s")

@@ -1,9 +1,9 @@
-"""Memory settings of a process: return freed memory to the OS, keep garbage collections short.
+"""Makes a process return freed memory to the system, and keeps garbage collections short.
 
-glibc returns a freed block at once only if it is larger than a threshold, which it raises up to 32
-MiB as large blocks are freed. Tensors of changing sizes then leave holes in the heap, and the
-process grows. An explicitly set threshold stays fixed. It is not set to 0: smaller blocks reuse
-their pages, since fetching fresh small pages costs a third of a small policy's step time.
+glibc returns a freed block at once only if it is larger than a threshold. As large blocks are
+freed, glibc raises this threshold up to 32 MiB. Tensors of changing sizes then leave holes in the
+heap, and the process grows. An explicitly set threshold stays fixed. It is set to 4 MiB, not 0, so
+that smaller blocks reuse pages: fresh pages would cost a third of a small policy's step time.
 
 A full garbage collection visits every object. With torch and vLLM imported it takes a quarter of a
 second, during which an actor sends no request and a learner makes no step. Collections during the
@@ -32,7 +32,7 @@ MEMORY_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""The limit, the use and the counted cache of a control group, in versions 2 and 1."""
+"""Files of a control group's limit and use, and the entry of its cache in memory.stat (v2, v1)."""
 
 
 def delay_collections() -> None:
@@ -81,7 +81,7 @@ def free_memory(root: Path = CONTROL_GROUPS, membership: Path = Path("/proc/self
 
 def _groups(root: Path, membership: Path) -> set[Path]:
     """Returns the folders of this process's memory groups, up to the roots of the hierarchies. In a
-    container the root is the container's group, whose path on the host does not exist there."""
+    container the root is the container's group; the folder of its path on the host is missing."""
     groups = {root, root / "memory"}
     with suppress(OSError):
         for line in membership.read_text().splitlines():

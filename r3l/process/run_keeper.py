@@ -1,22 +1,22 @@
 """Ends a run's processes in order, even if the launcher was killed.
 
-    launcher ══ pipe ══► keeper       only the launcher has the pipe's writing end, which the kernel
-        ├─► buffer  ─┐                closes however the launcher ends
-        ├─► learner ─┼─ line ─► pipe  each process writes its line before it becomes its command, so
-        └─► actors  ─┘                the keeper knows all of them
+    launcher ══ pipe ══► keeper
+        └─► buffer, learner, actors ── a line each ──► pipe
+
+Only the launcher keeps the pipe's writing end, so the kernel closes the pipe however the launcher
+ends. Each process writes its line before it becomes its command, so the keeper knows all of them.
 
     process   is asked to end    is killed
-    actors    at once            after 20 s, but at once if the launcher is gone
-    learner   at once            after 20 s, once its heartbeat is overdue (learner.hang_s)
-    buffer    after all others   after 20 s, but not before it has had 2 s to end
+    actors    at once            after 20 s; at once if the launcher is gone
+    learner   at once            when 20 s have passed and its heartbeat is overdue (learner.hang_s)
+    buffer    after all others   after the same 20 s, or 2 s after it was asked if that is later
 
 The learner first finishes its micro-batch and its checkpoint. The launcher ends a run in this order
 (`end_in_order`), and then ends the keeper. If the launcher dies first, the keeper ends the run:
 `python -m r3l.process.run_keeper RUN HANG_S`.
 
-The children of these processes end with them: the engine of an actor (r3l.process.end_with_parent),
-and the workers of environments with their helpers (envs.isolation.reaper). Rank 0 ends the other
-ranks.
+Their children end with them: the engine of an actor (r3l.process.end_with_parent), and the workers
+of environments with their helpers (envs.isolation.reaper). Rank 0 ends the other ranks.
 """
 
 import contextlib
@@ -42,10 +42,10 @@ LOOKS_S = 0.05
 
 @dataclass
 class Kept:
-    """A command that leads a process group. `pid`: None if another launcher started it. `worker`:
-    if the command is itself a launcher, arguments that identify its processes on this machine;
-    these get SIGTERM instead of the launcher, which would kill them. `at_once`: whether the command
-    is killed as soon as r3l-launch is gone."""
+    """A command that leads a process group. `pid`: None if another launcher started the command.
+    `worker`: if the command is itself a launcher, arguments that identify the processes that it
+    started on this machine. They get SIGTERM; the launcher gets none, since it would kill them.
+    `at_once`: whether the command is killed as soon as r3l-launch is gone."""
 
     name: str
     pid: int | None
@@ -102,9 +102,9 @@ def end_in_order(
     heartbeat: LastHeartbeat | None = None,
     hurry: Callable[[], bool] = lambda: False,
 ) -> list[str]:
-    """Ends processes in the order of the table above, and kills late ones. As soon as `hurry`
-    returns True, kills every process. Returns the names of the killed processes. `heartbeat`: the
-    learner's; until it is overdue, the learner is not late."""
+    """Ends the processes in the order of the table above, and kills those that are late. As soon as
+    `hurry` returns True, kills every process. Returns the names of the killed processes. Until the
+    learner's `heartbeat` is overdue, the learner is not late."""
     end, killed = time.monotonic() + DEADLINE_S, list[str]()
     for last in (False, True):
         part = [member for member in reversed(members) if (member.name == LAST) == last]
