@@ -2,8 +2,9 @@
 
     open(messages, tools) · <reply> · following(reply, messages) · <reply> · …
 
-A later call's new messages are rendered after a short made-up conversation with the same tool
-calls, whose text is then cut off. A new AgentChat compares this with a conversation rendered whole.
+New messages of a later call are rendered after a short made-up conversation with the same tool
+calls, and the made-up text is removed. A new AgentChat checks that a test conversation has the same
+text if it is rendered this way and as a whole.
 """
 
 import json
@@ -78,18 +79,16 @@ def _shows_tools(chat: ChatFormat) -> bool:
 
 
 class AgentChat:
-    """A chat format for calls with tools.
-
-    `takes_tools`: whether the template shows tools at all. Raises UserError if it shows them, but
-    conversations with tools cannot be cut into increments.
-    """
+    """A chat format for calls with tools. `takes_tools`: whether the template shows tools at all.
+    Raises UserError if the template shows tools, but cannot write a conversation with tools message
+    by message, each appended to unchanged text."""
 
     def __init__(self, chat: ChatFormat) -> None:
         self.chat = chat
         if self.takes_tools and (difference := self._first_difference()):
             raise UserError(
-                f"the chat template of {chat.tokenizer.name_or_path!r} cannot be cut around tool "
-                f"calls: {difference}; an agent's calls need a template that writes a tool "
+                f"the chat template of {chat.tokenizer.name_or_path!r} cannot write tool calls "
+                f"turn by turn: {difference}; an agent's calls need a template that writes a tool "
                 "result after the call and changes nothing before it"
             )
 
@@ -99,14 +98,14 @@ class AgentChat:
         return _shows_tools(self.chat)
 
     def open(self, messages: Sequence[AgentMessage], tools: Sequence[Tool]) -> tuple[int, ...]:
-        """Encodes a whole conversation with the invitation to reply. Raises UserError if the
+        """Encodes a whole conversation and the prompt for a reply. Raises UserError if the
         template refuses it."""
         return self.chat.encode(self.chat.render(self._fitting(messages), tools, prompt=True))
 
     def following(
         self, calls: Sequence[tuple[str, str]], messages: Sequence[AgentMessage]
     ) -> tuple[int, ...]:
-        """Encodes the messages after a reply, and the invitation to the next one.
+        """Encodes the messages after a reply, and the prompt for the next reply.
 
         `calls`: id and name of each tool call in the reply. The reply's end-of-turn token is not
         part of the result. Raises UserError if the template refuses the messages.
@@ -128,7 +127,7 @@ class AgentChat:
         return self.chat.render([_ASKED, _REPLIED]).count(self.chat.end)
 
     def _fitting(self, messages: Sequence[AgentMessage]) -> list[AgentMessage]:
-        """Merges a leading system message with the user's if the template has no system role."""
+        """Merges a leading system message and a user message if the template has no system role."""
         both = len(messages) > 1 and (messages[0]["role"], messages[1]["role"])
         if both != ("system", "user"):
             return list(messages)
@@ -136,8 +135,8 @@ class AgentChat:
         return [*opening, *messages[2:]]
 
     def _first_difference(self) -> str:
-        """Finds where the increments of a conversation with tools differ from the template's own
-        text; "" if they agree."""
+        """Finds where a test conversation with tools, rendered turn by turn, differs from the
+        same conversation rendered as a whole; "" if they agree."""
         messages: list[AgentMessage] = self.chat.opening("be brief", "add, please")
         grown = self.chat.render(messages, PROBE_TOOLS)
         for turn, (reply, results) in enumerate(_PROBE):

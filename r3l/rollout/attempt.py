@@ -2,8 +2,8 @@
 
     observation ─► prompt tokens ─► policy.sample ─► action text ─► env.step ─► observation …
 
-Rewards are recorded in units of the environment's success threshold: 1.0 is full success. A retry's
-reward includes the reward of its prefix.
+Rewards are divided by the environment's success threshold when they are recorded, so 1.0 is full
+success. A retry's reward includes the reward of its prefix.
 A retry starts from the state before step k*. The policy reads a sequence with the guidance; the
 recorded, distilled sequence leaves the guidance out. Both sequences grow by the same tokens.
 """
@@ -36,8 +36,8 @@ class ParamsOfStep(Protocol):
 
 @dataclass
 class Tokens:
-    """A token sequence under construction: sampled tokens are masked in, all other tokens out. Each
-    response has a span, an oldest and a newest version, and a flag if its budget cut it off."""
+    """A token sequence under construction; `mask` is True for sampled tokens. Each response has a
+    span, an oldest and a newest version, and in `cuts` whether its token budget cut it off."""
 
     ids: list[int] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
@@ -81,9 +81,9 @@ class Tokens:
 
 @dataclass
 class Attempt:
-    """An attempt in progress. `record` becomes the trajectory. `shown` is what the policy reads
-    (the same object unless guidance is shown). `rewards` are the environment's own, step by step.
-    `snapshots[k]` restores the state before step k."""
+    """An attempt in progress. `record` becomes the trajectory. `shown` is what the policy reads:
+    the same object as `record` unless guidance is shown. `rewards` are the environment's, one
+    for each step, not divided by `threshold`. `snapshots[k]` restores the state before step k."""
 
     task: Task
     system: str
@@ -115,7 +115,7 @@ class Attempt:
 
     @property
     def reward(self) -> float:
-        """The reward R(τ): the sum of the step rewards in units of the success threshold."""
+        """The reward R(τ): the sum of the step rewards, divided by the success threshold."""
         return round(math.fsum(self.rewards) / self.threshold, REWARD_DECIMALS)
 
     def trajectory(self, role: Role, slot: int, *, parent: int = -1, pivot: int = -1) -> Trajectory:
@@ -303,7 +303,7 @@ def _same(env: Environment, recorded: str, replayed: str, step: int) -> None:
             same = sorted(recorded.split()) == sorted(replayed.split())
         case _:
             raise ReplayDiverged(
-                f"{env.spec.name} is neither deterministic nor has snapshots, so it cannot go back",
+                f"{env.spec.name} lacks snapshots and determinism, so it cannot return to a step",
                 cause="not_replayable",
             )
     if not same:

@@ -6,8 +6,8 @@ and agents' messages: r3l.rollout.agent_chat.
 `prompt` is what the template puts before a reply (ChatML: "<|im_start|>assistant\\n"). What the
 template adds after a reply ("\\n" after ChatML's <|im_end|>) belongs to the next turn.
 
-A new ChatFormat encodes a test conversation in two ways, in increments and whole. It refuses the
-template if the results differ, or if other messages look like replies.
+A new ChatFormat encodes a test conversation in two ways, piece by piece and as a whole. It refuses
+the template if the results differ, or if a user's message looks like a reply.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,12 +30,12 @@ _REASONED = tuple(f"<think>\nbecause {n}\n</think>\n\nstep {n}" for n in range(3
 
 
 class ChatFormat:
-    """A tokenizer's chat template, cut into the pieces of a growing conversation.
+    """Encodes a growing conversation piece by piece, as a tokenizer's chat template writes it.
 
     `earlier_reasoning`: what to do if a template removes reasoning (<think>…</think>, or the
-    <think> of an invitation) from earlier replies: "refuse" the template, or "keep" the reasoning
-    in the context that the policy reads and is trained with. Raises UserError if the template
-    cannot be cut.
+    <think> at the end of `prompt`) from earlier replies: "refuse" the template, or "keep" the
+    reasoning in the context that the policy reads and is trained with. Raises UserError if the
+    template cannot write a conversation piece by piece.
     """
 
     def __init__(self, tokenizer: Any, *, earlier_reasoning: EarlierReasoning = "refuse") -> None:
@@ -53,7 +53,7 @@ class ChatFormat:
             raise self._refused(f"cannot be tried ({error!r})") from None
 
     def _probe(self, earlier_reasoning: EarlierReasoning) -> None:
-        """Raises UserError if the template cannot be cut, or mixes up who speaks."""
+        """Raises UserError if the template changes earlier turns, or confuses users and policy."""
         if self._is_reply(self.render([{"role": "user", "content": _NOTE}])):
             raise self._refused("writes a user's message as it writes a reply")
         if difference := self._first_difference(_PLAIN):
@@ -61,7 +61,7 @@ class ChatFormat:
         forgets = ""
         if earlier_reasoning == "refuse":
             opened = self._prompt.removeprefix(self._earlier_prompt)
-            unlike = f"they lack the {opened!r} of its invitation" if self._opens_reasoning else ""
+            unlike = f"they lack the {opened!r} of its prompt" if self._opens_reasoning else ""
             forgets = unlike or self._first_difference(_REASONED)
         if forgets:
             raise self._error(
@@ -72,7 +72,7 @@ class ChatFormat:
 
     @cached_property
     def prompt_ids(self) -> tuple[int, ...]:
-        """The tokens that invite a reply."""
+        """The tokens of `prompt`, the template's text before a reply."""
         return self.encode(self._prompt)
 
     def open(self, system: str, user: str) -> tuple[int, ...]:
@@ -111,15 +111,15 @@ class ChatFormat:
 
     @property
     def _opens_reasoning(self) -> bool:
-        """Whether the template invites a reply with an extra <think>, which earlier replies
-        lack."""
+        """Whether the template writes more (a <think>) before a new reply than before earlier
+        replies."""
         return len(self._prompt) > len(self._earlier_prompt) > 0 and self._prompt.startswith(
             self._earlier_prompt
         )
 
     @cached_property
     def _closing(self) -> str:
-        """Returns the template's end of a whole conversation (Phi-3: <|endoftext|>), or ""."""
+        """Returns what the template writes after a conversation (Phi-3: <|endoftext|>), or ""."""
         asked, invited = (self._write(_ASKED, prompt) for prompt in (False, True))
         end = str(getattr(self.tokenizer, "eos_token", None) or "")
         return end if asked.endswith(end) and not invited.startswith(asked) else ""
@@ -142,8 +142,8 @@ class ChatFormat:
 
     @cached_property
     def guide(self) -> str:
-        """Returns the role of a message between a user's message and a reply: "system" if the
-        template can write system messages there and after a reply, else "user"."""
+        """Returns the role of a guidance message: "system" if the template can write a system
+        message both after a user's message and after a reply, else "user"."""
         note = {"role": "system", "content": _NOTE}
         try:
             texts = (self._after_user(note), self._around_reply([note])[1])
@@ -153,7 +153,7 @@ class ChatFormat:
         return "system" if fits else "user"
 
     def _after_user(self, message: Message) -> str:
-        """Returns the text that `message` adds after a user's; "" if the template cannot add it."""
+        """Returns the text that `message` adds after a user's message; "" if it cannot follow."""
         asked = self.render(_ASKED)
         try:
             text = self.render([*_ASKED, message])
@@ -199,8 +199,8 @@ class ChatFormat:
         raise self._refused("does not end a reply with a special token right after its text")
 
     def _first_difference(self, replies: Sequence[str]) -> str:
-        """Finds where the increments of a test conversation differ from the template's own text or
-        tokens; "" if they agree."""
+        """Finds where the text or the tokens of a test conversation, encoded piece by piece, differ
+        from the conversation encoded as a whole; "" if they agree."""
         messages = self.opening("be brief", "what now?")
         text, ids = self.render(messages), list(self.open("be brief", "what now?"))
         begun, lead = self._prompt, self._earlier_prompt.removeprefix(self._prompt)
@@ -257,7 +257,7 @@ class ChatFormat:
         except Exception as error:  # a template is code: it may raise anything
             roles = ", ".join(message["role"] for message in messages)
             why = str(error) or type(error).__name__
-            raise self._refused(f"does not take messages of {roles} ({why})") from None
+            raise self._refused(f"refuses messages with the roles {roles} ({why})") from None
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Encodes text that holds the template's special tokens."""

@@ -111,8 +111,8 @@ def _shaped(name: str, call: str, answer: object, length: int) -> Any:
     if not isinstance(answer, tuple | list) or len(answer) != length:
         count = f" of {len(answer)}" if isinstance(answer, tuple | list) else ""
         raise EnvironmentFailed(
-            f"{name}: {call} returned {type(answer).__name__}{count}, "
-            f"it must be a tuple of {length}",
+            f"{name}: {call} returned {type(answer).__name__}{count} "
+            f"instead of a tuple of {length} values",
             cause=f"bad_{call}",
         )
     return answer

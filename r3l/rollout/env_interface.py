@@ -21,10 +21,10 @@ class EnvSpec:
     """What an environment declares about itself.
 
     `success_threshold`: the reward from which an attempt counts as full success. Rewards are
-    recorded in units of it. Raises UserError if it is not positive.
+    divided by it when they are recorded. Raises UserError unless it is positive and finite.
     `deterministic`: "exact" (same seed and actions, same bytes), "canonical" (same words in
     some order) or "no". `sessions`: how many instances one environment process may hold at the same
-    time; None: no limit. Set 1 if the environment has state outside its instances.
+    time (None: no limit); 1 is needed if the environment has state outside its instances.
     """
 
     name: str
@@ -48,7 +48,7 @@ class EnvSpec:
         if not 0 < self.success_threshold < math.inf:
             raise UserError(
                 f"env {self.name}: success_threshold is {self.success_threshold}; it must be "
-                "positive, because rewards are recorded in units of it: shift the rewards"
+                "positive and finite, because it divides the rewards; add a constant to all rewards"
             )
 
 
@@ -67,9 +67,9 @@ class Environment(Protocol):
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer: ...
 
     def step(self, action: str) -> StepAnswer:
-        """Takes the policy's whole response text. An invalid action never raises: the observation
-        answers it, and it counts as a step. `info["fault"]` names a fault of the environment itself
-        that does not end the attempt."""
+        """Takes the policy's whole response text. An invalid action must not raise: it counts as
+        a step, and the observation says what is wrong. `info["fault"]` names a fault of the
+        environment itself that does not end the attempt."""
 
     def close(self) -> None: ...
 
@@ -85,7 +85,7 @@ class Retry:
 
 
 Offer = Callable[[Callable[[], Trajectory], float], Awaitable[bool]]
-"""Saves progress if the seconds sampled since the last save suffice. Returns whether it did."""
+"""Saves progress if sampling since the last save took long enough. Returns whether it saved."""
 
 
 @runtime_checkable
@@ -102,7 +102,7 @@ class PlayedByAgent(Protocol):
         offer: Offer | None = None,
         retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays one attempt, or one retry. Returns it, and an auxiliary sample of its main
-        conversation as the policy saw it, with guidance. `params`: the sampling parameters of call
-        k; `left`: the part that an earlier actor played; `offer`: saves progress; `retried`:
-        whether a retry is planned. Raises EpisodeError, and EngineDead if the engine is gone."""
+        """Plays an attempt or a retry. Returns its record, and an auxiliary sample of its main
+        conversation as the policy saw it, with any guidance. `params`: the sampling parameters, by
+        call; `left`: the part that an earlier actor played; `offer`: saves progress; `retried`:
+        whether a retry is to follow. Raises EpisodeError, and EngineDead if the engine is gone."""

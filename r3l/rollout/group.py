@@ -65,11 +65,11 @@ async def explore_group(
 ) -> list[SlotResult]:
     """Explores a group and returns one result per slot of its plan.
 
-    `emit` is awaited with each result as soon as it exists. It returns the stored result: a failed
-    one, not retried, if the buffer refused it. `accepted`, `progress`: results and partial attempts
-    that earlier actors left. `seed` makes sampling repeatable; a lower `priority` is served first.
-    If an attempt fails, its slot fails and `on_failure` is called; any other error ends the group.
-    """
+    `emit` is awaited with each result as soon as it exists. It returns the stored result: if the
+    buffer refused the result, a failed one, from which no retry is made. `accepted`, `progress`:
+    results and partial attempts that earlier actors left. `seed` makes sampling repeatable. The
+    lowest `priority` is served first. If an attempt fails, its slot fails and `on_failure` is
+    called; any other error ends the group."""
     algorithm = config.algorithm.build()
     explorer = _Explorer(
         task,
@@ -216,7 +216,7 @@ class _Explorer:
         self, slot: int, question: tuple[str, str], num_steps: int
     ) -> tuple[ReflectionRecord, Tokens, bool]:
         """Samples a reflection, or takes the one that an earlier actor left. Returns its record,
-        its conversation, and whether it ended by itself."""
+        its conversation, and whether the reflection ended before its token budget."""
         left = self.progress.find("distilled", slot)
         if left is not None and left.reflection is not None and left.aux:
             return left.reflection, conversation(left.aux[0]), True
@@ -324,7 +324,7 @@ def verified(base: Trajectory, retry: Trajectory, *, requires_success: bool = Tr
 
         R(retry) > R(base), or both reach 1 and the retry takes fewer steps
 
-    and, with `requires_success` (released code), R(retry) ≥ 1.
+    and, with `requires_success` (as in the released code of R³L), R(retry) ≥ 1.
     """
     if requires_success and retry.reward < SUCCESS:
         return False

@@ -1,12 +1,12 @@
-"""Partial attempts: what is kept of a slot while it is played, so that a kill costs little.
+"""Partial attempts: what is stored of a slot during play, so that a killed actor loses little.
 
 an attempt makes a step ─► progress_s of sampling since the last save? ─► save ─► buffer
 another actor leases the group ─► find ─► replay the environment to the last saved step ─► play
 
 A partial result is the slot's result so far. For a base slot, it holds the attempt up to a complete
-step, without a finish. For a distilled slot, it is not_triggered at first: it holds the reflection
-and, as an auxiliary sample, the conversation that asked for it. After the retry's first step it is
-done: it also holds the retry so far and, as a second sample, what the policy was shown.
+step, without a finish. That of a distilled slot has the status not_triggered at first: it holds the
+reflection and, as an auxiliary sample, the conversation that asked for it. After the retry's first
+step it has the status done, and adds the retry and, as a second sample, what the policy saw.
 """
 
 import logging
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 @dataclass
 class Progress:
     """The progress in the slots of a group. `found`: partial results that earlier actors left;
-    `save`: stores one for later actors, about every `every_s` seconds of sampling. `counts`:
-    attempts continued, their tokens, attempts dropped, and progress refused."""
+    `save`: stores one for later actors, about every `every_s` seconds of sampling. `counts`: the
+    numbers of attempts continued, of their tokens, of attempts dropped and of results refused."""
 
     found: Sequence[SlotResult] = ()
     save: Callable[[SlotResult], Awaitable[None]] | None = None
@@ -41,8 +41,8 @@ class Progress:
     async def resume(
         self, role: Role, slot: int, task: Task, chat: ChatFormat, env: Environment, heat: float
     ) -> Attempt | None:
-        """Rebuilds the attempt that an earlier actor left at temperature `heat`. None if there is
-        none, or if its system prompt, temperature or replay differs. Raises EnvironmentFailed."""
+        """Rebuilds the attempt that an earlier actor left. Returns None if there is none, or if
+        its system prompt, temperature (now `heat`) or replay differs. Raises EnvironmentFailed."""
         left = self.find(role, slot)
         if left is None or left.trajectory is None:
             return None
@@ -80,8 +80,8 @@ class Progress:
         return after_step
 
     async def offer(self, result: Callable[[], SlotResult], seconds: float) -> bool:
-        """Saves a partial result if `seconds` of sampling are enough. Returns whether it did. A
-        result that is no valid record is counted as refused; the attempt continues."""
+        """Saves a partial result if `seconds` of sampling are `every_s` or more. Returns whether it
+        saved. A result that is not a valid record counts as refused; the attempt continues."""
         if self.save is None or seconds < self.every_s:
             return False
         try:

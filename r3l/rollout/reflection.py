@@ -25,11 +25,11 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 """Why a reflection cannot be used:
 
     not_json       the text holds no JSON object
-    missing_field  a field that its outcome needs is absent, null, empty or of another type
+    missing_field  a field its outcome needs is absent, null or empty, or a text has another type
     bad_outcome    an outcome that is none of the three
     bad_pivot      a pivot that is neither null nor an integer in 0..K−1
     contradiction  a success that names a root cause, a suggestion or a pivot
-    truncated      the text ended, or was cut, inside the object
+    truncated      the text or its token budget ended before the JSON object did
 """
 
 FIELDS = (
@@ -42,9 +42,9 @@ FIELDS = (
 FIELDS_OF_SUCCESS = ("trajectory_summary", "trajectory_outcome", "retry_from_step")
 """The fields that a reflection with outcome success needs; other outcomes need all of FIELDS."""
 RE_READ = 4
-"""How many times `parse` may read the text, since it reads nested objects again."""
+"""`parse` may read this many times the text's length, since it reads nested objects again."""
 TRY_CHARS = 400
-"""Each object that `parse` begins to read counts as this many more characters."""
+"""For each object that it begins, `parse` counts this many characters besides those it reads."""
 MAX_CHARS = 1000
 """Longest string of a reflection decoded under its schema, in characters."""
 
@@ -73,7 +73,7 @@ class Reflection:
 def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
     """Finds the first usable reflection in `text`, with any prose or code fences around it.
     `truncated`: sampling stopped at its token budget. Unknown fields are ignored, empty text counts
-    as null, and an object that gives one key two values is no JSON. Text is read at most about
+    as null, and an object that gives one key two values is invalid. Text is read at most about
     RE_READ times. Raises ReflectionError with a cause from CAUSES."""
     first_error: ReflectionError | None = None
     cut, closed = False, 0  # braces before `closed` are part of something that ends
@@ -99,8 +99,8 @@ def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
 
 def json_schema(num_steps: int, *, outcome_first: bool = False) -> dict[str, Any]:
     """Returns the JSON schema of a reflection on an attempt with `num_steps` steps, for constrained
-    decoding; `parse` accepts every text that the schema allows. Fields are in the order of FIELDS:
-    a root cause other than null excludes success. `outcome_first` puts the outcome first."""
+    decoding; `parse` accepts every text that the schema allows. The order of FIELDS makes a root
+    cause other than null rule out success. `outcome_first` puts the outcome first."""
     order = sorted(FIELDS, key=lambda name: outcome_first and name != "trajectory_outcome")
     null, text = {"type": "null"}, {"type": "string", "maxLength": MAX_CHARS}
 

@@ -71,7 +71,7 @@ def test_a_notebook_can_start_a_run_from_within_its_own_loop(
         ("reset", "raise ValueError('no data')", "raised ValueError: no data (FILE:10)"),
         ("step", "int(action)", "base 10: 'try' (FILE:14)"),
         ("step", "sys.exit(3)", ""),
-        ("reset", "return None", "mine: reset returned NoneType, it must be a tuple of 2"),
+        ("reset", "return None", "mine: reset returned NoneType instead of a tuple of 2 values"),
     ],
 )
 def test_what_a_reset_or_step_raises_is_told_with_the_task_and_the_line_of_the_users_code(

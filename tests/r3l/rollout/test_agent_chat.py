@@ -98,7 +98,7 @@ def test_a_template_for_one_call_at_a_time_refuses_only_several() -> None:
     chat = chat_of(LLAMA)
     text = chat.chat.tokenizer.decode(chat.following([("aaaaaaaa1", "add_one")], RESULTS[:1]))
     assert text == "<|im_start|>tool\n2<|im_end|><|im_start|>assistant\n"
-    with pytest.raises(UserError, match="does not take messages"):
+    with pytest.raises(UserError, match="refuses messages with"):
         chat.following([("aaaaaaaa1", "add_one"), ("aaaaaaaa2", "add_two")], RESULTS)
 
 

@@ -41,7 +41,7 @@ def test_a_failure_without_user_code_has_the_traceback_of_this_process(
     said: list[str] = []
     failures = FirstFailures(said.append)
     explore(learner_of_advice(), make_env=lambda: Untold(), on_failure=failures)
-    assert "returned tuple of 2, it must be a tuple of 5" in caplog.text
+    assert "returned tuple of 2 instead of a tuple of 5 values" in caplog.text
     assert "env_calls.py" in caplog.text and len(said) == 1
 
 
