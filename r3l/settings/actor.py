@@ -23,12 +23,12 @@ class ModelServer(Section):
     @classmethod
     def _is_url(cls, value: str) -> str:
         if not value.startswith(("http://", "https://")):
-            raise ValueError(f"{value} is no URL; begin it with https:// or http://")
+            raise ValueError(f"{value} is not a URL; begin it with https:// or http://")
         return value
 
 
 class AgentConfig(Section):
-    """Attempts that an agent plays by calling the policy over HTTP (the environment agent)."""
+    """Attempts of agents, which call the policy over HTTP (env.name=agent or verifiers:NAME)."""
 
     timeout_s: float = Field(600.0, gt=0, description="time limit of an attempt, seconds")
     at_timeout: Literal["fail", "grade"] = Field(

@@ -55,7 +55,7 @@ class EnvConfig(Section):
 
     @property
     def has_agents(self) -> bool:
-        """Whether an environment's attempts are played by agents, which call the policy."""
+        """Whether agents, which call the policy, play the attempts of any of the environments."""
         return any(by_agent(name) for name in self.names)
 
     @property

@@ -85,9 +85,9 @@ def all_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def _located(root: type[BaseModel], location: Sequence[int | str]) -> tuple[str, type[BaseModel]]:
-    """Returns the key at an error's location, in the form users write, and its section.
+    """Returns the key at an error's location, in the form users write, and the key's section.
 
-    A location also has the algorithm's name after `algorithm`, and list indices.
+    The key keeps a location's list indices, but not the name of the algorithm after `algorithm`.
     """
     key: list[str] = []
     holder = root

@@ -1,4 +1,4 @@
-"""Finds classes by registry name, or the user's own by path: `my_rules.py:Recency`."""
+"""Finds classes by name in a registry, or in a user's file: `my_rules.py:Recency`."""
 
 import importlib.util
 import sys
@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) -> type[T]:
-    """Finds a class by name, or a subclass of `base` in the user's file. Raises UserError, which
-    names the `setting`."""
+    """Finds a class by its name in `registry`, or a subclass of `base` by FILE.py:CLASS. Raises
+    UserError, which names the `setting`."""
     if name in registry:
         return registry[name]
     file, _, attribute = name.rpartition(":")

@@ -12,8 +12,8 @@ from r3l.errors import UserError
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that refuses repeated keys, of which the first value would be lost, and
-    aliases, with which a few lines can expand to more values than fit into memory."""
+    """A YAML loader that refuses repeated keys, since all their values but the last would be lost,
+    and aliases, since they let a few lines expand to more values than fit into memory."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
