@@ -94,9 +94,9 @@ class Extra(Record):
     """Details of an attempt with K steps that only some algorithms and metrics read.
 
     `reward_parts`: numbers that the environment reported as parts of the reward, each summed over
-    the steps played for this attempt. `step_rewards` float32 [K], in units of the reward, and
+    the steps played for this attempt. `step_rewards` float32 [K], on the scale of `reward`, and
     `step_cut` bool [K], True for responses that their token budget cut off; both empty if not
-    recorded. `start`: the steps before it are also in an earlier conversation, which trains them.
+    recorded. `start`: that of the segment, in a trajectory made from a segment; otherwise 0.
     `segments`: further conversations of an attempt that an agent played, trained with the
     attempt's advantage. `tape`: all calls of that agent, as r3l.views.tape writes them.
     """
@@ -131,8 +131,8 @@ class Trajectory(Record):
     policy's text at step k; `observations[k]` is what the policy read before this text; the last
     observation is the environment's last reaction. `faults` names errors of the environment that
     did not end the attempt. If `finish` is context_overflow, the full context cut off the last
-    response. `temperature` is the sampling temperature, 0 if greedy. `logprobs` belong to the
-    distribution ∝ exp(logits / temperature), those of a greedy attempt to temperature 1.
+    response. `temperature` is the sampling temperature, 0 if greedy. `logprobs` refer to the
+    distribution ∝ exp(logits / temperature); for a greedy attempt, to that of temperature 1.
     """
 
     role: Role
@@ -179,8 +179,8 @@ class Trajectory(Record):
         return self.responses_from(0)
 
     def conversations(self) -> list[Self]:
-        """Returns the attempt's token sequences: its own, and each segment's as a trajectory
-        without texts."""
+        """Returns this trajectory, and each of its segments as a trajectory without
+        texts."""
         return [self, *(self._conversation(segment) for segment in self.extra.segments)]
 
     def _conversation(self, segment: Segment) -> Self:

@@ -1,9 +1,9 @@
 """Checks and cleans text from outside: users' files and code, environments and models.
 
 plain       returns a text that can be stored and sent, as Python's own `str`; raises ValueError for
-            half characters and for a text that is too long
+            half a surrogate pair and for a text that is too long
 label       turns any text into a name under which things are counted
-printable   returns text for a terminal, with the characters escaped that a terminal would obey
+printable   escapes the unprintable characters of a text, which a terminal might obey
 """
 
 from typing import Any
@@ -16,16 +16,16 @@ _PLAIN = "\n\t\u200c\u200d"  # line ends, tabs, and what joins letters and emoji
 
 
 def plain(value: object, what: str, limit: int = TEXT_LIMIT) -> str:
-    """Returns a text as a plain `str`. Raises ValueError, which begins with `what`, if it is no
-    text, holds half a surrogate pair or is longer than `limit` bytes in UTF-8."""
+    """Returns a text as a plain `str`. Raises ValueError, which begins with `what`, if it is
+    not text, holds half a surrogate pair or is longer than `limit` bytes in UTF-8."""
     if not isinstance(value, str):
-        raise ValueError(f"{what} is {type(value).__name__}, it must be text")
+        raise ValueError(f"{what} is {type(value).__name__}; it must be text")
     text = str.__str__(value)
     try:
         size = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"{what} holds half a character, {text[error.start]!a}; write the whole one"
+            f"{what} holds half a character, {text[error.start]!a}; write the whole character"
         ) from None
     if size > limit:
         raise ValueError(f"{what} has {size} bytes; the limit is {limit}")
@@ -33,8 +33,8 @@ def plain(value: object, what: str, limit: int = TEXT_LIMIT) -> str:
 
 
 def plain_value(value: Any, what: str, depth: int = 0) -> Any:
-    """Returns a value that can be sent: numbers, texts, bytes, lists and maps with text keys;
-    numpy's become Python's. Raises ValueError, which begins with `what`, for anything else."""
+    """Returns a value that can be sent: None, a number (numpy's as Python's), a text, bytes, a list
+    or a map with text keys. Raises ValueError, which begins with `what`, for any other value."""
     if depth > NESTING_LIMIT:
         raise ValueError(f"{what} nests deeper than {NESTING_LIMIT} levels")
     if isinstance(value, str):

@@ -18,7 +18,7 @@ from r3l.views.tape import TapedCall, call_tree, read_tape
 class StepView(Record):
     """A turn of the policy. `own`: whether it was sampled for this attempt; if not, it belongs to
     the prefix. `length`: the number of tokens in the action; `cut`: whether the token budget cut
-    the action off; `reward`: of this step, None if no rewards of single steps were recorded."""
+    the action off; `reward`: the step's reward, None if rewards of steps were not recorded."""
 
     observation: str
     action: str
@@ -48,10 +48,10 @@ class ReflectionView(Record):
 
 
 class AttemptView(Record):
-    """A slot and its attempt. Without an attempt, `steps` is empty, and `reward`, `length` and the
-    like are None. `base`: the base slot that a retry corrects, or the slot itself; `length`: the
-    number of tokens in the sequence; `generated`, `seconds`: tokens and time of the steps sampled
-    for this attempt; `calls`: the calls of the agent that played it."""
+    """A slot and its attempt. Without an attempt, `steps` is empty, and `reward`, `length`,
+    `generated`, `seconds` and both versions are None. `base`: the base slot that a retry corrects,
+    or the slot itself; `length`: the number of tokens in the sequence; `generated`, `seconds`:
+    tokens and time of this attempt's own steps; `calls`: those of the agent that played it."""
 
     role: Role
     slot: int
@@ -94,7 +94,7 @@ class Pair(Record):
 
     @property
     def gain(self) -> float | None:
-        """How much more the retry earned; None if either has no reward."""
+        """How much more the retry earned than its base; None if one of them has no reward."""
         if self.base is None or self.retry is None:
             return None
         before, after = self.base.reward, self.retry.reward

@@ -1,6 +1,6 @@
 """What is kept of every call of an agent (`TapedCall`), and the tape: an attempt's calls as JSON.
 
-Two tapes are equal up to the first call whose digests differ; `first_difference` shows it.
+Two tapes are equal up to the first call whose digests differ, which `first_difference` names.
 """
 
 import re
@@ -17,7 +17,7 @@ from r3l.records import Record
 LIMIT = 512 << 10  # bytes of a compressed tape; a group has many of them
 UNPACKED = 256 << 20
 WHOLE = "stop"
-"""The `finish` of a call of another model if its answer can be repeated."""
+"""The `finish` of a call to another model if its answer was kept whole and so can be repeated."""
 MCP = "mcp"
 """The `dialect` of a call to an MCP server; the `model` of this call is mcp:NAME."""
 NEAR = 40  # characters shown before and after a difference
@@ -27,13 +27,13 @@ class TapedCall(Record):
     """One call of an agent.
 
     `digest`: a hash of the request, equal for equal meanings. `parent`: the earlier call whose
-    conversation this call extends, -1 if none. `messages`: those that are new since `parent`.
+    conversation this call extends, -1 if none. `messages`: those not yet sent in `parent`.
     `reply`: {} if there was none. `began`: seconds after the attempt's start. `tokens`: the reply's
     length; the reply follows the first `read` tokens of conversation number `conversation` of the
     attempt (-1: not recorded). `trained`: whether the reply is trained. `model`: the other model
     that was asked, "" for the policy. For another model, `messages` and `reply` have the bodies of
     the request and the answer, cut if they are long, and the call is at the end of the tape; its
-    `finish` is WHOLE, cut, or the status of an answer that is an error.
+    `finish` is WHOLE, "cut" (the answer was cut) or the HTTP status of an error.
     """
 
     dialect: str
@@ -53,7 +53,7 @@ class TapedCall(Record):
 
 
 def write_tape(calls: Sequence[TapedCall]) -> bytes:
-    """Compresses a tape. If the result is above LIMIT, calls of other models lose their messages
+    """Compresses a tape. If the result is above LIMIT, calls to other models lose their messages
     and replies; if the result is still above LIMIT, all calls lose their messages."""
     without_others = [
         msgspec.structs.replace(call, messages=(), reply={}) if call.model else call

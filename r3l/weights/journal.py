@@ -5,10 +5,11 @@
         000001.weights   the changes since 000000: a patch or the whole of each chunk
         …
 
-A file is a head and one frame for each chunk. The head is its length in 8 bytes, its checksum
-(XXH3-64), then msgpack: the manifest (r3l.weights.manifest), the version it builds on, and the
-frames' lengths. A frame is what actors receive: a patch (r3l.weights.patch) or the whole chunk. A
-file is flushed and then renamed, so an existing file is complete unless it was damaged later.
+A file is a head and one frame for each chunk. The head is the length of its data in 8 bytes, their
+checksum (XXH3-64), and the data as msgpack: the manifest (r3l.weights.manifest), the version that
+the file builds on, and the frames' lengths. A frame is what actors receive: a patch
+(r3l.weights.patch) or the whole chunk. A file is flushed and then renamed, so an existing file is
+complete unless it was damaged later.
 """
 
 import itertools
@@ -47,8 +48,7 @@ class Journal:
     """Reads and writes the journal in `folder`; only one process may write it.
 
     `versions`: how many of the newest versions are kept; 0 means all. The versions that a kept one
-    builds on are kept too.
-    """
+    builds on are kept too."""
 
     def __init__(self, folder: Path, *, versions: int = 0) -> None:
         self.folder, self.versions = folder, versions
@@ -60,11 +60,11 @@ class Journal:
         return sorted(int(name) for name in names if name.isdigit())
 
     def append(self, manifest: Manifest, chunks: Sequence[Chunk]) -> int:
-        """Writes the newest version; returns how many bytes it takes on disk.
+        """Writes the newest version. Returns how many bytes it takes on disk.
 
-        If the journal already holds this version with the same bytes, nothing changes. If the bytes
-        differ, a learner has gone back and made other weights: the held version and all later ones
-        are removed. Raises OSError; earlier versions stay.
+        If the journal already holds this version with the same bytes, returns 0. If the bytes
+        differ, a learner resumed from an earlier checkpoint and made other weights: the held
+        version and all later ones are removed. If it raises OSError, earlier versions stay.
         """
         version = manifest.version
         if not self._bases:

@@ -70,7 +70,7 @@ def test_what_people_write_is_printed_as_it_is():
 
 def test_text_is_a_str_itself():
     assert type(plain(np.str_("a"), "it")) is str
-    with pytest.raises(ValueError, match="it is bytes, it must be text"):
+    with pytest.raises(ValueError, match="it is bytes; it must be text"):
         plain(b"a", "it")
     with pytest.raises(ValueError, match=r"it holds half a character, '.ud83d'"):
         plain(json.loads(r'"a \ud83d"'), "it")
