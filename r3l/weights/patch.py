@@ -7,7 +7,8 @@ A patch lists the elements that changed, bit for bit:
 
 Each list is split into byte planes (all lowest bytes, then all second bytes, …) and compressed.
 Neighbouring floats have neighbouring bit patterns, so after a small update the upper planes are
-almost all zero. A patch names the version it applies to and has the checksum of the result.
+almost all zero. A patch names the version it applies to and has the checksum of the result, but no
+version of this format: after a change of it, older journals count as damaged.
 """
 
 from dataclasses import dataclass
