@@ -1,7 +1,7 @@
 """Decides when an actor loads weights: polls for newer ones, fetches them during generation.
 
 poll `latest` ─► newer? ─► request the chunks that differ, by ranges, a few in flight
-                               └─► whole or patches, each checked ─► staged set ─► load (actors.engine)
+                               └► whole or patches, checked ─► staged set ─► load (actors.engine)
 
 Over a slow link a set may take minutes. So each deadline applies only to the next range, received
 bytes survive a broken connection, and the publisher is asked to keep the version meanwhile.
