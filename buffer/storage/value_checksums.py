@@ -2,8 +2,8 @@
 
     stored = value ◦ XXH3-64(value), seeded with XXH3-64(table ◦ NUL ◦ key)
 
-Only the schema has none, so that it can be read in any store. The checksum is compared at every
-read, because LMDB does not check its pages.
+Only the schema is stored without a checksum, so that it can be read in any store. Every read
+compares the checksum, because LMDB does not check its pages.
 """
 
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
@@ -11,7 +11,7 @@ from xxhash import xxh3_64_digest, xxh3_64_intdigest
 from r3l.errors import StoreError
 
 BYTES = 8
-"""Length of a checksum."""
+"""Length of a checksum, bytes."""
 WITHOUT = ("sys", b"schema")
 
 
@@ -34,7 +34,7 @@ def remove(table: str, key: bytes, stored: bytes) -> bytes:
 
 
 def fits(table: str, key: bytes, stored: bytes) -> bool:
-    """True if the checksum of a stored value is correct for its table, key and value."""
+    """Returns whether the checksum of a stored value matches its table, key and value."""
     if (table, key) == WITHOUT:
         return True
     value = memoryview(stored)[:-BYTES]

@@ -1,8 +1,8 @@
-"""The attempts of a store as a pandas DataFrame, with a row for each resolved slot. Columns are the
-group's ids, `state`, `expired` (its cause), the second at which the group entered each state, and
-fields of r3l.views.attempt_view.AttemptView. `steps`: turns; `tokens`: number of sampled tokens.
-`uses`: how many optimizer steps trained on the group; `step`: the last of them; `staleness`: how
-many versions the oldest token was behind the policy that this step trained."""
+"""The attempts of a store as a pandas DataFrame, with a row for each resolved slot. Columns: facts
+of the group, such as `state`, `expired` (why it expired) and the Unix times at which it entered its
+states; fields of AttemptView (r3l.views.attempt_view), where `steps` is the number of turns and
+`tokens` that of sampled tokens; `uses`: how many optimizer steps trained on the group; `step`: the
+last of them; `staleness`: the version that this step trained minus the attempt's oldest version."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -34,8 +34,8 @@ def frame(
     state: GroupState | None = None,
     limit: int | None = None,
 ) -> Any:
-    """Returns the attempts of the newest `limit` groups with this purpose, tag and state; None is
-    for all. The groups are in creation order. A number that an attempt lacks is NA or NaN.
+    """Returns the attempts of the newest `limit` groups with this purpose, tag and state, in
+    creation order. None means any, or no limit. A number that an attempt lacks is NA or NaN.
 
     Raises UserError if pandas is not installed, RecordError if a group is damaged.
     """

@@ -56,7 +56,7 @@ def ls(folder: Path, text: str, limit: int) -> None:
 @_store
 @click.argument("group_id")
 def show(folder: Path, group_id: str) -> None:
-    """Print every attempt of a group as a conversation, retries with their reflections.
+    """Print every attempt of a group as a conversation, and each retry with its reflection.
 
     GROUP_ID may be abbreviated: 42 is g0000000042.
     """
@@ -93,7 +93,7 @@ def export(folder: Path) -> None:
 @click.command()
 @_store
 def verify(folder: Path) -> None:
-    """Check file, records, ledger and counts. Print each problem on a line; if any, exit with 1."""
+    """Check file, records, ledger and counts. Print one problem a line; exit with 1 if any."""
     with Store(folder, read_only=True) as store:
         problems = verification.verify(store)
     for problem in problems:

@@ -38,9 +38,9 @@ def finished_groups(store: Store, *, contrast: bool) -> Iterator[tuple[GroupRow,
 def copy_finished(
     folders: Sequence[Path], to: Path, *, contrast: bool, on_group: Callable[[Group], object]
 ) -> None:
-    """Copy the finished groups of stores to a new store, written whole or not at all, and call
-    `on_group` for each group. A store's groups are numbered after those of the store before it.
-    Raises UserError if a store has no finished group to copy, or if `to` is not empty."""
+    """Copies the finished groups of stores to a new store at `to`, which exists only once it is
+    complete. Calls `on_group` for each group. Numbers the groups of the second store after those
+    of the first, and so on. Raises UserError if a store has none to copy, or `to` is not empty."""
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("--offline names a store twice; name each once")
     with ExitStack() as opened:

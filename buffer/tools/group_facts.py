@@ -54,7 +54,7 @@ def facts(txn: Txn, row: GroupRow) -> dict[str, Any]:
 
 
 def parse_filter(text: str) -> Filter:
-    """Parse a filter over groups: names, constants, comparisons, `in` with a list, `and`, `or` and
+    """Parses a filter over groups: names, constants, comparisons, `in` with a list, `and`, `or` and
     `not`. Raises UserError for anything else."""
     try:
         tree = ast.parse(text, mode="eval")

@@ -46,7 +46,7 @@ def trained_draw(store: Store, step: int) -> Draw:
     if gone:
         raise NotFound(
             f"step {step}: {len(gone)} of its {len(groups) + len(gone)} groups were evicted "
-            f"({gone[0]}); raise buffer.retention to keep them"
+            f"({gone[0]}); raise buffer.retention to keep groups longer"
         )
     with store.read() as txn:
         trained = txn.step(step)

@@ -17,7 +17,7 @@ from r3l.errors import R3LError
 from r3l.records import Task
 
 RECORDS = ("table group,", "table part,", "table partial,")
-"""Beginnings of damage messages; damage in these tables leaves the checked rows intact."""
+"""Beginnings of messages about damage in tables without rows: the rows can still be checked."""
 
 
 def verify(store: Store) -> list[str]:
@@ -70,7 +70,7 @@ def _ledger_problems(txn: Txn) -> Iterator[str]:
 
 
 def _draw_problems(txn: Txn) -> Iterator[str]:
-    """Compares draws with their groups and their training steps, in both directions."""
+    """Compares draws with groups and ledger steps: each must name the other."""
     open_draws: dict[int, tuple[str, ...]] = {}
     number = 0
     for number, (key, data) in enumerate(txn.scan("draw"), 1):
