@@ -1,7 +1,7 @@
 """Prepares a group for the page: pairs of attempts with their tokens.
 
 AttemptView ─► pairs (base, retry) ─► steps ─► tokens: text, log-probability
-ledger ─► what the learner trained on: the advantage, and from which step on
+ledger ─► attempts that the learner trained on: their advantage, and their first trained step
 """
 
 import json
@@ -23,7 +23,7 @@ Plain = dict[str, Any]
 
 
 class Texts:
-    """Decodes single tokens with the tokenizer of a model folder, if it has one."""
+    """Decodes single tokens with the tokenizer of a model folder, if the folder has one."""
 
     def __init__(self, model: Path | None) -> None:
         from tokenizers import Tokenizer  # not for every command of r3l-buffer
@@ -32,8 +32,8 @@ class Texts:
         self._tokenizer = Tokenizer.from_file(str(file)) if file and file.is_file() else None
 
     def of(self, token_ids: Int32) -> list[str] | None:
-        """Returns one text per token; joined, they are the whole text. If a character has several
-        tokens, its last token gets the character."""
+        """Returns one text per token, None without a tokenizer. Joined, they are the whole text. If
+        several tokens make one character, all but the last of them have an empty text."""
         if self._tokenizer is None:
             return None
         from tokenizers.decoders import DecodeStream
@@ -43,8 +43,8 @@ class Texts:
 
 
 def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
-    """Converts a group to values that JSON can hold: its facts, its `pairs`, and the attempts that
-    the last step `recalled` into it. Raises NotFound, RecordError."""
+    """Converts a group to values that JSON can hold: its facts, its `pairs`, and the
+    attempts that were `recalled` to it in its last step. Raises NotFound, RecordError."""
     with store.read() as txn:
         row = txn.existing_row(group_id)
         group, known = result_checksums.read(txn, row), group_facts.facts(txn, row)
@@ -135,7 +135,7 @@ def _conversation(
 
 
 def _call(call: TapedCall, own: Trajectory | None, texts: Texts, *, trained: bool) -> Plain:
-    """Converts a call to a step. `own`: the call's conversation, if the record has it."""
+    """Converts a call to a step. `own`: the call's conversation, None if it was not stored."""
     said = [f"[{message['role']}] {message_text(message)}" for message in call.messages]
     shown: Plain = {
         "observation": "\n".join(said),

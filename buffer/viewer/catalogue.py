@@ -1,4 +1,4 @@
-"""The catalogue: the facts (buffer.tools.group_facts) of all groups, read again after changes."""
+"""The catalogue: the facts of all groups, read again when the store has changed."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ Facts = dict[str, Any]
 
 class Catalogue:
     """The groups of a store, newest first: their facts (buffer.tools.group_facts), `rewards`,
-    `failures`, `times`. Threads may share it. `change` grows with every change that was read."""
+    `failures`, `times`. Threads may share it. `change`: the newest transaction that was read."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -32,8 +32,8 @@ class Catalogue:
         self._next = 0.0  # monotonic second before which the store is not read again
 
     def read(self) -> Sequence[Facts]:
-        """Returns the current groups. Reading takes at most SHARE of a core. Callers may keep the
-        list: it never changes."""
+        """Returns the groups. Reads the store again if it has changed, but spends at most SHARE of
+        a core on reading. Callers may keep the list, because it is replaced, never changed."""
         with self._lock:
             if time.monotonic() >= self._next and (change := self.store.change) != self.change:
                 began = time.monotonic()
@@ -59,8 +59,8 @@ class Catalogue:
 
 def tasks(groups: Iterable[Facts], order: str) -> list[Facts]:
     """Sums up each task of `groups` (newest first). `trend`: the mean rewards of its newest groups,
-    oldest first. `order`: corrections (the largest gain of a retry), newest, lowest (mean reward)
-    or most (groups)."""
+    oldest first. `order`: which tasks come first: `corrections` (largest gain of a retry),
+    `newest`, `lowest` (mean of `trend`) or `most` (number of groups)."""
     by_task = defaultdict[tuple[str, str], list[Facts]](list)
     for group in groups:
         by_task[group["env"], group["task"]].append(group)

@@ -1,7 +1,7 @@
 """The page: one HTML file with its style and script.
 
-Trajectories are hostile text: the script shows them only as text, and the page's policy allows no
-script, style or request except its own.
+Trajectories are hostile text: the script shows them only as text, and the page's policy allows
+only the page's script and style, and requests only to its own server.
 """
 
 import base64

@@ -44,12 +44,12 @@ def view(place: str, port: int, model: Path | None) -> None:
 
 
 def viewed(store: Store, run: Path, model: Path | None = None) -> ViewedStore:
-    """Returns a store to view; from a run's folder, with the run's title, tokenizer and facts.
+    """Returns a store to view. If `run` is a run's folder, adds its title, tokenizer and facts.
 
     Raises UserError if `model` has no tokenizer.
     """
     if model is not None and not (model / "tokenizer.json").is_file():
-        raise UserError(f"--model {model}: holds no tokenizer.json; give a model folder")
+        raise UserError(f"--model {model}: has no tokenizer.json; give a model folder")
     config, notice = _config(run / "config.yaml")
     if config is None:
         return ViewedStore(str(store.folder), store, Texts(model), notice)

@@ -1,9 +1,9 @@
 """The viewer's server: serves the page, and the store as JSON, read-only and on this machine only.
 
     GET /KEY/                             the page
-    GET /KEY/api/run                      what is shown, the version, groups by state, `change`
+    GET /KEY/api/run                      title, facts, version, groups by state, Catalogue.change
     GET /KEY/api/tasks  ?filter= &order= &offset= &limit=
-    GET /KEY/api/groups ?filter= &env= &task= &before=GROUP &limit=   the newest first
+    GET /KEY/api/groups ?filter= &env= &task= &before=GROUP &limit=   newest first
     GET /KEY/api/group  ?id=              one group with its attempts
 
 KEY is new at every start, so that neither other users of the machine nor other sites in the user's
@@ -130,7 +130,7 @@ class Viewer(ThreadingHTTPServer):
     def _tasks(self, query: Query) -> Any:
         order = query.get("order", ORDERS[0])
         if order not in ORDERS:
-            raise UserError(f"order {order!r:.40}: must be {', '.join(ORDERS)}")
+            raise UserError(f"order {order!r:.40}: must be one of {', '.join(ORDERS)}")
         lines = tasks(self._accepted(query), order)
         offset, limit = _number(query, "offset", 0), _limit(query)
         return {"total": len(lines), "tasks": lines[offset : offset + limit]}
@@ -219,7 +219,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def _is_here(host: str) -> bool:
-    """True if a Host header names this machine, on any port: a tunnel may use a different one."""
+    """Returns whether a Host header names this machine, on any port (a tunnel may change it)."""
     name, _, port = host.partition(":")
     return name in HOSTS and (not port or port.isdecimal())
 

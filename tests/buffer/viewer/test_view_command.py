@@ -32,7 +32,7 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(store, capsys):
     place = str(store.folder)
     store.close()  # LMDB opens a file once in a process
     refused(["view", "nowhere"], "no store there", capsys)
-    refused(["view", place, "--model", "/nowhere"], "holds no tokenizer.json", capsys)
+    refused(["view", place, "--model", "/nowhere"], "has no tokenizer.json", capsys)
     refused(["view", place, "--port", "70000"], "--port", capsys)
     assert "RUN" in CliRunner().invoke(view, ["--help"]).output
 
