@@ -7,9 +7,9 @@ connection is accepted if
 Without keys every peer has a learner's rights.
 
 Connections whose handshake is not finished do not count: a few silent peers could otherwise lock
-out all others. libzmq closes such a connection after HANDSHAKE_S. Peers that finish at the very
-same moment may be accepted together beyond the limit. Connections that send too much are shut down.
-If too many are silent, the oldest silent ones are shut down too (buffer.wire.traffic).
+out all others. libzmq closes such a connection after HANDSHAKE_S. Peers whose handshakes finish at
+the same moment may exceed the limit together. Connections that send too much are shut down. If too
+many are silent, the oldest silent ones are shut down too (buffer.wire.traffic).
 """
 
 import itertools
@@ -91,7 +91,7 @@ class Access:
         self._trim(now, shut_down=bool(shut_down))
 
     def is_due(self, ready: Mapping[Any, int]) -> bool:
-        """Whether CHECK_S have passed since the last `update`, or one of `sockets` is ready."""
+        """Returns whether CHECK_S passed since the last `update`, or one of `sockets` is ready."""
         due = time.monotonic() >= self._updated_at + CHECK_S
         return due or any(socket in ready for socket in self.sockets)
 
@@ -101,8 +101,8 @@ class Access:
         self._requests.close(linger=0)
 
     def _trim(self, now: float, *, shut_down: bool) -> None:
-        """After shutdowns, return freed memory to the system every FREES_S, until FREES_S passed
-        without a shutdown. Otherwise many small frames would stay in the heap."""
+        """After a shutdown, return freed memory to the system every FREES_S, until no connection
+        was shut down for FREES_S. Otherwise many small frames would stay in the heap."""
         if self._trim_at and now >= self._trim_at:
             return_freed_memory()
             self._trim_at = now + FREES_S if now < self._shut_down_at + FREES_S else 0.0
@@ -124,7 +124,7 @@ class Access:
         return "too_many_connections" if full else ""
 
     def _upper_bound(self, now: float) -> int:
-        """Return an upper bound of the accepted connections that are open now: the open connections
+        """Returns an upper bound of the accepted connections that are open now: open connections
         older than HANDSHAKE_S, and all connections accepted in the last HANDSHAKE_S."""
         since = now - HANDSHAKE_S
         older = itertools.takewhile(lambda opened: opened < since, self._open.values())
@@ -132,7 +132,7 @@ class Access:
 
 
 def allow_files(count: int) -> int:
-    """Raise this process's open-file limit to `count`, or to the most that the system allows.
+    """Raises this process's open-file limit to `count`, or to the most that the system allows.
     Returns the limit. Every connection takes one file."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY:
@@ -148,8 +148,8 @@ def _roles(keys: ServiceKeys) -> dict[bytes, str]:
 
 
 def _protect(router: Any, keys: ServiceKeys | None) -> None:
-    """Make a socket ask whether to accept each connection, and close connections whose handshake
-    takes longer than HANDSHAKE_S. Encrypt the socket if there are keys."""
+    """Make a socket ask (ZAP) whether to accept each connection, and close connections whose
+    handshake takes longer than HANDSHAKE_S. Encrypt the socket if there are keys."""
     router.set(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
     router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
     router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else all are accepted if no thread handles them

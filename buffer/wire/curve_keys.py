@@ -46,8 +46,8 @@ _LEARNER = "learner.json"
 
 
 def generate(folder: Path) -> tuple[Path, Path, Path]:
-    """Write new key files into `folder`; returns the service's, the client's and the learner's.
-    Raises UserError if one of them already exists."""
+    """Writes new key files into `folder`. Returns the paths of service.json, client.json and
+    learner.json. Raises UserError if one of them exists or cannot be written."""
     public, secret = _pair()
     client, learner = (ClientKeys(*_pair(), public) for _ in range(2))
     service = ServiceKeys(public, secret, (client.public,), (learner.public,))
@@ -70,7 +70,7 @@ def _pair() -> tuple[str, str]:
 
 
 def load(kind: type[K], path: Path | str) -> K:
-    """Read a key file. Raises UserError if it cannot be read or does not hold a `kind`."""
+    """Reads a key file of this kind. Raises UserError if it cannot be read or is malformed."""
     try:
         keys: K = msgspec.json.decode(Path(path).read_bytes(), type=kind)
     except OSError as error:

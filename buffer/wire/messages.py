@@ -7,8 +7,8 @@
 `sum` is a checksum of the whole message. Damaged messages are dropped; the client asks again.
 
 Headers are plain maps. Requests and replies are the records that buffer.wire.operations lists for
-the operation. A group is an immutable record; the reply before the groups has their current
-states.
+the operation. A group is sent as an immutable record; the reply that precedes the groups has their
+current states.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class Request:
 
 
 def read_header(frames: Sequence[Frame]) -> dict[str, Any]:
-    """Read a message's header. Raises SchemaVersionError for another protocol version,
+    """Reads a message's header. Raises SchemaVersionError for another protocol version,
     RecordError if it is malformed."""
     if not frames:
         raise RecordError("message: is empty; it must begin with a header")
@@ -67,8 +67,8 @@ def read_header(frames: Sequence[Frame]) -> dict[str, Any]:
 
 
 def check_sum(header: dict[str, Any], frames: Sequence[Frame]) -> None:
-    """Raise RecordError if the checksum in a message's header is wrong. Clients of other libraries
-    may leave it out."""
+    """Raise RecordError if the checksum in a message's header is wrong. A header may lack the
+    checksum, because clients of other libraries may leave it out."""
     if (found := header.pop("sum", None)) is not None and found != _sum(header, frames[1:]):
         raise RecordError("message: is damaged (wrong checksum)", cause=DAMAGED)
 
@@ -86,7 +86,7 @@ def _with_sum(header: dict[str, Any], *frames: bytes) -> list[bytes]:
 
 
 def read_request(client: bytes, header: dict[str, Any], frames: Sequence[Frame]) -> Request:
-    """Read a request: its header and the frames after it. Raises R3LError if it is malformed."""
+    """Reads a request: its header and the frames after it. Raises R3LError if it is malformed."""
     name = header.get("op")
     operation = OPERATIONS.get(name) if isinstance(name, str) else None
     if operation is None:
@@ -109,7 +109,7 @@ def check_role(operation: Operation, role: str) -> None:
 
 
 def request_frames(name: str, rid: str, arguments: Record) -> list[bytes]:
-    """Encode a request. Raises LimitExceeded if the service would refuse it as too large."""
+    """Encodes a request. Raises LimitExceeded if the service would refuse it as too large."""
     header = {"v": PROTOCOL, "op": name, "rid": rid}
     try:
         return _with_sum(header, codec.encode(arguments))
@@ -130,7 +130,7 @@ def error_frames(rid: str, error: R3LError) -> list[bytes]:
 
 
 def reply_id(frames: Sequence[Frame]) -> str:
-    """Return the id of the request that a reply answers; "" if it has none or is damaged."""
+    """Returns the id of the request that a reply answers; "" if the reply is damaged."""
     try:
         header = codec.unpack(frames[0])
         check_sum(header, frames)
@@ -140,7 +140,7 @@ def reply_id(frames: Sequence[Frame]) -> str:
 
 
 def read_reply(name: str, frames: Sequence[Frame]) -> tuple[Any, Sequence[Frame]]:
-    """Read a reply and the encoded groups after it. Raises the reported error, if any."""
+    """Reads a reply and the encoded groups after it. Raises the error that a reply reports."""
     header = read_header(frames)
     if header.get("ok") is not True:
         raise from_wire(header)

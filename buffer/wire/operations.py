@@ -31,9 +31,9 @@ class Request(Record, Generic[T]):
 
 
 class AddTasks(Request[int]):
-    """Register tasks; returns how many were new.
+    """Registers tasks. Returns how many were new.
 
-    Training tasks join the endless cycle, in which the run's task sampler chooses. An evaluation
+    Training tasks are played again and again, in the order of the run's task sampler. An evaluation
     task is played once, under `tag`, by an actor at `min_version` or newer.
     """
 
@@ -44,9 +44,9 @@ class AddTasks(Request[int]):
 
 
 class AcquireLease(Request["Lease | Wait"]):
-    """Ask for a group to explore with `plan`; an evaluation group has one base slot instead.
-
-    `version`: the actor's policy version; `metrics`: shown in `stats`.
+    """Asks for a group to explore. An evaluation group has one base slot. A training group has the
+    slots of `plan`, but the service may replace its retries by base slots. `version`: the actor's
+    policy version; `metrics`: numbers that `stats` shows.
     """
 
     actor: str
@@ -56,7 +56,7 @@ class AcquireLease(Request["Lease | Wait"]):
 
 
 class Put(Request["PutAck"]):
-    """Resolve slots of a leased group. `results`: encoded slot results, which are checked one by
+    """Resolves slots of a leased group. `results`: encoded slot results, which are checked one by
     one. `fingerprint`: policy version and hash of the weights that sampled the slots."""
 
     group_id: str
@@ -66,7 +66,7 @@ class Put(Request["PutAck"]):
 
 
 class PutPartial(Request[int]):
-    """Keep the progress of an open slot. `result`: its encoded result so far
+    """Stores the progress of an open slot. `result`: the slot's encoded result so far
     (r3l.rollout.partial)."""
 
     group_id: str
@@ -75,7 +75,7 @@ class PutPartial(Request[int]):
 
 
 class Renew(Request[tuple[str, ...]]):
-    """Extend leases, as a heartbeat; returns the groups that this actor no longer holds."""
+    """Extends leases, as a heartbeat. Returns the groups that this actor no longer holds."""
 
     group_ids: Sequence[str]
     actor: str
@@ -83,14 +83,14 @@ class Renew(Request[tuple[str, ...]]):
 
 
 class Release(Request[tuple[str, ...]]):
-    """Give leases back, keeping accepted results; returns the groups that this actor held."""
+    """Gives leases back, keeping accepted results. Returns the groups that this actor held."""
 
     group_ids: Sequence[str]
     actor: str
 
 
 class DrawGroups(Request["DrawHead"]):
-    """Ask for a batch."""
+    """Asks for a batch."""
 
     count: Integer
     version: Natural
@@ -98,15 +98,15 @@ class DrawGroups(Request["DrawHead"]):
 
 
 class ReleaseDraws(Request[int]):
-    """Make a consumer's uncommitted groups drawable again; returns their number. A restarted
-    learner does this first."""
+    """Makes a consumer's uncommitted groups drawable again. Returns their number. A restarted
+    learner sends this request first."""
 
     consumer: str = LEARNER
 
 
 class Commit(Request[int]):
-    """Enter the groups of a draw into the ledger under `step`, which made `version`; returns their
-    number. `attempts`: how the step trained on each attempt; the viewer shows it."""
+    """Enters the groups of a draw into the ledger under `step`. Returns their number. `version`:
+    what the step made; `attempts`: how the step trained on each attempt, for the viewer."""
 
     draw_id: Integer
     step: Natural
@@ -115,21 +115,21 @@ class Commit(Request[int]):
 
 
 class Discard(Request[int]):
-    """Drop a draw's groups because they cannot be trained on; returns how many."""
+    """Drops a draw's groups because they cannot be trained on. Returns how many."""
 
     draw_id: Integer
     cause: str
 
 
 class SetVersion(Request[int]):
-    """Set the version that a learner starts from. Removes from the ledger the steps that made later
-    versions, and makes their groups drawable again; returns the number of these groups."""
+    """Sets the version that a learner starts from. Removes the steps that made later versions from
+    the ledger, so that their groups can be drawn again. Returns how many groups still exist."""
 
     version: Natural
 
 
 class QueryGroups(Request[list[Group]]):
-    """Return the newest `limit` groups of a purpose, tag and state, newest first."""
+    """Returns the newest `limit` groups of a purpose, tag and state, newest first."""
 
     purpose: Purpose | None = None
     tag: str | None = None
@@ -138,19 +138,19 @@ class QueryGroups(Request[list[Group]]):
 
 
 class GetLedger(Request[tuple[str, ...]]):
-    """Return the ids of the groups that a step trained on. Raises NotFound for an unknown step."""
+    """Returns the ids of the groups that a step trained on. Raises NotFound for an unknown step."""
 
     step: Integer
 
 
 class GetGroups(Request[list[Group]]):
-    """Return groups by id, in this order. Unfinished groups have the results accepted so far."""
+    """Returns groups in the order of `group_ids`. Unfinished ones have the results so far."""
 
     group_ids: Sequence[str]
 
 
 class GetStats(Request["BufferStats"]):
-    """Read the service's metrics."""
+    """Returns the service's metrics."""
 
 
 # ── replies ─────────────────────────────────────────────────────────────────────────────────
@@ -205,7 +205,7 @@ class Amount(Record):
 
 
 class DrawHead(Record):
-    """Announces a batch. `row`: its entry in the store; `now`: the states of its groups. The groups
+    """Announces a batch. `row`: the stored draw; `now`: the states of its groups. The groups
     follow, then the recalled attempts that still exist. `reason`: why there is no batch."""
 
     row: DrawRow | None = None
@@ -226,7 +226,7 @@ class BufferStats(Record):
     - `slot_drops`: failed slots, and attempts lost with their group, keyed by "role/cause"
     - `partial_dropped`: partial attempts that no actor can continue, keyed by cause
     - `rewound`: groups whose step a learner took back while they were in the store;
-      `rewound_evicted`: groups that were evicted before, and still count as `trained`
+      `rewound_evicted`: groups that were evicted by then, and still count as `trained`
 
     Since the service started:
     - `actors`: each actor's latest metrics, with `seen_s`: seconds since it last sent metrics
@@ -271,9 +271,9 @@ Thread = Literal["writer", "reader"]
 
 @dataclass(frozen=True)
 class Operation:
-    """A row in the table of operations. `replies`: the kinds of a successful reply. `thread`: who
+    """A row in the table of operations. `replies`: types of a successful reply. `thread`: which one
     carries it out (the writer changes the store, the reader reads a snapshot). `keeps_reply`: see
-    buffer.server.idempotency. `learner`: it needs a learner's key if the service has keys."""
+    buffer.server.idempotency. `learner`: clients need a learner's key if the service has keys."""
 
     name: str
     request: type[Record]

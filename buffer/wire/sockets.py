@@ -23,8 +23,8 @@ _READABLE = int(zmq.POLLIN)
 
 
 def new_socket(context: Any, kind: int, **options: int) -> Any:
-    """Make a socket with ZeroMQ `options`. Its calls raise zmq.Again after CALL_MS; the caller then
-    makes a new socket, because after some damaged bytes libzmq does not connect again
+    """Makes a socket with ZeroMQ `options`. Its calls raise zmq.Again after CALL_MS. The caller
+    must then make a new socket, because after some damaged bytes libzmq does not connect again
     (libzmq#4196)."""
     socket = context.socket(kind)
     for name, value in ({"LINGER": 0, "SNDTIMEO": CALL_MS, "RCVTIMEO": CALL_MS} | options).items():
@@ -33,8 +33,8 @@ def new_socket(context: Any, kind: int, **options: int) -> Any:
 
 
 def bind(socket: Any, address: str, what: str) -> str:
-    """Bind a ZeroMQ socket; returns the address with its port. Tries for BIND_S if the port is in
-    use: clients know a restarted service by its old port. Raises a UserError that names `what`."""
+    """Binds a ZeroMQ socket. Returns the address with its port. If the port is in use, retries
+    for BIND_S: a restarted service must keep its port. Raises a UserError that names `what`."""
     end = time.monotonic() + BIND_S
     socket.set(zmq.IPV6, "[" in address)
     while True:
@@ -50,7 +50,7 @@ def bind(socket: Any, address: str, what: str) -> str:
 
 
 def receive_message(socket: Any) -> list[Frame]:
-    """Receive a message that has already arrived. Large frames stay in ZeroMQ's memory."""
+    """Receives a message that has already arrived. Large frames stay in ZeroMQ's memory."""
     return _receive(socket, sys.maxsize)[0]
 
 
@@ -72,7 +72,7 @@ def receive_from_peer(router: Any) -> Received:
 
 
 def _receive(socket: Any, limit: int) -> tuple[list[Frame], Any]:
-    """Receive a message; returns its first `limit` frames, and its last frame as a zmq.Frame."""
+    """Receives a message. Returns its first `limit` frames, and its last one as a zmq.Frame."""
     frames: list[Frame] = []
     more = True
     while more:
@@ -84,7 +84,7 @@ def _receive(socket: Any, limit: int) -> tuple[list[Frame], Any]:
 
 
 def send_message(socket: Any, frames: Sequence[Frame]) -> None:
-    """Send copies of the frames as one message, without waiting. May raise zmq.ZMQError."""
+    """Sends copies of the frames as one message, without waiting. May raise zmq.ZMQError."""
     for frame in frames[:-1]:
         socket.send(frame, _NOW_AND_MORE)
     socket.send(frames[-1], _NOW)

@@ -1,10 +1,10 @@
-"""Counts the unread bytes of each connection, and shuts down connections that hold too many.
+"""Counts the unread bytes of each connection, and shuts down connections that have too many.
 
 libzmq limits the size of a frame (MAXMSGSIZE) and the number of messages (RCVHWM). But a message
-may have any number of frames and is kept until the last one has come, and libzmq reads what a peer
-without a key sends before it refuses the peer. The kernel counts the bytes of every TCP connection
-(TCP_INFO, Linux 4.19). Received bytes whose message was not read yet are in memory. When a
-connection is shut down, libzmq frees its unfinished message. An honest peer connects again.
+may have any number of frames, and libzmq keeps all of them until the last one arrives. Before it
+refuses a peer without a key, it reads what the peer sends. The kernel counts the bytes of every TCP
+connection (TCP_INFO, Linux 4.19). Bytes of messages that were not read yet are in memory. When a
+connection is shut down, libzmq frees its unfinished message. A regular client connects again.
 
 A check costs about 4 µs for each connection and runs every CHECK_S. A fast link can exceed a limit
 between two checks.
@@ -30,8 +30,8 @@ _COUNT = struct.Struct("=Q")
 
 @dataclass(frozen=True)
 class Limits:
-    """`connection`, `total`: most unread bytes of one connection, and of all together. `silent`:
-    most connections with an unfinished handshake; beyond this number the oldest are shut down."""
+    """Most unread bytes of one `connection`, and of all connections in `total`. `silent`: most
+    connections with an unfinished handshake; beyond this number the oldest are shut down."""
 
     connection: int
     total: int
@@ -73,7 +73,7 @@ class Traffic:
         self.connections.pop(connection, None)
 
     def mark_read(self, message: Received) -> None:
-        """Subtract a message's bytes from its connection's unread bytes, now that it was read."""
+        """Subtract a read message's bytes from the unread bytes of its connection."""
         if (known := self.connections.get(message.connection)) is not None:
             known.client = message.client
             known.unread -= sum(self._wire_bytes(len(frame)) for frame in message.frames)
@@ -82,8 +82,8 @@ class Traffic:
         return int(sum(c.unread for c in self.connections.values()))
 
     def check(self, now: float) -> Counter[str]:
-        """Count the bytes if CHECK_S have passed since the last count, or many connections opened.
-        Then shut down connections that exceed a limit; returns how many, keyed by cause."""
+        """Counts bytes and shuts down connections that exceed a limit, if CHECK_S passed since the
+        last count or many connections opened. Returns how many it shut down, keyed by cause."""
         causes: Counter[str] = Counter()
         passed = now - self._checked_at
         if passed < CHECK_S and self._opened <= self.limits.silent // 2:
@@ -102,8 +102,8 @@ class Traffic:
         return causes
 
     def shut_down_largest(self, unsent: Mapping[bytes, int]) -> bool:
-        """Shut down the connection with the most unread and unsent bytes; returns False if none is
-        open. `unsent`: bytes of unsent replies, keyed by client."""
+        """Shuts down the connection with the most unread and unsent bytes. Returns False if no
+        connection is open. `unsent`: bytes of unsent replies, keyed by client."""
         sizes = {
             number: c.unread + unsent.get(c.client, 0)
             for number, c in self.connections.items()
@@ -133,7 +133,7 @@ class Traffic:
         return silent[: max(0, len(silent) - self.limits.silent)]
 
     def _shut_down(self, number: int, connection: Connection) -> bool:
-        """Shut down a connection; returns False if it was not open. libzmq keeps the descriptor."""
+        """Shuts down a connection, which libzmq closes. Returns False if it was not open."""
         if connection.shut_down:
             return False
         connection.shut_down, connection.unread = True, 0.0
@@ -147,7 +147,7 @@ class Traffic:
         return True
 
     def _wire_bytes(self, size: int) -> int:
-        """Return how many bytes a frame takes on the wire (ZMTP 3.1; CurveZMQ adds 33)."""
+        """Returns how many bytes a frame takes on the wire (ZMTP 3.1; CurveZMQ adds 33 bytes)."""
         size += 33 * self.encrypted
         return size + (2 if size < 256 else 9)
 
@@ -155,7 +155,7 @@ class Traffic:
 @contextmanager
 def _borrowed(number: int) -> Iterator[socket.socket]:
     """Borrows libzmq's file descriptor as a Python socket, and leaves it open on exit. Raises
-    OSError on entry if libzmq has closed the descriptor and no new socket has its number."""
+    OSError on entry if the descriptor is closed. If a new socket reuses it, borrows that one."""
     borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=number)
     try:
         yield borrowed
