@@ -131,7 +131,7 @@ def _commands(state: Any) -> str:
 
 
 def _root(data: str) -> Path:
-    """Finds the folder that contains train/, starting from the user's setting."""
+    """Returns the folder that contains train/: `data` (or $ALFWORLD_DATA) or a subfolder of it."""
     given = data or os.environ.get("ALFWORLD_DATA", "")
     if given:
         path = Path(given).expanduser()
@@ -142,7 +142,7 @@ def _root(data: str) -> Path:
 
 
 def _games(root: Path, folder: str) -> list[Task]:
-    """Lists the games that upstream plays: solvable, no movable receptacles, no slices."""
+    """Lists the games that upstream plays: solvable, without movable receptacles or slicing."""
     tasks: list[Task] = []
     for file in sorted((root / folder).rglob("game.tw-pddl")):
         kind, trial = file.parts[-3:-1]

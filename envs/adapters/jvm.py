@@ -1,8 +1,8 @@
-"""Shares one Java virtual machine among the environments of a process, through py4j.
+"""Shares one Java virtual machine (JVM) among the environments of a process, through py4j.
 
-Calls take turns: objects of one machine share state, and simultaneous calls from two threads
-corrupt it silently. A machine that dies or stops answering is killed; its users fail with a named
-cause, and the next user starts another one.
+Calls take turns: objects of one JVM share state, and simultaneous calls from two threads corrupt
+the state silently. A JVM that dies or stops answering is killed. Attempts that use it then fail
+with a named cause, and the next attempt starts a new JVM.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ T = TypeVar("T")
 INSTALL_JAVA = "apt-get install default-jre-headless"
 OPTIONS = ("-XX:+UseSerialGC", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
 """Without hashCode=2, Java orders listings by identity hashes. These differ from run to run, so one
-replay in three would show listings in another order."""
+replay in three would show listings in a different order."""
 _shared: dict[tuple[Any, ...], Jvm] = {}
 _sharing = threading.Lock()
 
 
 class Jvm:
-    """A running Java machine. `timeout_s`: time limit of a call."""
+    """A running JVM. `timeout_s`: time limit of a call, seconds."""
 
     def __init__(self, env: str, classpath: str, heap_mib: int, timeout_s: float) -> None:
         py4j = requirements.package(env, "py4j.java_gateway", env)
@@ -54,9 +54,9 @@ class Jvm:
         self.gateway = py4j.JavaGateway(gateway_parameters=parameters)
 
     def call(self, call: Callable[[], T]) -> T:
-        """Run `call` on the machine's objects while no other call is running. Raises
-        EnvironmentFailed with cause jvm_died or jvm_hung (final: the machine is killed), or
-        jvm_error for a Java exception."""
+        """Runs `call` while no other call on this JVM is running. Raises EnvironmentFailed: with
+        cause jvm_error for a Java exception; with jvm_died or jvm_hung if the JVM ended or did not
+        answer. It is then killed, and later calls fail too."""
         from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
         with self.lock:
@@ -74,7 +74,7 @@ class Jvm:
                 raise self._failure() from error
 
     def close(self) -> None:
-        """End the machine, wait for its process, remove its folder."""
+        """End the JVM, wait for its process, remove its folder."""
         self.lost = self.lost or "closed"
         if self.process.poll() is None:
             self.process.kill()
@@ -98,7 +98,7 @@ class Jvm:
 
 
 def acquire(env: str, classpath: Sequence[str], heap_mib: int, timeout_s: float) -> Jvm:
-    """Returns this process's machine for these settings, and starts it if it is not running. Call
+    """Returns this process's JVM for these settings, and starts it if it is not running. Call
     `release` after use. Raises UserError if Java or py4j is missing."""
     key = (env, tuple(classpath), heap_mib, timeout_s)
     with _sharing:
@@ -110,7 +110,7 @@ def acquire(env: str, classpath: Sequence[str], heap_mib: int, timeout_s: float)
 
 
 def release(jvm: Jvm) -> None:
-    """Release a machine; the last user's release ends it."""
+    """Release a JVM. It ends when its last user releases it."""
     with _sharing:
         jvm.users -= 1
         if jvm.users == 0:
@@ -120,6 +120,6 @@ def release(jvm: Jvm) -> None:
 
 
 def _without_py4j(record: logging.LogRecord) -> bool:
-    """Filters out py4j's log records: py4j logs every failed call on the root logger, although it
-    also raises an error."""
+    """Returns False for py4j's log records, to drop them: py4j logs every failed call on the root
+    logger, although it also raises an error."""
     return "/py4j/" not in record.pathname

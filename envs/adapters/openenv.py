@@ -2,10 +2,10 @@
 `openenv:http://127.0.0.1:8000`. `pip install 'r3l[openenv]'`. Each instance opens a session over
 the server's WebSocket:
 
-    {"type": "reset", "data": {"seed": 0}}  ─►  {"type": "observation", "data": {
-    {"type": "step", "data": ACTION}        ─►      "observation": {…}, "reward": 1, "done": false}}
+    {"type": "reset", "data": {"seed": 0}}    or    {"type": "step", "data": ACTION}
+    ─►  {"type": "observation", "data": {"observation": {…}, "reward": 1, "done": false}}
 
-An action is a JSON object. If the schema requires exactly one field, the policy gives its value.
+ACTION is a JSON object. If its schema requires only one field, the policy may give just the value.
 """
 
 import json
@@ -33,7 +33,7 @@ FAULTS: dict[str, dict[str, str]] = {
 class OpenEnv:
     """A session of the server at `url`. `prompt`: the system prompt; `reset`: further arguments of
     each reset; `max_steps`: step limit; `success_threshold`: total reward of a full success;
-    `sessions`: sessions in each of the `env.workers` processes; one session of a process at a time
+    `sessions`: number of sessions in each of the `env.workers` processes, one of which at a time
     calls the server; `timeout_s`: time limit of a call; keep it below env.step_s, so that a silent
     server fails one attempt and not the worker; `deterministic`: as in EnvSpec."""
 
@@ -70,7 +70,7 @@ class OpenEnv:
         )
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Begin an episode; opens another session if the server has closed the last one."""
+        """Begins an episode. Opens a new session if the server has closed the last one."""
         asked = {"seed": seed} | self.given | (options or {})
         try:
             data = self._ask("reset", asked)

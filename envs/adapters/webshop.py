@@ -2,8 +2,8 @@
 `pip install 'r3l[webshop]'`, and a checkout of princeton-nlp/WebShop with its data.
 
 A step is one action: search[words] on a page with a search bar, or click[something on the page].
-The purchase ends the attempt and earns upstream's score, 0 to 1, for kind of product, attributes,
-options and price.
+The purchase ends the attempt. Its reward is upstream's score from 0 to 1, which depends on the
+kind of product, its attributes, its options and its price.
 """
 
 import itertools
@@ -214,8 +214,8 @@ _numbers = itertools.count()
 
 
 def splits(count: int) -> tuple[range, range]:
-    """Splits `count` goals like upstream and returns (test, train). Test is the first 500, dev the
-    next 1,000, train the rest. Of fewer than 5,000 goals, test is a tenth and dev a fifth."""
+    """Returns upstream's test and train splits of `count` goals: the first 500 are test, the next
+    1,000 dev (unused), the rest train. Of fewer than 5,000, a tenth is test and a fifth dev."""
     test = min(500, -(-count // 10))
     return range(test), range(test + min(1000, count // 5), count)
 

@@ -32,7 +32,7 @@ OTHER_WORDS = frozenset(
 
 class Bm25Index:
     """A BM25 index of products with the two methods of Pyserini's LuceneSearcher that WebShop
-    calls. Empty until `build`."""
+    calls. It is empty until `build` is called."""
 
     def __init__(self) -> None:
         self.library = requirements.package("webshop", "bm25s", "webshop")
@@ -52,7 +52,7 @@ class Bm25Index:
 
     def search(self, query: str, k: int) -> list[SimpleNamespace]:
         """Returns the `docid` of the `k` best matches, best first. A product that shares no word
-        with the query is no match."""
+        with the query is not returned."""
         known = self.ranking.vocab_dict if self.ranking is not None else {}
         words = [word for word in self._words([query])[0] if word in known]
         if not words:
@@ -78,7 +78,7 @@ class Bm25Index:
 
 
 def _contents(product: dict[str, Any]) -> str:
-    """The searchable text of a product: title, description, first bullet point, options."""
+    """Returns the searchable text of a product: title, description, first bullet point, options."""
     options = ", and ".join(f"{name}: {', '.join(of)}" for name, of in product["options"].items())
     first = next(iter(product["BulletPoints"]), "")
     return " ".join([product["Title"], product["Description"] or "", first or "", options]).lower()

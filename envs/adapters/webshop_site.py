@@ -1,9 +1,9 @@
 """Opens the shop of a WebShop checkout: loads upstream's code into this process and seeds it.
 
-    checkout ─► web_agent_text_env.py ─► SimServer (products, goals, pages): one for all
-                     │ imports            environments of a process with the same settings
-                     └─ gym, torch: never needed; pyserini, spacy: replaced if missing
+    checkout ─► web_agent_text_env.py ─► SimServer (products, goals, pages)
+                     └─ imports gym and torch (stubbed), pyserini and spacy (replaced if missing)
 
+All environments of a process with the same settings share one SimServer.
 Upstream draws prices and price limits from the global random generator at its start. Without a
 seed, a goal number would be a different task in every process.
 """
@@ -61,7 +61,7 @@ class Settings:
 @dataclass(frozen=True)
 class Site:
     """An open shop. `code`: upstream's module; `server`: upstream's SimServer; `index`: the index
-    that replaces upstream's, None if upstream's is used."""
+    that replaces upstream's index, or None."""
 
     code: Any
     server: Any
@@ -78,7 +78,7 @@ class Site:
 
 
 def folder(checkout: str) -> Path:
-    """The user's checkout. Raises UserError, which says how to get one."""
+    """Returns the user's checkout. Raises a UserError that says how to get a checkout."""
     given = checkout or os.environ.get("WEBSHOP", "")
     return requirements.folder("webshop", "checkout", given, str(CODE), GET)
 
@@ -121,8 +121,8 @@ def _start(settings: Settings) -> Site:
 
 @lru_cache(maxsize=2)
 def categories(settings: Settings) -> tuple[str, ...]:
-    """Returns the category of every goal, in the shop's order. The shop is opened in a separate
-    process, which ends, so that listing tasks keeps no shop in memory. Raises UserError."""
+    """Returns the category of every goal, in the shop's order. Opens the shop in a separate
+    process that then ends, so that no shop stays in memory. Raises UserError if this fails."""
     folder(settings.checkout)
     command = [sys.executable, "-P", "-m", __name__, json.dumps(astuple(settings))]
     paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -141,8 +141,7 @@ def categories(settings: Settings) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def seeded() -> Iterator[None]:
-    """Seed the global random generator, which upstream draws from, with SEED; restore its state
-    afterwards."""
+    """Seed the global random generator, which upstream uses, with SEED; restore it afterwards."""
     state = random.getstate()
     random.seed(SEED)
     try:
@@ -167,7 +166,7 @@ def _missing_for_nouns() -> str:
 
 
 def _replaces(name: str, missing: str) -> bool:
-    """Returns whether `name` is replaced, and warns if so. `missing`: what `name` lacks, or ""."""
+    """Returns whether to replace `name`; warns if so. `missing`: what it would need, or ""."""
     if missing:
         log.warning(
             "webshop: %s is replaced because %s is missing; scores are not comparable with "
@@ -178,7 +177,7 @@ def _replaces(name: str, missing: str) -> bool:
 
 
 def _load(root: Path, *, own_search: bool, own_nouns: bool) -> tuple[Any, Any]:
-    """Loads upstream's module and its settings. Skips the __init__ of its package, which needs a
+    """Loads upstream's module and its settings. Skips the package's __init__, which needs a
     browser driver. The package and the replaced imports are in sys.modules only during the load."""
     replaced: dict[str, ModuleType] = {
         "gym": _module("gym", Env=object),
@@ -219,7 +218,7 @@ def _module(name: str, **attributes: Any) -> ModuleType:
 
 
 def main() -> None:
-    """Print the categories of the goals as JSON; settings come as JSON in the first argument."""
+    """Print the categories of the goals as JSON. The first argument is the settings as JSON."""
     logging.disable(logging.WARNING)
     try:
         goals = _start(Settings(*json.loads(sys.argv[1]))).server.goals

@@ -41,12 +41,12 @@ test-conductivity 450 225 225 21
 test-conductivity-of-unknown-substances 300 150 150 37
 use-thermometer 270 135 135 22
 """
-"""Task; number of variations in train, dev and test; longest gold path of three variations."""
+"""Task; number of variations in train, dev and test; steps of the longest of three gold paths."""
 
 
 _ROWS = [line.split() for line in _TABLE.split("\n") if line]
 SPLITS = {name: (int(train), int(dev), int(test)) for name, train, dev, test, _ in _ROWS}
-"""Number of variations in each split. Their ids begin in train and run on in dev, then in test."""
+"""Number of variations in train, dev and test. Variations are numbered across them, train first."""
 LIMITS = {name: max(30, 3 * int(gold) // 2) for name, *_, gold in _ROWS}
 """Step limit of each task: 1.5 times its longest gold path, at least 30."""
 
@@ -69,7 +69,7 @@ def listed(
     patterns: Sequence[str] | None, eval_patterns: Sequence[str] | None = None
 ) -> ListedTasks:
     """Lists upstream's variations of the named tasks: train for training, test for evaluation, dev
-    for warm starts. `eval_patterns`: names or patterns of other tasks for evaluation."""
+    for warm-up. `eval_patterns`: names or patterns of other tasks for evaluation."""
     tested = patterns if eval_patterns is None else eval_patterns
     train, dev, test = (_variations(*each) for each in ((patterns, 0), (patterns, 1), (tested, 2)))
     return ListedTasks({"warmup": dev, "train": train, "eval": test})

@@ -1,8 +1,8 @@
 """ScienceWorld: elementary science experiments in text (AI2, Apache-2.0).
 `pip install 'r3l[scienceworld]'`, and Java.
 
-A step is one action; its reward is the change of the score (0 to 1). A wrong `focus on` ends the
-attempt with score 0. All environments of a process share one Java machine (envs.adapters.jvm).
+A step is one action. The score is from 0 to 1; a step's reward is the change of the score. A wrong
+`focus on` ends the attempt with score 0. All environments of a process share one JVM.
 """
 
 import json
@@ -33,12 +33,12 @@ REFUSED = ("reset task",)
 class ScienceWorld:
     """ScienceWorld: 30 tasks, each in many variations.
 
-    `tasks`: names or patterns of the tasks to play, such as `find-*`; `eval_tasks`: the same for
+    `tasks`: names or patterns of the tasks to play, such as `find-*`; `eval_tasks`: those of the
     evaluation, by default `tasks`; `simplification`: upstream's simplifications, comma separated;
     `max_steps`: step limit of every task (0: 1.5 times its longest gold path, at least 30);
     `brief`: short prompts and observations, for small policies (brief_text.py); `heap_mib`: memory
-    of the Java machine (an attempt needs 12 MiB); `timeout_s`: time limit of a Java call; keep it
-    below env.step_s, so that a hung machine and a hung worker have different causes.
+    of the JVM (an attempt needs 12 MiB); `timeout_s`: time limit of a Java call; keep it below
+    env.step_s, so that a hung JVM and a hung worker are counted under different causes.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ScienceWorld:
     def task_source(
         tasks: list[str] | None = None, eval_tasks: list[str] | None = None, **_: Any
     ) -> TaskSource:
-        """Upstream's variations: train for training, test for evaluation, dev for warm starts."""
+        """Lists upstream's variations: train for training, test for evaluation, dev for warm-up."""
         return listed(tasks, eval_tasks)
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
@@ -118,7 +118,7 @@ class ScienceWorld:
         return list(self.simulator.gold(self.history[:START]))
 
     def close(self) -> None:
-        """Release the Java machine. It ends when the process's last environment releases it."""
+        """Release the JVM, which ends when the process's last environment releases it."""
         self.simulator.close()
 
     def _shown(self, text: str) -> str:

@@ -1,9 +1,9 @@
-"""Runs upstream's simulator on the Java machine, and caches its replies.
+"""Runs upstream's simulator on the JVM (envs.adapters.jvm), and caches its replies.
 
-The simulator is deterministic (envs.adapters.jvm), so the state of an attempt is its history: the
-task and the commands so far. Replies already seen in this process come from memory. Java plays a
-history only if its last reply is unknown, so returning to an earlier step is almost free, and so is
-a guide's search (benchmarks.scienceworld).
+The simulator is deterministic, so the state of an attempt is its history: the task and the commands
+so far. Replies already seen in this process come from memory. Java plays a history only if its last
+reply is unknown, so a return to an earlier step costs almost nothing. The same holds for the guide
+in benchmarks.scienceworld, which tries many commands.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ START = 3
 
 class Turn(NamedTuple):
     """A reply: upstream's text, its score, and whether the task has ended. A fatal action gives a
-    negative score and ends the task here; upstream continues after some fatal actions."""
+    negative score and ends the task, although upstream continues after some fatal actions."""
 
     text: str
     score: float
@@ -31,11 +31,11 @@ class Turn(NamedTuple):
 _known: dict[History, Turn] = {}
 _gold: dict[History, tuple[str, ...]] = {}
 MOST = 200_000
-"""Turns that a process remembers, about 100 MB. At this number it forgets all of them."""
+"""Limit of the turns in `_known`, about 100 MB. At this number `_known` is emptied."""
 
 
 class Simulator:
-    """One simulator. All simulators of a process share one Java machine, started on first use."""
+    """One simulator. All simulators of a process share one JVM, which starts on first use."""
 
     def __init__(self, jar: str, heap_mib: int, timeout_s: float) -> None:
         self.settings = ("scienceworld", [jar], heap_mib, timeout_s)
@@ -46,7 +46,7 @@ class Simulator:
     def turn(self, history: History) -> Turn:
         """Returns the last reply in a history. If the history has no commands, the reply is the
         task and the first room. Raises EnvironmentFailed if Java fails, or if a replay gives
-        another reply than before."""
+        a reply that differs from the known one."""
         known = _known.get(history)
         return self._play(history) if known is None else known
 
@@ -70,12 +70,12 @@ class Simulator:
         return _gold[start]
 
     def call(self, call: Callable[[Any], Any]) -> Any:
-        """Run `call` with upstream's server object while no other call is running."""
+        """Run `call` with upstream's server object while no other call on the JVM is running."""
         assert self.jvm is not None, "nothing was loaded"
         return self.jvm.call(lambda: call(self.server))
 
     def close(self) -> None:
-        """Release the Java machine. It ends when the process's last simulator releases it."""
+        """Release the JVM, which ends when the process's last simulator releases it."""
         self._free()
         if self.jvm is not None:
             machine, self.jvm = self.jvm, None
@@ -102,14 +102,14 @@ class Simulator:
         if _known.setdefault(history, turn) != turn:
             self.live = ()
             raise EnvironmentFailed(
-                f"scienceworld: {' '.join(history[:START])}: a replay gave another reply to "
-                f"command {len(history) - START}",
+                f"scienceworld: {' '.join(history[:START])}: a replay gave a different reply "
+                f"to command {len(history) - START}",
                 cause="replay_diverged",
             )
         self.live = history
 
     def load(self, start: History, *, gold: bool = False) -> None:
-        """Load a task from its beginning. Replaces the machine if it died."""
+        """Loads a task from its beginning. Starts a new JVM if the last one was lost."""
         self._free()
         if self.jvm is None or self._lost():
             self.close()
@@ -121,8 +121,8 @@ class Simulator:
         self.call(lambda server: server.load(task, int(variation), simplification, gold))
 
     def _free(self) -> None:
-        """Release the loaded task in Python and in Java. py4j's objects are reference cycles: else
-        Java keeps 12 MiB per task until Python collects garbage, hundreds of tasks later."""
+        """Release the loaded task in Python and in Java. Otherwise Java would keep 12 MiB per task
+        until Python collects py4j's reference cycles, hundreds of tasks later."""
         machine, server = self.jvm, self.server
         self.server, self.live = None, ()
         if server is not None and machine is not None:

@@ -95,7 +95,7 @@ def test_a_negative_score_ends_the_task(counting):
 
 def test_a_replay_with_another_reply_fails_with_a_cause(counting):
     counting.expect((*START, "more"), Turn("another reply", 0.25, False))
-    with pytest.raises(EnvironmentFailed, match="another reply to command 1") as failed:
+    with pytest.raises(EnvironmentFailed, match="different reply to command 1") as failed:
         counting.turn((*START, "more", "more"))
     assert failed.value.cause == "replay_diverged"
 
