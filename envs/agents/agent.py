@@ -1,10 +1,10 @@
 """The environment `agent`: a program that calls the policy itself, over HTTP.
 
-    reset ─► makes the attempt's folder, says whether there are a grader, snapshots and MCP servers
-    start, grade, keep, serve ─► start a process, return its state      stop ─► ends that process
+    reset ─► makes the attempt's folder; returns which of grader, snapshots and MCP servers it has
+    start, grade, keep, serve ─► start a process, return its state      stop ─► ends a process
 
-actors.agents.agent_attempt calls these methods. The processes run in the isolation of the worker
-process: their memory is limited, and they end when the worker or the actor ends, even if killed.
+actors.agents.agent_attempt calls these methods. The processes are isolated as the worker process
+is: their memory is limited, and they end when the worker or the actor ends or is killed.
 """
 
 import json
@@ -33,12 +33,12 @@ from r3l.rollout.env_interface import EnvSpec, ResetAnswer, StepAnswer
 from r3l.rollout.prompts import Prompts
 
 MAIN, KEEPER = "agent", "keeper"
-"""Names of processes: of the agent or the grader, and of the copying of the agent's folder."""
+"""Names of processes: MAIN is the agent or its grader, KEEPER copies the agent's folder."""
 
 COPY = (*PROGRAM, f"{Path(__file__).with_name('workspace_copy.py')}:run")
 
 LONGEST_VARIABLE = 120_000
-"""Most bytes of the variable R3L_TASK, unset for a longer task: Linux would start no program."""
+"""Most bytes of R3L_TASK. It stays unset for a longer task: Linux would start no program."""
 
 FIELD = re.compile(r"\{(\w+)\}")
 """A field of the task in a command, such as `{question}`."""
@@ -48,10 +48,10 @@ class Agent:
     """A program to train. `command`: a command line, a `file.py:function` to call with the task, or
     the URL of a server that plays tasks (envs.agents.remote_agent); `python`: its interpreter;
     `tasks`: a file with one JSON object a line; `reward`: `file.py:function`, called with the task,
-    the calls and, if it takes a third argument, the agent's folder; if left out, the agent posts
-    its reward or prints it as its last line; `workspace`: a folder to copy into the agent's folder;
-    `snapshot`: `none` (the agent's folder is not copied), `workspace` (it holds all state) or a
-    command that saves state outside the folder; `restore`: the command that puts that state back
+    the calls and, if it takes a third argument, the agent's folder; without `reward`, the agent
+    posts its reward or prints it as its last line; `workspace`: a folder to copy into its folder;
+    `snapshot`: `none` (do not copy the agent's folder), `workspace` (all state is in the folder) or
+    a command that saves state outside the folder; `restore`: the command that restores that state
     (envs.agents.workspace_copy); `mcp`: MCP servers by name, each a command or a URL; `prompts`:
     texts that replace those of r3l/rollout/prompts, by name."""
 
@@ -113,7 +113,7 @@ class Agent:
         return json.dumps(has), {}
 
     def step(self, action: str) -> StepAnswer:
-        """Only replies with a sentence, because the agent takes its steps itself."""
+        """Does nothing but answer with a sentence, because the agent takes its steps itself."""
         return "an agent takes its steps itself", 0.0, False, False, {}
 
     def start(self, variables: dict[str, str]) -> State:
@@ -126,7 +126,7 @@ class Agent:
         return self._start(MAIN, self.grader, (), [self.task, calls, self._work])
 
     def keep(self, operation: str, kept: str, call: int) -> State:
-        """Saves or restores the folder. A small folder without a command needs no process."""
+        """Saves or restores the folder, in this process if it is small and there is no command."""
         words = self._words(self.keepers.get(operation, ()))
         arguments = (operation, self._work, kept, call, words)
         folders = self._work, os.path.join(kept, "objects")
@@ -139,7 +139,7 @@ class Agent:
         return self._start(f"mcp-{name}", PROGRAM, self.servers[name], [], pipes=True)
 
     def stop(self, name: str) -> State:
-        """Ends a process and its group. Returns the state that it had."""
+        """Ends a process and its group. Returns the process's state before that."""
         process = self.processes.pop(name)
         state = process.state()
         process.kill()
@@ -164,7 +164,7 @@ class Agent:
     def _start(
         self, name: str, starter: Argv, argv: Argv, arguments: list[Any], *, pipes: bool = False
     ) -> State:
-        """Start a process. MAIN's files are in the attempt's folder, others in a subfolder."""
+        """Starts a process. MAIN's files are in the attempt's folder, others' in a subfolder."""
         if earlier := self.processes.pop(name, None):
             earlier.kill()
         assert self.folder is not None  # an attempt begins with a reset
@@ -190,7 +190,7 @@ class Agent:
         return tuple(FIELD.sub(self._field, word) for word in argv)
 
     def _field(self, found: re.Match[str]) -> str:
-        """Returns a field of the task as text. A name that is no field keeps its braces."""
+        """Returns a field of the task as text, or `{name}` unchanged if there is no such field."""
         value = self.task.get(found[1], found[0])
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

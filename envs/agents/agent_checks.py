@@ -21,7 +21,7 @@ REMOTE = Path(__file__).with_name("remote_agent.py")
 PROGRAM: Argv = (sys.executable, str(CALL_FUNCTION))
 """The command of the starter that runs programs (envs.agents.call_function)."""
 WORKSPACE = "workspace"
-"""A value of the option `snapshot`: copy the agent's folder alone."""
+"""A value of the option `snapshot`: copy only the agent's folder."""
 NOTHING = "none"
 """A value of the option `snapshot`: copy nothing."""
 CHECK_S = 60.0
@@ -75,8 +75,8 @@ def starter_of(command: str, python: str, option: str = "command") -> tuple[Argv
 
 
 def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
-    """Returns the commands that save and restore what is outside an agent's folder; empty if the
-    options name no command. Raises UserError unless they name two programs or none."""
+    """Returns the commands that save and restore state outside an agent's folder; empty if the
+    options name none. Raises UserError unless the options name two programs or none."""
     if snapshot in ("", NOTHING, WORKSPACE) and not restore:
         return {}
     for option, command in (("snapshot", snapshot), ("restore", restore)):
@@ -93,7 +93,7 @@ def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
 
 
 def servers_of(mcp: dict[str, str], python: str) -> dict[str, Argv]:
-    """Returns the command of each MCP server, () if it has a URL. Raises UserError."""
+    """Returns the command of each MCP server, () for a server with a URL. Raises UserError."""
     servers = {}
     for name, command in mcp.items():
         if not re.fullmatch("[a-z0-9][a-z0-9_-]*", name) or is_function(str(command)):
@@ -121,7 +121,7 @@ def is_url(command: str) -> bool:
 
 
 def is_function(target: str) -> bool:
-    """Whether a text names a function of a file."""
+    """Returns whether a text names a function of a file."""
     file = target.rpartition(":")[0]
     return file.endswith(".py") and (" " not in file or os.path.isfile(file))
 

@@ -14,17 +14,17 @@ from r3l.errors import EnvironmentFailed
 LAST = 64 << 10  # bytes of its output in which the last line is looked for
 Argv = tuple[str, ...]
 State = dict[str, Any]
-"""A process: `pid`, `folder` and `exit`, its exit code, None while it runs. Without pipes, also the
-last lines of `stdout` and `stderr`."""
+"""A process's `pid`, `folder` and `exit` (its exit code, or None while the process runs). If its
+output is not a pipe, also `stdout` and `stderr`: the last line of each."""
 
 UNSET = (
     "PYTHONPATH PYTHONHASHSEED HF_HUB_OFFLINE OPENAI_API_KEY OPENAI_BASE_URL ANTHROPIC_API_KEY "
     "ANTHROPIC_BASE_URL"
 ).split()
-"""The user's variables that no agent gets: for the worker's Python, or leading past the gateway."""
+"""Variables that no agent gets: they are for the worker's Python, or lead past the gateway."""
 
 _starters: dict[Argv, subprocess.Popen[str]] = {}
-"""Processes that start others (envs.agents.call_function), by their command."""
+"""Processes that start other processes (envs.agents.call_function), keyed by their command."""
 
 
 def child_environment(more: dict[str, str], secret: Sequence[str] = ()) -> dict[str, str]:
@@ -34,9 +34,9 @@ def child_environment(more: dict[str, str], secret: Sequence[str] = ()) -> dict[
 
 
 class AgentProcess:
-    """A running process, started by the starter whose command is `starter`. `argv`: the program to
-    run, unless the starter calls a function. `folder` holds the working folder `work`, `stderr`,
-    `stdin` and `stdout`; `pipes`: the last two are pipes, and the program waits until they open."""
+    """A running process, which the starter with the command `starter` started. `argv`: its program,
+    () if it calls a function. `folder`: has its working folder `work`, `stdin`, `stdout`, `stderr`.
+    `pipes`: `stdin` and `stdout` are named pipes, and it waits until their other ends are open."""
 
     def __init__(
         self,
@@ -98,6 +98,6 @@ class AgentProcess:
         return written.rpartition("\n")[2].strip()
 
     def kill(self) -> None:
-        """Kill the process's whole group, since its children may still run after it has ended."""
+        """Kill the process's whole group, since children may still run after the process ended."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)

@@ -33,8 +33,9 @@ async def run_process(
     limit_s: float,
     changed: asyncio.Event | None = None,
 ) -> tuple[State, bool]:
-    """Starts the process `name` with `start`. Kills it and its children once it exits, `changed` is
-    set or `limit_s` is over. Returns its state, and whether it was in time. Raises EpisodeError."""
+    """Starts the process `name` with `start`. Waits until it exits, `changed` is set or `limit_s`
+    seconds have passed, then kills it and its children. Returns its state, and whether it was in
+    time (False if the time limit ended the wait). Raises EpisodeError."""
     state, ended = await guarded(start), changed or asyncio.Event()
     if "pid" not in state:  # it was done in the worker process
         return state, True
