@@ -38,9 +38,9 @@ def finished_groups(store: Store, *, contrast: bool) -> Iterator[tuple[GroupRow,
 def copy_finished(
     folders: Sequence[Path], to: Path, *, contrast: bool, on_group: Callable[[Group], object]
 ) -> None:
-    """Copies the finished groups of stores to a new store at `to`, which exists only once it is
-    complete. Calls `on_group` for each group. Numbers the groups of the second store after those
-    of the first, and so on. Raises UserError if a store has none to copy, or `to` is not empty."""
+    """Copies the finished groups of stores to a new store at `to`: all of them, or none after an
+    error. Calls `on_group` for each group. Numbers the groups of the second store after those of
+    the first, and so on. Raises UserError if a store has none to copy, or `to` is not empty."""
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("--offline names a store twice; name each once")
     with ExitStack() as opened:
