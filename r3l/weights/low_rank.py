@@ -1,4 +1,4 @@
-"""Published adapters: low-rank changes to a base model that every process has, under peft's names.
+"""Published adapters: low-rank changes, named as in peft, to a base model that every process has.
 
 base_model.model.<layer>.lora_A.weight  [rank, in] ─┬─► <layer>.weight + scaling · B A
 base_model.model.<layer>.lora_B.weight  [out, rank] ┘
@@ -66,7 +66,7 @@ def base_tensors(model: Path, names: set[str] | None = None) -> Iterator[tuple[s
 def merged_into(
     base: Iterable[tuple[str, Tensor]], tensors: Mapping[str, Tensor], adapters: Adapters
 ) -> Iterator[tuple[str, Tensor]]:
-    """Merges a base model, in the learner's dtype, with the adapters in `tensors`."""
+    """Yields a base model in the learner's dtype, merged with the adapters in `tensors`."""
     import torch
 
     for name, tensor in base:

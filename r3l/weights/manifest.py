@@ -2,7 +2,7 @@
 
 The tensors of a model are placed end to end under their checkpoint names, each aligned to 64 bytes.
 The manifest has a checksum of every chunk, so that an engine loads exactly the published set,
-however it arrived. Tensors are raw bytes here, without torch.
+however it arrived. This module handles tensors as raw bytes and needs no torch.
 """
 
 import hashlib
@@ -95,7 +95,7 @@ class Layout:
 @dataclass(frozen=True)
 class Adapters:
     """Describes a set of adapters (r3l.weights.low_rank): the digest of the base model's folder,
-    the learner's dtype of that model, and the factor that scales B A."""
+    the dtype in which the learner has the base model, and the factor that scales B A."""
 
     base: str
     dtype: str
@@ -129,7 +129,7 @@ class Manifest:
 
     @classmethod
     def from_wire(cls, values: Any) -> Self:
-        """Rebuilds and checks a manifest. Raises WeightsError."""
+        """Rebuilds and checks a manifest. Raises WeightsError if it is malformed."""
         try:
             manifest = msgspec.convert(values, cls)
         except msgspec.ValidationError as error:
@@ -157,6 +157,6 @@ def digest_of(fingerprint: str) -> str:
 
 
 def fingerprints_agree(one: str, other: str) -> bool:
-    """Whether two fingerprints may be of the same weights: the parts that both have are equal."""
+    """True if both may be of the same weights: equal hashes and, if both have them, digests."""
     (first, _, first_set), (second, _, second_set) = one.partition("/"), other.partition("/")
     return first == second and (not first_set or not second_set or first_set == second_set)

@@ -2,7 +2,7 @@
 
 A patch lists the elements that changed, bit for bit:
 
-    gaps    distance of each changed element from the previous one (the first: from 0), uint32
+    gaps    distance from the previous changed element (of the first: from index 0), uint32
     flips   new XOR old bits of each changed element
 
 Each list is split into byte planes (all lowest bytes, then all second bytes, …) and compressed.
@@ -63,8 +63,8 @@ def checksum(data: Bytes) -> int:
 
 def encode(old: Bytes, new: Bytes, *, base: int, version: int, width: int) -> Patch | None:
     """Makes the patch from `old` (bytes of `base`) to `new` (bytes of `version`), both uint8 [n].
-    None if more than MOST_CHANGED_SHARE of the elements changed, or if the patch would not be
-    smaller than `new`."""
+    Returns None if more than MOST_CHANGED_SHARE of the elements changed, or if the patch would not
+    be smaller than `new`."""
     before, after = old.view(_ELEMENT[width]), new.view(_ELEMENT[width])
     differ = before != after
     if np.count_nonzero(differ) > MOST_CHANGED_SHARE * len(after):
@@ -80,7 +80,7 @@ def encode(old: Bytes, new: Bytes, *, base: int, version: int, width: int) -> Pa
 
 def apply(patch: Patch, held: Bytes, *, version: int) -> None:
     """Turns `held` (uint8 [n], bytes of `version`) into the patch's result, in place. Raises
-    WeightsError if the patch is for another version or damaged; `held` may then be spoiled."""
+    WeightsError if the patch is for another version or is damaged; damage may spoil `held`."""
     if patch.base != version:
         raise WeightsError(
             f"weights: the patch applies to version {patch.base}, not to version {version}",

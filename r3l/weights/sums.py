@@ -1,4 +1,4 @@
-"""Sums over a weight set's elements; equal elements have equal sums, in any order.
+"""Sums over the elements of a weight set; the order of the elements does not change the sums.
 
 An engine keeps weights in its own layout: fused, transposed, padded, or in float32 although they
 arrived as bfloat16. With x the bits of an element as a float32, the sums
