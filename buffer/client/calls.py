@@ -29,9 +29,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True)
 class Draw:
-    """A batch of complete groups that a consumer drew. `row`: its entry in the store; `now`: the
-    states of its groups at the draw. `records`: the encoded groups as they were stored, then the
-    encoded `recalled` attempts; both are decoded when they are first read."""
+    """A batch of complete groups that a consumer drew. `row`: the draw's entry in the store; `now`:
+    the states of its groups at the draw. `records`: the encoded groups as they were stored, then
+    the encoded `recalled` attempts; both are decoded when they are first read."""
 
     row: DrawRow
     now: tuple[Status, ...] = field(repr=False)
@@ -39,7 +39,7 @@ class Draw:
 
     def __post_init__(self) -> None:
         if len(self.records) < len(self.now):
-            raise RecordError(f"draw: has {len(self.records)} groups but needs {len(self.now)}")
+            raise RecordError(f"draw: its reply has {len(self.records)} of {len(self.now)} groups")
 
     @property
     def draw_id(self) -> int:
@@ -63,7 +63,7 @@ class Draw:
 
     @property
     def recall_lost(self) -> int:
-        """How many chosen attempts `recalled` lacks: evicted or damaged since the choice."""
+        """How many chosen attempts were evicted or damaged later, so that `recalled` lacks them."""
         return len(self.row.recalled) - (len(self.records) - len(self.now))
 
 
@@ -104,7 +104,7 @@ class Call(Generic[T]):
         return messages.request_frames(self.operation, rid, self.arguments)
 
     def read(self, frames: Sequence[Frame]) -> T:
-        """Return the operation's result. Raises the error if the service replied with an error."""
+        """Returns the operation's result, or raises the error with which the service replied."""
         return self.parse(*messages.read_reply(self.operation, frames))
 
 
@@ -120,7 +120,7 @@ class ClientMethod(Protocol[P, T_co]):
 
 
 def operation(build: Callable[Concatenate[Any, P], Call[T]]) -> ClientMethod[P, T]:
-    """Make a method that passes the Call from `build` to the client's `_ask`."""
+    """Makes a method that passes the Call from `build` to the client's `_ask`."""
 
     @wraps(build)
     def method(client: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -130,7 +130,7 @@ def operation(build: Callable[Concatenate[Any, P], Call[T]]) -> ClientMethod[P, 
 
 
 def sends(request: Callable[P, Request[T]]) -> ClientMethod[P, T]:
-    """Make a method whose arguments are the fields of a request."""
+    """Makes a method whose arguments are the fields of a request."""
 
     @wraps(request, updated=())
     def build(client: Any, /, *args: P.args, **kwargs: P.kwargs) -> Call[T]:
@@ -153,8 +153,8 @@ class Calls:
         results: SlotResult | Sequence[SlotResult],
         fingerprint: tuple[int, str] | None = None,
     ) -> Call[PutAck]:
-        """Resolve one or more slots of a leased group. When it returns, all results are on disk; if
-        the service refuses one, none is stored. Sending them again changes nothing.
+        """Resolves one or more slots of a leased group. When the call returns, all results are on
+        disk; if the service refuses one result, it stores none. A repeated put changes nothing.
 
         `fingerprint`: policy version and hash of the weights that sampled the results. Raises
         LeaseLost, Conflict.
@@ -165,8 +165,8 @@ class Calls:
 
     @operation
     def put_partial(self, group_id: str, actor: str, result: SlotResult) -> Call[int]:
-        """Keep the progress of an open slot for the next actor that leases the group; returns 0 if
-        the slot is resolved. Raises LeaseLost if another actor now holds the group."""
+        """Keeps the progress of an open slot for the next actor that leases the group. Returns 0 if
+        the slot is resolved. Raises LeaseLost if the group is not leased to this actor now."""
         encoded = msgspec.Raw(codec.encode(result))
         return Call(operations.PutPartial(group_id, actor, encoded))
 
@@ -183,10 +183,10 @@ class Calls:
         wait_s: float = 0.0,
         explain: Callable[[str], object] = lambda reason: None,
     ) -> Call[Draw | None]:
-        """Draw exactly `count` complete groups no older than η at learner version `version`.
+        """Draws exactly `count` complete groups at learner version `version`; η limits their age.
 
-        Returns None if there are too few after `wait_s` seconds, and calls `explain` with the
-        reason. Raises Conflict if `version` is more than one step beyond the learner's.
+        If there are fewer after `wait_s` seconds, calls `explain` with the reason and returns None.
+        Raises Conflict if `version` exceeds the learner's version by more than 1.
         """
         reason = ""
 

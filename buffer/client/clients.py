@@ -41,10 +41,10 @@ REPORT_S = 1.0  # between two calls of `silent`
 CLOSE_CHECK_S = 0.1  # until a waiting request notices that another thread closes its client
 QUEUE_FULL_S = 0.005  # wait before another try to send into a full queue
 ASK_AGAIN_S, LONGEST_PAUSE_S, PAUSE = 0.05, 0.5, 10
-"""Shortest and longest seconds between two requests for a draw while too few groups are ready. A
-pause is PAUSE times as long as the last reply took, so that the service can serve others."""
+"""Shortest and longest pause in seconds before a draw is requested again. Between these limits the
+pause is PAUSE times as long as the last reply took, so that the service can serve other clients."""
 REQUESTS_AT_ONCE = messages.REQUESTS_IN_FLIGHT // 2
-"""Half of what the service allows, because it also counts requests that the client gave up."""
+"""Half of the service's limit, because the service also counts requests that the client gave up."""
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -58,9 +58,9 @@ def _pause_s(asked: float, until: float) -> float:
 
 
 class _Client:
-    """The shared part of both clients. `silent` is called with a line while a reply is overdue:
-    every REPORT_S by BufferClient, with every try by AsyncBufferClient. If it raises an exception,
-    the request ends."""
+    """The shared part of both clients. While a reply is overdue, `silent` is called with a line
+    that says so: by BufferClient every REPORT_S, by AsyncBufferClient after every try. If `silent`
+    raises an exception, the request ends with that exception."""
 
     def __init__(
         self,
@@ -292,8 +292,8 @@ class AsyncBufferClient(_Client, AsyncCalls):
         raise self._unavailable(call, time.monotonic() - waiting.start)
 
     async def _send(self, waiting: _Waiting) -> Any:
-        """Send a request; returns the socket that was used. A socket whose queue stays full counts
-        as unresponsive."""
+        """Sends a request and returns the socket used. If the socket's queue stays full, the
+        request is not sent, and the caller treats the socket as one that does not reply."""
         self._refuse_closed(waiting.call)
         if self._socket is None:
             self._socket = self._connect()
@@ -311,7 +311,7 @@ class AsyncBufferClient(_Client, AsyncCalls):
         return socket
 
     async def _send_others(self, late: _Waiting) -> None:
-        """Send the other waiting requests again, after their socket was given up."""
+        """Sends the other waiting requests again, because the socket that sent them was closed."""
         for waiting in list(self._waiting.values()):
             if waiting is not late and not waiting.reply.done():
                 await self._send(waiting)

@@ -26,7 +26,7 @@ def test_drawn_groups_are_decoded_and_checked_when_they_are_read():
     records = [good, good[:-1] + b"\xc1", good]
     read = calls.draw(3, 0).parse
     head = DrawHead(ROW, (now,) * 3)
-    with pytest.raises(RecordError, match="has 2 groups but needs 3"):
+    with pytest.raises(RecordError, match="has 2 of 3 groups"):
         read(head, records[:2])
     drawn = read(head, records)
     assert drawn.records == records and (drawn.draw_id, drawn.version) == (7, 5)
