@@ -64,7 +64,7 @@ def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutc
 
 
 def _remember_gain(work: UnitOfWork, row: GroupRow) -> None:
-    """Keeps a group's guidance gain for the measured gate, since the group may be evicted."""
+    """Stores a group's guidance gain in the progress, since the group itself may be evicted."""
     gain = guidance_gain.of_group(row.attempts)
     if gain.slots:
         gains = (gain, *work.index.progress.gains)

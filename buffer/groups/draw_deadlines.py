@@ -40,7 +40,7 @@ def expire_overdue(work: UnitOfWork) -> None:
 
 
 def return_draws(work: UnitOfWork, consumer: str, by: Literal["release_draws", "clock"]) -> int:
-    """Make the uncommitted groups of a consumer drawable again; returns their number."""
+    """Makes the uncommitted groups of a consumer drawable again and returns their number."""
     returned = 0
     for drawn in [d for d in work.index.draws.values() if d.consumer == consumer]:
         for row in map(work.row, drawn.groups):
@@ -55,7 +55,7 @@ def return_draws(work: UnitOfWork, consumer: str, by: Literal["release_draws", "
 
 
 def is_free(work: UnitOfWork, group_id: str) -> bool:
-    """True if a group of an expired draw has been neither drawn nor expired since."""
+    """True if a group of an expired draw can be drawn now, or committed by the expired draw."""
     row = work.find(group_id)
     if row is None:
         return False

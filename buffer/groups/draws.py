@@ -25,16 +25,16 @@ from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordErr
 from r3l.records import check_cause
 
 DAMAGED = "damaged"
-"""Cause of a group whose record does not fit its checksum."""
+"""Cause of a group whose record does not match its checksum."""
 
 
 def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | None:
-    """Mark `count` complete groups as drawn; returns None if there are too few. New groups are at
+    """Marks `count` complete groups as drawn; returns None if there are too few. New groups are at
     most η versions old, replayed ones at most `replay_staleness`.
 
-    A draw of `count` groups that this consumer returned at this version is repeated if its groups
-    are still drawable: a learner that resumes from a checkpoint repeats its steps. Raises Conflict
-    if `version` is more than one above the learner's: a draw expires groups too old for `version`.
+    If this consumer returned a draw of `count` groups at this version, this draw gets the same
+    groups if all are drawable: a resumed learner repeats its steps. Raises Conflict if `version`
+    exceeds the learner's by more than 1, because a draw expires groups too old for `version`.
     Raises LimitExceeded if the consumer would hold more than B(η + 1) groups.
     """
     _check_draw(work, args)
@@ -103,13 +103,13 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
 
 
 def release_draws(work: UnitOfWork, args: operations.ReleaseDraws) -> Amount:
-    """Make the uncommitted groups of a consumer drawable again; returns their number."""
+    """Makes the uncommitted groups of a consumer drawable again and returns their number."""
     return Amount(draw_deadlines.return_draws(work, args.consumer, "release_draws"))
 
 
 def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
-    """Record that a step trained on a batch, and the version that the step made. Raises DrawExpired
-    if the draw has expired and one of its groups was drawn again or expired since then."""
+    """Records that a step trained on a batch, and the version that the step made. If the draw has
+    expired, raises DrawExpired unless all its groups are still free (draw_deadlines.is_free)."""
     drawn = _find(work, args.draw_id)
     if drawn.outcome == "trained" and drawn.step == args.step:
         return Amount(len(drawn.groups))
@@ -141,8 +141,8 @@ def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
 
 
 def discard(work: UnitOfWork, args: operations.Discard) -> Amount:
-    """Expire the groups of a draw under `cause`; returns their number. If the draw has expired,
-    leaves alone the groups that were drawn again or expired since then."""
+    """Expires the groups of a draw under `cause` and returns their number. If the draw has expired,
+    expires only its groups that are still free (draw_deadlines.is_free)."""
     check_name(args.cause, "cause")
     check_cause(args.cause)
     drawn = _find(work, args.draw_id)
@@ -181,7 +181,7 @@ def _check_draw(work: UnitOfWork, args: operations.DrawGroups) -> None:
         raise Conflict(
             f"draw at version {args.version}: the learner is at version {known} and may draw at "
             f"most at {known + 1}, since a draw expires groups that are too old for its version; "
-            "commit the steps between, or call set_version if the learner starts there"
+            "commit the steps that are missing, or call set_version to start at this version"
         )
 
 
@@ -206,7 +206,7 @@ def _choose(
 ) -> DrawRow | None:
     """Chooses the groups to draw: those of the returned draw `before`, if all of them may be drawn
     now, otherwise the sampler's picks. Returns None if there are too few. A group with a damaged
-    record expires; if it was already trained, it stays but is not drawn again."""
+    record expires; a group that was already trained stays but is not drawn again."""
     while True:
         unsorted = {row.group_id: row for row in work.index.drawable() + work.index.replays()}
         ready = dict(sorted(unsorted.items()))  # in lease order
@@ -281,8 +281,8 @@ def _recalled(work: UnitOfWork, rows: Sequence[GroupRow], version: int) -> tuple
 
 
 def _expire_unusable(work: UnitOfWork, version: int) -> None:
-    """Expire new groups that are too old or lack the contrast that the algorithm needs now. Trained
-    groups with either fault do not expire, but are not drawn again."""
+    """Expires new groups that are too old or lack the contrast that the algorithm needs now.
+    Trained groups that are too old or lack contrast do not expire, but are not drawn again."""
     limit = work.config.max_staleness
     for row in work.index.drawable():
         if is_stale(row.oldest_version, learner=version, limit=limit):
@@ -296,7 +296,7 @@ def _expire_unusable(work: UnitOfWork, version: int) -> None:
 
 
 def _check_free(work: UnitOfWork, drawn: DrawRow) -> None:
-    """Raise DrawExpired if groups of an expired draw have been drawn or expired since."""
+    """Raise DrawExpired if groups of an expired draw are no longer free."""
     taken = [group_id for group_id in drawn.groups if not draw_deadlines.is_free(work, group_id)]
     if taken:
         raise DrawExpired(

@@ -1,5 +1,5 @@
-"""The service's memory of its store. Only the writer thread changes it, inside a transaction; after
-a failed transaction it is rebuilt, so memory is never ahead of the disk."""
+"""The service's index of its store. Only the writer thread changes it, inside a transaction; after
+a failed transaction the index is rebuilt, so it is never ahead of the disk."""
 
 from collections import Counter
 from typing import Self
@@ -16,10 +16,10 @@ class Index:
     """The state that operations read from memory instead of the store.
 
     `live`: groups that are not closed, keyed by id. `lease_rids`, `draw_rids`: the group or open
-    draw that a request got, keyed by request id. `draws`: open draws, keyed by id. `returned`: the
-    last draw of each consumer and version that was released, expired or rewound since the start.
-    `last_seen`: wall-clock second of each consumer's last request about draws, if it has open draws
-    or was the last to ask. `tasks`: number by purpose and tag. `counts`: buffer.storage.counts.
+    draw that a request got, by request id. `draws`: open draws, by id. `returned`: draws released,
+    expired or rewound since the start, the last one of each consumer and version. `last_seen`:
+    wall-clock second of each consumer's last request about draws, if it has open draws or was the
+    last to ask. `tasks`: number of tasks by purpose and tag. `counts`: buffer.storage.counts.
     """
 
     def __init__(self, config: BufferConfig) -> None:
@@ -105,8 +105,8 @@ class Index:
         return [row for row in self._replayable.values() if row.steps[-1] <= since]
 
     def replayed_in(self, count: int) -> int | None:
-        """Returns how many already trained groups a batch of `count` groups takes, at most as many
-        as may be drawn now; None if the sampler decides."""
+        """Returns how many groups of a batch of `count` are taken from the already trained groups
+        that may be drawn now. Returns None if the sampler chooses that number."""
         share = self.sampler.replay_share
         if self.sampler.replay_no_contrast:
             return min(len(self.progress.replaced), count, len(self.replays()))
@@ -141,8 +141,8 @@ class Index:
         return under(self.counts, "eval_done")
 
     def _load_replayable(self, txn: Txn, max_staleness: int) -> None:
-        """Load trained groups that may be drawn again: those of steps that made versions after V −
-        `max_staleness` (V: the learner's version). Earlier steps trained only on older tokens."""
+        """Loads the trained groups that may be drawn again: those of steps that made versions after
+        V − `max_staleness` (V: the learner's version). Groups of earlier steps are too old."""
         for step in txn.steps_after(self.progress.version - max_staleness):
             for group_id in step.groups:
                 row = txn.row(group_id)

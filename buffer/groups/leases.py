@@ -26,9 +26,9 @@ def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | 
     """Lease an unheld or a new group to the actor, or return a Wait with the reason.
 
     While evaluation and training both have work, actors hold equally many groups of each, so that
-    the evaluation ends soon while generation for training continues. Before the first step, that
-    step's groups come before evaluation groups, unless a training group has already expired. An
-    actor that would have to wait takes over a group of a silent actor.
+    the evaluation ends soon while generation for training continues. Before the first step,
+    training groups come before evaluation groups, unless a training group has already expired. If
+    the actor would have to wait, it takes over a group of a silent actor, if there is one.
     """
     check_name(args.actor, "actor")
     check_version(work, args.version)
@@ -57,7 +57,7 @@ def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | 
 
 
 def renew(work: UnitOfWork, args: operations.Renew) -> Ids:
-    """Extend leases; returns the groups that this actor no longer holds."""
+    """Extends leases; returns the groups that this actor no longer holds."""
     check_name(args.actor, "actor")
     lost = []
     for group_id in dict.fromkeys(args.group_ids):
@@ -71,7 +71,7 @@ def renew(work: UnitOfWork, args: operations.Renew) -> Ids:
 
 
 def release(work: UnitOfWork, args: operations.Release) -> Ids:
-    """Release leases before their deadline; returns the released groups. Accepted results stay."""
+    """Releases leases before their deadline; returns the released groups. Accepted results stay."""
     check_name(args.actor, "actor")
     released = []
     for group_id in dict.fromkeys(args.group_ids):
@@ -117,7 +117,7 @@ def _expire_leases(work: UnitOfWork, before: float) -> bool:
 
 def _expire_silent(work: UnitOfWork) -> bool:
     """Expires each lease that was not renewed for SILENT_S or a quarter of `lease_s`, whichever is
-    longer, so that another actor need not wait. Returns whether any lease expired."""
+    longer, so that another actor can take the group over. Returns whether any lease expired."""
     lease_s = work.config.lease_s
     return _expire_leases(work, work.now + lease_s - max(SILENT_S, lease_s / 4))
 
@@ -164,8 +164,8 @@ def _count_held(work: UnitOfWork, purpose: Purpose) -> int:
 
 
 def _evaluation(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | None:
-    """Returns an evaluation group that the actor's version may play: an unheld group if there is
-    one, else a new group of the first such evaluation. Returns None if there is neither."""
+    """Returns an evaluation group that an actor at this version may play: an unheld group or, if
+    there is none, a new group of a pending evaluation. Returns None if there is no such group."""
     progress = work.index.progress
     for row in work.index.unheld("eval"):
         if args.version >= progress.eval_min_version.get(row.tag, 0):
@@ -179,7 +179,7 @@ def _evaluation(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | N
 
 
 def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wait:
-    """Returns an unheld training group, else a new one; a Wait if admission grants neither."""
+    """Returns an unheld training group, else a new one; if neither can be leased now, a Wait."""
     index = work.index
     unheld = index.unheld("train")
     if not unheld and not index.tasks["train", ""]:
@@ -200,9 +200,9 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
 
 
 def _first_step(work: UnitOfWork) -> bool:
-    """True if a learner has started and made no step. Actors then hold at most the first step's
-    groups, because more would delay the step. False once a training group has expired: the step
-    may then take any number of further groups, and the evaluation must not wait for them all."""
+    """True if a learner has started and made no step. Actors then hold at most as many groups as
+    the first step needs, because more would delay it. False once a training group has expired: the
+    step may then need any number of further groups, and the evaluation must not wait for them."""
     index, progress = work.index, work.index.progress
     waits = progress.has_learner and not progress.version
     return waits and not index.counts["group/train/expired"]
@@ -217,8 +217,8 @@ def _fresh_per_step(work: UnitOfWork) -> int:
 
 
 def _ahead(work: UnitOfWork) -> int:
-    """Counts the groups in flight that the learner may train on before a new group: the I of
-    buffer.groups.staleness."""
+    """Counts the groups in flight on which the learner may train before it trains on a new one: the
+    I of buffer.groups.staleness."""
     held = draw_deadlines.held_by(work.index.draws)
     return work.index.in_flight - sum(n for name, n in held.items() if name != operations.LEARNER)
 

@@ -23,8 +23,8 @@ _SMALL = 256  # bytes of a result that is accepted beyond the limit, to leave ro
 
 
 def put(work: UnitOfWork, args: operations.Put) -> PutAck:
-    """Resolve slots of a group, and finish the group with its last slot. Accepts all results or
-    none. Raises Conflict if a resolved slot has another result."""
+    """Resolves slots of a group; finishes the group when its last slot is resolved. Accepts all
+    results or none. Raises Conflict if a slot was resolved before with a different result."""
     row = _row(work, args.group_id)
     sent = [decode_outcome(memoryview(result)) for result in args.results]
     if len({outcome.key for outcome in sent}) < len(sent):
@@ -40,8 +40,8 @@ def put(work: UnitOfWork, args: operations.Put) -> PutAck:
 
 
 def put_partial(work: UnitOfWork, args: operations.PutPartial) -> Amount:
-    """Keep the progress of an open slot, in place of its earlier progress. Returns 0 if the slot is
-    resolved."""
+    """Keeps the progress of an open slot, in place of the slot's earlier progress. Returns 0 if the
+    slot is resolved."""
     row = _row(work, args.group_id)
     outcome = decode_outcome(memoryview(args.result))
     if outcome.key in row.resolved:

@@ -1,5 +1,5 @@
-"""Retention: evicts closed groups, oldest first, until every limit holds. They stay for at least
-`grace_s` seconds, because a learner may still read them or resume from a checkpoint."""
+"""Retention: evicts closed groups, oldest first, until every limit holds. A closed group stays for
+at least `grace_s` seconds, because a learner may still read it, or resume from a checkpoint."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -15,7 +15,7 @@ CHUNK = 64  # groups of one transaction, so that other requests do not wait for 
 
 
 def evict(work: UnitOfWork, limits: RetentionConfig, most: int = CHUNK) -> list[str]:
-    """Evict up to `most` of the groups that are due, oldest first; returns their ids."""
+    """Evicts up to `most` of the groups that are due, oldest first; returns their ids."""
     rows = list(islice(_due(work, limits), most))
     for row in rows:
         work.evict(row)

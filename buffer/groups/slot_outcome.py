@@ -10,8 +10,8 @@ from r3l.rollout import engine_symptoms
 
 
 class SlotOutcome(NamedTuple):
-    """How a slot was resolved, and its `encoded` result. `reward`: the attempt's or None; `oldest`:
-    oldest version in the attempt or -1; `newest`: newest in attempt and reflection or -1."""
+    """How a slot was resolved, and its `encoded` result. `reward`: the attempt's reward, or None.
+    `oldest`: its oldest version, or -1; `newest`: newest of attempt and reflection, or -1."""
 
     role: Role
     slot: int

@@ -9,13 +9,13 @@ committed), v the actor's policy version.
     grant  ⇔  V + I // B − v ≤ η
 
 Why this bounds staleness. The learner consumes whole batches of B groups, so before the new
-group is drawn at most I // B full batches are drawn from those ahead of it. If actors keep pace
-(no group that starts later is drawn before it), it is in the batch after those, drawn while the
-learner is at version V + I // B. Its oldest token was sampled by version v or newer, so its
-staleness then is at most V + I // B − v ≤ η. If actors do not keep pace the estimate can be
-exceeded; the draw therefore drops what breaks the bound (`is_stale`), so no new group is drawn at
+group is drawn, at most I // B full batches are drawn from the groups ahead of it. If actors keep
+pace (no group that starts later is drawn earlier), the new group is in the next batch, which is
+drawn at learner version V + I // B. The group's oldest token was sampled by version v or newer, so
+its staleness is then at most V + I // B − v ≤ η. If actors do not keep pace, staleness can exceed
+this; the draw therefore expires groups beyond the bound (`is_stale`), so no new group is drawn at
 an age above η, whatever the schedule. A group that another consumer drew is not ahead: the learner
-does not train on it unless the consumer gives it back, and then the draw checks its age too.
+does not train on it unless the consumer returns it, and then the draw checks its age too.
 
 Why no actor starves. An actor at the learner's version (v = V) is refused only when I // B > η,
 that is I ≥ B(η + 1) ≥ B. So whenever fewer than B groups are in flight an actor at version V is

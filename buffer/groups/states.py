@@ -11,8 +11,8 @@ A trigger is an operation of the buffer, or `clock`: a deadline passes. A move f
 itself changes only the group's holder, slots or steps. When an expired draw is committed or
 discarded, its groups skip `drawn`. docs/architecture.md says when a group expires and is evicted.
 
-A slot is open until a put resolves it, and then never changes. UnitOfWork checks every move before
-it writes the row; IllegalMove, a fault of this program, aborts the transaction.
+A slot is open until a put resolves it; a resolved slot never changes. UnitOfWork checks every move
+before it writes the row; IllegalMove, a fault of this program, aborts the transaction.
 """
 
 from collections.abc import Callable
@@ -102,7 +102,7 @@ def _check_slots(before: GroupRow | None, after: GroupRow, by: Trigger) -> None:
     new = after.resolved[len(kept) :]
     still_open = set(after.plan.slots()) - set(kept)
     if after.resolved[: len(kept)] != kept or len(set(new) & still_open) < len(new):
-        raise _illegal(after, by, "it may resolve each slot of the plan once, and no other")
+        raise _illegal(after, by, "it may resolve each slot of the plan once, and no other slot")
     done, failed = after.done, len(after.failures)
     if before is not None:
         done, failed = done - before.done, failed - len(before.failures)
@@ -113,7 +113,7 @@ def _check_slots(before: GroupRow | None, after: GroupRow, by: Trigger) -> None:
 
 def _illegal(row: GroupRow, by: Trigger, why: str) -> IllegalMove:
     return IllegalMove(
-        f"group {row.group_id}: {by}: {why} (buffer.groups.states); report this fault",
+        f"group {row.group_id}: trigger {by}: {why} (buffer.groups.states); report this fault",
         group_id=row.group_id,
         state=row.state,
     )

@@ -17,7 +17,7 @@ GATE = 1  # place of the gate's random numbers among those of a group
 
 
 def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
-    """Register the tasks whose ids are new; returns how many were new."""
+    """Registers the tasks whose ids are new; returns how many were new."""
     if args.purpose == "train" and args.tag:
         raise RecordError(f"tag {args.tag!r:.80}: training tasks have no tag", field="tag")
     for task in args.tasks:
@@ -37,7 +37,7 @@ def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
 
 
 def pending_tags(work: UnitOfWork) -> list[str]:
-    """Returns the tags of evaluations that still have tasks to lease, older versions first."""
+    """Returns the tags of evaluations with tasks to lease, the lowest required version first."""
     progress, tasks = work.index.progress, work.index.tasks
     tags = [t for p, t in tasks if p == "eval" and progress.eval_next.get(t, 0) < tasks[p, t]]
     return sorted(tags, key=lambda tag: (progress.eval_min_version.get(tag, 0), tag))
@@ -64,8 +64,8 @@ def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
 
 
 def _without_retries(work: UnitOfWork, row: GroupRow) -> bool:
-    """Decides from the stored guidance gain whether a new group has no retries. A restarted service
-    decides the same."""
+    """Decides from the stored guidance gains whether a new group has no retries. A restarted
+    service makes the same decision."""
     known = work.index.progress.gains
     random = samplers.random_source(work.seed, int(row.group_id[1:]), GATE)()
     return bool(random.random() >= guidance_gain.retry_probability(known))

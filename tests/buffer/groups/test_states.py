@@ -50,7 +50,7 @@ def test_a_move_is_refused_unless_the_table_has_it(before, after, by):
     if by in MOVES.get((before, after), ()):
         check_move(was, row, by)
     else:
-        with pytest.raises(IllegalMove, match=rf"g1: {by}: .* from {before} to {after} "):
+        with pytest.raises(IllegalMove, match=rf"g1: trigger {by}: .* from {before} to {after} "):
             check_move(was, row, by)
 
 
