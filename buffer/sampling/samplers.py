@@ -62,7 +62,7 @@ class Uniform(Sampler):
 class Prioritised(Sampler):
     """Picks groups with P ∝ (contrast · (1 − decay · u)⁺ + FLOOR)^α, without replacement.
 
-    contrast: largest minus smallest reward; u: steps the group was trained in.
+    contrast: largest minus smallest reward; u: number of steps that trained on the group.
     """
 
     def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
@@ -77,14 +77,14 @@ SAMPLERS: dict[str, type[Sampler]] = {"fifo": Fifo, "uniform": Uniform, "priorit
 
 
 def make(config: SamplerConfig) -> Sampler:
-    """Make the configured sampler, built in or the user's own (`path/to/file.py:Class`). Raises
+    """Makes the configured sampler, built in or the user's own (`path/to/file.py:Class`). Raises
     UserError if it is unknown."""
     return user_class.find("buffer.sampler", config.name, SAMPLERS, Sampler)(config)
 
 
 def random_source(seed: int, *place: int) -> RandomSource:
-    """Return the source of random numbers for a place in a run, the same after a restart and in a
-    replay."""
+    """Returns the random source of a place in a run. Its numbers are the same after a restart and
+    when the step is computed again."""
     return lambda: np.random.default_rng([seed, *place])
 
 
@@ -95,10 +95,10 @@ def _random(
     source: RandomSource,
     beta: float,
 ) -> list[Pick]:
-    """Pick `count` candidates one by one, each in proportion to the weights of the remaining ones.
+    """Picks `count` candidates one by one, each with probability w_i / Σ w over the remaining ones.
 
-    Among independent exponential times with rates w_i, time i is the smallest with probability
-    w_i / Σ w; the same holds for the remaining ones (Efraimidis and Spirakis 2006).
+    Among independent exponential times with rates w_i, time i is the smallest with this
+    probability; so is the next smallest among the remaining times (Efraimidis and Spirakis 2006).
     """
     arrival = source().standard_exponential(len(candidates)) / weights
     picked = np.argsort(arrival, kind="stable")[:count]

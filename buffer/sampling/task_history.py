@@ -9,17 +9,17 @@ from r3l.algorithms.recall import StoredAttempt
 from r3l.records import Group, Recalled, Role
 
 GROUPS = 64
-"""How many of a task's newest groups are read, so that draws do not slow down in a long run."""
+"""At most this many usable groups of a task are read, newest first, so that draws stay fast."""
 USABLE = ("", "stale", "no_contrast")
-"""Causes of closed groups with usable attempts. Discarded and damaged groups have none."""
+"""Groups with one of these causes have usable attempts; discarded and damaged groups have none."""
 
 
 def attempts(
     txn: Txn, task_id: str, *, excluded: str = "", waiting: bool = False
 ) -> Iterator[StoredAttempt]:
-    """Yield the attempts of a training task's closed groups, the newest group first, except those
-    of the group `excluded`. `waiting`: also yield the attempts of complete and drawn groups, for a
-    store to which no actor adds groups."""
+    """Yields the attempts of a training task's closed groups, the newest group first, except those
+    of the group `excluded`. If `waiting`, yields those of complete and drawn groups too; this is
+    for a store to which no actor adds groups."""
     usable = (
         row
         for row in txn.finished(task_id)
@@ -34,8 +34,8 @@ def attempts(
 
 
 def read(txn: Txn, into: str, group_id: str, role: Role, slot: int) -> Recalled | None:
-    """Return a recalled attempt with its tokens. Returns None if its group has been evicted or
-    damaged since."""
+    """Returns a recalled attempt with its tokens, or None if the attempt's group is evicted or
+    damaged."""
     row = txn.row(group_id)
     if row is None or not txn.record_is_sound(row):
         return None

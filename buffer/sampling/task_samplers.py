@@ -56,7 +56,7 @@ class Curriculum(TaskSampler):
     posterior, is nearest to `target` (arXiv 2507.04632).
 
     The posterior is Beta(1 + Σ γ^k s_k, 1 + Σ γ^k f_k): s_k and f_k are the successes and failures
-    of base attempts in the k-th newest of the task's last HISTORY groups, γ is `decay`.
+    of base attempts in the task's k-th newest group (k = 0 … HISTORY − 1), γ is `decay`.
     """
 
     HISTORY = 8
@@ -82,7 +82,7 @@ TASK_SAMPLERS: dict[str, type[TaskSampler]] = {"shuffled": Shuffled, "curriculum
 
 
 def make(config: TaskSamplerConfig) -> TaskSampler:
-    """Make the configured task sampler, built in or the user's own (`path/to/file.py:Class`).
+    """Makes the configured task sampler, built in or the user's own (`path/to/file.py:Class`).
     Raises UserError if it is unknown."""
     return user_class.find("buffer.tasks", config.name, TASK_SAMPLERS, TaskSampler)(config)
 
