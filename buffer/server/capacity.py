@@ -1,8 +1,8 @@
-"""Refuses new results before the disk or LMDB's map is full; draws, commits and eviction still work
-then.
+"""Refuses new results before the disk or LMDB's map is full, so that draws, commits and eviction
+still work.
 
 Eviction frees pages in LMDB's file, but the file never shrinks. So once the map is nearly full, new
-results are accepted only while the store holds fewer bytes of results than it held then.
+results are accepted only while the store holds fewer bytes of results than at that time.
 """
 
 from buffer.storage.store import Store

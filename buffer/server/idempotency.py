@@ -1,6 +1,6 @@
 """Carries out a request once, even if it is sent again because its reply was lost.
 
-Most operations see in the store that they were carried out before. The replies of the others
+Most operations see from the store that they were already carried out. The replies of the others
 (`keeps_reply` in buffer.wire.operations) are stored under the request's id and sent again.
 """
 
@@ -18,7 +18,7 @@ KEPT = 64  # replies; a client asks again within seconds
 
 
 class KeptReplies(Record):
-    """Encoded replies, keyed by request id, the latest last."""
+    """Encoded replies, keyed by request id, in the order of the requests."""
 
     replies: dict[str, bytes] = msgspec.field(default_factory=dict)
 

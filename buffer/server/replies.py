@@ -1,9 +1,9 @@
-"""The reply queue, and the bytes that each client has not received yet.
+"""The reply queue, and the bytes of large replies that are not yet sent to each client.
 
     writer, reader ──deque, an eventfd──► front ──ROUTER──► network
-                └── unsent: bytes of large replies that the client has not received ──┘
+                └── unsent: bytes of large frames that libzmq has not released yet ───┘
 
-Unsent bytes are counted until libzmq releases them: when they are sent, or the connection ends.
+A large frame counts as unsent until libzmq releases it: once it is sent, or the connection ends.
 """
 
 import os
@@ -79,7 +79,7 @@ class Replies:
         self._tracked.append((tracker, client, size))
 
     def release_sent(self) -> None:
-        """Subtract the frames that libzmq has released from their clients' unsent bytes."""
+        """Subtract from the clients' unsent bytes the frames that libzmq has released."""
         for _ in range(len(self._tracked)):
             tracker, client, size = self._tracked.popleft()
             if tracker.done:

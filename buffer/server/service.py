@@ -4,10 +4,10 @@
                ▲          │  └──────────queue────────────────┘ (operations of the reader)
                └──────────┴◄── replies of writer and reader
 
-The front checks messages and passes requests on. It refuses malformed, too large and unknown ones
-itself. It never stops reading its socket, because libzmq would keep unread messages in memory.
-When too many bytes wait for the writer, it drops requests, the large ones first; their clients send
-them again.
+The front checks messages and passes requests on. It refuses malformed, unknown and too large
+requests itself. It never stops reading its socket, because libzmq would keep unread messages in
+memory. When too many bytes wait for the writer, it drops requests, the large ones first; their
+clients send them again.
 """
 
 import logging
@@ -151,8 +151,8 @@ class Service:
             rid = header["rid"]
             if self._waiting[client] >= REQUESTS_IN_FLIGHT:
                 raise LimitExceeded(
-                    f"{REQUESTS_IN_FLIGHT} requests are already waiting for replies, the most "
-                    "allowed; receive some first"
+                    f"{REQUESTS_IN_FLIGHT} requests of this client wait for replies, the most "
+                    "allowed; receive some replies first"
                 )
             request = messages.read_request(client, header, frames[1:])
             messages.check_role(request.operation, role)
@@ -220,7 +220,7 @@ class Service:
         self._replies.wake_front()
 
     def _run_reader(self) -> None:
-        """Read and send groups: drawn groups after their commit, and query results."""
+        """Read groups and send them: query results, and groups whose draw was written to disk."""
         while (item := self._to_reader.get()) is not None:
             request, read = item
             reply, groups = self._try_read(request, read)

@@ -3,11 +3,11 @@
     queue ─► take up to 256 requests ─► one LMDB transaction ─► commit ─► reply to them all
                                           │ failed
                                           ▼
-              rebuild the index, try one by one, reply with the error to the one that fails
+              rebuild the index, carry out each request alone, reply to a failed one with its error
 
 A reply is sent only after the commit that made it true. Overdue leases expire every second. If
 nothing could be committed for more than STALLED_S (the process was stopped, or the disk was slow or
-full), all leases and draws are extended by that time.
+full), all leases and draws are extended by the time that passed.
 """
 
 import logging
@@ -59,7 +59,7 @@ class Writer:
         self._retain_at = 0.0  # when to check next whether to evict groups
 
     def run(self, send: Callable[[Results], None]) -> None:
-        """Work until the queue yields None; calls `send` with the results of each transaction.
+        """Works until the queue yields None; calls `send` with the results of each transaction.
         Raises UserError if the store is no longer in its folder."""
         running = True
         while running:
@@ -75,7 +75,7 @@ class Writer:
             self.done_bytes += sum(request.nbytes for request in requests)
 
     def _take(self) -> tuple[list[Request], bool]:
-        """Wait for requests; returns them, and whether more may follow."""
+        """Waits for requests; returns them, and whether more may follow."""
         requests: list[Request] = []
         size = 0
         try:
@@ -95,7 +95,7 @@ class Writer:
         return max(0.0, until - time.monotonic())
 
     def _transact(self, requests: list[Request]) -> Results:
-        """Carry out the requests in one transaction and commit it; returns the results."""
+        """Carries out the requests in one transaction and commits it; returns the results."""
         try:
             with self.store.write() as txn:
                 full = self._capacity.refusal(self.index.counts["bytes"])
