@@ -16,7 +16,7 @@ _REMOTE_PREFIX = "fuse."
 
 
 def own(folder: Path) -> int:
-    """Become the only owner of the store in `folder`; returns the lock's file descriptor. The lock
+    """Becomes the only owner of the store in `folder`; returns the lock's file descriptor. The lock
     ends with the process. Raises UserError if the folder cannot be used, is on a network file
     system or already has an owner."""
     file, lock = folder / "owner.lock", -1
@@ -40,8 +40,8 @@ def own(folder: Path) -> int:
 
 @contextmanager
 def new_folder(folder: Path, what: str) -> Iterator[Path]:
-    """Yield a temporary folder to fill. It is renamed to `folder` when the block ends, or removed
-    after an error. Raises UserError if `folder` is not empty or cannot be written."""
+    """Yields a temporary folder to fill, which is renamed to `folder` when the block ends, or
+    removed after an error. Raises UserError if `folder` is not empty or cannot be written."""
     check_new(folder, what)
     try:
         with whole_folder(folder) as building:
@@ -53,9 +53,9 @@ def new_folder(folder: Path, what: str) -> Iterator[Path]:
 
 
 def check_new(folder: Path, what: str) -> None:
-    """Raise UserError unless `folder` has a name and is empty or missing."""
+    """Raise UserError unless `folder` is empty or missing; `.` and `/` are refused too."""
     if not folder.name:
-        raise UserError(f"{what} {folder}: give a folder that has a name")
+        raise UserError(f"{what} {folder}: cannot be used; name a new folder inside it")
     if folder.is_file():
         raise UserError(f"{what} {folder}: is a file; choose a new folder")
     if folder.exists() and any(folder.iterdir()):

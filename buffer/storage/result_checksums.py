@@ -1,6 +1,6 @@
 """Checksums of stored results: a CRC-32 of every slot result, kept in its group's row. The service
-compares it when a result is sent again; `verify`, and the tools that read a store without its
-service, compare it with the stored result."""
+compares the checksums when a result is sent again; `verify`, and the tools that read a store
+without its service, compute the checksum of the stored result and compare it."""
 
 from collections.abc import Iterator
 from zlib import crc32

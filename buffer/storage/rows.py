@@ -25,15 +25,15 @@ class RecalledRow(Record):
 class GroupRow(Record):
     """The mutable state of one group (its states: see buffer.groups.states).
 
-    `task_index`: place of the task in its list. `actor`: lease holder, "" after a release.
+    `task_index`: place of the task in its list. `actor`: last lease holder, "" after a release.
     `deadline`: wall-clock second after which another actor may take the group over;
-    `lease_expired`: the deadline passed and was counted. `rid`: id of the request that got the
-    lease. `resolved`: slots in the order of their results; `checksums`: one for each of these;
-    `played`: slots with a trajectory; `rewards`: one for each of these. `failures`: "role/cause" of
-    every failed slot. `oldest_version`: oldest in any trajectory, or -1. `nbytes`: size of the
-    results. `fingerprints`: weight hashes, keyed by policy version. `cause`: why the group expired.
-    `times`: second at which the group entered each state. `draw_id`: id of the latest draw, 0 once
-    that draw was returned. `steps`: optimizer steps that trained on the group.
+    `lease_expired`: the lease ended: it was overdue, or its actor silent. `rid`: id of the request
+    that got the lease. `resolved`: slots in the order of their results; `checksums`: one for each
+    of these; `played`: slots with a trajectory; `rewards`: one for each of these. `failures`:
+    "role/cause" of every failed slot. `oldest_version`: oldest in any trajectory, or -1. `nbytes`:
+    size of the results. `fingerprints`: weight hashes, keyed by policy version. `cause`: why the
+    group expired. `times`: second at which the group entered each state. `draw_id`: id of the
+    latest draw, 0 once that draw was returned. `steps`: optimizer steps that trained on the group.
     """
 
     group_id: str
@@ -144,8 +144,8 @@ class TrainedAttempt(Record):
     """How an optimizer step trained on one attempt of its draw. An attempt that was left out or had
     a zero gradient has no entry.
 
-    `into`: the drawn group; `group_id`: the group that stores the attempt. `advantage`: of every
-    token; if `by_token`, the tokens' advantages differ and this is their mean. `first_step`: the
+    `into`: the drawn group; `group_id`: the group that stores the attempt. `advantage`: that of
+    every token or, if `by_token`, the mean of the tokens' different advantages. `first_step`: the
     responses from this step on were trained. `weight`: weight of each trained token in the loss,
     including the group's importance weight.
     """
@@ -176,10 +176,10 @@ class Progress(Record):
 
     `newest`: the newest version known when a learner last set its version. `epoch`: the current
     pass over the training tasks; `size`: its number of leases; `position`: how many were granted.
-    `eval_next`: tasks leased so far, and `eval_min_version`: lowest policy version allowed; both by
-    evaluation tag. `replaced`: groups that expired without contrast since the last draw. `gains`:
-    guidance gains of the newest groups with retries, newest first. `closed`: no actor will add
-    groups (buffer.tools.finished_copy). `has_learner`: a learner has set its version.
+    By evaluation tag, `eval_next`: tasks leased so far; `eval_min_version`: the lowest policy
+    version they need. `replaced`: groups that expired without contrast since the last draw.
+    `gains`: guidance gains of the newest groups with retries, newest first. `closed`: no actor will
+    add groups (buffer.tools.finished_copy). `has_learner`: a learner has set its version.
     """
 
     version: int = 0

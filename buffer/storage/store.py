@@ -34,7 +34,7 @@ _NO_ROOM = (lmdb.DiskError, lmdb.Error)  # LMDB raises the system's errors as pl
 class Store:
     """An open store. With `read_only` it can be opened while a service owns the folder.
 
-    `map_gib`: largest allowed file size in GiB; None: the largest that was ever allowed.
+    `map_gib`: largest allowed file size in GiB; None keeps the largest size that was ever allowed.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Store:
             self._unlock()
             raise UserError(
                 f"store {folder}: all places for readers are held by process "
-                f"{', '.join(_holders(folder / 'lock.mdb')) or 'unknown'}; end it"
+                f"{', '.join(_holders(folder / 'lock.mdb')) or 'unknown'}; end this process"
             ) from None
         except lmdb.Error as error:
             self._unlock()
@@ -110,7 +110,7 @@ class Store:
             whole = self._used_bytes
             if size < whole and lmdb_verify.verify(str(self.folder)):
                 raise UserError(
-                    f"store {self.folder}: data.mdb is cut off, it has only {size} of its {whole} "
+                    f"store {self.folder}: data.mdb is cut off and has only {size} of its {whole} "
                     "bytes; copy it again (r3l-buffer compact copies even a served store)"
                 )
 
@@ -125,7 +125,7 @@ class Store:
 
     @contextmanager
     def write(self) -> Iterator[Txn]:
-        """Open a durable write transaction: when the block ends, all changes are on disk, or none.
+        """Opens a durable write transaction: when the block ends, all changes are on disk, or none.
         Raises StoreError if the disk or the map is full."""
         self._refuse_fork()
         try:
@@ -155,7 +155,7 @@ class Store:
 
     @property
     def change(self) -> int:
-        """Number of the last committed transaction. The store changes only when the number does."""
+        """Number of the last committed transaction, which changes whenever the store changes."""
         return int(self._env.info()["last_txnid"])
 
     @property
@@ -169,7 +169,7 @@ class Store:
         return disk.f_bavail * disk.f_frsize
 
     def clear_readers(self) -> int:
-        """Free the read transactions that dead processes left, because these keep freed pages from
+        """Ends the read transactions that dead processes left, because these keep freed pages from
         being reused; returns how many there were."""
         return int(self._env.reader_check())
 
@@ -196,7 +196,7 @@ class Store:
         return (int(self._env.info()["last_pgno"]) + 1) * PAGE
 
     def copy(self, folder: Path) -> None:
-        """Write a compacted, consistent copy into `folder`, whole or not at all. The store may be
+        """Writes a compacted, consistent copy into `folder`, whole or not at all. The store may be
         served meanwhile. Raises UserError if the folder is not empty, StoreError if the disk is
         full."""
         folder_lock.check_new(folder, "copy to")
@@ -229,7 +229,7 @@ class Store:
 
 
 def _create(folder: Path) -> None:
-    """Create the data file of a new store. The file has all tables or does not exist."""
+    """Create the data file of a new store. The file appears with all its tables, or not at all."""
     partial = folder / UNFINISHED
     shutil.rmtree(partial, ignore_errors=True)
     with lmdb.open(str(partial), max_dbs=16, lib_version=0) as env:
@@ -261,7 +261,7 @@ def _refuse_other_files(folder: Path) -> None:
 
 
 def _holders(lock: Path) -> list[str]:
-    """Returns the ids of the processes that have a store's lock open, as far as this user sees."""
+    """Returns the ids of the processes that have a store's lock open, if this user may see them."""
     found = []
     for process in every_process():
         with suppress(psutil.Error, OSError):

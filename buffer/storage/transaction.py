@@ -110,7 +110,7 @@ class Txn:
     # ── tasks ───────────────────────────────────────────────────────────────────────────
 
     def add_task(self, purpose: Purpose, tag: str, index: int, task: Task) -> bool:
-        """Register a task under `index`; returns False if its id is already known."""
+        """Registers a task under `index`; returns False if its id is already known."""
         key = task_id_key(purpose, tag, task.task_id)
         if self.get("task_id", key) is not None:
             return False
@@ -198,7 +198,7 @@ class Txn:
         return parts
 
     def partial_keys(self, group_id: str) -> list[bytes]:
-        """Returns the keys of a group's progress, one for each slot that has any, base first."""
+        """Returns the keys under which the progress of a group's slots is stored, base first."""
         return list(self.keys("partial", group_id.encode() + b"\0"))
 
     def write_record(self, row: GroupRow, last: Parts | None = None) -> None:
@@ -316,7 +316,7 @@ def _read_task(data: bytes) -> Task:
 
 
 def _seek(cursor: Any, prefix: bytes, backwards: bool) -> bool:
-    """Move to the first key (if `backwards`, the last) that may begin with `prefix`."""
+    """Moves to the first (`backwards`: last) key that may have `prefix`; False if there is none."""
     if not backwards:
         return bool(cursor.set_range(prefix) if prefix else cursor.first())
     if prefix and cursor.set_range(prefix + b"\xff" * 16):
