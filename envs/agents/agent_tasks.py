@@ -13,8 +13,8 @@ NAME = "agent"
 
 
 def read_tasks(file: str) -> ListedTasks:
-    """Reads a file of tasks. A task's `split` is train, eval or warmup; `split_tasks` decides for
-    tasks without it. Raises UserError."""
+    """Reads a file of tasks. A task's `split` is train, eval or warmup; `split_tasks` chooses the
+    split of a task that names none. Raises UserError for a file or line that is not valid."""
     if not file:
         raise UserError("env agent: needs tasks, a file with one JSON object a line")
     path = Path(file).expanduser()
@@ -42,13 +42,13 @@ def read_tasks(file: str) -> ListedTasks:
         except RecordError as error:
             raise UserError(f"{where}: {error}") from None
     if not seen:
-        raise UserError(f"env agent: tasks {path} holds no task; {remedy}")
+        raise UserError(f"env agent: tasks {path} contains no task; {remedy}")
     return split_tasks(listed)
 
 
 def split_tasks(tasks: Sequence[tuple[Split | None, Task]]) -> ListedTasks:
-    """Divides tasks by split; a hash decides for a task without one. If no task has a split, none
-    is for warm-up, and a tenth is for evaluation (all tasks, if that tenth is empty)."""
+    """Divides tasks by split; for a task without a split, a hash of its id decides. If no task has
+    one, a tenth is for evaluation and the rest for training; an empty part gets all tasks."""
     listed: dict[Split, list[Task]] = {split: [] for split in SPLITS}
     for split, task in tasks:
         listed[split or split_of(task.task_id)].append(task)

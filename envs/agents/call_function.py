@@ -1,12 +1,12 @@
-"""Starts the processes of agents and graders, each as a fork of itself.
+"""Starts the processes of agents and graders, each as a fork of the process that runs this file.
 
     python call_function.py FILE:NAME    calls a function, imported once, in each new process
     python call_function.py              runs a program in each new process
 
-For each line of its input, `[folder, variables, argv]`, it starts a process and prints its id. A
-function reads its arguments, a JSON list, from the folder's file `stdin`; its result is the last
-line of `stdout`. A process that ends writes its exit code to `exit`. This file runs in the agent's
-own interpreter, so it uses only the standard library.
+For each line of standard input, `[folder, variables, argv]`, this program starts a process and
+prints the process's id. The arguments of a function are a JSON list in the folder's file `stdin`,
+and its result is the last line of the file `stdout`. A process that ends writes its exit code to
+the file `exit`. The agent's own interpreter runs this file, so only the standard library is used.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _called(function: Any) -> int:
 
 
 def _in_child(function: Any, folder: str, variables: dict[str, str], argv: list[str]) -> None:
-    """In the fork: call the function or run the program, write the exit code, end the process."""
+    """Runs in the fork: calls the function or runs the program, writes the exit code, and exits."""
     os.setsid()
     resource.setrlimit(resource.RLIMIT_FSIZE, (OUTPUT_LIMIT, OUTPUT_LIMIT))
     os.chdir(os.path.join(folder, "work"))

@@ -27,12 +27,12 @@ except ImportError as error:
 
 
 MODEL, UNTRAINED = "policy", "policy-untrained"
-"""The gateway's names of the policy: in calls that are trained, and in calls that are not."""
+"""The policy's model names at the gateway: for calls that are trained, and for other calls."""
 
 
 def environment(config: dict[str, Any]) -> Any:
-    """Makes verifiers' environment. By default, each agent runs in a local process, with the
-    taskset's harness or, if that is `bash`, with the harness `null`, which has no tools."""
+    """Makes verifiers' environment. By default, agents run in local processes. An agent without a
+    harness gets the taskset's harness, but `null`, which has no tools, instead of `bash`."""
     taskset = config["taskset"]["id"]
     seats = vf.env_config_type(taskset, config.get("id", "")).model_fields.items()
     own = vf.default_harness_id(taskset)
@@ -57,7 +57,7 @@ async def _set_up(own: Any, seats: list[str], agents: Any) -> None:
 
 
 async def play(task: dict[str, Any]) -> dict[str, Any]:
-    """Plays one task against the gateway. Returns its reward."""
+    """Plays one task against the gateway. Returns its reward and the parts of the reward."""
     env, index = environment(task["config"]), task["index"]
     (mine,) = itertools.islice(env.taskset, index, index + 1)
     if mine.key != task["key"]:
@@ -74,7 +74,7 @@ async def play(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def result(traces: list[Any]) -> dict[str, Any]:
-    """Returns the mean reward of the trained agents, and the rewards and metrics of the first."""
+    """Returns the mean reward of the trained agents, and the first one's rewards and metrics."""
     rewards = {name: each.value for name, each in traces[0].rewards.items() if each is not None}
     reward = sum(trace.reward for trace in traces) / len(traces)
     return {"reward": reward, "parts": traces[0].metrics | rewards}
@@ -89,7 +89,7 @@ def listed(taskset: Any, lines: TextIO) -> None:
 
 
 def main(config: str, action: str) -> None:
-    """Check a taskset, or list its tasks. The taskset's own output goes to standard error."""
+    """Checks a taskset, or lists its tasks. The taskset's own output goes to standard error."""
     lines = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:

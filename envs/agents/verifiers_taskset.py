@@ -1,4 +1,4 @@
-"""Tasksets of the package `verifiers`, which plays them and calls the gateway as the policy."""
+"""Tasksets of the package `verifiers`, which plays tasks and calls the policy at the gateway."""
 
 import json
 from dataclasses import replace
@@ -16,7 +16,7 @@ from r3l.records import Task
 
 PLAY = Path(__file__).with_name("verifiers_play.py")
 LIST_S = 600.0
-"""Limit for listing tasks; a taskset may download them."""
+"""Limit for checking a taskset or listing its tasks, seconds; a taskset may download its tasks."""
 
 
 class VerifiersTaskset(Agent):
@@ -39,7 +39,7 @@ class VerifiersTaskset(Agent):
             name, seed = task["key"][:16], task["index"]
             tasks.append((None, Task(name, f"verifiers:{member}", seed, {"task": task})))
         if not tasks:
-            raise UserError(f"env verifiers:{member}: it has no tasks")
+            raise UserError(f"env verifiers:{member}: has no tasks")
         return split_tasks(tasks)
 
     def _starter(self, command: str, python: str) -> tuple[Argv, Argv]:

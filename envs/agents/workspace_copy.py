@@ -1,11 +1,12 @@
-"""Keeps an agent's folder as it is before each call, and puts it back.
+"""Saves an agent's folder before each call, and restores it to a saved state.
 
-    save:     copies each new content to objects/, then writes the folder's listing to NUMBER.json
+    save:     copies new file contents to objects/, then writes the folder's listing to NUMBER.json
     restore:  writes the files that differ, removes new files, then compares the folder's listing
 
-The user's commands, which save and restore what is outside the folder, run before a save and after
-the files are put back. Without commands, the environment's worker process copies a small folder
-itself. Otherwise envs.agents.call_function starts a process that copies the folder.
+The user's commands save and restore what is outside the folder. The save command runs before a
+save, the restore command before the listing is compared. If there is no command and both the folder
+and objects/ are small, the environment's worker process does the copying itself; otherwise
+envs.agents.call_function starts a process for it.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ MOST_BYTES = 1 << 30
 """Size limit of the folder, and of all snapshots of an attempt together, bytes."""
 MOST_FILES = 50_000
 SMALL = 64, 1 << 20
-"""Files and bytes of a folder whose copy takes less time than the start of a process."""
+"""The most files and bytes of a small folder: to copy one is faster than to start a process."""
 KNOWN = "known.json"
 """The file about the last save: when it began (`at`), and each file's state and digest."""
 RACE_NS = 1_000_000_000
@@ -144,7 +145,7 @@ def put_back(work: Path, wanted: Listing, objects: Path) -> None:
 
 
 def is_small(work: str) -> bool:
-    """Whether a folder is small enough (SMALL) to be copied in the worker process."""
+    """Returns whether a folder is small enough (SMALL) to be copied in the worker process."""
     files = size = 0
     for folder, inner, names in os.walk(work):
         files += len(inner) + len(names)
@@ -168,8 +169,8 @@ def first_difference(wanted: Listing, found: Listing) -> str:
 
 
 def _told(command: list[str], own: Path) -> str:
-    """Runs a command, whose R3L_SNAPSHOT names the folder `own`. Returns the last line of its
-    output. If the command fails, ends this process with a message that names its exit code."""
+    """Runs a command with the environment variable R3L_SNAPSHOT = `own`, a folder for its files.
+    Returns the last line of its output. If it fails, exits with a message that has the code."""
     if not command:
         return ""
     own.mkdir(exist_ok=True)

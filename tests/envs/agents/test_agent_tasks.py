@@ -40,7 +40,7 @@ def test_a_line_ends_with_a_line_feed_only(tmp_path: Path) -> None:
         ('{"id": "' + "題" * 190 + '"}', "line 1: task '.*': its id has 570 bytes"),
         ("[" * 99999, "line 1: must be a JSON object"),
         ("[1]", "must be a JSON object"),
-        ("", "holds no task"),
+        ("", "contains no task"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, text: str, what: str) -> None:

@@ -33,5 +33,5 @@ def test_tasks_are_what_the_interpreter_lists(
     env = registry.make("verifiers:x")
     assert env.spec.name == "verifiers:x" and not registry.in_process("verifiers:x")
     script.write_text("")
-    with pytest.raises(UserError, match="verifiers:x: it has no tasks"):
+    with pytest.raises(UserError, match="verifiers:x: has no tasks"):
         registry.task_source("verifiers:x")
