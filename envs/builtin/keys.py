@@ -5,7 +5,7 @@ from envs.builtin.matching import Matching, Words
 
 class Keys(Matching):
     """A row of locks. `locks`: locks in the row; `colours`, `keys`: how many of each the world has;
-    `exceptions`: exceptions per attempt; `steps`: step limit (default: two more than locks)."""
+    `exceptions`: locks that the note names; `steps`: step limit (default: two more than locks)."""
 
     words = Words(
         things="red blue green white black yellow purple orange pink grey",

@@ -1,10 +1,10 @@
 """The base of the workshop and the keys: a row of things, and an answer to each.
 
-    note (this attempt's exceptions) ─► thing 0 ─► answer ─► remark, thing 1 ─► answer ─► …
+    note (this task's exceptions) ─► thing 0 ─► answer ─► remark, thing 1 ─► answer ─► …
 
 The world's rule says which answer a thing needs. It is fixed and hidden, and is learned from
-reward. An exception is written in the note and holds for one attempt. The reward is 1.0 at the end
-if every answer that counts was right, else 0.0. `Dials` decides what a remark tells.
+reward. An exception to it is written in the note and holds for one task. The reward is 1.0 at the
+end if every answer that counts was right, else 0.0. `Dials` decides how much a remark reveals.
 """
 
 import json
@@ -36,8 +36,8 @@ class Dials:
     """The dials of a world. Raises UserError for a value out of range.
 
     `words`: number of words of thought before each answer, 0..64. `summary`: a reflection's summary
-    lists all steps (full) or only those known not to be right (brief). `hint`: a remark on a wrong
-    answer names the needed answer (what), says only that it is wrong (where) or neither (none).
+    lists all steps (full) or only those known not to be right (brief). `hint`: what a remark on a
+    wrong answer says: the needed answer (what), only "wrong" (where), or neither of these (none).
     """
 
     words: int = 0
@@ -53,8 +53,8 @@ class Dials:
 @dataclass(frozen=True)
 class Words:
     """The texts of a world. `things` and `answers` are names separated by spaces; `wrong` contains
-    {thing} and {need}. `thought`, `wrong_where` and `done` are for the dials: the words of thought,
-    a remark that only says that the answer is wrong, and a remark that does not say whether it is.
+    {thing} and {need}. `Dials` uses `thought`, the words of thought; `wrong_where`, a remark that
+    only says that the answer is wrong; and `done`, a remark on any answer, right or wrong.
 
     No line begins with a thing or an answer: a name always follows a space, so a tokenizer with one
     token per word always encodes a name as the same token, which is easy to copy.
@@ -93,9 +93,9 @@ class Matching:
     answer.
 
     `length`: things in the row; `things`, `answers`: how many of each the world has; `exceptions`:
-    how many things of the row need another answer than the rule's; `steps`: step limit (default:
-    two more than things in the row); `decisive`: how many places count for success (default: all);
-    the places are drawn for each attempt and not shown.
+    how many things of the row need an answer that differs from the rule's; `steps`: step limit
+    (default: two more than things in the row); `decisive`: how many things of the row count for
+    success (default: all), drawn for each task and not shown.
     """
 
     words: Words
@@ -139,7 +139,7 @@ class Matching:
         self.state = _State()
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Start the row of `seed`; returns (note and first thing, {})."""
+        """Starts the row of `seed`. Returns (note and first thing, {})."""
         rng = random.Random(seed)
         row = rng.sample(self.things, self.length)
         changed = {
@@ -192,7 +192,7 @@ class Matching:
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
         """Returns a demonstrator's next action (envs.base.Demonstrating).
 
-        The demonstrator does not know the rules of the first `skill.withheld` things.
+        The demonstrator does not know the rule for the first `skill.withheld` things of the world.
         """
         state = self.state
         thing = state.row[state.place]
@@ -236,15 +236,15 @@ class Matching:
         }
 
     def vocabulary(self) -> list[str]:
-        """Every word of the world, under any settings."""
+        """Returns texts that contain every word of the world under any settings."""
         spec = [self.spec.system_prompt, *self.spec.prompts.values()]
         remarks = [text for text in vars(self.words).values() if isinstance(text, str)]
         advice = ["remember", "not for", "all right", "try again from step"]
         return [*remarks, *self.words.marks.values(), *advice, *spec, self._unknown("")]
 
     def practice(self) -> list[dict[str, Any]]:
-        """Returns options that make some or all things of a row exceptions, so that the note
-        matters."""
+        """Returns options with different numbers of exceptions, up to all things of a row, so that
+        the note matters."""
         counts = (self.exceptions, self.exceptions, 2, self.length - 1, self.length)
         return [{"exceptions": min(count, self.length)} for count in counts]
 
@@ -253,8 +253,8 @@ class Matching:
         return {"exceptions": self.length}
 
     def _judge(self, action: str) -> tuple[Mark, str, str]:
-        """Returns (mark, remark, the answer or "") for an action. In a world with words of thought,
-        only the last words of the action count."""
+        """Returns (mark, remark, the action's answer or "") for an action. In a world with words of
+        thought, only the last one or two words of the action count."""
         words, state = self.words, self.state
         thing, need = state.row[state.place], state.needs[state.place]
         spoken = action.lower().rstrip(" .").split()
@@ -279,7 +279,7 @@ class Matching:
         return self.words.wrong
 
     def _thinking(self, answer: str) -> str:
-        """Puts words of thought before an answer; always the same, they are soon learned."""
+        """Puts words of thought before an answer; they are always the same, so soon learned."""
         return " ".join([*self.words.thought.split()[: self.dials.words], answer])
 
     def _unknown(self, action: str) -> str:
@@ -305,7 +305,7 @@ class Matching:
         return f"{step} {'done' if unsaid else self.words.marks[mark]}"
 
     def _summary(self) -> str:
-        """Lists the steps' outcomes; if brief, only those that a remark showed not to be right."""
+        """Lists the steps' outcomes; with summary=brief, not those of steps that may be right."""
         plain = {"right", "wrong"} if self.dials.hint == "none" else {"right"}
         brief, marks = self.dials.summary == "brief", self.state.marks
         listed = [self._shown(k) for k, mark in enumerate(marks) if not (brief and mark in plain)]

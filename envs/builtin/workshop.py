@@ -1,7 +1,7 @@
 """The workshop: a row of stations; each shows an item, and one tool fits it.
 
 A wrong tool spoils the item; by default the next line says which tool it needed. The work continues
-and is judged only at the end, so a step may fail long before that, and a retry can start from it.
+and is judged only at the end, so the wrong step may be long past; a retry can start from that step.
 """
 
 from envs.builtin.matching import Dials, Hint, Matching, Summary, Words
@@ -17,9 +17,9 @@ THOUGHT = (
 
 class Workshop(Matching):
     """A row of stations. `stations`: stations in the row; `items`, `tools`: how many of each the
-    world has; `exceptions`: exceptions per attempt; `steps`: step limit (default: two more than
-    stations); `decisive`: how many stations count for success (default: all), drawn anew for each
-    attempt and not shown; `words`, `summary`, `hint`: see `envs.builtin.matching.Dials`."""
+    world has; `exceptions`: stations whose tool is in the note; `steps`: step limit (default: two
+    more than stations); `decisive`: how many stations count for success (default: all), drawn for
+    each task and not shown; `words`, `summary`, `hint`: see `envs.builtin.matching.Dials`."""
 
     words = Words(
         things="tin lamp rope vase boot drum clock chair kite mirror basket anchor "
