@@ -36,7 +36,7 @@ class Conversation(AttemptView, kw_only=True):
 
 
 def conversation(task: Task, attempt: int, result: SlotResult, *, several: bool) -> Conversation:
-    """The conversation of a finished slot. `several`: the evaluation plays several environments."""
+    """Returns the conversation of a finished slot. `several`: there are several environments."""
     family = task.env if several else str(task.options.get("family", ""))
     if played := result.trajectory:
         played = replace(played, extra=replace(played.extra, tape=b""))

@@ -24,7 +24,7 @@ Settings = dict[str, Any]
 
 
 def settings_of(config: RunConfig, *, model: str, weights: str, split: str) -> Settings:
-    """Returns what results depend on. `weights` tells apart different weights at the same path."""
+    """Returns what results depend on. `weights`: identifies the weights at the path `model`."""
     values = config.model_dump(mode="json")
     actor = "max_response_tokens max_model_len dtype engine earlier_reasoning".split()
     return {
@@ -60,7 +60,7 @@ class EvaluationFolder:
         return [key for key in keys if key not in self.done or self.done[key].cause]
 
     def add(self, attempt: Conversation) -> None:
-        """Record an attempt. It is on disk when this returns."""
+        """Records an attempt, which is on disk when this method returns."""
         self.done[attempt.key] = attempt
         json_lines.append(self.folder / RESULTS, to_builtins(attempt))
 
@@ -68,7 +68,7 @@ class EvaluationFolder:
         write_json(self.folder / REPORT, to_builtins(report))
 
     def close(self) -> None:
-        """Remove the files of an evaluation that never began."""
+        """Removes the folder with its settings if it is new and no attempt was recorded."""
         if self._made and not self.done:
             with suppress(OSError):
                 (self.folder / SETTINGS).unlink()
@@ -78,7 +78,7 @@ class EvaluationFolder:
 def write_evaluation(
     folder: Path, settings: Settings, attempts: Iterable[Conversation], report: Report
 ) -> None:
-    """Write a finished evaluation, the report last. Raises OSError."""
+    """Writes a finished evaluation, the report last. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / SETTINGS, settings)
     lines = (json_lines.encoded(to_builtins(attempt)) for attempt in attempts)
@@ -87,8 +87,8 @@ def write_evaluation(
 
 
 def read_attempts(folder: Path, option: str) -> list[Conversation]:
-    """Reads the attempts of an evaluation. Raises UserError that names `option` if there are
-    none."""
+    """Reads the attempts of an evaluation. Raises UserError if there are none; its message names
+    the option `option`."""
     attempts = _read(folder)
     if not attempts:
         raise UserError(f"{option} {folder}: has no attempt in {RESULTS}; check the path")

@@ -51,9 +51,9 @@ class Estimate(Record):
 class Metrics(Record):
     """The metrics of some tasks.
 
-    `failed`: number of failed attempts by cause; these earn nothing. `faults`: number of faults by
-    name. `estimates`: the mean of each metric, by the metric's name. `lengths`: lengths in tokens,
-    and shares of what was cut off (envs.evaluation.lengths).
+    `failed`: number of failed attempts by cause; each counts as reward 0. `faults`: number of
+    faults by name. `estimates`: the mean of each metric, by its name. `lengths`: lengths in tokens,
+    and the shares of attempts and responses that were cut off (envs.evaluation.lengths).
     """
 
     tasks: int
@@ -72,7 +72,7 @@ class Report(Record):
 
 
 class Comparison(Record):
-    """Counts of tasks by the sign of their difference, and the mean difference over tasks."""
+    """Counts of tasks by the sign of a task's difference (`compare`), and the mean difference."""
 
     better: int
     worse: int
@@ -89,8 +89,8 @@ def pass_at_k(attempts: int, successes: int, k: int) -> float:
 def wilson(values: Sequence[float]) -> Interval:
     """Computes Wilson's 95 % score interval for the mean of independent values in [0, 1].
 
-    If all values are 0 or 1, the interval has its nominal coverage. For other values in [0, 1] it
-    is never too narrow, since their variance is at most mean · (1 − mean).
+    If each value is either 0 or 1, the interval covers the true mean with about 95 % probability.
+    For values in between, it is not too narrow: their variance is at most mean · (1 − mean).
     """
     count, mean = len(values), sum(values) / len(values)
     spread = Z_95 * math.sqrt(mean * (1 - mean) / count + Z_95**2 / (4 * count**2))
