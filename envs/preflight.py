@@ -1,5 +1,5 @@
-"""Tries an environment before a run. Resets it to some tasks and takes one step in each, in the
-same processes and within the same limits as the run's attempts."""
+"""Tries an environment before a run: resets it to some tasks and takes one step in each. The
+environment runs as in the run's attempts: in the same kind of process, within the same limits."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -18,8 +18,7 @@ from r3l.rollout.prompts import Prompts
 from r3l.settings.environment import EnvConfig
 
 NONSENSE = "try"
-"""The action of the one step: an environment must answer an action that it does not understand.
-"""
+"""The action of each step: an environment must answer an action that it does not understand."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,8 @@ class FirstStep:
 
 
 def try_tasks(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> list[FirstStep]:
-    """Reset the environment to each task and take one step. Returns the sizes of each first step.
-    Raises UserError that names the task, the call and the line of the user's code."""
+    """Resets the environment to each task and takes one step. Returns the sizes of each first step.
+    Raises UserError; its message names the task, the call and the line of the user's code."""
     with ThreadPoolExecutor(1) as thread:  # a notebook's own thread already runs a loop
         return thread.submit(asyncio.run, _try_all(config, tasks, chat)).result()
 

@@ -50,7 +50,7 @@ END_S = 5.0
 """Limit for closing everything before a worker is killed, seconds."""
 UNLIMITED = 1 << 30
 USUAL_WORKERS = 2
-"""Default for the fewest processes: if one ends, the sessions of the others continue."""
+"""The fewest processes, by default: if one ends, the sessions of the others continue."""
 
 
 @asynccontextmanager
@@ -83,8 +83,8 @@ async def environments(
     config: EnvConfig, wanted: int, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[Callable[[], Environment]]:
     """Yields a factory for the environments of this process's attempts. They run in worker
-    processes, which end with this context, or inside this process if the environment declares
-    `in_process`.
+    processes, which end with this context, or inside this process. `env.isolation` decides; under
+    `auto`, an environment that declares `in_process` runs inside this process.
 
     `wanted`: number of attempts to play at the same time; `metrics` counts how long these attempts
     wait for sessions. Raises UserError if the environment cannot be made.
@@ -121,7 +121,7 @@ class EnvPool:
         self._room: asyncio.Semaphore
 
     async def start(self) -> None:
-        """Start the first worker and receive what its environment declares. Raises UserError."""
+        """Starts the first worker and receives what its environment declares. Raises UserError."""
         worker = _Worker(self.config)
         self.workers = [worker]
         try:
@@ -156,8 +156,8 @@ class EnvPool:
 
 
 def workers_for(wanted: int, sessions: int) -> int:
-    """Returns the number of processes for `wanted` sessions, `sessions` in each. At least
-    USUAL_WORKERS; beyond that at most one per core, since each may start its own Java machine."""
+    """Returns the number of processes for `wanted` sessions, `sessions` in each: USUAL_WORKERS or
+    more, but then at most one process per core, since each may start its own JVM."""
     needed = math.ceil(wanted / sessions)
     return max(USUAL_WORKERS, min(needed, os.cpu_count() or 1))
 
@@ -223,8 +223,8 @@ class _Worker:
         self.serving = asyncio.create_task(self._serve())
 
     def post(self, request: dict[str, Any]) -> asyncio.Future[Any]:
-        """Queue a request; the future holds its reply or error. Raises RecordError for a request
-        that cannot be encoded."""
+        """Queues a request. Returns a future for its reply or error. Raises RecordError if the
+        request cannot be encoded."""
         payload = pack(request, RECORD_LIMIT)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_retrieve)
@@ -295,7 +295,7 @@ class _Worker:
     async def _exchange(
         self, process: Process, request: dict[str, Any], payload: bytes
     ) -> dict[str, Any]:
-        """Send a request and return its reply. Raises EnvironmentFailed if the worker is lost."""
+        """Sends a request and returns its reply. Raises EnvironmentFailed if the worker is lost."""
         starts = request["op"] == "hello"
         limit, setting = (START_S, "") if starts else (self.config.step_s, " (env.step_s)")
         assert process.stdin is not None and process.stdout is not None  # both streams are pipes
@@ -341,7 +341,7 @@ async def _read(replies: asyncio.StreamReader) -> dict[str, Any]:
 
 
 async def _end(process: Process, mark: str, *, patient: bool) -> None:
-    """End a worker and everything it started. `patient`: let it close its environments first.
+    """Ends a worker and everything it started. `patient`: lets it close its environments first.
     `mark`: the value of the environment variable MARK in the reaper and all processes under it."""
     assert process.stdin is not None
     process.stdin.close()

@@ -6,10 +6,10 @@ envs.isolation.pool.
                └── processes whose parents ended ◄────────────┘
 
 The reaper acts when the worker ends, the actor is killed or the reaper gets SIGTERM. It kills every
-process that the worker started, even in other sessions: the kernel makes the children of ended
-processes its own (PR_SET_CHILD_SUBREAPER). It removes the worker's temporary files and exits
-with the worker's status. If the reaper itself is killed, the kernel kills the worker, and the
-pool kills every process that has the reaper's mark in its environment variables.
+process that the worker started, even one that called setsid: if the parent of such a process ends,
+the kernel makes the reaper its parent (PR_SET_CHILD_SUBREAPER). The reaper then removes the
+worker's temporary files and exits with the worker's status. If the reaper is killed, the kernel
+kills the worker, and the pool kills every process whose environment has the reaper's mark (MARK).
 """
 
 import contextlib
@@ -34,7 +34,7 @@ CLEAR_S = 5.0
 
 
 def main(actor: int) -> None:
-    """Start the worker in a child process and reap it. Returns only in the child, at its end."""
+    """Starts the worker in a child process and reaps it. Returns only in the child, at its end."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     end_with(actor, signal.SIGTERM)
     reaper, tempfile.tempdir = os.getpid(), tempfile.mkdtemp(prefix="r3l-env-")

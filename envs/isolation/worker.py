@@ -30,7 +30,7 @@ from r3l.text import plain_value
 
 OPTIONAL = ("snapshot", "restore", "feedback", "demonstration")
 OF_AGENTS = ("start", "grade", "keep", "serve", "stop")
-"""Methods of `envs.agents.agent`."""
+"""The further methods that every environment of agents offers (envs.agents.agent)."""
 
 
 class Sessions:
@@ -43,7 +43,7 @@ class Sessions:
         self.failed: set[int] = set()
 
     def hello(self, name: str, options: dict[str, Any], memory_mib: int) -> dict[str, Any]:
-        """Make a first environment; returns what it declares and offers. Raises UserError."""
+        """Makes a first environment. Returns what it declares and offers. Raises UserError."""
         limit = memory_mib << 20
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         self.make = lambda: registry.make(name, **options)
@@ -139,7 +139,7 @@ def _answer(env: TextEnv, method: str, arguments: list[Any]) -> Any:
     value = getattr(env, method)(*arguments)
     try:
         if not isinstance(value, str | bytes | list | dict | None):
-            raise ValueError(f"{method} returned {type(value).__name__}")
+            raise ValueError(f"{method} returned {type(value).__name__}, not text, bytes or JSON")
         return plain_value(value, method)
     except ValueError as error:
         raise EnvironmentFailed(f"{env.spec.name}: {error}", cause=f"bad_{method}") from None
