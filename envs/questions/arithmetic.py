@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 LONGEST = 200
-"""Longest expression, characters. Without powers, its value has at most as many digits."""
+"""Longest expression, characters. As powers are refused, no value has more digits than that."""
 
 _SAME = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "[": "(", "]": ")"})
 _ALLOWED = re.compile(r"[0-9+\-*/()\s]+")

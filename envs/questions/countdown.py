@@ -1,6 +1,6 @@
 """Countdown: reach a target with some numbers, each used once, and + - * /.
 
-countdown         a step is an attempt (or a paragraph); the answer is a whole expression
+countdown         a step is a whole solution (or a paragraph); the answer is a whole expression
 countdown-steps   a step is one operation on two of the remaining numbers
 """
 
@@ -104,8 +104,8 @@ class Countdown(Question):
         return str(self.puzzle)
 
     def judge(self, answer: str) -> Judgement:
-        """Judges an answer, or the left side of an equation. It must use exactly the given numbers
-        and equal the target; the remark says what is wrong."""
+        """Judges an expression; of an equation, its left side. The expression must use exactly the
+        given numbers and equal the target. The remark says what is wrong."""
         try:
             result = evaluate(answer.partition("=")[0])
         except ExpressionError as error:
@@ -177,7 +177,7 @@ class CountdownSteps:
         return list(self.puzzle.operations)
 
     def _combine(self, action: str) -> str:
-        """Do the operation. Returns what is wrong with it, or ""."""
+        """Does the operation. Returns what is wrong with it, or ""."""
         number = r"(-?\d+(?:/\d+)?)"
         match = re.fullmatch(rf"\W*?{number}\s*([-+*/×÷−])\s*{number}(?:\s*=.*)?\W*", action[:200])
         if match is None:

@@ -1,9 +1,9 @@
 r"""Compares a mathematical answer with a reference. Both are read by the same rules.
 
-    text ─► plain ─► parts ─► leaves
-            notation, marks   lists, tuples,      numbers: exact fractions
-            and units         sets, intervals,    words: the same words
-            removed           matrices            expressions: math-verify, within one in a million
+    text ─► plain ───────► parts ──────────► leaves, which are equal if they are
+            one notation   lists, tuples,    numbers with the same exact fraction,
+            without marks  sets, intervals,  the same words,
+            and units      matrices          expressions equal by math-verify and CLOSE
 
 An answer is right if it states the whole reference and nothing else: a list has the same number of
 members, a tuple the same order and brackets, and every word is a unit or occurs in the reference.
@@ -21,7 +21,7 @@ LONGEST = 2000
 DEEPEST = 30
 """Deepest nesting of brackets: a parser's time grows steeply with it."""
 CLOSE = 1e-6
-"""Two irrational values count as equal if they differ by at most this share of the larger one."""
+"""Expressions are unequal if their values differ by more than this share of the larger value."""
 
 _TEXT = r"\\(?:text|mbox|mathrm|textbf|mathbf|textit|operatorname)\s*\{([^{}]*)\}"
 _WRAPPED = re.compile(_TEXT)
@@ -72,7 +72,7 @@ _UNORDERED = frozenset(("list", "set"))
 
 @dataclass(frozen=True)
 class Parts:
-    """A text cut at its outermost separators.
+    """A text split at its outermost separators.
 
     `kind`: `leaf` (one member), `list` or `set` (any order), `union` (any order), the brackets of a
     tuple or an interval, such as `(]`, or `rows N` for a matrix with N columns.
@@ -83,7 +83,7 @@ class Parts:
 
 
 def compare(gold: str, answer: str) -> str:
-    """Returns correct, wrong, unreadable (also if a library raises on the answer) or bad_gold."""
+    """Returns correct, wrong, unreadable (also if a library raises) or bad_gold (empty `gold`)."""
     reference = plain(gold)
     if not reference:
         return "bad_gold"
@@ -136,7 +136,7 @@ def _braced(found: re.Match[str]) -> str:
 
 
 def _is_unit(text: str, *, joined: bool = False) -> bool:
-    """Whether the words after a value are its unit. `joined`: without a space between them."""
+    """Returns whether the words after a value are its unit. `joined`: no space precedes them."""
     words = re.findall(r"[a-z]+", text.lower())
     known = all(word in _SHORT_UNITS for word in words)
     long = joined is False and all(len(word) > 2 or word in _SHORT_UNITS | {"of"} for word in words)
@@ -144,7 +144,7 @@ def _is_unit(text: str, *, joined: bool = False) -> bool:
 
 
 def same(gold: str, answer: str) -> bool:
-    """Whether two plain texts are the same value, list, tuple, matrix or words."""
+    """Returns whether two plain texts are the same value, list, tuple, matrix or words."""
     if not answer:
         return False
     if _squeezed(gold) == _squeezed(answer):
@@ -170,7 +170,7 @@ def same(gold: str, answer: str) -> bool:
 
 
 def split(text: str) -> Parts:
-    """Cut a text at its outermost separators; brackets that hold one expression are removed."""
+    """Splits a text at its outermost separators. Removes round brackets around one expression."""
     if matrix := _MATRIX.fullmatch(text):
         rows = [row.split("&") for row in re.split(r"\\\\", matrix[2]) if row.strip()]
         cells = tuple(cell.strip() for row in rows for cell in row)

@@ -3,8 +3,8 @@
 step = attempt     question ─► whole solution ─► "Incorrect. …, try again" ─► whole solution …
 step = paragraph   question ─► a paragraph ─► "Continue." ─► a paragraph ─► … ─► answer: the end
 
-With step=attempt, a retry replaces a wrong solution; with step=paragraph, it replaces the rest of a
-solution. The reward is paid once, for the answer that ends the attempt.
+With step=attempt, a retry replaces a whole wrong solution; with step=paragraph, it replaces a
+solution from one paragraph on. The reward is paid once, for the answer that ends the attempt.
 """
 
 import json
@@ -42,8 +42,8 @@ class Judgement:
 class Pace:
     """Settings for how a question is played.
 
-    `step`: whether a step is an attempt or a paragraph. `attempts`: number of answers allowed in
-    training with step=attempt; otherwise one is allowed. `paragraphs`: paragraph limit of a
+    `step`: a step is a whole solution (attempt) or one paragraph of it (paragraph). `attempts`: how
+    many answers step=attempt allows, except in evaluation; otherwise 1. `paragraphs`: limit of a
     solution. `max_response_tokens`: token budget of a response; None: 1024, or 256 for a paragraph.
     """
 
@@ -101,7 +101,7 @@ class Question(ABC):
         """Returns a response that answers the current question."""
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Pose the question of a task. `options`: the task's options; the option `attempts`
+        """Poses the question of a task. `options`: the task's options; the option `attempts`
         overrides the setting `attempts`."""
         given = options or {}
         text = self.pose(seed, given)

@@ -44,8 +44,8 @@ _FUNCTIONS = frozenset("sin cos tan exp log ln sqrt Abs asin acos atan sinh cosh
 
 
 class Reasoning(Question):
-    """Questions of a family. `config`: its settings; `partial`: also pay a scorer's partial credit.
-    The other settings are those of envs.questions.question.Pace."""
+    """Questions of a family. `config`: the family's own settings; `partial`: whether a scorer's
+    partial credit is paid. The other options are those of envs.questions.question.Pace."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Reasoning(Question):
         return OneEvalAttempt(SeededTasks(f"reasoning:{family}"))
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
-        """Returns the question of a seed. No other split has it, unless the family is SLOW."""
+        """Returns a seed's question, which no other split has, unless the family is in SLOW."""
         self.question = family_question(self.family, self.config, seed)
         return str(self.question.entry["question"])
 

@@ -86,7 +86,7 @@ class Verifier:
             process.communicate()
 
     def _ask(self, gold: str, answer: str) -> str:
-        """Returns the worker's verdict, timeout or crash."""
+        """Returns the worker's verdict, or if the worker ends, timeout or crash."""
         process = self.process or self._start()
         request = json.dumps({"gold": gold, "answer": answer, "cpu_s": self.cpu_s})
         began = time.monotonic()
@@ -116,7 +116,7 @@ class Verifier:
 
 
 def _exchange(process: subprocess.Popen[bytes], request: bytes, limit_s: float) -> str:
-    """Send a request and return the verdict. Kills the process if it takes longer than `limit_s`.
+    """Sends a request and returns the verdict. Kills the process if it takes more than `limit_s`.
     Raises EOFError or BrokenPipeError if the process ends."""
     assert process.stdin is not None and process.stdout is not None  # both are pipes
     deadline = threading.Timer(limit_s, process.kill)
