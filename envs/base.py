@@ -37,8 +37,8 @@ class TextEnv(Environment, Protocol):
     - `demonstration() -> list[str]`: actions that succeed from where `reset` left off.
 
     Optional in `info`: `admissible`, the actions that are understood now; `fault`, the name of an
-    error of the environment that does not end the attempt and is counted; `rewards`, the parts of
-    the step's reward by name, which are shown apart.
+    error of the environment that does not end the attempt and is counted; `rewards`, a dict of
+    named parts of the step's reward, which are reported separately.
 
     Optional on the class:
 
@@ -69,25 +69,25 @@ class Demonstrating(TextEnv, Protocol):
 
     Optional methods, found by attribute:
 
-    - `practice() -> list[dict]`: the options of each variant that lessons play; lessons play all
-      variants equally often, or if the method is absent, the environment as it is;
+    - `practice() -> list[dict]`: the options of each variant that lessons play, all equally often;
+      if the method is absent, lessons play the environment as it is configured;
     - `told() -> dict`: options of the variant in which the observations say what each step needs.
     """
 
     def snapshot(self) -> bytes:
-        """The whole state of the attempt."""
+        """Returns the whole state of the attempt."""
 
     def restore(self, state: bytes) -> None:
-        """Return to a state that `snapshot` returned."""
+        """Restores a state that `snapshot` returned."""
 
     def feedback(self) -> str:
-        """A closing remark on the finished attempt."""
+        """Returns a closing remark on the finished attempt."""
 
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
         """Returns the next action. `advice`: a reflection's suggestion to follow, "" if none."""
 
     def reflection(self) -> dict[str, Any]:
-        """A teacher's reflection on the finished attempt: the five fields of
+        """Returns a teacher's reflection on the finished attempt: a dict with the five fields of
         r3l.rollout.reflection.FIELDS."""
 
     def vocabulary(self) -> Iterable[str]:
@@ -109,8 +109,8 @@ class SeededTasks:
     env: str
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """Tasks `start` to `start + count` of a split, in the order of run seed `seed`. Raises
-        UserError for an unknown split."""
+        """Returns tasks `start` to `start + count` of a split, in the order of run seed `seed`.
+        Raises UserError for an unknown split."""
         check_split(split)
         first, base = seed * SEED_STRIDE + start, SPLITS.index(split) * SPLIT_SIZE
         numbers = ((first + i) % SPLIT_SIZE for i in range(count))
@@ -119,14 +119,14 @@ class SeededTasks:
 
 @dataclass(frozen=True)
 class ListedTasks:
-    """A finite list of tasks per split. Each seed shuffles the list, so the first `count` tasks of
-    a list that is sorted by kind are a mix of kinds."""
+    """A finite list of tasks per split. `tasks` shuffles the list by `seed`, so even a list that is
+    sorted by kind gives a mix of kinds."""
 
     listed: Mapping[Split, Sequence[Task]]
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """Tasks `start` to `start + count` in the order of `seed`; fewer if the list ends. Raises
-        UserError for an unknown split."""
+        """Returns tasks `start` to `start + count` in the order of `seed`; fewer if the list ends.
+        Raises UserError for an unknown split."""
         check_split(split)
         order = list(self.listed.get(split, ()))
         random.Random(f"{split}/{seed}").shuffle(order)
@@ -134,9 +134,9 @@ class ListedTasks:
 
 
 def split_of(what: str) -> Split:
-    """Returns the split that owns an instance. A hash of its content decides: a tenth is for
-    evaluation, a tenth for warm-up. Generators that ask this function never pose an instance in
-    two splits."""
+    """Returns the one split to which the text `what`, such as a question, belongs. A hash of the
+    text decides: a tenth of all texts is for evaluation, a tenth for warm-up. Generators that call
+    this function never pose the same question in two splits."""
     share = zlib.crc32(what.encode()) % 10
     return "eval" if share == 0 else "warmup" if share == 1 else "train"
 

@@ -23,7 +23,7 @@ from r3l.rollout.env_interface import ResetAnswer, StepAnswer
 from r3l.rollout.reflection import FIELDS
 
 READ_TASKS = 64
-"""Tasks whose texts make the vocabulary of a tiny policy."""
+"""The number of tasks from whose texts the vocabulary of a tiny policy is made."""
 KNOWN_ACTIONS = 64
 """This many actions of past demonstrations are remembered; mistakes are drawn from these."""
 LONGEST_QUOTE = 60
@@ -70,7 +70,7 @@ class Demonstrated:
         self.reward = 0.0
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Start a task; its demonstration is the plan. Raises UserError if the plan is empty."""
+        """Starts a task; its demonstration is the plan. Raises UserError if the plan is empty."""
         if options is None and self.some_tasks:
             task = self.some_tasks[seed % len(self.some_tasks)]
             seed, options = task.seed, dict(task.options)
@@ -108,8 +108,8 @@ class Demonstrated:
         return str(speak()) if speak is not None else ""
 
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
-        """Returns the plan's next action or, with the probability of a mistake or waste, another
-        action, after which the plan continues. `skill` has no other effect."""
+        """Returns the plan's next action. Unless `advice` contains that action, returns a different
+        one with probability `skill.mistakes + skill.waste`; `skill` has no other effect."""
         right = self._right(len(self.actions))
         if right in advice or rng.random() >= skill.mistakes + skill.waste:
             return right
@@ -143,7 +143,7 @@ class Demonstrated:
                     break
 
     def _right(self, step: int) -> str:
-        """Returns the plan's next action at a step: the first that was not yet taken before it."""
+        """Returns the plan's first action that no step before `step` has taken, or its last one."""
         done = 0
         for action in self.actions[:step]:
             done += done < len(self.plan) and action.strip() == self.plan[done].strip()

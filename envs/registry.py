@@ -1,4 +1,4 @@
-"""Makes environments by name: modules of envs.adapters, envs.questions …, imported when used.
+"""Makes environments by name; imports a module of envs.adapters, envs.questions … on first use.
 
 workshop                 an entry of ENVIRONMENTS
 reasoning:chain_sum      a family (an entry of FAMILIES) and the name of its member
@@ -57,8 +57,8 @@ def make(name: str, **options: Any) -> TextEnv:
     if not isinstance(env, Environment):
         lacks = [each for each in ("spec", "reset", "step", "close") if not hasattr(env, each)]
         raise UserError(
-            f"env {name}: not a text environment, it lacks {' and '.join(lacks)}; it needs spec, "
-            "reset, step and close (see envs.TextEnv; envs.testing.check_env checks it)"
+            f"env {name}: not a text environment because it lacks {' and '.join(lacks)}; it needs "
+            "spec, reset, step and close (see envs.TextEnv; envs.testing.check_env checks it)"
         )
     if not isinstance(env.spec, EnvSpec):
         raise UserError(f"env {name}: its spec is a {type(env.spec).__name__}, not an EnvSpec")
@@ -75,7 +75,7 @@ def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def try_out(name: str, options: Mapping[str, Any]) -> None:
-    """Make an environment and close it. Raises UserError if either fails."""
+    """Makes an environment and closes it. Raises UserError if either fails."""
     env = make(name, **options)
     with user_class.errors_named(f"env {name}: its close"):
         env.close()
@@ -117,10 +117,10 @@ def tasks(
 
 
 def tasks_of_all(config: EnvConfig, split: Split, count: int, seed: int = 0) -> list[Task]:
-    """Returns at most `count` tasks of a split, equally many from each environment of a run (all
-    tasks of one that has fewer). Raises UserError when `tasks` does. With several environments,
-    each task's `env` is its environment's name, and UserError is also raised if `count` is above 0
-    but below the number of environments, or if two tasks have the same id."""
+    """Returns at most `count` tasks of a split: an equal share from each environment of a run, or
+    all tasks of an environment that has fewer. Raises UserError as `tasks` does. With several
+    environments, each task's `env` is its environment's name, and UserError is also raised if
+    `count` is above 0 but below the number of environments, or if two tasks have the same id."""
     kinds = config.each()
     if len(kinds) == 1:
         return tasks(config.name, config.options, split, count, seed)
@@ -134,7 +134,7 @@ def tasks_of_all(config: EnvConfig, split: Split, count: int, seed: int = 0) -> 
         own = tasks(kind.name, kind.options, split, (count + place) // len(kinds), seed)
         drawn += [structs.replace(task, env=kind.name) for task in own]
     if twice := [name for name, n in Counter(task.task_id for task in drawn).items() if n > 1]:
-        raise UserError(f"env.others: two environments have a task {twice[0]}; leave one out")
+        raise UserError(f"env.others: two environments have the task {twice[0]}; leave one out")
     return drawn
 
 

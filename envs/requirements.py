@@ -49,8 +49,8 @@ def program(env: str, name: str, install: str) -> None:
 
 
 def folder(env: str, option: str, value: str | None, holds: str, get: str) -> Path:
-    """Returns the data folder that a user names. If it is missing, raises UserError that says how
-    to get it.
+    """Returns the data folder that a user names. If it is missing, raises UserError; the message
+    says how to get the folder.
 
     `holds`: a file that the folder must contain; `get`: what to do if it is missing.
     """
@@ -63,6 +63,6 @@ def folder(env: str, option: str, value: str | None, holds: str, get: str) -> Pa
 
 
 def installed(env: str, module: str, extra: str) -> None:
-    """Checks like `package`, but does not import the package."""
+    """Raises UserError as `package` does, but does not import the package."""
     if find_spec(module) is None:
         raise UserError(f"env {env}: needs the package {module}; {install(extra)}")

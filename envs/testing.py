@@ -56,7 +56,7 @@ def check_env(
     options: dict[str, Any] | None = None,
     max_steps: int = 30,
 ) -> None:
-    """Check an environment. `name_or_env`: a registry name, a path or an instance.
+    """Checks an environment. `name_or_env`: a registry name, a path or an instance.
 
     For a name or path, two instances with `options` are made and checked on a training task per
     seed. An instance is checked from `reset(seed=seed)`. An attempt has at most `max_steps` steps.
@@ -246,8 +246,8 @@ class Check:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check the environment NAME with options NAME=VALUE; print one line. Returns 0 if it passes,
-    else 2."""
+    """Checks the environment that the first argument names; the others are its options, NAME=VALUE.
+    Prints one line. Returns 0 if the environment passes, else 2."""
     if not arguments or arguments[0].startswith("-"):
         print("usage: python -m envs.testing file.py:Class [option=value …]", file=sys.stderr)
         return 2

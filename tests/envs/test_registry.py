@@ -59,7 +59,7 @@ def test_a_task_of_several_environments_names_the_one_that_plays_it(tmp_path):
     config = load(None, [f"env={path}", "env.others.keys={}"]).env
     assert [t.env for t in registry.tasks_of_all(config, "train", 2)] == [path, "keys"]
     clash = load(None, [f"env={path}", f'env.others={{"{path[:-4]}Same": {{}}}}']).env
-    with pytest.raises(UserError, match="two environments have a task one; leave one out"):
+    with pytest.raises(UserError, match="two environments have the task one; leave one out"):
         registry.tasks_of_all(clash, "train", 2)
 
 
