@@ -1,7 +1,7 @@
 """Writes safetensors files one tensor at a time, so that not all of them are in memory at once.
 
 The format (https://huggingface.co/docs/safetensors): the header's length as 8 bytes, the header as
-JSON with each tensor's dtype, shape and place, then the tensors' bytes.
+JSON with each tensor's dtype, shape, start and end in the data, then the tensors' bytes.
 
 A GPU copies to ordinary memory page by page, which is slow. So tensors on a GPU are copied through
 page-locked memory, one piece after the other.
@@ -49,14 +49,14 @@ def write_tensors(path: Path, shapes: Sequence[Shape], tensors: Tensors) -> None
         file.write(len(text).to_bytes(8, "little") + text)
         for (name, dtype, shape), (its_name, tensor) in zip(shapes, tensors, strict=True):
             if (name, dtype, shape) != (its_name, tensor.dtype, tuple(tensor.shape)):
-                raise ValueError(f"{path.name}: {its_name} came instead of {name}")
+                raise ValueError(f"{path.name}: found {its_name} instead of {name}")
             flat = on_host(tensor).contiguous().view(-1)
             file.write(flat.view(torch.uint8).numpy().data)
 
 
 class Copies:
-    """Copies the tensors of files to the host's memory and writes them later, because the next step
-    changes them."""
+    """Copies the tensors of files to the host's memory, so that they can be written while the next
+    step changes the originals."""
 
     def __init__(self) -> None:
         self._files: list[tuple[Path, Sequence[Shape], Tensors]] = []

@@ -28,7 +28,7 @@ def test_safetensors_reads_back_what_was_written_one_at_a_time(tmp_path: Path) -
 
 
 def test_tensors_that_come_in_another_order_or_are_too_few_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="half came instead of first"):
+    with pytest.raises(ValueError, match="found half instead of first"):
         write_tensors(tmp_path / "file", SHAPES, TENSORS[1:])
     with pytest.raises(ValueError):
         write_tensors(tmp_path / "file", SHAPES, TENSORS[:-1])
