@@ -26,7 +26,7 @@ WEIGHTS = "adapter_model.safetensors"
 
 
 def add_adapters(lm: Any, lora: LoraConfig, base: Path) -> None:
-    """Adds new adapters, whose product is 0, to a model loaded from the folder `base`. Freezes all
+    """Adds new adapters, in which B · A is 0, to a model loaded from the folder `base`. Freezes all
     other parameters. Raises UserError if a target layer cannot have an adapter."""
     from peft import LoraConfig as PeftConfig
     from peft import inject_adapter_in_model

@@ -3,8 +3,8 @@
     groups ─► rows (tokens, mask, advantage)  ─►  micro-batches, balanced over ranks  ─►  tensors
 
 Axes: B rows of a micro-batch, T padded positions, N distinct tokens (nodes of
-learner.step.prefix_forest). Every rank plans the same micro-batches from the same groups and keeps
-its own; the loss of a step does not depend on how its rows are cut into micro-batches.
+learner.step.prefix_forest). Every rank plans the micro-batches of all ranks from all groups and
+takes its part; the loss of a step does not depend on how its rows are cut into micro-batches.
 """
 
 import zlib
@@ -41,8 +41,8 @@ class Row:
 
     `mask` marks trained tokens. `aux`: the row is supervised; other rows have one `advantage`, or
     one per token in `token_advantages`. `replayed`: the row's attempt was recalled or its group
-    replayed. `temperature`: that of the trained policy, ∝ exp(logits / temperature). `fresh` marks
-    tokens that an engine sampled in the row's own context with the learner's current weights.
+    replayed. `temperature`: the policy is ∝ exp(logits / temperature). `fresh` marks the tokens
+    that an engine sampled in exactly this row's context with the learner's current weights.
     `weight`: weight of a trained token in the loss. `source`: the attempt that became this row.
     """
 
@@ -75,9 +75,9 @@ _Counted = tuple[list[Row], int, str]
 class Nodes:
     """The forest of a micro-batch (learner.step.prefix_forest) and the paths of its rows, int64.
 
-    `paths_BT[b, t]` is the node of token t of row b (0 in the padding), `homes_N[n]` one index
-    b·T + t with `paths_BT[b, t] == n`. Attention uses `rectangles` in place of `paths_BT`, and
-    `places_N` in place of `homes_N`: less padding (learner.step.prefix_forest.lay_out).
+    `paths_BT[b, t]` is the node of token t of row b (0 in the padding). `homes_N[n]` is an index of
+    node n in the flattened `paths_BT`. Tree attention uses `rectangles` and `places_N` instead,
+    which have less padding (learner.step.prefix_forest.lay_out).
     """
 
     token_ids_N: Tensor
@@ -92,7 +92,7 @@ class Nodes:
 @dataclass(frozen=True)
 class MicroBatch:
     """Tensors of B rows padded on the right to T tokens, on one device; `old_logprobs_BT` is 0
-    at masked-out tokens. `input_tokens` counts the rows' tokens, without padding."""
+    outside sampled responses. `input_tokens` counts the rows' tokens, without padding."""
 
     nodes: Nodes
     mask_BT: Tensor
@@ -116,8 +116,8 @@ def rows_of(
     replayed: Container[str] = (),
     version: int | None = None,
 ) -> list[Row]:
-    """Makes the rows of one step. Leaves out rows whose gradient is always zero, but counts them in
-    the mean.
+    """Makes the rows of one step. Leaves out rows whose gradient is always zero, but counts them
+    when it computes the weights c (below).
 
     `weights`: importance weight w_g of each group (buffer.Draw.weights), by default 1. `recalled`:
     stored attempts that join the groups. `replayed`: ids of the groups that were already trained.
@@ -126,9 +126,9 @@ def rows_of(
 
         Σ_g w_g [ Σ_{i in g, kept} c_i Σ_t term_it + λ Σ_{j in g, auxiliary} c_j Σ_t −log π(y_jt) ]
 
-    c_j is 1 / (auxiliary tokens of the step); if `sft_pool` is shared, i and j are in one mean.
-    c does not include the importance weights. So with w_g = (n P_g)^-1 the expectation over draws
-    is the mean over all n candidates.
+    c_j is 1 / (auxiliary tokens of the step); if `sft_pool` is shared, c_i and c_j are the weights
+    of one mean over both sums. c does not include the importance weights. So with w_g = (n P_g)^-1
+    the expectation over draws is the mean over all n candidates.
     """
     policy: list[_Counted] = []
     aux: list[_Counted] = []
@@ -251,7 +251,7 @@ def supervised_row(token_ids: Int32, mask: Bool, weight: float) -> Row:
 
 def _at_most(counted: Sequence[_Counted], tokens: float) -> list[_Counted]:
     """Keeps samples that together have at most `tokens` tokens. The choice is pseudo-random, but
-    depends only on the samples: it is the same on every rank, and if a step is computed again."""
+    depends only on the samples. So all ranks choose alike, also when a step is computed again."""
     kept = []
     for each in sorted(counted, key=lambda each: zlib.crc32(each[0][0].token_ids.tobytes())):
         size = _count_tokens([each])
@@ -272,8 +272,8 @@ def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
 
 
 def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
-    """Multiplies each row's importance weight w_g by the weight c of its tokens in a mean over all
-    these rows."""
+    """Multiplies each row's weight w_g by c, the weight that each of its tokens has in one mean
+    over all of `counted` (r3l.algorithms.credit.token_weights)."""
     lengths, groups = [length for _, length, _ in counted], [group for *_, group in counted]
     shares = credit.token_weights(normalize, lengths, groups)
     pairs = zip(counted, shares, strict=True)
@@ -316,10 +316,10 @@ def check_tokens(
 def micro_batches(
     rows: Sequence[Row], token_budget: int, ranks: int, *, shared: bool
 ) -> list[list[list[Row]]]:
-    """Cuts rows into micro-batches of at most `token_budget` computed tokens, or one longer row,
-    and distributes them over ranks. Every result[rank] has the same number of micro-batches,
-    largest first; some are empty. Computed tokens are nodes of a forest if prefixes are `shared`,
-    padded positions otherwise."""
+    """Cuts rows into micro-batches of at most `token_budget` computed tokens and distributes them
+    over ranks; a longer row is a micro-batch of its own. Every result[rank] has the same number of
+    micro-batches, largest first; some may be empty. Computed tokens are nodes of a forest if
+    prefixes are `shared`, padded positions otherwise."""
     cut = _runs if shared else _rectangles
     bins, sizes = cut(rows, token_budget)
     best = _spread(bins, sizes, ranks)

@@ -51,8 +51,8 @@ def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) ->
 
 
 def zero_stage(config: LearnerConfig, *, bf16: bool) -> int:
-    """Returns the ZeRO stage in use. In bfloat16, stage 1 replaces stage 0: an optimizer's first
-    step at stage 0 lowers the loss by a fifth less than at the other stages."""
+    """Returns the ZeRO stage in use. In bfloat16, stage 1 replaces stage 0, because at stage 0 the
+    first optimizer step lowers the loss by a fifth less than it does at the other stages."""
     return max(config.zero_stage, 1) if bf16 else config.zero_stage
 
 

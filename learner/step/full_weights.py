@@ -109,8 +109,8 @@ def shard(module: nn.Module, settings: Mapping[str, Any]) -> None:
 
 
 def sharded(module: nn.Module, settings: Mapping[str, Any]) -> Any:
-    """Shards an untrained module over the ranks with the trainer's DeepSpeed `settings`. Call the
-    result like the module."""
+    """Shards a frozen module over the ranks with the trainer's DeepSpeed `settings`. Returns
+    an engine, which is called like the module."""
     import deepspeed
 
     shard(module, settings)

@@ -49,7 +49,7 @@ class PolicyModule(nn.Module):
 
         Position t has log π(token t | tokens before t) with π ∝ exp(logits / temperature of its
         row); position 0 is never selected. Entropies have no gradient. A node that several rows of
-        one temperature select is computed once; its gradient is the sum of these rows' gradients.
+        the same temperature select is computed once; its gradient is the sum over the rows.
         """
         levels_L, level_B = temperatures_B.unique(return_inverse=True)
         pairs_BT = nodes.paths_BT * len(levels_L) + level_B[:, None]
@@ -88,8 +88,8 @@ def score(
     head: nn.Linear, hidden_ND: Tensor, targets_N: Tensor, temperatures_N: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Computes (log-probability of each target, entropy of each distribution), float32 [N], CHUNK
-    positions at a time. The backward pass recomputes the logits of every chunk except the last,
-    which it needs first."""
+    positions at a time. The logits of the last chunk, which the backward pass needs first, stay
+    in memory; the backward pass recomputes those of every other chunk."""
     *earlier, last = zip(
         hidden_ND.split(CHUNK), targets_N.split(CHUNK), temperatures_N.split(CHUNK), strict=True
     )
@@ -129,8 +129,8 @@ def load_model(
 ) -> PolicyModule:
     """Loads a causal language model folder for training, with settings as in LearnerConfig. Every
     attention `implementation` except auto runs on padded rows. `adapter`: the folder of the
-    adapters to continue. Raises UserError if the model cannot be loaded or does not support these
-    settings."""
+    adapters to train further. Raises UserError if the model cannot be loaded or does not support
+    these settings."""
     from transformers import AutoModelForCausalLM
 
     chosen = {} if implementation == "auto" else {"attn_implementation": implementation}

@@ -34,8 +34,8 @@ MASTER = "master"
 
 
 class Fragment(NamedTuple):
-    """This rank's part of a flattened parameter: `length` elements from `start` on. They are at
-    `place` in `tensor`, for which the torch optimizer keeps its state."""
+    """This rank's part of a flattened parameter: `length` elements from `start` on. In `tensor`, of
+    which the torch optimizer keeps the state, the elements begin at index `place`."""
 
     tensor: Tensor
     place: int

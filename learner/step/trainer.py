@@ -50,7 +50,7 @@ from r3l.settings.learner import LearnerConfig
 
 log = logging.getLogger(__name__)
 LARGEST = 1e6
-"""A step that makes a larger weight ends the run: the product of a few overflows float32."""
+"""If a step makes a larger weight, the run ends: a product of a few of them overflows float32."""
 OUT_OF_MEMORY = (
     "out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC"
 )  # fmt: skip
@@ -165,10 +165,10 @@ class Trainer:
 
     def step(self, rows: Sequence[Row]) -> StepResult:
         """Makes one optimizer step on `rows`, divided among all ranks; its loss does not depend on
-        how the rows are cut into micro-batches. When memory runs out, the budget is halved and the
-        step repeated. Raises StepLeft between two micro-batches if `leaves()` is true on a rank.
-        Raises TrainingStopped if the budget cannot be lowered further. When memory runs out under
-        ZeRO 2 or 3, raises RestartNeeded."""
+        how the rows are cut into micro-batches. When memory runs out, halves the token budget and
+        repeats the step at ZeRO stages 0 and 1, or raises RestartNeeded at stages 2 and 3; raises
+        TrainingStopped if the budget cannot be lowered further. Raises StepLeft before the next
+        micro-batch if the callback `leaves` returns true on any rank."""
         began = time.monotonic()
         self.spent.clear()
         sums, halvings = self._accumulate(rows)
@@ -243,7 +243,7 @@ class Trainer:
         return self._over_ranks(sums | {"out_of_memory": float(lost)})
 
     def _begin_micro_batch(self, doing: str) -> None:
-        """Sends a heartbeat. Raises StepLeft on every rank if a rank `leaves`. Collective."""
+        """Sends a heartbeat. All ranks raise StepLeft if `leaves()` is true on one. Collective."""
         heartbeat(doing)
         if self.on_any_rank(self.leaves()):
             raise StepLeft
@@ -314,8 +314,8 @@ class Trainer:
     def losses(
         self, micro: MicroBatch, forward: Callable[..., Any] | None = None
     ) -> tuple[Tensor, dict[str, float]]:
-        """Computes the loss of a micro-batch, and its parts keyed by name. `forward` defaults to
-        the engine."""
+        """Returns (loss of a micro-batch, parts of the loss and sums for metrics, keyed by name).
+        `forward` defaults to the engine."""
         reference_BT, run = self._reference_logprobs(micro), forward or self.engine
         logprobs_BT, entropy_BT = run(micro.nodes, micro.mask_BT, micro.temperatures_B)
         policy_BT = micro.mask_BT & ~micro.aux_B[:, None]
