@@ -10,7 +10,7 @@ GONE_S = 30.0  # without a heartbeat (due every 2 s) for this long, an actor cou
 
 
 def buffer_metrics(stats: BufferStats) -> Metrics:
-    """Compute `buffer/` from the service's counts."""
+    """Compute the metrics `buffer/…` from the service's counts."""
     return {
         **{f"buffer/{state}": float(count) for state, count in stats.train.items()},
         **{f"buffer/expired_{cause}": float(count) for cause, count in stats.drops.items()},
@@ -32,8 +32,8 @@ def buffer_metrics(stats: BufferStats) -> Metrics:
 
 
 def actor_metrics(actors: Mapping[str, Mapping[str, float]], version: int) -> Metrics:
-    """Compute `actor/` and the actors' part of `weights/` from BufferStats.actors. `version` is the
-    learner's version."""
+    """Compute the metrics of r3l.actor_metrics, such as `actor/…`, from BufferStats.actors.
+    `version` is the learner's version."""
     everyone = [ActorMetrics.read(numbers) for numbers in actors.values()]
     present = [
         ActorMetrics.read(numbers)

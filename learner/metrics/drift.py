@@ -2,9 +2,9 @@
 
     sums over the tokens of each micro-batch ─► metrics of the step, per role
 
-The roles `distilled` and `all` also measure the effect of guidance: a retry was sampled with
-guidance that its row leaves out. A single token that only the guidance made unlikely can raise the
-k3 to several nats a token. The role `base` measures only the policy's movement.
+The roles `all`, `distilled` and `replayed` also measure the effect of guidance: a retry was sampled
+with guidance, which its row does not contain. One token that only the guidance made unlikely can
+raise the k3 estimate of the KL to several nats a token. The role `base` contains no retries.
 """
 
 from torch import Tensor
@@ -16,9 +16,9 @@ SUMS = ("tokens", "k3", "gap", "ratio", "ratio_squared", "entropy")
 def drift_sums(
     logprobs_BT: Tensor, old_logprobs_BT: Tensor, entropy_BT: Tensor, roles_BT: dict[str, Tensor]
 ) -> dict[str, float]:
-    """Sum each quantity of SUMS over a micro-batch's policy tokens of each role (`roles_BT`: role
-    -> bool [B, T]). The sums can be added over micro-batches and ranks; their keys are
-    `sum_<name>_<role>`. Role `fresh`: tokens sampled with the learner's current weights."""
+    """Sum every quantity named in SUMS over the tokens of every role, keyed `sum_<name>_<role>`.
+    `roles_BT`: for each role, which policy tokens of the micro-batch have it, bool [B, T] (`fresh`:
+    sampled with the learner's current weights). Sums can be added over micro-batches and ranks."""
     sums: dict[str, float] = {}
     for role, mask_BT in roles_BT.items():
         log_ratio = (logprobs_BT - old_logprobs_BT)[mask_BT]

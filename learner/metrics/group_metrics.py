@@ -23,8 +23,8 @@ EXAMPLE = 160  # characters of a reflection in a notice
 def group_metrics(
     groups: Sequence[Group], *, requires_success: bool = True, several: bool = False
 ) -> Metrics:
-    """Compute `group/`. `requires_success`: a verified correction must have full reward
-    (r3l.rollout.group.verified); `several`: the run has several environments."""
+    """Compute the metrics `group/…`. `requires_success`: a verified correction must have full
+    reward (r3l.rollout.group.verified); `several`: the run has several environments."""
     bases = [t for g in groups for t in g.trajectories if t.role == "base"]
     distilled = [t for g in groups for t in g.trajectories if t.role == "distilled"]
     reflected = [r for g in groups for r in g.results if r.reflection is not None]
@@ -105,7 +105,7 @@ def selection_metrics(groups: Sequence[Group], algorithm: Algorithm) -> Metrics:
 
 
 def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
-    """Compute `staleness/`: how stale groups drawn at `version` are, and how long they took."""
+    """Compute `staleness/…`: how stale groups drawn at `version` are; the time of each phase."""
     ages = [version - g.oldest_version for g in groups]
     bases = [t for g in groups for t in g.trajectories if t.role == "base"]
     retries = [t for g in groups for t in g.trajectories if t.role == "distilled"]
@@ -124,7 +124,7 @@ def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
 
 
 def replay_metrics(draw: Draw) -> Metrics:
-    """Compute `replay/` from a draw's replayed groups and its recalled attempts."""
+    """Compute the metrics `replay/…` from a draw's replayed groups and its recalled attempts."""
     again = [group for group in draw.groups if group.group_id in draw.row.replayed]
     joined = [recalled.trajectory for recalled in draw.recalled]
     return finite(

@@ -40,7 +40,7 @@ class Logger:
 
     @classmethod
     def check(cls, target: str) -> None:
-        """Raise UserError if `target` cannot be written, for example if not logged in."""
+        """Raise UserError if `target` cannot be written, for example because a login is missing."""
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
         """Write a version's metrics, keyed by tag."""

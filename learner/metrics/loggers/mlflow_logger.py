@@ -1,6 +1,6 @@
-"""MLflow: `log=[mlflow]` or `log=[mlflow:TRACKING_URI]`. Without a URI it uses
-MLFLOW_TRACKING_URI. If that is unset, it writes to the SQLite file `mlflow.db` of the run
-(`mlflow ui --backend-store-uri sqlite:///…`)."""
+"""MLflow: `log=[mlflow]` or `log=[mlflow:TRACKING_URI]`. Without a URI the logger uses the
+variable MLFLOW_TRACKING_URI; if this is unset, it writes to the SQLite file `mlflow.db` in the
+run's folder (`mlflow ui --backend-store-uri sqlite:///…` shows it)."""
 
 import os
 import socket

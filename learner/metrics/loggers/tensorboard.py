@@ -31,8 +31,8 @@ RESULT = "eval/success"
 
 
 class TensorBoard(Logger):
-    """Writes a run's `tensorboard` folder. TensorBoard drops steps after the context's `start` that
-    an earlier learner wrote."""
+    """Writes a run's `tensorboard` folder. If the context's `start` is above 0, TensorBoard stops
+    showing the steps after `start` that an earlier learner wrote."""
 
     package = "tensorboard"
 
@@ -120,8 +120,8 @@ class TensorBoard(Logger):
 
 
 def shows(version: int) -> bool:
-    """Whether the curves have a point at a step: up to 9,999 at each, then at every tenth, from
-    100,000 on at every hundredth, and so on. TensorBoard itself draws 1,000 points of a curve."""
+    """Whether the curves have a point at `version`: at every step below 10,000, at every tenth step
+    from there on, at every hundredth from 100,000 on, … TensorBoard draws 1,000 points a curve."""
     every: int = 10 ** max(len(str(version)) - 4, 0)
     return version % every == 0
 
