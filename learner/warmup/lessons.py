@@ -64,8 +64,8 @@ class Demonstrator:
 
 class Teacher:
     """Makes the lessons of one environment. `skill`: the demonstrator's skill. Half of the attempts
-    to reflect on, at random, are played worse, so that every rule is broken at times: in each step
-    with probability `blunders` for a mistake, and half of that for waste."""
+    to reflect on, chosen at random, are played worse, so that every rule is broken at times: a step
+    is a mistake with probability `blunders`, and does nothing with probability `blunders` / 2."""
 
     def __init__(
         self, env: Demonstrating, chat: ChatFormat, skill: Skill, *, blunders: float = 0.15
@@ -178,8 +178,8 @@ class _Conversation(msgspec.Struct):
 
 
 def message_lessons(file: Path, chat: ChatFormat, context_length: int) -> list[Lesson]:
-    """Read a lesson from every line. Raises UserError that names the first line that is not a
-    conversation, or is longer than `context_length` tokens."""
+    """Read a lesson from every line of a file. Raise UserError for the first line that is not a
+    conversation or that has more than `context_length` tokens, or for a file without lines."""
     lessons = []
     for number, line in numbered_lines(file, f"--data {file}", "give a file of JSON lines"):
         try:

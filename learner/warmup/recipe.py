@@ -19,9 +19,9 @@ RECORD = "warmup.json"
 
 TINY_LR, PRETRAINED_LR, LORA_LR = 3e-3, 2e-5, 2e-4
 TINY_STEPS, PRETRAINED_STEPS = 2000, 300
-"""Defaults for the tiny policy and for pretrained models: a high rate ruins these in one step."""
+"""Default steps and rates (above): a high learning rate ruins a pretrained model in one step."""
 UNFINISHED = "unfinished.json"
-"""The file that has this record until the warm start has ended."""
+"""The name of the file RECORD until the warm start has ended."""
 NOTHING = "nothing"
 """The origin (`from`) in the record of a policy that was trained from random weights."""
 
@@ -31,10 +31,10 @@ class Recipe:
     """The settings of a warm start on `envs`; `resolved` fills in `steps` and `lr`.
 
     - `options`: the environment's options, allowed only with a single environment
-    - `model`: the model to continue from, as in a run's settings; None: the tiny policy is made
+    - `model`: the model to continue from, as in a run's settings; None: makes the tiny policy
     - `data`: a file with the user's own conversations to learn too (learner.warmup.lessons)
     - `lora`: rank of the adapters to train and merge; 0: all weights are trained instead
-    - `withheld`: the number of rules of each world that are not taught
+    - `withheld`: the number of rules of each environment that are not taught
     - `certainty`: probability, at each step, that the demonstrator knows a withheld rule
     - `waste`: the share of the demonstrator's actions that do nothing
     - `compute`, `earlier_reasoning`: as in learner.compute and actor.earlier_reasoning
@@ -57,8 +57,8 @@ class Recipe:
 
     @cached_property
     def start(self) -> Path | None:
-        """Return the folder of the model to continue from. Raises UserError if `model` names
-        none."""
+        """Return the folder of the model to continue from, None if `model` is None. Raise UserError
+        if `model` names no model folder."""
         return None if self.model is None else model_path(self.model)
 
     @property
