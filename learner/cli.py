@@ -35,8 +35,8 @@ from r3l.settings.learner import LearnerConfig
 from r3l.weights.journal import Journal
 
 LATER_S = 3.0
-"""Seconds that a rank waits before it exits with an unknown error. If another rank's exit caused
-it, DeepSpeed's launcher, which polls every second, finds the exit code of that rank first."""
+"""Seconds that one of several ranks waits before it exits with an error outside EXIT_CODES. If
+another rank's exit caused it, DeepSpeed's launcher, polling every second, sees that exit first."""
 
 
 class _Commands(OneLineGroup):

@@ -1,9 +1,8 @@
-"""Evaluates policies during a run: the run's actors play held-out tasks, in turns with training
-tasks.
+"""Evaluates policies during a run: the run's actors play held-out tasks between training tasks.
 
-The evaluated weights with the most success are kept as the best model:
+The evaluated weights with the most success are kept as the best model; other weights are removed:
 
-    run/candidates/step-000040 (evaluation under way) ─► run/best (with evaluation.json), or removed
+    run/candidates/step-000040 (evaluation under way) ─► run/best (with evaluation.json)
 """
 
 import logging
@@ -142,7 +141,7 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
 
 
 def show_wait(waits: str, stats: BufferStats) -> None:
-    """Shows what the learner waits for. Until an actor has asked for work, only logs it."""
+    """Shows what the learner waits for; only logs it while no actor has asked for work yet."""
     if stats.actors:
         notice(waits)
     else:
@@ -150,8 +149,9 @@ def show_wait(waits: str, stats: BufferStats) -> None:
 
 
 def nothing_played(stats: BufferStats, before: int) -> str:
-    """Explains, by cause, why no group of a run has an attempt. Returns "" if a group has one or if
-    fewer than FIRST_GROUPS have ended. `before`: number of groups that failed in earlier starts."""
+    """Lists the causes if every attempt of a run's groups failed. Returns "" if an attempt did not
+    fail, or if fewer than FIRST_GROUPS groups failed. `before`: groups that had failed before this
+    start of the learner; they are not counted."""
     ended = {state for part in (stats.train, stats.eval) for state, n in part.items() if n}
     others = ended & {"complete", "drawn", "trained"} or stats.drops.keys() - {"no_trajectories"}
     groups = stats.drops.get("no_trajectories", 0) - before

@@ -106,7 +106,7 @@ class Training:
             self._led(lambda rank0: rank0.evaluate(0))
 
     def _led(self, work: Callable[[Rank0], object]) -> None:
-        """Does `work` on rank 0 while the other ranks wait for it. Collective."""
+        """Calls `work` on rank 0; the other ranks wait until it returns. Collective."""
         if self.rank0:
             work(self.rank0)
         meet(self.trainer)
@@ -124,8 +124,8 @@ class Training:
         return draw
 
     def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
-        """Commits a trained batch, publishes the weights and reports. After step 1, publishes after
-        the report, which waits for the evaluation of version 0."""
+        """Commits a trained batch, publishes the weights, reports the step. Publishes version 1
+        only after the report of step 1, which waits for the evaluation of version 0."""
         self._led(lambda rank0: rank0.commit(draw, version, result))
         publishes = self.config.learner.publishes(version)
         published = self._publish(version) if publishes and version > 1 else {}
@@ -134,8 +134,8 @@ class Training:
             self._publish(version)
 
     def _publish(self, version: int) -> dict[str, float]:
-        """Publishes the weights; returns the metrics of publishing, empty on other ranks than 0.
-        Collective, because all ranks gather the weights."""
+        """Publishes the weights. Returns the metrics of publishing on rank 0, an empty dict on
+        every other rank. Collective, because all ranks gather the weights."""
         weights, shapes = self.trainer.published()
         metrics = self.rank0.publish(version, weights, shapes) if self.rank0 else {}
         drain(weights)
@@ -167,8 +167,8 @@ class Training:
             self._save(version)
 
     def _skip_step(self, skipped: list[Draw], version: int, result: StepResult) -> None:
-        """Discards the newest of `skipped`, the batches of the steps skipped in a row. If these are
-        too many, raises TrainingStopped with the ids of their groups."""
+        """Discards the newest of `skipped`, the batches of the steps skipped in a row. If too many
+        steps were skipped, raises TrainingStopped with the ids of the groups in `skipped`."""
         self._led(lambda rank0: rank0.skip_step(skipped[-1], version, result))
         limit = self.config.learner.bad_steps_in_a_row
         if len(skipped) < limit:
@@ -202,7 +202,7 @@ class Training:
             self.saved_at = time.monotonic()
 
     def _finish_commands(self) -> None:
-        """Runs the user's command on the best model, and waits for the last commands."""
+        """Runs the user's command on the best model; waits until the commands of the run end."""
         if self.command:
             if (self.run / BEST).is_dir():
                 self.command.submit(self.run / BEST, self.checkpoints.saved)

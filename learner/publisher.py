@@ -3,8 +3,8 @@
     learner loop ── publish(version, tensors) ──► chunks ◄── ROUTER ── latest / chunk ── actors
 
 The publisher has one copy of the weights, cut into chunks, and for each chunk its newest patches
-(r3l.weights.chunks). A subscriber requests ranges of one chunk after the other. So slow subscribers
-do not delay others, and only a few ranges in transit take memory.
+(r3l.weights.chunks). A subscriber requests ranges of one chunk after the other. So one slow
+subscriber does not delay others, and only the few ranges that are in transit take memory.
 
 Publishing replaces one chunk after the other. The reply to a request for a replaced chunk is
 `gone`; the subscriber then asks for the new version. A subscriber that is too slow for new versions
@@ -92,7 +92,7 @@ class WeightPublisher:
         self._manifest: Manifest | None = None
         self._chunks: list[Chunk | None] = []
         self._slow: dict[bytes, tuple[int, float]] = {}
-        """By slow subscriber: the version that it asked to keep, and when it last asked."""
+        """For each slow subscriber: the version that it asked to keep, and when it last asked."""
         self._kept: Kept | None = None
         self._keeping = threading.Lock()  # guards the two fields above
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="chunks")
@@ -252,8 +252,8 @@ class WeightPublisher:
     def _range(
         self, reply: dict[str, Any], chunk: Chunk, have: int, at: int, size: int
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Returns a reply to a subscriber with version `have` of a chunk: the lengths of the frames
-        that the subscriber needs, and `size` bytes of these frames from `at` on."""
+        """Returns a reply to a subscriber that has version `have` of a chunk: the lengths of the
+        patches since `have`, or of the whole chunk, and `size` bytes of these data from `at` on."""
         patches = chunk.since(have)
         if patches is None:
             lengths, sent = [len(chunk.data)], chunk.data.data[at : at + size]

@@ -58,7 +58,7 @@ DRAW_WAIT_S = 2.0
 RATES = {"actor/tokens_per_s": "actor/generated_tokens", "agent/calls_per_s": "agent/calls"}
 """Rates, each with the count from which it is computed."""
 RATES_S = 5.0
-"""A rate covers at least this time: actors report only every 2 s, and a step may be shorter."""
+"""Seconds that a rate covers at least: actors report only every 2 s, a step may be shorter."""
 SAY_S, SAY_LATER_S = 5.0, 60.0
 """Seconds between notices of what a step is waiting for: in the process's first step, and later."""
 
@@ -96,11 +96,11 @@ class Rank0:
         self.stopped = self.holds_back = False
 
     def stop(self) -> None:
-        """Ends the run at the next draw, or while waiting for the buffer's reply."""
+        """Ends the run at the next draw or micro-batch, or while waiting for the buffer's reply."""
         self.stopped = True
 
     def _wait_for_buffer(self, line: str) -> None:
-        """Keeps the other ranks waiting in `meet` while the buffer has not replied."""
+        """Tells the ranks in `meet` to wait on while a reply of the buffer is overdue (`line`)."""
         if self.stopped:
             raise BufferUnavailable(f"stopped: {line}")
         still_waiting(self.trainer, line)
@@ -108,7 +108,7 @@ class Rank0:
     # ── start and end ───────────────────────────────────────────────────────────────────
 
     def begin(self, state: RunState) -> None:
-        """Sets the buffer to the learner's version, adds the tasks and releases open draws."""
+        """Tells the buffer the version, adds tasks, releases open draws, resumes evaluations."""
         version, self.last_state = state.version, state
         stats = self.client.stats()
         self.reports = deque([(time.monotonic(), actor_metrics(stats.actors, version))])
@@ -123,7 +123,7 @@ class Rank0:
         self.evaluator.take_up(self.reporter.evaluated, version, self.run)
 
     def _check_ledger(self, state: RunState) -> None:
-        """Warns if the checkpoint was not trained from this buffer."""
+        """Warns if ledger and checkpoint name different groups for the checkpoint's step."""
         if not state.groups:
             return
         try:
@@ -148,7 +148,7 @@ class Rank0:
     # ── batches ─────────────────────────────────────────────────────────────────────────
 
     def draw(self, version: int) -> Draw | None:
-        """Waits for a full batch of fresh groups. Returns None if the run must stop."""
+        """Waits for a full batch of groups. Returns None if the run must stop."""
         began = time.monotonic()
         try:
             draw = self._wait_for_batch(version)
@@ -286,7 +286,7 @@ class Rank0:
         return metrics | ({"weights/mismatch": float(len(alarms))} if alarms else {})
 
     def _service_metrics(self, version: int) -> dict[str, float]:
-        """Returns metrics of the buffer, metrics that actors reported to it, and rates of these."""
+        """Returns the metrics of the buffer and of the actors that report to it; adds RATES."""
         stats = self.client.stats()
         actors = actor_metrics(stats.actors, version)
         now = time.monotonic()

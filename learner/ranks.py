@@ -5,7 +5,7 @@
     other ranks  meet ────┴─────────────────┴──────────────────────┘
 
 The other ranks are in `meet` whenever rank 0 has a request to the buffer. A WAIT every few seconds
-shows their watchdogs that rank 0 does not hang. torch's own broadcast of objects would use pickle.
+shows their watchdogs that rank 0 does not hang. Draws are sent as bytes; torch pickles objects.
 """
 
 import logging
@@ -28,16 +28,16 @@ WARN_AFTER_S = 30.0
 
 
 def still_waiting(trainer: Trainer, doing: str = "waiting for actors") -> None:
-    """Notifies the ranks in `meet` that rank 0 still waits. Call it every few seconds. Raises
-    RankLost if a rank does not receive it in time."""
+    """Notifies the ranks in `meet` that rank 0 still waits; must be called every few seconds.
+    `doing`: what rank 0's watchdog is told. Raises RankLost if a rank does not answer in time."""
     heartbeat(doing)
     if trainer.world > 1:
         _signal(trainer, WAIT)
 
 
 def meet(trainer: Trainer) -> None:
-    """Waits until every rank has called `meet`. Until rank 0 does, its `still_waiting` reaches the
-    others. Raises RankLost if a rank sends nothing before torch's collectives time out."""
+    """Waits until every rank has called `meet`. Rank 0 may call `still_waiting` before its `meet`.
+    Raises RankLost if a rank sends nothing before torch's collectives time out."""
     if trainer.world == 1:
         return
     if trainer.rank == 0:

@@ -33,8 +33,8 @@ EXACT = {"loss": "learner/loss", "gradient norm": "learner/grad_norm"}
 
 @dataclass(frozen=True)
 class Replayed:
-    """The result of computing a step again. `same`: the names of the values that the run recorded,
-    each with whether the new value is equal."""
+    """The result of computing a step again. `same`: for each value that the run recorded, keyed by
+    name, whether the value computed again equals it."""
 
     step: int
     metrics: dict[str, float]
@@ -57,8 +57,8 @@ class ReplayedRun:
         self.config = self.folder.settings_of(step)
         if not (self.folder.store / "data.mdb").is_file():
             raise UserError(
-                f"run {run}: it has no store in {self.folder.store}; name a run's folder "
-                "that has one"
+                f"run {run}: has no store in {self.folder.store}; name the folder of a run "
+                "that has a store"
             )
         self.store = Store(self.folder.store, read_only=True)
         try:
@@ -108,7 +108,7 @@ class ReplayedRun:
         return same
 
     def _trainer(self, step: int) -> tuple[Trainer, int]:
-        """Loads the trainer from the newest checkpoint before `step`; returns its version too."""
+        """Loads the newest checkpoint before `step`; returns (trainer, checkpoint's version)."""
         model = model_path(self.config.model)
         check_model_folder(model, f"model {self.config.model}")
         start = checkpoint.latest(self.run / checkpoint.CHECKPOINTS, below=step)
