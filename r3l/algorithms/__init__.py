@@ -1,1 +1,1 @@
-"""R³L, the parts that all algorithms share, and other published algorithms in one file each."""
+"""R³L, other published algorithms (one file each), and the parts that all algorithms share."""

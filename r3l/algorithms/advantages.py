@@ -22,7 +22,7 @@ STD = (
     "or none"
 )
 SUCCESS = 1.0
-"""R(τ) from which an attempt is a full success."""
+"""The smallest reward R(τ) of a full success."""
 
 
 def checked_rewards(rewards: npt.ArrayLike) -> Float64:
@@ -51,9 +51,9 @@ def amplified(
                α·s(τ)    if R(τ) < 1 and s(τ) ≥ 0
                s(τ)      if s(τ) < 0
 
-    `max_rule="group_max"` is Eq. 11 of version 1: α for R(τ) = max of the group, and 0 if all
-    rewards are equal. `max_advantage` replaces the α of the first line (released code: 1.0). `std`:
-    the standard deviation that s is divided by.
+    `max_rule="group_max"` is Eq. 11 in version 1 of the paper: Â(τ) = α if R(τ) is the group's
+    maximum; 0 if all rewards are equal. `max_advantage` replaces the α of the first line; it is 1.0
+    in the released code. `std`: the group's standard deviation, by which s is divided.
     """
     values = checked_rewards(rewards)
     s = normalized(values, std=std)
@@ -88,7 +88,7 @@ def normalized(
     """Computes (R − mean) / (factor · std + eps), float64 [G] (GRPO, arXiv 2402.03300).
 
     std² is Σ(R − mean)² divided by G ("population") or by G − 1 ("sample", as torch.std does);
-    "none" is R − mean alone.
+    with "none" the result is (R − mean) / factor.
     """
     s = centered(rewards)
     if not s.any():
@@ -103,8 +103,8 @@ def normalized(
 def overlong_penalty(lengths: npt.ArrayLike, limit: int, buffer: int) -> Float64:
     """Computes DAPO's penalty for long responses, float64 [G] (Eq. 13 of arXiv 2503.14476).
 
-    With |y| tokens, L_max = `limit` and L_cache = `buffer` > 0: 0 for |y| ≤ L_max − L_cache, then
-    (L_max − L_cache − |y|) / L_cache, which falls to −1 at L_max, and −1 beyond.
+    |y| is a response's length, L_max is `limit`, L_cache is `buffer` > 0. The penalty is 0 up to
+    |y| = L_max − L_cache. It then is (L_max − L_cache − |y|) / L_cache, and −1 from L_max on.
     """
     beyond = np.asarray(lengths, dtype=np.float64) - (limit - buffer)
     return -np.clip(beyond / buffer, 0.0, 1.0)

@@ -43,9 +43,10 @@ class Exploration:
     `reflect_on`: which base attempts get a reflection: "all", or the "failures" (R < 1).
     `guidance`: what the retry is shown: the "reflection", a free-text "critique" or "none".
     `from_start`: retry from step 0 instead of the pivot; `pivot_shift`: steps added to the pivot.
-    `aux`: verified corrections become auxiliary samples; `verified_requires_success`: only if the
-    retry fully succeeds; `praise`: recognised successes become auxiliary samples. `constrained`:
-    reflections follow a JSON schema; `outcome_first`: the outcome is this schema's first field.
+    `aux`: verified corrections become auxiliary samples; `verified_requires_success`: a correction
+    is verified only if its retry fully succeeds; `praise`: recognised successes become auxiliary
+    samples, too. `constrained`: reflections follow a JSON schema; `outcome_first`: its first field
+    is the outcome.
     """
 
     base_slots: int
@@ -78,7 +79,7 @@ keep [G])."""
 
 @dataclass(frozen=True)
 class ReplayContext:
-    """The batch in which a group is replayed. `version`: the optimizer steps already made.
+    """The batch in which a group is replayed. `version`: the number of optimizer steps so far.
     `baseline`: the median of the mean rewards of the batch's new groups, or of all its groups if
     none is new."""
 
@@ -115,8 +116,8 @@ class Algorithm:
     Rewards of a group become advantages in this order:
       1. `selection` drops trajectories,
       2. `shaping` changes rewards,
-      3. `estimator` turns them into advantages; in a group with recalled attempts `mix_recalled`
-         replaces 1 and 3 (default: nothing is dropped, `estimator` gets all rewards),
+      3. `estimator` turns them into advantages. In a group with recalled attempts, `mix_recalled`
+         replaces 1 and 3; if it is None, nothing is dropped and `estimator` gets all rewards,
       4. `replay_rule` changes the advantages of a replayed group,
       5. `token_credit` gives each token its own advantage.
     `mask_prefix`: tokens before the pivot are not trained.
@@ -125,7 +126,7 @@ class Algorithm:
     `sft_weight`: λ, weight of the loss on auxiliary samples, 0 if there are none.
     `sft_share`: limit of auxiliary tokens, as a share of the attempts' tokens; None: no limit.
     `extra`: makes further auxiliary samples of a group.
-    `sft_pool`: auxiliary samples have a mean of their own ("separate") or join the policy's.
+    `sft_pool`: auxiliary samples have a mean of their own ("separate") or join the policy's mean.
     """
 
     name: str
@@ -196,7 +197,7 @@ class Algorithm:
         micro-batches, both give the values of the batch. It measures:
 
             loss_policy                the loss without the KL term
-            kl_reference               nats, before its coefficient; if `needs_reference`
+            kl_reference               the KL in nats, not times `kl_coef`; if `needs_reference`
             clip_fraction              share of tokens without a gradient, if the loss clips
             ratio_correction_weight    mean weight on ratios, under ratio correction
             ratio_correction_dropped   share of tokens of weight 0, under ratio correction

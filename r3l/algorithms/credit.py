@@ -40,8 +40,8 @@ def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) ->
 
 
 def further_masks(trajectory: Trajectory, mask: Bool) -> list[Bool]:
-    """Returns the credit masks of an attempt's further conversations. `mask`: the credit mask of
-    its main one. Calls before a retried attempt's first trained step are in the prefix: masked."""
+    """Returns the credit masks of an attempt's further conversations, given the `mask` of its main
+    conversation. In a retried base attempt, calls before the first trained step are masked."""
     if not trajectory.extra.segments:
         return []
     first = int(np.argmax(mask[trajectory.step_spans[:, 0]]))
@@ -82,14 +82,14 @@ def token_weights(
     normalize: Normalize, lengths: Sequence[int], groups: Sequence[object] = ()
 ) -> list[float]:
     """Returns for each of a batch's R kept trajectories the weight of its trained tokens. |τ_i| is
-    `lengths[i]`; |G_i| is the number of trajectories in the group `groups[i]`, one of M groups.
+    `lengths[i]`, |G_i| the number of trajectories in group `groups[i]`, and M the number of groups.
 
         trajectory, attempt    1 / (R · |τ_i|)             the mean over trajectories of 1/|τ_i| Σ_t
-        group                  1 / (M · |G_i| · |τ_i|)     the mean over groups of such means
+        group                  1 / (M · |G_i| · |τ_i|)     as above in each group, then averaged
         token                  1 / Σ_j |τ_j|               the mean over all trained tokens
         sum                    1 / R                       the mean over trajectories of Σ_t
 
-    A trajectory of length 0 has weight 0 and counts in R and |G|. Only "group" uses `groups`.
+    A trajectory of length 0 adds no loss but counts in R and |G|. Only "group" uses `groups`.
     """
     if normalize == "group":
         sizes = Counter(groups)

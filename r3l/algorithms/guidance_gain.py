@@ -1,12 +1,12 @@
 """Guidance gain: how much more guided retries earn than further attempts, and a gate that uses it.
 
-For a retried slot i of a group with n_b ≥ 2 base attempts
+The gain of the retry of slot i, in a group with n_b ≥ 2 base attempts, is
 
     d_i = R(retry_i) − (1/(n_b − 1)) Σ_{j≠i} R(base_j)
 
 The mean of d_i is 0 for useless guidance. Comparing retries with all base attempts would be
-biased, because only failures are retried, and most of them belong to hard tasks. Over groups with
-n_g retried slots and S_g = Σ d_i:
+biased, because most retried attempts are failures, and most failures are of hard tasks. Over the
+groups, with n_g retried slots and S_g = Σ d_i in each:
 
     m = Σ S_g / Σ n_g        se² = Σ (S_g − m·n_g)² / (Σ n_g)²
 

@@ -59,7 +59,7 @@ class TokenBatch:
         )
 
     def with_unit_ratio_for_distilled(self) -> TokenBatch:
-        """Sets π_old = π for distilled rows, so that their gradient is the policy gradient's. A
+        """Sets π_old = π for distilled rows, so that their gradient is that of `policy_gradient`. A
         retry was sampled under guidance that its row leaves out: its log-probabilities belong to
         another context."""
         own_BT = self.logprobs_BT.detach()
@@ -90,8 +90,8 @@ RatioCorrection = Literal[
 
 
 def policy_gradient(batch: TokenBatch, *, scale: float = 1.0) -> Terms:
-    """term = −scale · Â_i · log π(y_it): R³L's objective, RAFT's with Â = 1, and OPMD's with
-    scale = 1 / (1 + tau)."""
+    """term = −scale · Â_i · log π(y_it), the loss of R³L with scale = 1, of RAFT with Â = 1 and of
+    OPMD with scale = 1 / (1 + tau)."""
     return -scale * batch.advantages_B1 * batch.logprobs_BT, {}
 
 
@@ -170,7 +170,7 @@ def k3_kl(batch: TokenBatch) -> Tensor:
 
 
 def sft(logprobs_BT: Tensor, mask_BT: Tensor, weights_B: Tensor) -> Tensor:
-    """Computes the scalar L_SFT = Σ_i w_i Σ_t −log π(y_it) over the masked-in tokens, in nats."""
+    """Computes the scalar L_SFT = Σ_i w_i Σ_t −log π(y_it) over the tokens in the mask, in nats."""
     terms_BT = -_masked(logprobs_BT, mask_BT)
     return (terms_BT * weights_B.to(terms_BT.dtype)[:, None]).sum()
 

@@ -21,7 +21,7 @@ from r3l.records import Bool
 
 
 class R3LConfig(RatioCorrectedConfig):
-    """Settings of R³L; each ablation of the paper is one of them.
+    """Settings of R³L. Each ablation of the paper is a choice of their values.
 
     The paper's ablations `from start` and `no guidance` also switch the credit off: set
     `credit: false` with `from_start: true` or `guidance: false`.
@@ -120,8 +120,7 @@ class R3LConfig(RatioCorrectedConfig):
         return self
 
     def build(self) -> Algorithm:
-        """Builds R³L: N/2 base attempts and their retries, with a policy gradient and the auxiliary
-        loss."""
+        """Builds R³L: N/2 base attempts, retries, a policy gradient and an auxiliary loss."""
         amplified = partial(
             advantages.amplified,
             alpha=self.alpha,
@@ -166,7 +165,7 @@ class R3LConfig(RatioCorrectedConfig):
 
     @property
     def recall(self) -> Recall | None:
-        """Recalls stored successes for a group that has no success."""
+        """Returns the rule that recalls stored successes for a group without one, or None."""
         if not self.recall_count:
             return None
         return partial(

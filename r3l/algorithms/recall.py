@@ -1,9 +1,9 @@
-"""Recall: which stored attempts at the same task join a drawn group.
+"""Recall: which stored attempts of the same task join a drawn group.
 
     task's history ─► rule ─► the draw's entry in the ledger ─► rows after the group's own attempts
 
-The buffer service asks the rule (`AlgorithmConfig.recall`) once, when it draws the group, and
-writes the answer into the draw, so that a resumed or replayed step recalls the same attempts.
+The buffer service calls the rule (`AlgorithmConfig.recall`) once, when it draws the group, and
+writes its choice into the draw, so that a resumed or replayed step recalls the same attempts.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -56,7 +56,7 @@ def opposing(
     max_age: int | None = None,
 ) -> list[StoredAttempt]:
     """Draws up to `count` stored attempts with the outcome that a group lacks: successes if all its
-    attempts failed, failures if all succeeded (not with `successes_only`). Stored attempts at most
+    attempts failed; failures if all succeeded, but none with `successes_only`. All that are at most
     `max_age` versions old are equally likely (cross-context replay of R³, arXiv 2601.19620)."""
     outcomes = {reward >= SUCCESS for reward in context.rewards}
     if len(outcomes) != 1 or (successes_only and True in outcomes):

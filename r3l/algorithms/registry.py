@@ -1,5 +1,5 @@
-"""The algorithms: R³L and published ones by name, the user's own by path. To add one, add a module
-to `published/` and its settings class to `AnyAlgorithm`. Importing this does not import torch."""
+"""Finds R³L and published algorithms by name, the user's own by path. To add one, add a module to
+`published/` and its settings class to `AnyAlgorithm`. This module does not import torch."""
 
 from functools import cache
 from typing import Annotated, Any, Literal, get_args
@@ -57,7 +57,8 @@ def _validated(value: Any, known: ValidatorFunctionWrapHandler) -> AlgorithmConf
 
 @cache
 def _with_own(path: str) -> type[BaseModel]:
-    """Returns a settings class whose `algorithm` is the user's class at `path`, named `path`."""
+    """Returns a settings class whose field `algorithm` has the user's class at `path`. The `name`
+    of this algorithm must be `path`."""
     kind: type[AlgorithmConfig] = find("algorithm", path, {}, AlgorithmConfig)
     name: Any = Literal[path]
     own = create_model(kind.__name__, __base__=kind, __module__=kind.__module__, name=(name, path))

@@ -1,5 +1,5 @@
-"""ARPO (arXiv 2505.16282): GRPO in which a stored success replaces an attempt if its group earned
-no reward."""
+"""ARPO (arXiv 2505.16282): GRPO in which a stored success replaces an attempt of a group that
+earned no reward."""
 
 from dataclasses import replace
 from functools import partial
@@ -28,7 +28,7 @@ class ARPOConfig(RatioConfig):
 
     @property
     def recall(self) -> Recall:
-        """Recalls one stored success for a group that earned nothing."""
+        """Returns the rule that recalls one stored success for a group that earned nothing."""
         return partial(rescue, max_age=self.recall_age)
 
     def build(self) -> Algorithm:
@@ -47,8 +47,8 @@ def rescue(
 
 
 def replacing(rewards: Float64, recalled: Bool, *, estimator: Estimator) -> tuple[Float64, Bool]:
-    """MixRecalled: each recalled attempt replaces the group's worst remaining attempt (of equally
-    bad ones, the last)."""
+    """MixRecalled: each recalled attempt replaces the worst attempt that is left of the group's own
+    (the last, if several are equally bad)."""
     keep = np.ones(len(rewards), dtype=np.bool_)
     own = [i for i in range(len(rewards)) if not recalled[i]]
     worst = sorted(own, key=lambda i: (rewards[i], -i))[: int(recalled.sum())]

@@ -18,7 +18,7 @@ from r3l.records import Bool, Trajectory
 
 
 class DAPOConfig(RatioConfig):
-    """Settings of DAPO, by its paper. The released code of R³L runs it with `filter: false` and
+    """Settings of DAPO, as in its paper. The released code of R³L runs it with `filter: false` and
     `kl_coef: 0.01`."""
 
     name: Literal["dapo"] = Field("dapo", description="algorithm")
@@ -40,7 +40,7 @@ class DAPOConfig(RatioConfig):
         if self.overlong_buffer > self.overlong_limit:
             raise ValueError(
                 f"overlong_buffer {self.overlong_buffer} is more than overlong_limit "
-                f"{self.overlong_limit}: every response would be penalised; lower the buffer"
+                f"{self.overlong_limit}: every response would be penalised; lower overlong_buffer"
             )
         return self
 
@@ -67,6 +67,6 @@ def with_contrast(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
 def less_overlong(
     rewards: Float64, trajectories: Sequence[Trajectory], *, limit: int, buffer: int
 ) -> Float64:
-    """Shaping: subtracts the overlong penalty of each attempt from its reward."""
+    """Shaping: adds to each attempt's reward its overlong penalty, which is 0 or negative."""
     lengths = [int(trajectory.response_mask.sum()) for trajectory in trajectories]
     return rewards + advantages.overlong_penalty(lengths, limit, buffer)

@@ -1,5 +1,5 @@
-"""The implicit world model of Early Experience (arXiv 2510.08558): besides GRPO, the policy learns
-to predict the next observations, in the run's own attempts instead of a demonstrator's."""
+"""The implicit world model of Early Experience (arXiv 2510.08558): GRPO that also trains the policy
+to predict the next observations. They come from the run's own attempts, not from demonstrations."""
 
 from dataclasses import replace
 from typing import Literal
@@ -26,7 +26,7 @@ class EarlyExperienceConfig(RatioConfig):
 
 def next_observations(group: Group) -> list[AuxSample]:
     """Makes a sample of every attempt. It trains the tokens after the attempt's responses: the
-    environment's answers, with the chat's marks around them."""
+    environment's answers, and the chat template's tokens around them."""
     return [AuxSample("observation", one.token_ids, _answers(one)) for one in group.trajectories]
 
 

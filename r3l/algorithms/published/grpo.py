@@ -1,4 +1,4 @@
-"""GRPO (arXiv 2402.03300), and what its relatives build on."""
+"""GRPO (arXiv 2402.03300), and the settings class that its relatives extend."""
 
 from functools import partial
 from typing import Any, Literal

@@ -22,7 +22,7 @@ class ReflectGRPOConfig(RatioConfig):
 
     def build(self) -> Algorithm:
         """Builds Reflect-GRPO: N base attempts. The failures among the first ⌊N/2⌋ are reflected on
-        and, unless the reflection calls them a success, retried from step 0."""
+        and, if the reflection triggers a retry, retried from step 0."""
         return replace(
             super().build(),
             exploration=Exploration(

@@ -1,5 +1,5 @@
-"""RLOO (arXiv 2402.14740): REINFORCE with the mean of the other attempts as the baseline; and LOOP
-(arXiv 2502.01600), the same baseline under PPO's clipped ratio of each token."""
+"""RLOO (arXiv 2402.14740): REINFORCE with the other attempts' mean reward as the baseline. LOOP
+(arXiv 2502.01600) has the same baseline and PPO's loss with a clipped ratio for each token."""
 
 from dataclasses import replace
 from typing import Literal

@@ -7,13 +7,13 @@ tag, and mean_u and std_u over all steps of the group with the same tag:
     Â = (R − mean)/(std + 1e-6)  +  w · (u − mean_u)/(std_u + 1e-6)
 
     planning      u = 1 if the attempt succeeds
-    explore       u = 1 if no earlier step of the attempt took the same action
-    reflection    u = 1 if the previous action was invalid and this one differs
+    explore       u = 1 if no earlier tagged step of the attempt took the same action
+    reflection    u = 1 if the step before had an invalid action or no tag, and this action differs
     monitor       u = 0, as for responses of another form
 
 The rules and values are those of the authors' code (Tencent/DigitalHuman, `core_rlvmr.py`): if only
-one step of a group has a tag, its second term is w · u. The authors' penalty for responses of
-another form is left to the environment here.
+one step of a group has a tag, the second term of this step is w · u. The authors also penalise
+responses of another form; here only the environment can do so.
 """
 
 import re
@@ -37,7 +37,7 @@ ACTION = re.compile(r"<action>([^<]*)</action>")
 
 
 class RLVMRConfig(RatioConfig):
-    """Settings of RLVMR: GRPO's, the weight of the steps' own advantages, and `invalid`."""
+    """Settings of RLVMR: GRPO's, the steps' weight, and the answers to invalid actions."""
 
     name: Literal["rlvmr"] = Field("rlvmr", description="algorithm")
     std: Std = Field("sample", description=STD)
@@ -96,8 +96,8 @@ def step_rewards(trajectory: Trajectory, invalid: Sequence[str]) -> list[tuple[s
 
 
 def _read(text: str) -> tuple[str, str]:
-    """Returns the tag and the action of a response; the tag is empty unless one thought comes
-    before one action."""
+    """Returns the tag and the action of a response; the tag is empty unless exactly one
+    thought, with text in it, comes before exactly one action."""
     thoughts, actions = list(THOUGHT.finditer(text)), list(ACTION.finditer(text))
     action = actions[0][1].strip() if len(actions) == 1 else ""
     if not len(thoughts) == len(actions) == 1 or thoughts[0].end() > actions[0].start():

@@ -1,13 +1,15 @@
 """SPEAR (arXiv 2509.22601): GRPO that imitates its own recent successes.
 
-A replayed group trains only attempts with a positive advantage A in their group that are still good
-for the current policy (Ã > 0). b is the median over the mean rewards of the batch's new groups; the
-paper takes the median over a queue of recent groups. t is the optimizer step, counted from 1. The
-weight γ(t) is that of the authors' code (TencentYoutuResearch/SPEAR, `dp_actor.py`):
+An attempt of a replayed group has an advantage A in this group. If A > 0 and Ã > 0, it is trained
+on with the advantage Â; otherwise it is left out.
 
-    Ã = R − b                       the recalibrated advantage
-    Â = γ(t) · Ã   if A > 0 and Ã > 0, else the attempt is left out
-    γ(t) = ½ (1 − cos(π · min(t / T, 1)))
+    Ã = R − b                                  the recalibrated advantage
+    Â = γ(t) · Ã
+    γ(t) = ½ (1 − cos(π · min(t / T, 1)))      as in the authors' code (`dp_actor.py`)
+
+b is the median of the mean rewards of the batch's new groups; the paper takes this median over a
+queue of recent groups. t is the optimizer step, counted from 1; T is `imitation_steps`. The code is
+at github.com/TencentYoutuResearch/SPEAR.
 """
 
 import math
