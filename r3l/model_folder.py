@@ -107,8 +107,7 @@ def weight_bytes(folder: Path) -> int:
 
 
 def float32_bytes(folder: Path) -> int:
-    """Returns the bytes that a model folder's weights take as float32, the dtype of a
-    checkpoint."""
+    """Returns the bytes that a model folder's weights take as float32, a checkpoint's dtype."""
     settings = json.loads((folder / "config.json").read_bytes())
     whole = "float32" in (settings.get("dtype"), settings.get("torch_dtype"))
     return weight_bytes(folder) * (1 if whole else 2)

@@ -41,8 +41,8 @@ def smollm2_folder() -> Path:
 
 
 def converted(file: Path, called: str) -> Path:
-    """Returns the model folder of a GGUF file, from the cache or converted now. Raises UserError if
-    transformers cannot read the file; nothing is then kept."""
+    """Returns the model folder of a GGUF file; converts the file if the cache lacks the folder.
+    Raises UserError, which begins with `called`, and leaves no folder if this fails."""
     try:
         folder = _cache() / f"{file.stem[:80]}-{_sha256(file)[:16]}"
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def converted(file: Path, called: str) -> Path:
 
 
 def _cache() -> Path:
-    """The folder of converted models."""
+    """Returns the folder of converted models."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "r3l" / "models"
 
 

@@ -27,7 +27,7 @@ class Lines(Generic[T]):
 
 
 def append(path: Path, value: Mapping[str, Any]) -> None:
-    """Appends a line; it is in the file when this returns. Raises OSError."""
+    """Appends a line, which is in the file when the function returns. Raises OSError."""
     with path.open("a+b", buffering=0) as file:
         end = file.tell()
         file.seek(max(end - 1, 0))
@@ -40,8 +40,8 @@ def append(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def thin(path: Path, most: int, sort: bytes) -> None:
-    """Removes every second line that begins with `sort` from the older half of the lines, if the
-    file is larger than `most` bytes. Raises OSError."""
+    """Thins out a file that is larger than `most` bytes: in the older half of its lines, removes
+    every second one of those that begin with `sort`. Raises OSError."""
     if path.stat().st_size <= most:
         return
     lines = path.read_bytes().splitlines(keepends=True)
@@ -84,8 +84,8 @@ def parsed(lines: Sequence[bytes], parse: Callable[[dict[str, Any]], T]) -> Line
 
 
 class GrowingFile:
-    """Reads the complete lines of a growing file, from its current end or from the offset `at`. If
-    `thin` rewrites the file, it continues after the last line that it read."""
+    """Reads the complete lines of a growing file, from its current end or from the offset `at`.
+    After `thin` has rewritten the file, the reading continues after the last line already read."""
 
     def __init__(self, path: Path, at: int | None = None) -> None:
         self.path, self._at = path, at or 0

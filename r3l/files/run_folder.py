@@ -6,8 +6,9 @@
     processes/actor-0.json                                             what a process reports
     best/evaluation.json, versions.json, .wandb-id                     outputs
 
-Some files may be missing; an empty file, which a power loss may leave, is treated as missing. A
-damaged file raises an error that names it. Other modules own `buffer/`, `checkpoints/`, `journal/`.
+Some files may be missing. An empty file, which a power loss may leave, counts as missing. A damaged
+file or empty settings raise an error that names the file. Other modules own the folders `buffer/`,
+`checkpoints/` and `journal/`.
 
     config.yaml ──(resume with other settings)──► config.next.yaml, which every process reads
          │                                              │ after the first step with the new settings
@@ -64,8 +65,8 @@ class ProcessStatus:
 
 @dataclass(frozen=True)
 class Hang:
-    """A learner hang: what the learner was doing, and whether the launcher or the learner itself
-    ended it."""
+    """A hang of the learner: what the learner was doing, and whether the launcher or the learner
+    itself ended the process."""
 
     doing: str
     ended_by: str
@@ -147,7 +148,7 @@ class RunFolder:
         return _load(self.config_file)
 
     def own_settings(self) -> RunConfig:
-        """Reads the configuration of the last step."""
+        """Reads config.yaml: the settings of the last step, or before any step the first ones."""
         self.started()
         return _load(self.own_config)
 
@@ -159,8 +160,8 @@ class RunFolder:
         return _load(self.own_config if later is None else changed[later])
 
     def write_settings(self, config: RunConfig) -> None:
-        """Writes the configuration for the run's processes. The earlier one stays until the first
-        step is made with the new one."""
+        """Writes the configuration for the run's processes. The previous configuration stays in
+        config.yaml until the first step with the new one."""
         self._next.unlink(missing_ok=True)
         if not self.own_config.exists():
             write_whole(self.own_config, sealed_text(configuration.dump(config)))
@@ -168,8 +169,7 @@ class RunFolder:
             write_whole(self._next, sealed_text(configuration.dump(config)))
 
     def settle_settings(self, step: int) -> None:
-        """Makes the settings of a finished step the run's own settings, and keeps the previous
-        ones."""
+        """Makes a finished step's settings the run's own; keeps the previous ones in a file."""
         if not self._next.exists() or self._next.read_bytes() == self.own_config.read_bytes():
             return
         before = self.path / f"config.before-step-{step:06d}.yaml"
@@ -177,7 +177,7 @@ class RunFolder:
         write_whole(self.own_config, self._next.read_bytes())
 
     def drop_next_settings(self) -> None:
-        """Removes the settings that no step has used; for the end of a run."""
+        """Removes config.next.yaml at the end of a run, whether or not a step has used it."""
         self._next.unlink(missing_ok=True)
 
     # ── progress ────────────────────────────────────────────────────────────────────────
@@ -196,8 +196,8 @@ class RunFolder:
     # ── its processes ───────────────────────────────────────────────────────────────────
 
     def report(self, process: str, status: ProcessStatus) -> None:
-        """Writes what a process reports, unless the folder holds no run. Warns if the disk is
-        full."""
+        """Writes what a process reports, unless the folder holds no run. Logs a warning if the
+        file cannot be written."""
         if not self.logs.is_dir():
             return
         try:
@@ -273,13 +273,13 @@ class RunFolder:
         return values["id"] if values else ""
 
     def keep_service_id(self, service: str, own: str) -> str:
-        """Stores `own` as this run's id at `service`, for a resumed run to continue; returns it."""
+        """Stores `own`, the run's id at `service`, for a resumed run to use; returns `own`."""
         write_json(self.path / f".{service}-id", {"id": own})
         return own
 
 
 def write_evaluation(weights: Path, evaluation: EvalLine) -> None:
-    """Writes the evaluation of a folder of weights into it."""
+    """Writes the evaluation of some weights into their folder, `weights`."""
     write_json(weights / EVALUATION, asdict(evaluation))
 
 
@@ -287,7 +287,7 @@ def _load(path: Path) -> RunConfig:
     """Reads the settings in a file. Raises UserError, which names the file."""
     try:
         if not path.stat().st_size:
-            raise UserError("is empty, as after a power loss; copy it back from elsewhere")
+            raise UserError("is empty, as after a power loss; restore it from a copy")
         return configuration.load(path)
     except UserError as error:
         raise error if path.name in str(error) else UserError(f"{path}: {error}") from None

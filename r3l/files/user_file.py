@@ -24,6 +24,6 @@ def read_text(path: Path, what: str, remedy: str, limit: int | None = SETTINGS_L
 
 def numbered_lines(path: Path, what: str, remedy: str) -> list[tuple[int, str]]:
     """Returns the non-empty lines of a JSON-lines file, with their numbers. Only a line feed ends a
-    line, because JSON text may contain U+2028 and U+0085. Raises UserError like `read_text`."""
+    line, because JSON text may contain U+2028 and U+0085. Raises UserError as `read_text` does."""
     lines = read_text(path, what, remedy, limit=None).split("\n")
     return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
