@@ -59,8 +59,8 @@ def _import_packages() -> None:
             folder = Path(str(import_module(package).__file__)).resolve().parent
             if folder != _ROOT.resolve() / package:
                 raise ImportError(
-                    f"r3l needs its package {package}, but one of {folder} is already imported; "
-                    "rename yours"
+                    f"r3l needs its package {package}, but another package of this name is already "
+                    f"imported from {folder}; rename yours"
                 )
     finally:
         sys.path.remove(str(_ROOT))

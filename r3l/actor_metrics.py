@@ -40,7 +40,7 @@ def _total(tag: str, unit: str, meaning: str) -> Any:
 
 
 def _gauge(tag: str, unit: str, meaning: str, combine: Literal["sum", "mean"] = "mean") -> Any:
-    """Makes a field with the value at the latest heartbeat; only actors that are present count."""
+    """Makes a field with the latest heartbeat's value; only present actors are combined."""
     return field(default=0, metadata={"info": MetricInfo(tag, unit, meaning, combine, "present")})
 
 

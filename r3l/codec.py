@@ -108,7 +108,7 @@ def check_size(data: _Bytes, limit: int = RECORD_LIMIT) -> _Bytes:
 def _open(
     kinds: Sequence[type[Record]], data: bytes | memoryview
 ) -> tuple[type[Record], msgspec.Raw]:
-    """Returns the class of a record of this schema, one of `kinds`, and its encoded fields."""
+    """Checks size and schema of a record; returns its class, one of `kinds`, and its fields."""
     check_size(data)
     try:
         schema, name, fields = _envelope.decode(data)
@@ -156,7 +156,7 @@ def _read_array(hint: Any, value: Any) -> Any:
         raise ValueError(f"not the bytes of an array of {', '.join(_DTYPES)}")
     array = np.ndarray(shape, _DTYPES[name], elements)
     if array.nbytes != len(elements):
-        raise ValueError(f"an array of {name} and shape {shape} cannot have {len(elements)} bytes")
+        raise ValueError(f"dtype {name} and shape {shape} do not fit {len(elements)} bytes")
     if name == "|b1" and elements.translate(None, b"\0\1"):
         raise ValueError("a boolean is neither 0 nor 1")
     return array

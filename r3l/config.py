@@ -1,6 +1,6 @@
 """The configuration of a run: its sections (r3l.settings) and the sources of their values.
 
-    defaults  <-  the demo's, for the shipped policy  <-  YAML file  <-  key=value overrides
+    defaults  <-  demo settings (shipped policy only)  <-  YAML file  <-  key=value overrides
 
 Importing this module imports neither torch nor vllm.
 """
@@ -150,7 +150,7 @@ def _has_adapters(tree: dict[str, Any]) -> bool:
 
 
 def _drop_default_rate(tree: dict[str, Any]) -> None:
-    """Drops a learning rate that is the default one (with adapters in `tree`: the adapters')."""
+    """Drops a learning rate that is the default (with adapters in `tree`, ADAPTERS_LR)."""
     default = ADAPTERS_LR if _has_adapters(tree) else LearnerConfig.model_fields["lr"].default
     learner = tree.get("learner")
     if isinstance(learner, dict) and learner.get("lr") == default:

@@ -102,7 +102,7 @@ class Conflict(BufferError_):
 
 
 class DrawExpired(Conflict):
-    """A draw was taken from its silent consumer, and others have since drawn its groups."""
+    """A draw expired because its consumer was silent, and its groups are no longer free."""
 
 
 class IllegalMove(BufferError_, RuntimeError):

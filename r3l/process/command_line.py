@@ -37,8 +37,7 @@ class OneLine(click.Command):
         self.errors: dict[type[Exception], int] = {UserError: 2, **(errors or {})}
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Runs the command and exits: with 2 if the command line is invalid, with 130 if
-        interrupted."""
+        """Runs the command. Exits with 2 for an invalid command line, with 130 if interrupted."""
         options.setdefault("prog_name", self.name)
         exits = options.get("standalone_mode", True)
         options["standalone_mode"] = False

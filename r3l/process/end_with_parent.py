@@ -1,7 +1,7 @@
-"""Has the kernel end a process when its parent ends, for whatever reason (Linux).
+"""Makes the kernel end a process when its parent ends, for whatever reason (Linux).
 
-The kernel acts when the thread that started the process ends, so that thread must live as long as
-the process.
+The kernel acts when the thread that started the process ends. That thread must therefore live as
+long as the process.
 """
 
 import ctypes
@@ -14,8 +14,7 @@ STARTER = "R3L_STARTER_PID"  # environment variable: the process that starts thi
 
 
 def end_with(parent: int | None, death_signal: int = signal.SIGKILL) -> None:
-    """Makes the kernel send `death_signal` to this process when its parent process, `parent`,
-    ends."""
+    """Makes the kernel send `death_signal` to this process when its parent, `parent`, ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal)
     if os.getppid() != parent:  # it ended before the call above
         os.kill(os.getpid(), death_signal)
@@ -28,8 +27,8 @@ def name_starter() -> None:
 
 def end_with_starter() -> None:
     """Makes the kernel kill this process when the process that started it through multiprocessing
-    ends; this frees the GPU. May be called twice: a first time while multiprocessing re-imports the
-    program and `multiprocessing.parent_process` is not known yet."""
+    ends; this frees the GPU. A process may call it twice. The first call, while multiprocessing
+    re-imports the program, comes before `multiprocessing.parent_process` is known."""
     if (parent := multiprocessing.parent_process()) is not None:
         pid: int | None = parent.pid
     elif getattr(multiprocessing.current_process(), "_inheriting", False) and STARTER in os.environ:
