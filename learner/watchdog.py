@@ -3,9 +3,9 @@
     heartbeat("micro-batch 3 of 8") ─► watchdog thread ─┬─► run/.last-heartbeat ─► r3l-launch
                                                         └─► none for `limit_s`: LearnerHung
 
-The learner sends a heartbeat when it begins a piece of work, and regularly while it waits, so the
-limit applies to one piece of work. The thread cannot run if the process is stopped, waits in the
-kernel or holds the interpreter's lock: then the launcher misses the heartbeat and ends the process.
+The learner sends a heartbeat when it begins a piece of work, and regularly while it waits. So
+`limit_s` limits one piece of work. The watchdog thread cannot run while the process is stopped,
+waits in the kernel or holds the interpreter's lock. In these cases the launcher ends the process.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ LONGEST_TICK_S = 1.0
 
 class Watchdog:
     """Watches this process inside a `with` block: after `limit_s` seconds without a heartbeat the
-    process logs all stacks and exits with LearnerHung's code. `folder`: where the launcher reads
-    the last heartbeat."""
+    process logs all stacks and exits with LearnerHung's code. `folder`: the run's folder, in which
+    the launcher reads the last heartbeat; None: none is written."""
 
     def __init__(self, limit_s: float, folder: Path | None = None) -> None:
         self.limit_s = limit_s

@@ -1,7 +1,7 @@
 """Builds the tiny policy: a Qwen2 model with about a million parameters, and its tokenizer.
 
 The tokenizer is Qwen2's with the 256 bytes as its vocabulary, and one *added* token for each word
-of the worlds. Words in the vocabulary would be split by transformers' pre-tokenizer of Qwen2.
+of the worlds. Words in the vocabulary would not be found: Qwen2's pre-tokenizer splits text first.
 """
 
 import re
@@ -36,7 +36,7 @@ SCAFFOLDING = (
 
 
 def build_tokenizer(texts: Iterable[str]) -> Any:
-    """Build a tokenizer with a token for every word in `texts` and every piece of a reflection."""
+    """Builds a tokenizer with a token for each word in `texts` and each item of SCAFFOLDING."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {token: i for i, token in enumerate([PAD, START, END, *alphabet])}
     tokenizer = Qwen2Tokenizer(vocab=vocab, merges=[], eos_token=END, pad_token=PAD)
@@ -52,9 +52,9 @@ def build_tokenizer(texts: Iterable[str]) -> Any:
 def build_model(
     tokenizer: Any, *, seed: int, hidden: int = 128, layers: int = 4, head: int = 32
 ) -> Qwen2ForCausalLM:
-    """Build a randomly initialised model for `tokenizer`.
+    """Builds a randomly initialised model for `tokenizer`.
 
-    `head` is the head size: vLLM's attention supports 32 and 64, not sizes in between.
+    `head` is the width of an attention head. vLLM supports 32 and 64, but no width in between.
     """
     torch.manual_seed(seed)
     end, pad = (tokenizer.convert_tokens_to_ids(t) for t in (END, PAD))

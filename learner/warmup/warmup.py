@@ -2,8 +2,8 @@
 
     Teacher ─► lessons ─► batches of similar length ─► Trainer.step ─► Hugging Face folder
 
-Some rules of the world are not demonstrated; the policy learns them from reward. The trainer of a
-run trains on each lesson as on an auxiliary sample.
+Some rules of the world are not demonstrated; the policy learns them from reward. Warm-up uses the
+trainer of a run, which treats each lesson like an auxiliary sample.
 """
 
 import itertools
@@ -39,9 +39,9 @@ from r3l.rollout.chat import ChatFormat
 TASK_POOL = 64
 """The number of tasks that are requested at a time."""
 READING = 0.6
-"""In this first share of the steps the tiny policy also learns to predict what it reads."""
+"""Until this share of the steps is done, the tiny policy also learns to predict what it reads."""
 OWN_A_ROUND = 3
-"""The number of the user's own conversations in a round of lessons."""
+"""The number of the user's own conversations in a round of lessons (see `lesson_stream`)."""
 PROGRESS_S = 5.0
 """Seconds between two progress lines."""
 SAVE_S = 120.0
@@ -51,9 +51,9 @@ POOL = 256
 
 
 def warmup(recipe: Recipe, out: Path) -> None:
-    """Warm up a policy and save it in `out`, or continue an interrupted warm start there. Raises
-    UserError if an environment has no lessons or refuses an option, or if another recipe was
-    interrupted."""
+    """Warms up a policy and saves it in `out`. Continues a warm start that was interrupted there.
+    Raises UserError if an environment has no lessons, if an environment refuses an option, or if
+    the interrupted warm start had another recipe."""
     with tempfile.TemporaryDirectory(prefix="r3l-warmup-") as made_here:
         start = recipe.start or _tiny_model(recipe, Path(made_here))
         check_model_folder(start, f"--model {recipe.model or start}")
@@ -85,7 +85,7 @@ def warmup(recipe: Recipe, out: Path) -> None:
 
 
 def _conversations(recipe: Recipe, chat: ChatFormat, start: Path) -> list[Lesson]:
-    """Read the user's own conversations, if there are any."""
+    """Reads the user's own conversations, if there are any."""
     if recipe.data is None:
         return []
     settings = AutoConfig.from_pretrained(start, local_files_only=True)
@@ -99,7 +99,7 @@ def _dtype(folder: Path) -> torch.dtype:
 
 
 def _begin(recipe: Recipe, out: Path) -> Path | None:
-    """Write the unfinished record. Returns the newest checkpoint of an interrupted warm start."""
+    """Writes the file UNFINISHED. Returns the interrupted warm start's newest checkpoint."""
     record, file = json.dumps(recipe.record(out), indent=2) + "\n", out / UNFINISHED
     if file.exists() and file.read_text(encoding="utf-8") != record:
         raise UserError(f"--out {out}: holds another unfinished warm start; name a new folder")
@@ -110,9 +110,9 @@ def _begin(recipe: Recipe, out: Path) -> Path | None:
 
 
 def lesson_stream(recipe: Recipe, chat: ChatFormat, own: Sequence[Lesson] = ()) -> Iterator[Lesson]:
-    """Yield lessons without end, from each environment and variant in turn, and from the user's
-    `own` conversations. Unless the model is pretrained, the first `steps // 10` rounds also have a
-    few random sequences to copy."""
+    """Yields endless rounds of lessons. A round has a few of the user's `own` conversations, and
+    lessons on one task of each environment, whose variants take turns. Unless the model is
+    pretrained, each of the first `steps // 10` rounds also has a few lessons that teach copying."""
     seed, copying = recipe.seed, 0 if recipe.pretrained else (recipe.steps or 0) // 10
     teachers = [
         (
@@ -132,15 +132,15 @@ def lesson_stream(recipe: Recipe, chat: ChatFormat, own: Sequence[Lesson] = ()) 
 
 
 def _words(tokenizer: Any) -> list[int]:
-    """The ids of the tokens to copy: the added tokens (the tiny policy's words), or if there are
-    none, all tokens. Special tokens are left out."""
+    """Returns the ids of the tokens for lessons that teach copying: the added tokens (the tiny
+    policy's words), or all tokens if none were added. Special tokens are left out."""
     added, special = tokenizer.added_tokens_decoder, set(tokenizer.all_special_ids)
     words = [i for i, token in added.items() if not token.special and i not in special]
     return sorted(words) or sorted(set(tokenizer.get_vocab().values()) - set(added) - special)
 
 
 def _tasks(name: str, seed: int, options: Mapping[str, Any]) -> Iterator[Task]:
-    """Yield tasks endlessly; a finite list repeats. Raises UserError if there are no tasks."""
+    """Yields tasks endlessly; a finite list repeats. Raises UserError if there are no tasks."""
     start = 0
     while True:
         tasks = warmup_tasks(name, options, TASK_POOL, seed, start)
@@ -153,7 +153,7 @@ def _tasks(name: str, seed: int, options: Mapping[str, Any]) -> Iterator[Task]:
 def batches(
     stream: Iterable[Lesson], tokens_per_batch: int, rng: random.Random
 ) -> Iterator[list[Lesson]]:
-    """Group lessons into batches of at most `tokens_per_batch` padded tokens. A batch has at least
+    """Groups lessons into batches of at most `tokens_per_batch` padded tokens. A batch has at least
     one lesson."""
     stream = iter(stream)
     while pool := sorted(itertools.islice(stream, POOL), key=lambda a: len(a.token_ids)):
@@ -175,11 +175,11 @@ def fit(
     done: int = 0,
     saving: Checkpoints | None = None,
 ) -> list[float]:
-    """Train optimizer steps `done` + 1 to `steps`, each on its own batch of `stream`; returns the
-    losses. A checkpoint is saved every SAVE_S.
+    """Makes the optimizer steps `done` + 1 to `steps`, and returns their losses. Step n trains on
+    the nth batch of `stream`. If `saving` is given, it saves a checkpoint every SAVE_S.
 
-    During the first `reading` share of the steps, tokens outside replies have a small weight too:
-    predicting a world's lines teaches a model to copy names, which acting needs first.
+    Until the share `reading` of the steps is done, tokens outside replies have a small weight too:
+    by predicting a world's lines, a model learns to copy names, which it needs to act.
     """
     losses, tokens = list[float](), 0
     began = reported = saved = time.monotonic()
@@ -203,10 +203,10 @@ def fit(
 
 
 def rows_of_lessons(batch: Sequence[Lesson], *, others: float = 0.0) -> list[Row]:
-    """Convert lessons to supervised rows. The loss is the weighted mean of −log π(token | before).
-    Learned tokens have weight 1; the others have the weight `others`, or 0 in lessons that teach
-    copying. The others form a second row of the lesson. Of its two rows, the shorter is a prefix of
-    the longer, so they share their computation."""
+    """Converts lessons to supervised rows. The loss is the weighted mean of −log π(token | before).
+    Learned tokens have weight 1. All other tokens have the weight `others`, or 0 in lessons that
+    teach copying; if it is not 0, they are a second row of the lesson. The shorter of a lesson's
+    two rows is a prefix of the longer, so the rows share their computation."""
     rows = []
     for lesson in batch:
         rows.append(_row(lesson.token_ids, lesson.response_mask, 1.0))
@@ -223,7 +223,7 @@ def _row(token_ids: Int32, mask: Bool, weight: float) -> Row:
 
 
 def _tiny_model(recipe: Recipe, folder: Path) -> Path:
-    """Write the untrained tiny policy to `folder`. Its tokenizer has the words of every built-in
+    """Writes the untrained tiny policy to `folder`. Its tokenizer has the words of every built-in
     world, so that a later warm start can train it in another world."""
     names = dict.fromkeys([*BUILTIN_WORLDS, *recipe.envs])
     worlds = [
