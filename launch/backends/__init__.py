@@ -1,1 +1,1 @@
-"""Start the processes of a plan: on this machine, with SLURM, or with Ray."""
+"""Starts the processes of a plan: on this machine, with SLURM, or with Ray."""

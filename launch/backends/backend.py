@@ -10,7 +10,7 @@ from launch.topology.placement import Plan
 class Backend:
     """Starts each command as a child of r3l-launch, which watches it.
 
-    The subclass for a cluster finds the cluster's machines and overrides what differs."""
+    A subclass for a cluster finds its machines, and overrides the methods that differ there."""
 
     has_nodes = False
     """Whether the backend is a cluster of several machines."""
@@ -20,21 +20,21 @@ class Backend:
     """Whether an actor may run on another node than the planned one."""
 
     def machines(self) -> tuple[Machine, ...]:
-        """Returns the machines, this machine first. Raises UserError if they are not known."""
+        """Returns the machines, with this machine first. Raises UserError if they are not known."""
         return (this_machine(),)
 
     def preview(self, plan: Plan) -> str:
-        """The plan as text, for --dry-run."""
+        """Returns the plan as text, for --dry-run."""
         return dry_run.text(plan)
 
     def reserve(self, plan: Plan) -> Children:
-        """Reserve a plan's places; returns the object that starts and ends its processes. Raises
-        UserError."""
+        """Reserves a plan's places. Returns the object that starts and ends its processes. Raises
+        UserError if there is no room."""
         return Children(plan.run / "logs", plan.config.learner.hang_s)
 
     def commands(self, plan: Plan) -> ProcessCommands:
         return ProcessCommands(plan)
 
     def write_script(self, plan: Plan) -> str:
-        """Write a script that starts the run later; returns the command that submits the script."""
+        """Writes a script that starts the run later. Returns the command that submits it."""
         return ""

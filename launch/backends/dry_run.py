@@ -14,8 +14,8 @@ ANY = "*"  # a port that is chosen at the start
 
 
 def text(plan: Plan, made: ProcessCommands | None = None, places: Sequence[str] = ()) -> str:
-    """The whole plan as text. `made`: builds a cluster's commands; None: those for this machine.
-    `places`: the cluster's own description of the places."""
+    """Returns the whole plan as text. `made`: builds the commands; None: for this machine only.
+    `places`: paragraphs in which a cluster describes the places of the processes."""
     typed = "\n\n".join(commands(plan, made or ProcessCommands(plan)))
     parts = ["\n".join(table(plan)), *places, *plan.topology.memory, typed]
     checked = "settings, model folder, tasks, DeepSpeed settings, run folder, addresses and keys"
@@ -24,7 +24,7 @@ def text(plan: Plan, made: ProcessCommands | None = None, places: Sequence[str] 
 
 
 def table(plan: Plan) -> list[str]:
-    """One line for each process; a machine's ranks share a line."""
+    """Returns one line for each process; a machine's ranks share a line."""
     topology = plan.topology
     first = topology.machines[0].name
     rows = [HEADINGS, ("buffer", first, "", "", "", plan.buffer_bind)]
@@ -51,7 +51,7 @@ def _share(plan: Plan, place: ActorPlace) -> str:
 
 
 def _names(gpus: Sequence[str]) -> str:
-    """Shortens consecutive indices to `0-3`; lists all other names."""
+    """Formats GPU names: consecutive indices as a range such as `0-3`, others joined by commas."""
     if len(gpus) > 2 and all(gpu.isdecimal() for gpu in gpus):
         first, last = int(gpus[0]), int(gpus[-1])
         if [int(gpu) for gpu in gpus] == list(range(first, last + 1)):
@@ -60,7 +60,7 @@ def _names(gpus: Sequence[str]) -> str:
 
 
 def commands(plan: Plan, made: ProcessCommands) -> Iterator[str]:
-    """Every command with its environment variables, quoted for a shell."""
+    """Yields every command with its environment variables, quoted for a shell."""
     made.free_port = lambda: ANY
     for name in ("buffer", "learner", *(f"actor-{index}" for index in range(plan.actors))):
         command = made.of(name)

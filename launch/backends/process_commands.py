@@ -17,8 +17,8 @@ from r3l.process.endpoints import reached, with_port
 class ProcessCommands:
     """Builds the command line and environment variables of each process in a plan.
 
-    `buffer_endpoint`, `weights_endpoint`: the services' addresses. In the context `ports` each has
-    its real port, at which a restarted service listens again.
+    `buffer_endpoint`, `weights_endpoint`: the services' addresses. In the context `ports`, neither
+    port is * or 0, and a restarted service listens at the same port again.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -29,14 +29,14 @@ class ProcessCommands:
 
     @contextmanager
     def ports(self) -> Iterator[None]:
-        """Chooses the services' ports if the plan does not, so that every process can start before
-        the services listen."""
+        """Chooses each service's port if the plan leaves it open, so that every process can start
+        before the services listen."""
         with with_port(self.buffer_endpoint) as buffer, with_port(self.weights_endpoint) as weights:
             self.buffer_endpoint, self.weights_endpoint = buffer, weights
             yield
 
     def of(self, name: str, *, resume: bool = False) -> Command:
-        """The command of a process by its name. `resume`: make a learner continue the run."""
+        """Returns the command of a process. `resume`: whether a learner continues the run."""
         if name == "buffer":
             return self.buffer()
         if name != "learner":
@@ -57,7 +57,7 @@ class ProcessCommands:
         ])  # fmt: skip
 
     def learner(self) -> Command:
-        """The learner's command: its only rank, or DeepSpeed's launcher, which starts all ranks."""
+        """Returns the only rank's command, or DeepSpeed's launcher's, which starts all ranks."""
         rank = self.rank()
         if self.plan.topology.count == 1:
             return rank
@@ -93,7 +93,7 @@ class ProcessCommands:
         return ["--num_gpus", str(ranks.count)]
 
     def actor(self, index: int) -> Command:
-        """The command of an actor, run on its machine; the services run on machine `services`."""
+        """Returns an actor's command. The actor connects to the services on machine `services`."""
         place, machine = self.plan.topology.actors[index], self.services
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus)} if place.gpus else {}
         given = f"actor.engine.gpu_memory_utilization={place.share}"
@@ -127,9 +127,9 @@ def _python(module: str) -> list[str]:
 def free_port() -> int:
     """Finds a free TCP port for DeepSpeed's `--master_port`.
 
-    It must be chosen here because every rank receives the port before rank 0 listens on it. It is
-    below the system's range for outgoing connections, so no such connection takes it first. It is
-    drawn without a seed, because two runs with the same seed must not choose the same port.
+    The port is chosen here because every rank receives it before rank 0 listens on it. The port is
+    below the system's range for outgoing connections, so no such connection occupies it meanwhile.
+    The choice has no seed, because two runs with the same seed must not choose the same port.
     """
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)

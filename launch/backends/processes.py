@@ -32,7 +32,7 @@ NOISE = re.compile(
 )
 """Lines that libraries print whenever a process ends; they explain nothing."""
 OWN = re.compile(r"(?:\S+: )?r3l-(?:buffer|learner|actor): (.+)")
-"""The line with which a command reports why it ended."""
+"""Matches the line in which one of r3l's commands reports why it ended."""
 OUTER_JOB = re.compile(
     r"((LOCAL_|GROUP_|ROLE_|NODE_|CROSS_)?(RANK|SIZE|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|"
     r"(OMPI|PMI|PMIX|MV2|TORCHELASTIC|DEEPSPEED|DLTS)_.*)"
@@ -49,8 +49,8 @@ KILLED_S = 5.0  # timeout of a kill; a process that waits in the kernel takes lo
 
 @dataclass(frozen=True)
 class Command:
-    """What a process executes. `env`: its own environment variables. `worker`, `at_once`: see
-    `Kept`."""
+    """What a process executes. `env`: variables added to the environment that it inherits.
+    `worker`, `at_once`: see `Kept`."""
 
     words: list[str]
     env: dict[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Child(Kept):
     """One started command.
 
     `log_from`: offset of its output in its log file. `killed_for`: why the launcher killed it.
-    `oom_kills`: how many processes the kernel had killed for lack of memory when it started.
+    `oom_kills`: the number of processes that the kernel killed for lack of memory before its start.
     """
 
     log: Path
@@ -103,7 +103,7 @@ class Child(Kept):
         return [line for line in self._tail() if not NOISE.match(line)][-count:]
 
     def reason(self) -> str:
-        """Returns why it ended: why it was killed, its last message or last exception, or ""."""
+        """Explains the end of the process: why it was killed, its last message or error, or ""."""
         if self.killed_for:
             return self.killed_for
         if self.exit_code == -signal.SIGKILL and oom_kills() > self.oom_kills:
@@ -135,7 +135,7 @@ class Child(Kept):
         return status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
     def show_stacks(self) -> None:
-        """Make the workers dump their threads' stacks, even if they are stopped."""
+        """Makes the workers dump their threads' stacks, even if they are stopped."""
         for process in self.workers():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(STACKS)
@@ -143,7 +143,7 @@ class Child(Kept):
         time.sleep(STACKS_S)
 
     def kill(self) -> None:
-        """Kill the process and everything it started, even if it has itself already ended."""
+        """Kills the process and all that it started, even if the process itself has ended."""
         super().kill()
         try:
             self.process.wait(KILLED_S)
@@ -168,8 +168,8 @@ class Children:
         self.heartbeat = LastHeartbeat(self.logs.parent, self.hang_s)
 
     def start(self, name: str, command: Command) -> Child:
-        """Start `command` and append its output to `<name>.log`. Replaces an earlier member with
-        the same name."""
+        """Starts `command` and appends its output to `<name>.log`. Kills and replaces an earlier
+        member with the same name."""
         worker, at_once, log = command.worker, command.at_once, self.logs / f"{name}.log"
         self.clear(name)
         pipe = self.keep()
@@ -190,13 +190,13 @@ class Children:
         return child
 
     def clear(self, name: str) -> None:
-        """Kill what an earlier member called `name` left running, and delete its report."""
+        """Kills what an earlier member called `name` left running, and deletes its report."""
         if earlier := self.members.get(name):
             earlier.kill()
         RunFolder(self.logs.parent).forget(name)
 
     def keep(self) -> int:
-        """Start the keeper unless it is already running; returns the descriptor of its pipe."""
+        """Starts the keeper unless it is already running. Returns the descriptor of its pipe."""
         known = self._keeper
         if known is None or known.poll() is not None:
             with (self.logs / "keeper.log").open("ab") as output:
@@ -219,8 +219,8 @@ class Children:
         return self._keeper.stdin.fileno()
 
     def tell(self, child: Child) -> None:
-        """Tell the keeper about a process, however it was started. Raises R3LError if the keeper
-        ends meanwhile."""
+        """Tells the keeper about a process, no matter who started it. Raises R3LError if the keeper
+        ends before it is told."""
         try:
             tell_keeper(self.keep(), child.name, child.pid, child.worker, child.at_once)
         except BrokenPipeError:
@@ -230,8 +230,8 @@ class Children:
         return [child for child in self.members.values() if child.ended]
 
     def stop(self, meanwhile: Callable[[], None] = lambda: None) -> list[str]:
-        """End all processes and the keeper; returns the names of those that had to be killed.
-        `meanwhile` is called repeatedly until all have ended."""
+        """Ends all processes and the keeper. Returns the names of the processes that had to be
+        killed. Calls `meanwhile` repeatedly until all have ended."""
 
         def hurry() -> bool:
             meanwhile()
@@ -246,8 +246,8 @@ class Children:
 
 
 def _environment(own: dict[str, str] | None = None) -> dict[str, str]:
-    """The environment variables of a child. Leaves out an outer job's rank, with which the child
-    would wait for other ranks. Replaces a TMPDIR that is too long for the paths of sockets."""
+    """Returns a child's environment variables. Leaves out the rank of an outer job, because a child
+    with a rank waits for other ranks. Replaces a TMPDIR that is too long for sockets' paths."""
     outer = {name: one for name, one in os.environ.items() if not OUTER_JOB.fullmatch(name)}
     if len(outer.get("TMPDIR", "").encode()) > LONGEST_TMPDIR:
         outer["TMPDIR"] = "/tmp"

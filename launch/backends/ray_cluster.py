@@ -3,8 +3,8 @@
 r3l-launch ─ buffer                                 on the head, which has the buffer's store
     └─ placement group ─ bundle ─ runner ─ ranks    the first bundle is on the head
                          bundle ─ runner ─ actors   on any node with room
-A runner is a Ray actor that starts processes. It ends with r3l-launch, and its processes end with
-it. When a node is lost, Ray moves its bundles elsewhere, and the supervisor restarts the processes.
+A runner is a Ray actor that starts processes. Runners and their processes end with r3l-launch.
+When a node is lost, Ray moves its bundles elsewhere, and the supervisor restarts the processes.
 """
 
 import os
@@ -38,7 +38,7 @@ ROOM_S = 60  # timeout of reserving all bundles
 GPUS = "CUDA_VISIBLE_DEVICES"
 
 ProcessState = tuple[int | None, bool]
-"""(the exit code, None while the process runs; whether it is stopped)."""
+"""The exit code (None while the process runs), and whether the process is stopped."""
 
 
 class Runner:
@@ -58,7 +58,7 @@ class Runner:
         self.children = Children(Path(logs), hang_s)
 
     def start(self, name: str, command: Command, gpus: list[int]) -> dict[str, ProcessState]:
-        """Start a process. `gpus`: indices into the bundle's GPUs."""
+        """Starts a process. `gpus`: indices into the bundle's GPUs."""
         if gpus:
             reserved = os.environ[GPUS].split(",")
             ours = {GPUS: ",".join(reserved[at] for at in gpus)}
@@ -72,7 +72,7 @@ class Runner:
         return {c.name: (c.exit_code, c.stopped) for c in self.children.members.values()}
 
     def send(self, name: str, *signums: int) -> None:
-        """Send signals to a process, unless it has already ended."""
+        """Sends signals to a process, unless it has already ended."""
         for signum in signums:
             self.children.members[name].process.send_signal(signum)
 
@@ -81,7 +81,7 @@ class Runner:
 
 
 class RemoteRunner:
-    """Controls a runner without waiting for it, except in `kill`. `lost`: why the runner ended."""
+    """Controls a runner. Only `kill` waits for the runner. `lost`: why the runner ended, or ""."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make, self.actor = make, make()
@@ -92,25 +92,25 @@ class RemoteRunner:
         self._reply: Any = None
 
     def start(self, name: str, *how: Any) -> None:
-        """Start a process as soon as the runner is running."""
+        """Starts a process as soon as the runner is running."""
         self.states[name] = (None, False)
         self._asked[name] = how
         self._reply = self.actor.start.remote(name, *how)
 
     def state(self, name: str) -> ProcessState:
-        """The process's state in the runner's last reply."""
+        """Returns the process's state in the runner's last reply."""
         self._hear()
         return self.states[name]
 
     def send(self, name: str, *signums: int) -> None:
-        """Send signals to a process. If its runner is still waiting for a node, end the runner."""
+        """Sends signals to a process. If its runner still waits for a node, ends the runner."""
         if not self.ran:
             self._end("it waited for a node")
         if not self.lost:
             self.actor.send.remote(name, *map(int, signums))
 
     def kill(self, name: str) -> None:
-        """Kill a process. If its runner is still waiting for a node, end the runner."""
+        """Kills a process. If its runner still waits for a node, ends the runner."""
         import ray
 
         if not self.ran:
@@ -167,7 +167,7 @@ class RemoteChild(Child):
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code: -9 if the node was lost, None while running or waiting for a node."""
+        """The exit code: -9 if the runner ended, None while running or waiting for a node."""
         code, _ = self.runner.state(self.name)
         self.killed_for = self.killed_for or self.runner.lost
         return code
@@ -233,7 +233,7 @@ class RayChildren(Children):
         self.runners: dict[int, RemoteRunner] = {}
 
     def start(self, name: str, command: Command) -> Child:
-        """Start `command` in its bundle. The learner's command is started once for each rank."""
+        """Starts `command` in its bundle. The learner's command is started once for each rank."""
         if name == "buffer":
             return super().start(name, command)
         self.clear(name)
@@ -261,7 +261,7 @@ class RayChildren(Children):
         return child
 
     def stop(self, meanwhile: Callable[[], None] = lambda: None) -> list[str]:
-        """End all processes and leave the cluster."""
+        """Ends all processes and leaves the cluster."""
         try:
             return super().stop(meanwhile)
         finally:
@@ -285,7 +285,7 @@ class Ray(Backend):
         return RayCommands(plan)
 
     def reserve(self, plan: Plan) -> RayChildren:
-        """Reserve the plan's bundles; returns the object that starts processes in them."""
+        """Reserves the plan's bundles. Returns the object that starts processes in them."""
         ray = connect()
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy

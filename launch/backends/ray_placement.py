@@ -65,15 +65,15 @@ def _check_reachable(address: str) -> None:
 
 
 def ray_machines() -> tuple[Machine, ...]:
-    """Returns the machines of the cluster, head first. All GPUs are assumed to have as much memory
-    as the head's. Raises UserError."""
+    """Returns the machines of the cluster, head first. Assumes that each GPU has as much memory as
+    the head's smallest GPU. Raises UserError if there is no such cluster (see `connect`)."""
     return machines_of_nodes(_alive(connect()), gpu_gib)
 
 
 def machines_of_nodes(
     nodes: list[dict[str, Any]], gib: Callable[[], float | None]
 ) -> tuple[Machine, ...]:
-    """Converts nodes listed by ray.nodes() to machines. `gib` returns the memory of a GPU."""
+    """Converts nodes listed by ray.nodes() to machines. `gib` returns the GiB of one GPU."""
     seen: Counter[str] = Counter()
     machines = []
     memory = gib() if any(node["Resources"].get("GPU") for node in nodes) else None
@@ -87,7 +87,7 @@ def machines_of_nodes(
 
 
 def _alive(ray: Any) -> list[dict[str, Any]]:
-    """The live nodes, head first."""
+    """Returns the live nodes, head first."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     return sorted(nodes, key=lambda node: HEAD not in node["Resources"])
 
@@ -137,8 +137,8 @@ def rank_name(rank: int) -> str:
 
 
 def gpus_of(topology: Topology) -> dict[str, tuple[str, ...]]:
-    """The GPUs that each process sees, under their names in the plan. A rank sees the GPUs of all
-    ranks on its machine and uses the GPU numbered LOCAL_RANK."""
+    """Returns the GPUs that each process sees, by their names in the plan, keyed by process. A rank
+    sees the GPUs of all ranks on its machine, and uses the GPU numbered LOCAL_RANK."""
     each = [part.gpus for part in topology.ranks for _ in range(part.count)]
     actors = {f"actor-{index}": place.gpus for index, place in enumerate(topology.actors)}
     return {rank_name(rank): gpus for rank, gpus in enumerate(each)} | actors

@@ -1,8 +1,8 @@
 """Writes a SLURM batch script that starts the same commands as r3l-launch.
 
-The learner's ranks run on the first nodes, the buffer service and rank 0 on the first of them. srun
-starts every process as a step on its node. Dead processes are restarted, but unresponsive ones are
-not detected.
+The learner's ranks run on the first nodes; rank 0 and the buffer service on the very first. srun
+starts every process as a step on its node. A process that ends is restarted up to RESTARTS times;
+an unresponsive one is not detected.
 """
 
 import os
@@ -25,7 +25,7 @@ RESTARTS = 3
 ENDING_S = 100  # timeout of a step that was asked to end
 SCRIPT = "job.sbatch"
 NOTED = """'echo "$SLURM_JOB_ID.$SLURM_STEP_ID" >"$logs/.step-$0"; exec "$@"'"""
-"""Writes a step's number to a file, and then becomes the step's process."""
+"""A shell command that writes its job step's id to a file, and then becomes the step's process."""
 AS_RANK = """bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec "$@"' rank"""
 STEP = "srun --overlap --cpu-bind=none"
 
@@ -36,7 +36,7 @@ class Slurm(Backend):
     has_nodes = starts_later = True
 
     def machines(self) -> tuple[Machine, ...]:
-        """Raises UserError, because a batch script is written before its nodes are known."""
+        """Raises UserError: when the script is written, its nodes are not yet known."""
         raise UserError(
             "--cluster slurm: needs a description of its nodes; add --hardware, such as 2x8x80GB"
         )
@@ -45,7 +45,7 @@ class Slurm(Backend):
         return script(plan)
 
     def write_script(self, plan: Plan) -> str:
-        """Write the batch script into the run's folder; returns the command that submits it."""
+        """Writes the batch script into the run's folder. Returns the command that submits it."""
         path = plan.run / SCRIPT
         path.write_text(script(plan), encoding="utf-8")
         return f"sbatch {path}"
