@@ -21,8 +21,8 @@ TASKS = "tasks.jsonl"
 def agent_settings(agent: Agent, tasks: Tasks, reward: Agent | None, run: Path) -> dict[str, Any]:
     """Returns the settings. A list of tasks is written to a file in the run's folder.
 
-    Raises UserError if an actor cannot import a function, if the run has other tasks, or if the
-    user's file calls r3l.train while it is imported for an agent.
+    Raises UserError if actors cannot import a function, if the run's folder already has a list of
+    different tasks, or if the user's file calls r3l.train while an actor imports it.
     """
     if MODULE in sys.modules:
         raise UserError(
@@ -40,7 +40,7 @@ def agent_settings(agent: Agent, tasks: Tasks, reward: Agent | None, run: Path) 
 
 @contextmanager
 def removed_if_refused(file: Path) -> Iterator[None]:
-    """Removes a file that the block wrote, and the folders made for it, if the block raises."""
+    """If the block raises, removes `file` and its folders, unless they existed before the block."""
     new = [place for place in (file, *file.parents) if not place.exists()]
     try:
         yield
@@ -56,7 +56,7 @@ def _write_tasks(file: Path, text: str) -> None:
         if file.exists():
             if file.read_text(encoding="utf-8") != text:
                 raise UserError(
-                    f"tasks: {file} has other tasks; give the same tasks, or another run"
+                    f"tasks: differ from this run's tasks in {file}; give those, or a new run name"
                 )
             return
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def _write_tasks(file: Path, text: str) -> None:
 
 
 def _named(what: str, function: Agent) -> str:
-    """Returns `file.py:function`."""
+    """Returns `file.py:function`, by which an actor can import `function`; a text as it is."""
     if isinstance(function, str):
         return function
     name = getattr(function, "__name__", repr(function))

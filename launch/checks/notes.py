@@ -19,7 +19,7 @@ CPU, BFLOAT16 = Path("/proc/cpuinfo"), {"avx512f", "avx_ne_convert"}
 def notes(
     config: RunConfig, first_steps: Mapping[str, FirstStep] = {}, *, slow: bool
 ) -> Iterator[str]:
-    """Yields a plan's warnings. `first_steps`: by task id; `slow`: also compare all its tasks."""
+    """Yields a plan's warnings. `first_steps`: by task id. `slow`: also compares all its tasks."""
     if foreign := foreign_world(config):
         yield foreign
     yield from _context(config)
@@ -37,7 +37,7 @@ def _context(config: RunConfig) -> Iterator[str]:
 
 
 def _bfloat16(config: RunConfig) -> Iterator[str]:
-    """Names the settings that choose bfloat16, if this processor can only imitate it."""
+    """Names the settings that choose bfloat16, if this processor can only emulate bfloat16."""
     given = {"actor.dtype": config.actor.dtype, "learner.dtype": config.learner.dtype,
              "learner.compute": config.learner.compute}  # fmt: skip
     asked = [f"{name}=bfloat16" for name, value in given.items() if value == "bfloat16"]
@@ -47,7 +47,7 @@ def _bfloat16(config: RunConfig) -> Iterator[str]:
 
 
 def _room(actor: ActorConfig, first_steps: Mapping[str, FirstStep]) -> Iterator[str]:
-    """Names the task with the longest first prompt if half of a full response no longer fits."""
+    """Names the task with the longest first prompt if only a short response fits after it."""
     for name, step in sorted(first_steps.items(), key=lambda item: -item[1].prompt)[:1]:
         budget = actor.max_response_tokens or step.budget
         if (room := actor.max_model_len - step.prompt) < budget / 2:
@@ -71,8 +71,8 @@ def _shared_tasks(config: RunConfig) -> Iterator[str]:
 
 
 def _problem(task: Task) -> str:
-    """Returns a key that is equal for tasks with the same problem: the environment with the prompt
-    of the task's options, or if there is no prompt, with the seed and the options."""
+    """Returns a key that is equal for tasks that pose the same problem. It has the environment and
+    the option `prompt`, or if there is no such option, the seed and all options but `attempts`."""
     options = {name: one for name, one in task.options.items() if name != "attempts"}
     posed = options.get("prompt") or (task.seed, sorted(options.items(), key=str))
     return repr((task.env, posed))

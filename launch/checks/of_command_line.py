@@ -19,7 +19,7 @@ from r3l.settings.learner import LearnerConfig
 
 
 def check_run_folder(options: PlanOptions) -> None:
-    """Refuses a folder that belongs to another run or launcher."""
+    """Refuses a folder of another run, and one that another launcher is using."""
     folder = RunFolder(options.run)
     check_exists_only_if(options.run, resume=options.resume)
     if not options.dry_run and folder.lock_file.is_file():
@@ -72,9 +72,9 @@ def check_ranks(requested: RequestedPlaces, groups: int) -> None:
 
 
 def check_disk(learner: LearnerConfig, options: PlanOptions, model: Path) -> None:
-    """Refuses a disk that has too little room for the run. A checkpoint holds the weights and two
-    moments of each weight, or less with adapters. An old checkpoint or best model is removed only
-    after the new one is written. A resumed run needs less, as most of its bytes are on the disk."""
+    """Refuses a disk that has too little room for the run. A checkpoint holds each weight and its
+    two moments; with adapters it is smaller. An old checkpoint or best model is removed only after
+    the new one is written. A resumed run needs less: most of its files are already on the disk."""
     copies = 3 * (learner.keep_checkpoints + 1) + 1 + 2 * learner.keep_best
     if options.resume or learner.lora.rank:
         copies = 4

@@ -32,15 +32,15 @@ def chat_format(config: RunConfig, model: Path) -> ChatFormat:
 
 
 def check_agent(config: RunConfig, chat: ChatFormat) -> None:
-    """Refuses a chat template or a parser that cannot answer an agent's calls, and a server of
-    another model if its key is missing."""
+    """Refuses a chat template or a parser with which an agent's calls cannot be answered. Refuses
+    also a server of another model whose API key is not in the environment variables."""
     if config.env.has_agents:
         OtherModels(config.actor.agent.models)
         reader_of(chat, config.actor.agent)
 
 
 def in_bfloat16(learner: LearnerConfig, device: str) -> bool:
-    """Whether the learner computes in bfloat16 on its device, cpu or gpu."""
+    """Whether the learner's weights are in bfloat16 on `device`, cpu or gpu."""
     return learner.dtype == "bfloat16" or (learner.dtype == "auto" and device == "gpu")
 
 
@@ -68,8 +68,8 @@ def check_checkpoint(run: Path, learner: LearnerConfig, device: str, model: Path
 
 
 def check_world(config: RunConfig, settled: RunConfig) -> None:
-    """Refuses to train the shipped policy in an environment it does not know, unless the user chose
-    that model. `settled`: `config` with the model's folder."""
+    """Refuses to train the shipped policy in an environment that it does not know, unless the user
+    chose this model. `settled`: `config`, with the model's folder as its model."""
     if "model" not in config.model_fields_set and (foreign := foreign_world(settled)):
         raise UserError(foreign)
 

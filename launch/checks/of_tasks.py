@@ -29,7 +29,7 @@ def try_first_steps(
     config: RunConfig, tasks: Sequence[Task], chat: ChatFormat
 ) -> dict[str, FirstStep]:
     """Makes the first step of each of `tasks`, and of the task with the longest options among the
-    first LONGEST_OF training tasks. Returns the steps by task id. Raises UserError if one fails."""
+    first LONGEST_OF training tasks. Returns steps by task id. Raises UserError if a step fails."""
     wanted = min(LONGEST_OF, config.env.train_tasks)
     many = tasks_of_all(config.env, "train", wanted, config.seed)
     longest = max(many, key=lambda task: len(repr(task.options)), default=None)
@@ -41,7 +41,7 @@ def try_first_steps(
 def check_first_steps(
     config: RunConfig, chat: ChatFormat, tasks: Sequence[Task], steps: Mapping[str, FirstStep]
 ) -> None:
-    """Refuses a first prompt that is too long, and reflections that cannot fit."""
+    """Refuses a first prompt that is too long, and limits into which no reflection fits."""
     lengths = [steps[task.task_id].prompt for task in tasks]
     check_first_prompts(Path(config.model), config.actor.max_model_len, tasks, lengths)
     algorithm = config.algorithm.build()
@@ -55,7 +55,7 @@ def check_reflections(actor: ActorConfig, chat: ChatFormat, steps: Sequence[Firs
     if actor.max_reflection_tokens < shortest:
         raise UserError(
             f"actor.max_reflection_tokens={actor.max_reflection_tokens}: the shortest reflection "
-            f"has {shortest} tokens; raise it; 500 tokens are common"
+            f"has {shortest} tokens; raise the limit; 500 are common"
         )
     asked = min(step.reflection_prompt for step in steps)
     if asked + shortest > actor.max_model_len:
@@ -75,10 +75,10 @@ def check_first_prompts(
         if length >= max_model_len:
             raise UserError(
                 f"actor.max_model_len={max_model_len}: the first prompt of task {task.task_id} has "
-                f"{length} tokens, which leaves no room for a response; raise it"
+                f"{length} tokens, which leaves no room for a response; raise max_model_len"
             )
         if length >= most:
             raise UserError(
-                f"model {model}: its context of {most} tokens is shorter than the first prompt of "
-                f"task {task.task_id}, {length} tokens; choose a model with a longer context"
+                f"model {model}: its context has {most} tokens, but the first prompt of task "
+                f"{task.task_id} has {length}; choose a model with a longer context"
             )

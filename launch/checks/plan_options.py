@@ -17,9 +17,9 @@ LOOPBACK = "tcp://127.0.0.1:*"
 class PlanOptions:
     """The options of one run, named like those of r3l-launch.
 
-    `force`: resume even with changed settings, and start even if the memory estimate is too large.
-    `dry_run`: skip the slow checks (chat template, the environment's first steps). `hardware`: plan
-    for these machines, which are not checked. `cluster`: the name of the backend.
+    `force`: resumes even if a setting that identifies the run has changed, and starts even if the
+    memory estimate is too large. `dry_run`: skips the slow checks (chat template, first steps).
+    `hardware`: the machines to plan for; None: the real ones. `cluster`: the backend's name.
     """
 
     run: Path
@@ -40,7 +40,7 @@ class PlanOptions:
         return {"--buffer": self.buffer_bind, "--weights": self.weights_bind}
 
     def places(self, actor: ActorConfig) -> RequestedPlaces:
-        """The places that the options request. Raises UserError."""
+        """Returns the places that the options request. Raises UserError if an option is wrong."""
         gpus = actor.engine.get("tensor_parallel_size", 1)
         if not isinstance(gpus, int):
             raise UserError(f"actor.engine.tensor_parallel_size={gpus}: must be a number of GPUs")

@@ -14,9 +14,10 @@ DEMO = PRESETS / "demo.yaml"
 def settings_file(
     config: Path | None, preset: str | None, run: Path, *, resume: bool
 ) -> tuple[Path | None, Path | None]:
-    """Returns the YAML file with a run's settings and the one with the shipped policy's defaults.
+    """Returns the YAML file with a run's settings, and the file with the shipped policy's defaults.
 
-    Each may be None. --config, --resume or --preset chooses the first. Raises UserError.
+    The first is None if none of --config, --resume and --preset is given, the second if one of the
+    last two is. Raises UserError if the options exclude each other or name no run or preset.
     """
     if preset is not None and (config is not None or resume):
         other = "--resume" if resume else "--config"

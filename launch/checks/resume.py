@@ -23,8 +23,8 @@ FIXED = (
 
 
 def changed_settings(run: Path, config: RunConfig, *, force: bool) -> tuple[str, ...]:
-    """One line for each setting that differs from the run's own. Refuses changes to FIXED settings
-    unless `force` is set."""
+    """Returns a line for each setting in `config` that differs from the run's settings so far.
+    Refuses changes to FIXED settings unless `force` is set."""
     known = RunFolder(run).own_settings()
     before, after = (flat_settings(each.model_dump(mode="json")) for each in (known, config))
     if _same_model(run, model_path(known.model), Path(config.model)):
@@ -37,14 +37,14 @@ def changed_settings(run: Path, config: RunConfig, *, force: bool) -> tuple[str,
     for key, line in zip(keys, lines, strict=True):
         if not force and any(f"{key}.".startswith(f"{fixed}.") for fixed in FIXED):
             raise UserError(
-                f"run {run}: has another {line}; start a new run with --run, or add --force to "
+                f"run {run}: must not change {line}; start a new run with --run, or add --force to "
                 "continue with what was learned and stored before"
             )
     return lines
 
 
 def nothing_to_do(run: Path, config: RunConfig) -> str:
-    """Returns a line that explains why a run is finished, or "" if it is not. Loads no model."""
+    """Returns a line that says that a run is finished, or "" if it is not. Loads no model."""
     folder = RunFolder(run)
     newest = latest(run / CHECKPOINTS) if folder.exists else None
     done = read_state(newest).version if newest else 0

@@ -22,8 +22,8 @@ def with_reachable_services(options: PlanOptions, elsewhere: Sequence[str]) -> P
     reach, and with the keys that these addresses need.
 
     Only default addresses are replaced. Services at an address that other machines can reach need
-    keys: those that the options name, or those in the run's folder.
-    Raises UserError if keys are missing or actors cannot reach an address.
+    keys. These are in the folder that the options name, or else in the run's, where they are made
+    later if there are none. Raises UserError if a key is missing or an address is unreachable.
     """
     if elsewhere:
         buffer, weights = (
@@ -44,7 +44,7 @@ def with_reachable_services(options: PlanOptions, elsewhere: Sequence[str]) -> P
 
 
 def check_keys(folder: Path) -> None:
-    """Refuses a folder in which the keys of a role are missing."""
+    """Refuses a folder that lacks the keys of the services, the clients or the learner."""
     load(ServiceKeys, folder / "service.json")
     load(ClientKeys, folder / "client.json")
     load(ClientKeys, folder / "learner.json")

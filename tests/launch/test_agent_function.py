@@ -46,7 +46,7 @@ def test_a_refused_run_leaves_no_file_and_an_existing_run_keeps_its_tasks(
     (run / TASKS).write_text('{"id": 1}\n')
     with pytest.raises(UserError, match="exists; add --resume"):
         train({}, agent=play, tasks=[{"id": 2}], reward=play, run="sums")
-    with pytest.raises(UserError, match="has other tasks"):
+    with pytest.raises(UserError, match="differ from this run's tasks"):
         train({}, agent=play, tasks=[{"id": 2}], reward=play, run="sums", resume=True)
     assert (run / TASKS).read_text() == '{"id": 1}\n'
 

@@ -63,7 +63,7 @@ def test_a_context_that_the_first_prompt_fills_is_refused(run: Path, tmp_path: P
     line = refused("--run", run, "--env", f"{file}:Wordy", "actor.max_model_len=64")
     assert f"actor.max_model_len=64: the first prompt of task {file}:Wordy/train/" in line
     assert "tokens, which leaves no room for a response" in line and not run.exists()
-    with pytest.raises(UserError, match="its context of 4096 tokens is shorter than the first"):
+    with pytest.raises(UserError, match="its context has 4096 tokens, but the first"):
         check_first_prompts(builtin_policy(), 100_000, [Task("t/1", "t", 1)], [5000])
 
 
