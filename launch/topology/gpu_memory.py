@@ -1,23 +1,23 @@
 """Estimates the least GPU memory that a run's processes need, and divides each GPU's memory among
-them. Refuses processes that do not fit.
+its processes. Refuses processes that do not fit.
 
 On a GPU that is shared, a rank gets what its model states need. The rest is split into equal parts:
 one for each actor on the GPU, and one for the rank's activations. An actor that shares no GPU gets
-vLLM's default, 90 %.
+vLLM's default share, 90 %.
 
 P: parameters. T: trained parameters. N: ranks. b: bytes of one number in an actor (2 in bfloat16,
 4 in float32). t: GPUs of an actor.
 
-A rank of the learner, as DeepSpeed's `estimate_zero2_model_states_mem_needs` and
-`estimate_zero3_model_states_mem_needs` count it (deepspeed/runtime/zero/stage_1_and_2.py, stage3.py
-of 0.19; calling them would load torch here). Stages 0 and 1 divide fewer of the same terms by N:
+Bytes of a learner's rank. The terms are those of `estimate_zero2_model_states_mem_needs` and
+`estimate_zero3_model_states_mem_needs` in DeepSpeed 0.19, which would load torch if called here
+(deepspeed/runtime/zero/stage_1_and_2.py, stage3.py). Stages 0 and 1 divide fewer terms by N:
 
-    weights          2·P                                     /N at stage 3; 0 if offloaded
-    gradients        6·T, at stage 3 4·T                     /N from stage 2; 0 if offloaded
-    optimizer        12·T                                    /N from stage 1; 0 if offloaded
-    largest layer    4·(its parameters) at stage 3, taken to be the embedding
+    weights          2·P                                     /N at stage 3; 0 with offload=all
+    gradients        6·T, at stage 3 4·T                     /N from stage 2; 0 with any offload
+    optimizer        12·T                                    /N from stage 1; 0 with any offload
+    largest layer    4·(its parameters) at stage 3; it is taken to be the embedding
     buffer           2·5e8 at stage 3: a bucket of gradients (`reduce_bucket_size`)
-    reference        2·P if the algorithm has a KL term      /N at stage 3
+    reference        2·P with a KL term and no adapters      /N at stage 3
 
 With `learner.lora`, T is rank·20·h·L: the adapters of all linear layers of L Llama-like blocks of
 width h, with feed-forward layers 3.5 h wide. Otherwise T is P.
@@ -26,14 +26,14 @@ Activations of a micro-batch of n tokens in bfloat16, in Llama-like blocks with 
 of width f (v: vocabulary). The factors were fitted to two models on a GPU (docs/results/gpu.md):
 
     layers         n·L·(26·h + 8·f); with `learner.gradient_checkpointing` n·L·2·h
-    head           20·1024·v, of the 1024 positions that it computes at a time
+    head           20·1024·v: the head computes 1024 positions at a time
 
 An actor, on each of its GPUs:
 
     weights        b·P/t
-    KV             2·b·L·(key-value heads)·(head width)/t a token (a head is not split), for
-                   `actor.concurrent_requests` of `actor.max_model_len` tokens; an actor also runs
-                   with memory for fewer requests (at least one); then the others wait
+    KV             2·b·L·(key-value heads)·(head width)/t for each token (a head is not split), for
+                   `actor.concurrent_requests` requests of `actor.max_model_len` tokens. If memory
+                   suffices only for fewer requests (at least one), the other requests wait
     fixed          2 GiB: CUDA's context and graphs, vLLM's activations
 """
 
@@ -63,7 +63,7 @@ MOST = 0.9  # of a GPU's memory for one engine, vLLM's own default
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes that determine a model's memory."""
+    """The sizes of a model that determine how much memory it needs."""
 
     parameters: int
     layers: int
@@ -94,8 +94,8 @@ def model_shape(folder: Path) -> ModelShape | None:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimates the GPU memory of a run's processes. `reference`: the loss needs a reference model.
-    A run with adapters uses the model without the adapters as its reference."""
+    """Estimates the GPU memory of a run's processes. `reference`: whether the loss needs a model as
+    reference. With adapters it takes no memory: it is the trained model without the adapters."""
 
     shape: ModelShape
     learner: LearnerConfig
@@ -104,14 +104,14 @@ class Estimate:
 
     @classmethod
     def of(cls, config: RunConfig) -> Self | None:
-        """Makes the estimate for the model folder in `config`; None if its shape is not known."""
+        """Makes the estimate for the model in `config`. Returns None if its shape is not known."""
         shape = model_shape(Path(config.model))
         if shape is None:
             return None
         return cls(shape, config.learner, config.actor, config.algorithm.build().needs_reference)
 
     def learner_parts(self, ranks: int) -> dict[str, float]:
-        """One rank's model states in GiB, keyed by part."""
+        """The GiB of one rank's model states, keyed by part."""
         shape, learner = self.shape, self.learner
         stage = zero_stage(learner, bf16=learner.dtype != "float32")
         whole, adapted = shape.parameters / GIB, learner.lora.rank * 20 * shape.width * shape.layers
@@ -131,7 +131,7 @@ class Estimate:
         return {name: gib for name, gib in parts.items() if gib}
 
     def activations(self) -> float:
-        """The GiB that a rank's largest micro-batch takes in bfloat16, without the model states."""
+        """The GiB of the activations of a rank's largest micro-batch in bfloat16."""
         shape, tokens = self.shape, self.learner.tokens_per_micro_batch
         kept = 26 * shape.width + 8 * shape.feed_forward
         if self.learner.gradient_checkpointing:
@@ -139,26 +139,26 @@ class Estimate:
         return (tokens * shape.layers * kept + 20 * CHUNK * shape.vocabulary) / GIB
 
     def actor_parts(self, gpus: int, requests: int) -> dict[str, float]:
-        """An actor's GiB on each of its GPUs, keyed by part, with KV memory for `requests`."""
+        """The GiB of an actor on each of its GPUs, keyed by part, with KV memory for `requests`."""
         weights = self._actor_bytes * self.shape.parameters / gpus / GIB
         cache = self._given_cache or requests * self._request_gib(gpus)
         return {"weights": weights, "KV": cache, "fixed": FIXED_GIB}
 
     def requests_held(self, gpus: int, gib: float) -> int:
-        """How many full-length requests fit in an actor with `gib` on each GPU."""
+        """How many requests of full length fit in an actor that has `gib` GiB on each GPU."""
         parts = self.actor_parts(gpus, 0)
         cache = self._given_cache or gib - total(parts)
         return max(0, int(cache / self._request_gib(gpus)))
 
     def _request_gib(self, gpus: int) -> float:
-        """The KV cache of one full-length request on each of an actor's GPUs, in GiB."""
+        """The GiB of KV cache for one request of full length, on each of an actor's GPUs."""
         heads = max(1, -(-self.shape.kv_heads // gpus))
         a_token = 2 * self._actor_bytes * self.shape.layers * heads * self.shape.head_width
         return a_token * self.actor.max_model_len / GIB
 
     @property
     def _given_cache(self) -> float:
-        """The KV cache size that the user set for an actor, in GiB; 0 if vLLM uses what is left."""
+        """The GiB of KV cache that the user set; 0 if vLLM takes the memory that is left."""
         return float(self.actor.engine.get("kv_cache_memory_bytes") or 0) / GIB
 
     @property
@@ -172,14 +172,14 @@ def total(parts: dict[str, float]) -> float:
 
 
 def arithmetic(parts: dict[str, float]) -> str:
-    """Formats the sum, such as `14.2 weights + 2.0 fixed = 16.2 GiB`."""
+    """Formats the parts and their sum, such as `14.2 weights + 2.0 fixed = 16.2 GiB`."""
     summands = " + ".join(f"{gib:.1f} {name}" for name, gib in parts.items())
     return f"{summands} = {total(parts):.1f} GiB"
 
 
 @dataclass(frozen=True)
 class Engines:
-    """`count` engines on one GPU of `of_gib`, each with `gib`, next to a rank of `rank_gib`."""
+    """`count` engines on a GPU of `of_gib` GiB: each gets `gib`, a rank on the GPU `rank_gib`."""
 
     count: int
     gib: float
@@ -200,12 +200,12 @@ def share_memory(
     *,
     force: bool,
 ) -> tuple[dict[ActorPlace, float | None], tuple[str, ...]]:
-    """Shares the memory of each GPU. Returns an engine's share at each place (None: vLLM's
-    default), and the estimate as lines.
+    """Divides the memory of each GPU among its processes. Returns the share of one engine, keyed by
+    place (None: the user's share or vLLM's default), and the estimate as lines.
 
     `trained`: machine and GPU of every rank. `engines`: the number of engines at each place. Raises
     UserError if an engine or rank does not fit, unless `force` is set. Even with `force`, raises
-    UserError if processes share a GPU and its memory or the model's need is unknown.
+    UserError if processes share a GPU and either its memory or the model's need is unknown.
     """
     memory = {machine.name: machine.gpu_gib for machine in machines}
     given = estimate.actor.engine.get("gpu_memory_utilization") if estimate else None
@@ -242,7 +242,7 @@ def share_memory(
 
 
 def _activations(estimate: Estimate) -> str:
-    """Describes the activations of a rank; their size is estimated in bfloat16 only."""
+    """Describes the activations of a rank, with their size unless learner.dtype is float32."""
     if estimate.learner.dtype == "float32":
         return "activations"
     tokens = estimate.learner.tokens_per_micro_batch

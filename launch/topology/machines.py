@@ -1,5 +1,5 @@
-"""Parses the requested places, and describes a plan's machines: this one, or those of
---hardware."""
+"""Parses the options that request places, and describes a plan's machines: this machine, or the
+machines of --hardware."""
 
 import os
 import re
@@ -32,8 +32,8 @@ class Machine:
 
 @dataclass(frozen=True)
 class ActorPlace:
-    """The place of one actor. `share`: its share of each GPU's memory, None: vLLM's default.
-    `threads`: its OpenMP threads, None: unset."""
+    """The place of one actor. `share`: the share of each GPU's memory that its command sets; None:
+    none. `threads`: the number of its OpenMP threads; None: not set."""
 
     machine: str
     gpus: tuple[str, ...] = ()
@@ -45,8 +45,8 @@ class ActorPlace:
 class RequestedPlaces:
     """The parsed options of one plan.
 
-    `machines`: the number of machines over which the ranks are spread evenly; if None, the ranks
-    take the first devices. `actor_gpus`: GPUs of one actor (vLLM's tensor_parallel_size).
+    `machines`: the number of machines over which the ranks are spread evenly; None: the ranks are
+    placed on the first devices. `actor_gpus`: GPUs of one actor (vLLM's tensor_parallel_size).
     """
 
     actors: int
@@ -76,8 +76,8 @@ def parse_learner(text: str) -> tuple[int, str, int | None]:
 
 
 def visible_gpus() -> list[str]:
-    """This machine's GPUs that CUDA_VISIBLE_DEVICES allows, as CUDA names. On a shared machine, the
-    remaining GPUs belong to other users."""
+    """Returns CUDA's names of this machine's GPUs that CUDA_VISIBLE_DEVICES allows. On a shared
+    machine, all other GPUs belong to other users."""
     here = [str(i) for i, _ in enumerate(GPUS.glob("*"))]
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None or not here:
@@ -92,9 +92,9 @@ def this_machine() -> Machine:
 
 
 def usable_cores(limit: Path = CPU_LIMIT) -> int:
-    """The number of cores that the affinity and the control group let this process use.
+    """Returns how many cores this process may use, by its affinity and its control group.
 
-    The file `limit` holds the microseconds of CPU time (or "max") in each period, and the period.
+    The file `limit` has two words: CPU time allowed in each period ("max": all), and the period.
     """
     cores = len(os.sched_getaffinity(0))
     try:
@@ -105,9 +105,9 @@ def usable_cores(limit: Path = CPU_LIMIT) -> int:
 
 
 def described(text: str) -> tuple[Machine, ...]:
-    """The machines of `--hardware`: `2x8x80GB` (machines, GPUs of each, memory of each GPU),
-    `8x80GB` for one machine, `8cpu` or `2x8cpu` for machines with 8 cores and without GPUs. Raises
-    UserError."""
+    """Returns the machines of --hardware: `2x8x80GB` (machines, GPUs of each, memory of each GPU),
+    `8x80GB` for one machine, `8cpu` or `2x8cpu` for machines with 8 cores and no GPUs. Raises
+    UserError if `text` has another form."""
     if match := re.fullmatch(r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,3})cpu", text):
         return tuple(Machine(name, cores=int(match[2])) for name in _names(int(match[1] or 1)))
     pattern = r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,2})x(\d{1,4}(?:\.\d+)?)G(?:i?B)?"
@@ -137,6 +137,6 @@ def gpu_gib() -> float | None:
 
 
 def smallest_gib(listing: str) -> float | None:
-    """The smallest size that nvidia-smi lists in MiB, converted to GiB; None if it lists none."""
+    """Returns the smallest size in a list by nvidia-smi (MiB), in GiB; None if it has no size."""
     sizes = [int(line) for line in listing.splitlines() if line.isdecimal()]
     return min(sizes) / MIB_IN_GIB if sizes else None

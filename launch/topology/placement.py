@@ -1,7 +1,7 @@
 """Assigns machines, GPUs, GPU memory shares and CPU threads to a run's processes.
 
-Ranks take the first GPUs. The remaining GPUs are assigned to actors in turn; if none remain, actors
-share the ranks' GPUs. The functions here read nothing but their arguments.
+Ranks get the first GPUs, and actors in turn the remaining GPUs. If no machine has enough remaining
+GPUs for one actor, actors share all GPUs. The functions here read nothing but their arguments.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ class Ranks:
 @dataclass(frozen=True)
 class Topology:
     """The places of all processes. The buffer and rank 0 run on the first machine. `threads`: the
-    OpenMP threads of each rank, None: unset."""
+    number of OpenMP threads of each rank; None: not set."""
 
     machines: tuple[Machine, ...]
     device: str
@@ -46,7 +46,7 @@ class Topology:
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
-        """The machines other than rank 0's that run actors."""
+        """The machines that run actors, without the machine of rank 0."""
         places = dict.fromkeys(place.machine for place in self.actors)
         return tuple(name for name in places if name != self.machines[0].name)
 
@@ -137,8 +137,8 @@ def _too_few(requested: RequestedPlaces, machines: Sequence[Machine]) -> str:
 def _actor_places(
     requested: RequestedPlaces, machines: Sequence[Machine], ranks: Sequence[Ranks]
 ) -> list[ActorPlace]:
-    """The places that are assigned to actors in turn: sets of GPUs, or machines if there are no
-    GPUs. Raises UserError if no machine has enough GPUs for an actor."""
+    """Returns the places that actors get in turn: sets of GPUs, or machines if no machine has GPUs.
+    Raises UserError if no machine has enough GPUs for an actor."""
     if not any(machine.gpus for machine in machines):
         if requested.actor_gpus > 1:
             raise UserError("--actor-gpus: these machines have no GPUs; leave it out")
@@ -167,12 +167,12 @@ def _threads(
     ranks: Sequence[Ranks],
     engines: Counter[str],
 ) -> tuple[int | None, dict[str, int | None]]:
-    """Returns the OpenMP threads of each rank, and those of an actor on each machine.
+    """Returns the number of OpenMP threads of each rank, and that of an actor on each machine.
 
-    None if the cores are not known. On GPUs every process gets its share of its machine's cores. On
-    CPUs a machine's ranks share all its cores, although actors use them too: the run mostly waits
-    for the ranks' steps, and idle threads sleep. Without any GPUs an actor gets its share of all
-    machines' cores."""
+    A number is None if the cores are not known. A process gets an equal share of its machine's
+    cores, at most MOST_THREADS. Ranks on CPUs share all cores of their machine, although actors use
+    them too: the run mostly waits for the ranks' steps, and idle threads sleep. If the run has no
+    GPUs at all, an actor gets an equal share of all machines' cores."""
     trained = {part.machine: part.count for part in ranks}
     cores = {machine.name: machine.cores for machine in machines}
     shares = {
