@@ -89,8 +89,8 @@ def make_plan(config: RunConfig, options: PlanOptions) -> Plan:
 def write_run_folder(plan: Plan) -> TextIO:
     """Writes the run folder with the settings for all processes; returns the folder's lock.
 
-    This process holds the lock until the file is closed. Raises UserError if the folder cannot be
-    written or another launcher holds it.
+    This process holds the lock until the returned file is closed. Raises UserError if the folder
+    cannot be written, or if another launcher holds the lock.
     """
     try:
         (plan.run / "logs").mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`r3l-launch doctor`: reports what is wrong with a run, what limits its pace, and the remedies."""
+"""`r3l-launch doctor`: reports what is wrong with a run, what limits its pace, and what to do."""
 
 import sys
 from collections import Counter
@@ -38,7 +38,7 @@ _problem, _hint = partial(Finding, True), partial(Finding, False)
 @click.argument("name", metavar="RUN")
 def doctor(name: str) -> None:
     """Report what is wrong with a run, what limits its pace, and what to do. The exit code is 1 if
-    anything is wrong. Nothing is changed."""
+    anything is wrong. This command changes nothing."""
     now = snapshot.take(RunFolder(run_folder(name)).started())
     results = findings(now)
     for finding in results:
@@ -189,7 +189,7 @@ def _pace(now: Snapshot) -> Iterator[Finding]:
 
 
 def _learning(now: Snapshot) -> Iterator[Finding]:
-    """Reports why the last steps taught the policy nothing, and what guidance brings."""
+    """Reports why the last steps taught the policy nothing, and how much guidance helps."""
     for cause in now.learns_nothing:
         yield _problem(f"it learns nothing: {cause.what}", cause.remedy)
     if now.guidance is not None:

@@ -1,4 +1,4 @@
-"""Finds why a run learns nothing, from its last steps, and the settings to change."""
+"""Finds from a run's last steps why it learns nothing, and which settings would help."""
 
 import math
 from collections import deque
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from r3l.files.progress_lines import StepLine
 
 LOOKED_AT = 5
-"""How many of the last optimizer steps are examined; a cause must show in each of them."""
+"""How many of the last optimizer steps are examined; a cause must be found in all of them."""
 GAIN_STEPS = 20
 NEARLY_ALL = 0.95
 FLAT_ENTROPY = 0.01  # nats/token
@@ -19,7 +19,7 @@ UNCHANGED = 1e-3  # share of the elements of the weights
 
 
 class Cause(NamedTuple):
-    """A reason to learn nothing or little, and its remedy."""
+    """Why a run learns little or nothing (`what`), and what to do about it."""
 
     what: str
     remedy: str
@@ -32,8 +32,7 @@ class Recent:
         self.metrics = [step.metrics for step in list(steps)[-LOOKED_AT:]]
 
     def all(self, tag: str, holds: Callable[[float], bool], least: int = LOOKED_AT) -> bool:
-        """Whether at least `least` steps have the metric, and every one of them satisfies
-        `holds`."""
+        """Whether at least `least` steps have the metric, and `holds` is true in each of them."""
         values = [metrics[tag] for metrics in self.metrics if tag in metrics]
         return len(values) >= least and all(map(holds, values))
 
@@ -43,14 +42,14 @@ class Recent:
         return fmean(values) if values else 0.0
 
     def most_frequent(self, family: str) -> str:
-        """The name of the largest metric of a family, such as `group/reflection_`."""
+        """Names the largest of the metrics that begin with `family`, without this beginning."""
         tags = {tag for metrics in self.metrics for tag in metrics if tag.startswith(family)}
         return max(tags, key=self.mean, default=family).removeprefix(family)
 
 
 def causes(steps: Sequence[StepLine]) -> list[Cause]:
-    """Finds why the last steps taught the policy nothing; empty if they taught it something or are
-    too few."""
+    """Finds why the last steps taught the policy nothing. Returns [] if no cause is found, or if
+    there are fewer than LOOKED_AT steps."""
     if len(steps) < LOOKED_AT:
         return []
     recent = Recent(steps)
@@ -58,8 +57,8 @@ def causes(steps: Sequence[StepLine]) -> list[Cause]:
 
 
 def guidance(steps: Sequence[StepLine]) -> Cause | None:
-    """Reports the guidance gain (r3l.algorithms.guidance_gain) of the last GAIN_STEPS steps that
-    measured it, and a remedy if ungated retries clearly lose reward; None if none measured it."""
+    """Returns the guidance gain (r3l.algorithms.guidance_gain) of the last GAIN_STEPS steps that
+    measured it, None if there are none; and a remedy if it is clearly negative without a gate."""
     tags = ("group/guidance_gain", "group/guidance_gain_se")
     known = [[step.metrics[tag] for tag in tags] for step in steps if tags[0] in step.metrics]
     if not known:
@@ -69,11 +68,11 @@ def guidance(steps: Sequence[StepLine]) -> Cause | None:
     gated = "group/without_retries" in steps[-1].metrics
     harms = gain < -error < 0 and not gated
     remedy = "algorithm.gate=measured leaves retries out of most groups" if harms else ""
-    return Cause(f"guidance brings {gain:+.2f} ± {error:.2f} over another attempt", remedy)
+    return Cause(f"guidance gain: {gain:+.2f} ± {error:.2f} over another attempt", remedy)
 
 
 class LearningWatch:
-    """Reports each cause when it appears, and again if it comes back after an absence."""
+    """Reports a cause when it appears, and again if it comes back after it was gone."""
 
     def __init__(self) -> None:
         self._steps: deque[StepLine] = deque(maxlen=LOOKED_AT)

@@ -42,7 +42,7 @@ ERROR_LINE = re.compile(
 
 @dataclass
 class Process:
-    """One process of the run on this machine. `state`: as the system reports it, like `stopped`."""
+    """One process of the run on this machine. `state`: the system's word, such as `stopped`."""
 
     name: str
     pid: int
@@ -55,11 +55,11 @@ class Process:
 
 @dataclass
 class Progress:
-    """The finished steps and the forecast, whose fields are None if not known yet.
+    """The finished steps, and a forecast. A field is None if it is not known yet.
 
-    Over the last RECENT steps: `learner_idle`, the share of time that the learner waited for
-    groups; `actor_idle`, the share of time that the engines waited for leases; `session_waits`,
-    the mean number of attempts that waited for a process of their environment.
+    Measured over the last RECENT steps: `learner_idle`, the share of the time in which the learner
+    waited for groups; `actor_idle`, the share in which the engines waited for leases;
+    `session_waits`, the mean number of attempts that waited for a process of their environment.
     """
 
     step: int
@@ -78,8 +78,8 @@ class Progress:
 class Buffer:
     """The state of the buffer service and its store.
 
-    `reply_s`: how long the reply took, None if there was none; `error`: why there was none.
-    `stats`: the service's reply, or if there was none, figures read from the store.
+    `reply_s`: how long the service took to reply, None if it did not. `error`: why it did not, or
+    why the store cannot be read. `stats`: the reply or, if there is none, figures from the store.
     `map_free_bytes`: None if the store could not be read.
     """
 
@@ -92,7 +92,7 @@ class Buffer:
 
 @dataclass
 class Actor:
-    """The buffer's facts about an actor. `process`: its name in the launcher; "" if unknown."""
+    """What the buffer knows about an actor. `process`: the actor's name in the launcher, or ""."""
 
     name: str
     process: str
@@ -217,7 +217,7 @@ def forecast(steps: Sequence[StepLine], planned: int, now: float) -> Progress:
 
 
 def last_errors(logs: Path) -> dict[str, list[str]]:
-    """The last error lines of each log, oldest first."""
+    """Returns the last error lines of each log, oldest first, keyed by process."""
     errors: dict[str, list[str]] = {}
     for log in sorted(logs.glob("*.log")):
         with log.open("rb") as file:
@@ -229,7 +229,7 @@ def last_errors(logs: Path) -> dict[str, list[str]]:
 
 
 def stored(folder: Path) -> Buffer:
-    """Reads the groups from the store."""
+    """Reads the counts of groups and results from the store, and its free space."""
     if not (folder / "data.mdb").is_file():
         return Buffer()
     try:
@@ -247,7 +247,7 @@ def stored(folder: Path) -> Buffer:
 
 
 def ask(buffer: Buffer, status: ProcessStatus | None, keys: str) -> None:
-    """Add what the running service replies. `keys`: the run's key folder, "" if there is none."""
+    """Adds what the running service replies. `keys`: the run's key folder, "" if there is none."""
     if status is None:
         buffer.error = "it has not yet reported its address"
         return
@@ -266,8 +266,8 @@ def ask(buffer: Buffer, status: ProcessStatus | None, keys: str) -> None:
 
 
 def actors_of(stats: BufferStats, run: RunFolder, lease_s: float) -> list[Actor]:
-    """The buffer's facts about actors that the launcher started or that recently sent a message
-    (within the duration of a lease)."""
+    """Returns what the buffer knows about the actors that the launcher started, and about those
+    that sent a message within the last `lease_s` seconds."""
     actors = []
     for name, numbers in sorted(stats.actors.items()):
         process = name.rpartition(".")[0]

@@ -15,7 +15,7 @@ COMMIT_S = 10  # for git to answer
 
 
 def installed() -> dict[str, str]:
-    """The versions in this installation, keyed by package."""
+    """Returns the versions in this installation, keyed by package."""
     versions = {"r3l": metadata.version("r3l"), "commit": _commit()}
     versions |= {"Python": platform.python_version(), "system": platform.platform()}
     for name in PACKAGES:
@@ -27,7 +27,7 @@ def installed() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The commit of this checkout, marked -dirty if changed; "" if this is an installed package."""
+    """Returns this checkout's commit, with -dirty if files were changed; "" outside a checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMIT_S)

@@ -61,7 +61,7 @@ def test_what_is_no_problem_is_a_hint_or_nothing():
     )
     assert not any(one.problem for one in hints)
     said = " | ".join(one.what for one in hints)
-    gain = Cause("guidance brings -0.11 ± 0.04 over another attempt", "set the gate")
+    gain = Cause("guidance gain: -0.11 ± 0.04 over another attempt", "set the gate")
     (hint,) = findings(healthy(processes=[], progress=Progress(60, 60), guidance=gain))
     assert (hint.problem, hint.what, hint.remedy) == (False, gain.what, gain.remedy)
     assert "expired leases: 3" in said and "continued 4 of their attempts, dropped 2" in said

@@ -70,7 +70,7 @@ def test_what_guidance_brings_is_said_with_its_error() -> None:
     gains = {"group__guidance_gain": -0.11, "group__guidance_gain_se": 0.2}
     said = guidance(steps(25, **gains))
     assert said is not None and "algorithm.gate=measured" in said.remedy
-    assert said.what == "guidance brings -0.11 ± 0.04 over another attempt"  # 0.2 / √20
+    assert said.what == "guidance gain: -0.11 ± 0.04 over another attempt"  # 0.2 / √20
     unsure = guidance(steps(1, **gains))
     assert unsure is not None and not unsure.remedy
 
