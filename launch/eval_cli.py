@@ -119,7 +119,7 @@ def main(**options: Any) -> None:
 
 
 def _evaluate(options: dict[str, Any]) -> None:
-    """Play the missing attempts, then write and print the report."""
+    """Plays the missing attempts, then writes and prints the report."""
     from envs.registry import tasks_of_all
     from launch.evaluation.play import keys_of
 
@@ -150,7 +150,7 @@ def _evaluate(options: dict[str, Any]) -> None:
 
 
 def _read(options: dict[str, Any]) -> None:
-    """Print the report of an evaluation on disk without changing it."""
+    """Prints the report of an evaluation on disk, and changes nothing there."""
     place, playing = options["read"], ("run_name", "model", "env_name", "out")
     if any(options[name] for name in playing) or options["overrides"]:
         raise UserError(
@@ -164,7 +164,7 @@ def _read(options: dict[str, Any]) -> None:
 
 
 def _others(options: dict[str, Any], tasks: Set[str], settings: Settings) -> list[Conversation]:
-    """The attempts of --against; [] if the option is not given."""
+    """Returns the attempts of the evaluation in --against; [] if the option is not given."""
     return read_other(options["against"], tasks, settings) if options["against"] else []
 
 
@@ -187,7 +187,7 @@ def _print(
 
 
 def _configured(options: dict[str, Any]) -> RunConfig:
-    """The evaluation's settings, including the model folder."""
+    """Returns the evaluation's settings, in which the model is a folder."""
     from actors.engine_arguments import check_engine_arguments
     from launch.checks.of_model import chat_format, model_folder
     from launch.checks.presets import DEMO
@@ -218,8 +218,8 @@ def _model_of(run: Path) -> str:
         if (folder / "config.json").is_file():
             return str(folder)
     raise UserError(
-        f"--run {run}: has no model/ yet; its last step writes it: wait, or give a model folder "
-        "with --model"
+        f"--run {run}: has no model/ yet; the run's last step writes it; wait, or give a model "
+        "folder with --model"
     )
 
 
@@ -252,8 +252,8 @@ async def _play(
 
 
 async def _unless_interrupted(playing: Coroutine[Any, Any, None]) -> None:
-    """Report Ctrl-C as an interrupt. It also ends the engine, and this end would otherwise be
-    reported as a failure."""
+    """Reports Ctrl-C as an interrupt, although Ctrl-C also ends the engine: the engine's end would
+    otherwise be reported as a failure."""
     try:
         await playing
     except EngineDead:
@@ -264,7 +264,7 @@ async def _unless_interrupted(playing: Coroutine[Any, Any, None]) -> None:
 
 
 async def _say_progress(folder: EvaluationFolder, total: int) -> None:
-    """Print every few seconds how many attempts are done."""
+    """Prints every few seconds how many attempts are done."""
     while True:
         await asyncio.sleep(PROGRESS_S)
         echo(progress_line(list(folder.done.values()), total), err=True)
@@ -287,7 +287,7 @@ def _ks(text: str, most: int, limit: str) -> list[int]:
 
 
 def _weights_stamp(model: Path) -> str:
-    """A checksum of the names, sizes and times of a model folder's files."""
+    """Returns a checksum of the names, sizes and change times of a model folder's files."""
     files = sorted(path for path in model.iterdir() if path.is_file())
     stamp = repr([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files])
     return f"{zlib.crc32(stamp.encode()):08x}"

@@ -1,10 +1,10 @@
-"""Plays the attempts of an evaluation with an engine of its own, and stores each result when its
-attempt ends.
+"""Plays the attempts of an evaluation with an engine that it starts, and stores each result when
+its attempt ends.
 
     tasks × attempts ─► those without a result yet ─► play, `at_once` at a time ─► results.jsonl
 
-The same command continues an interrupted evaluation. An attempt that failed because of the
-environment or the engine has no reward, and the next run plays it again.
+If an evaluation was interrupted, the same command continues it. An attempt that failed because of
+the environment or the engine has no reward, and is played again when the command runs again.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ def keys_of(tasks: Sequence[Task], attempts: int) -> list[tuple[str, int]]:
 
 @asynccontextmanager
 async def own_engine(config: RunConfig, log: Path) -> AsyncIterator[Policy]:
-    """Starts an engine for the model of `config`. Raises EngineDead, which names the log."""
+    """Starts an engine for the model of `config`. If it fails, raises EngineDead with `log`."""
     try:
         with output_into(log):
             from actors.engine import VLLMPolicy
@@ -85,7 +85,7 @@ async def own_engine(config: RunConfig, log: Path) -> AsyncIterator[Policy]:
 
 
 def _cause(log: Path) -> str:
-    """Returns the last error in the engine's log; vLLM's exception does not name this error."""
+    """Returns the last error in the engine's log, which vLLM's own exception leaves out; or ""."""
     printed = log.read_text(encoding="utf-8", errors="replace")
     found = re.findall(r"^\w+Error: .+", printed, re.MULTILINE)
     return f"the engine did not start: {found[-1]}" if found else ""
@@ -93,8 +93,8 @@ def _cause(log: Path) -> str:
 
 @contextmanager
 def output_into(log: Path) -> Iterator[None]:
-    """Redirects this process's output to a file. Processes started meanwhile keep writing to that
-    file."""
+    """Redirects this process's output to a file. Processes that start inside the context write to
+    the file until they end."""
     own = [(fd, os.dup(fd)) for fd in (1, 2)]
     with log.open("ab") as file:
         for fd, _ in own:

@@ -10,7 +10,7 @@ INDENT = "    "
 
 
 def table(report: Report) -> str:
-    """One line of metrics for all tasks, and one for each family."""
+    """Returns one line of metrics for all tasks, and one for each family of tasks."""
     names = list(report.all.estimates)
     rows = [["", "tasks", "failed", "faults", *names, "length", "cut off"]]
     for family, metrics in {"all": report.all, **report.families}.items():
@@ -28,7 +28,7 @@ def table(report: Report) -> str:
 
 
 def comparison_table(compared: Mapping[str, Comparison]) -> str:
-    """One line for each compared metric."""
+    """Returns one line for each compared metric."""
     rows = [["", "better", "worse", "same", "difference"]]
     for name, paired in compared.items():
         counts = [str(count) for count in (paired.better, paired.worse, paired.same)]
