@@ -1,6 +1,6 @@
 """`r3l-launch`: the command that starts a run, and commands that inspect a run.
 
-`train` is the default; an option or a setting (KEY=VALUE) is never mistaken for a command.
+`train` is the default command: it is meant if the first argument is an option or KEY=VALUE.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 
 SHORTCUTS = ("env", "model", "learner.steps", "seed", "actor.engine.tensor_parallel_size")
-"""The settings of the options --env, --model, --steps, --seed and --actor-gpus."""
+"""The settings that the options --env, --model, --steps, --seed and --actor-gpus set, in order."""
 DEFAULT = "train"
 INSPECTIONS = ("status", "doctor")
-"""Commands; each is in the module launch.inspection.NAME, which is imported when it is used."""
+"""Commands. The module launch.inspection.NAME has the command NAME, and is imported for it."""
 NAMES = ", ".join([DEFAULT, *INSPECTIONS])
 
 
 class LaunchCommands(OneLineGroup):
-    """The command group: `train`, which is the default, and INSPECTIONS."""
+    """The group of all commands: `train`, which is the default, and INSPECTIONS."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `train` in front of the arguments unless they start with a command."""
+        """Puts `train` in front of the arguments unless they start with a command."""
         named = args and not args[0].startswith("-") and "=" not in args[0]
         return super().parse_args(ctx, args if named else [DEFAULT, *args])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        """Import a command. Raises click.UsageError if the name is unknown."""
+        """Returns a command. Raises click.UsageError if the name is unknown."""
         if cmd_name in self.commands:
             return self.commands[cmd_name]
         if cmd_name not in INSPECTIONS:
@@ -142,9 +142,9 @@ def train_command(
 ) -> None:
     """Train a policy. Without arguments: the demo, a tiny policy in its built-in world.
 
-    Settings come from the defaults (the demo's for the shipped policy), then a YAML file or preset,
-    then the options above, then KEY=VALUE arguments such as algorithm=grpo or learner.lr=1e-5.
-    Later ones override earlier ones. docs/configuration.md lists all settings.
+    Settings come from the defaults (for the shipped policy, the demo's), then from a YAML file or
+    preset, then from the options, then from KEY=VALUE arguments such as algorithm=grpo or
+    learner.lr=1e-5. Later settings override earlier ones. docs/configuration.md lists all settings.
     """
     named = dict(zip(SHORTCUTS, (env_name, model, steps, seed, actor_gpus), strict=True))
     try:
@@ -211,12 +211,12 @@ def train(
     learner: str = "1cpu",
     resume: bool = False,
 ) -> Path:
-    """Train a policy as r3l-launch does, and return the run's folder.
+    """Trains a policy as r3l-launch does, and returns the run's folder. Call it in the main thread.
 
     `config`: settings as a RunConfig, a mapping of sections or of keys such as "learner.lr", or a
-    YAML file; None: the demo. `agent`: a function to train instead of an environment, with its
-    `tasks`, a list or a file, and `reward` (docs/agents.md). Raises UserError before anything is
-    started, and TrainingStopped if the run ended early. Call it in the main thread.
+    YAML file; None: the demo, or with `resume` the run's settings. `agent`: a function to train
+    instead of an environment. `reward`: scores it. `tasks`: a list or a file (docs/agents.md).
+    Raises UserError before it starts a process, and TrainingStopped if the run ends early.
     """
     from launch.agent_function import TASKS, agent_settings, removed_if_refused
     from launch.checks.of_command_line import check_exists_only_if
@@ -271,8 +271,8 @@ def prompt_texts(config: RunConfig) -> str:
 
 
 def as_overrides(given: Mapping[str, object]) -> list[str]:
-    """Converts options to KEY=VALUE overrides. `given` maps each setting to its value, None if the
-    option was not given. Raises UserError if a value is empty."""
+    """Converts options to KEY=VALUE overrides. `given`: the options' values, keyed by setting; None
+    if an option was not given. Raises UserError if a value is empty."""
     for setting, value in given.items():
         if isinstance(value, str) and not value.strip():
             raise UserError(f"--{setting}: is empty; give a name, or leave --{setting} out")
@@ -284,9 +284,9 @@ def as_overrides(given: Mapping[str, object]) -> list[str]:
 
 
 def as_typed(line: str, given: Mapping[str, object], overrides: Sequence[str]) -> str:
-    """Replaces the setting in an error line with the option that the user typed, such as --steps.
+    """Replaces a setting's name in an error line with the option that the user typed for it.
 
-    `given`: the options' values, keyed by setting. A setting with an override is not replaced.
+    `given`: the options' values, keyed by setting. A setting keeps its name if `overrides` has it.
     """
     later = {override.partition("=")[0] for override in overrides}
     for key, value in given.items():

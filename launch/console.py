@@ -15,7 +15,7 @@ START_LINES_S = 5.0  # between two lines about processes that are starting
 
 
 class NoticeReader:
-    """Reads each notice in a log folder once, and puts the process name in front."""
+    """Reads each notice in a log folder once, and puts the name of its process in front."""
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
@@ -38,15 +38,15 @@ SOME = 3  # actors or causes that are named individually
 
 
 class Startup:
-    """Reports which processes are still starting, until all are ready (`ended`)."""
+    """Reports which processes are still starting. `ended`: whether all were ready once."""
 
     def __init__(self) -> None:
         self._began = self._last = time.monotonic()
         self.ended = False
 
     def line(self, ready: dict[str, bool]) -> str:
-        """Returns the next line if it is due, else "". `ready` maps each process to whether it is
-        ready."""
+        """Returns a line if one is due, otherwise "". `ready`: whether each process is ready, keyed
+        by process."""
         now = time.monotonic()
         if self.ended or all(ready.values()):
             self.ended = True
@@ -65,7 +65,7 @@ class Startup:
 
 
 def step_line(recent: Sequence[StepLine], steps: int) -> str:
-    """Formats the last of the `recent` steps, and when all `steps` will be done."""
+    """Formats the last of the `recent` steps, and the time until all `steps` will be done."""
     step = recent[-1]
     values, ends = step.metrics, forecast([*recent], steps, step.time).end_s
 
@@ -86,7 +86,7 @@ def step_line(recent: Sequence[StepLine], steps: int) -> str:
 
 
 def _agents(values: Mapping[str, float]) -> str:
-    """Formats the agents' calls, if there are agents, and the causes of failed slots."""
+    """Formats the calls of agents, if the run has any, and the causes of failed slots."""
     text = ""
     if "agent/calls_per_s" in values:
         running, calls = values.get("agent/running", 0.0), values["agent/calls_per_s"]
@@ -96,14 +96,14 @@ def _agents(values: Mapping[str, float]) -> str:
 
 
 def _causes(values: Mapping[str, float], start: str = "failed_") -> str:
-    """Lists the most frequent causes, with their counts. `start`: the metric-name prefix."""
+    """Lists the most frequent causes, with their counts. `start`: prefix of the metrics."""
     failed = {k.removeprefix(start): n for k, n in values.items() if k.startswith(start)}
     often = sorted(failed.items(), key=lambda item: -item[1])[:SOME]
     return ", ".join(f"{cause} {count:.0f}" for cause, count in often)
 
 
 def who_waits(values: Mapping[str, float]) -> str:
-    """Names the side that limits the pace: learner or actors."""
+    """Names the side that limits the pace, learner or actors, and the idle share of the other."""
     learner, actors = values.get("learner/idle_share", 0.0), values.get("actor/idle_share", 0.0)
     if max(learner, actors) < BALANCED:
         return f"balanced: learner idle {learner * 100:.0f} %, actors idle {actors * 100:.0f} %"
@@ -125,7 +125,7 @@ def eval_line(evaluation: EvalLine) -> str:
 
 
 def _lengths(values: Mapping[str, float], start: str = "") -> str:
-    """Formats the attempt lengths and the truncated shares. `start`: the metric-name prefix."""
+    """Formats the lengths of attempts, and the shares cut off. `start`: prefix of the metrics."""
     if f"{start}length_mean" not in values:
         return ""
     mean, p95, most = (values[f"{start}length_{name}"] for name in ("mean", "p95", "max"))
@@ -142,7 +142,7 @@ def run_name(run: Path) -> str:
 
 
 def end_lines(run: Path) -> list[str]:
-    """Lists a finished run's models and the commands to run next."""
+    """Lists a finished run's models, and commands that the user may want to run next."""
     models = {"best": "best evaluation", "model": "last step"}
     folders = [f"{run / name} ({what})" for name, what in models.items() if (run / name).is_dir()]
     lines = [f"model: {', '.join(folders)}"] if folders else []

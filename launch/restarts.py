@@ -19,21 +19,20 @@ NOT_COUNTED = {EXIT_CODES[RestartNeeded], EXIT_CODES[BufferUnavailable]}
 
 @dataclass
 class Restarts:
-    """Decides which dead processes are restarted. `limits`: the number of restarts of each process
-    within WINDOW_S; an unlisted process is never restarted. `deaths`: times of counted deaths."""
+    """Decides which dead processes are restarted. `limits`: how often each process may be restarted
+    within WINDOW_S; other processes are never restarted. `deaths`: when counted deaths happened."""
 
     limits: dict[str, int]
     deaths: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     begun: set[str] = field(default_factory=set)  # processes that were ready once
 
     def allow(self, child: Child, now: float | None = None) -> bool:
-        """Whether to restart `child`, which has already ended.
+        """Whether to restart `child`, which has already ended. Counts its death.
 
-        It is not restarted if
-
-        - its exit code means that it would fail again (FINAL),
-        - it was never ready, unless its exit code is in NOT_COUNTED, or
-        - it has used up its limit; exit codes in NOT_COUNTED and a full disk do not count.
+        A process is not restarted if one of these is true:
+        - Its exit code is in FINAL: it would fail again.
+        - It was never ready, and its exit code is not in NOT_COUNTED.
+        - It has used up its limit. Exit codes in NOT_COUNTED and a full disk use up nothing.
         """
         if child.ready:
             self.begun.add(child.name)
@@ -52,8 +51,9 @@ class Restarts:
         return len(deaths) <= self.limits[child.name]
 
     def delay_s(self, child: Child) -> float:
-        """Seconds to wait before a restart: 0 after the first counted death within WINDOW_S, then
-        BACK_OFF_S, doubling up to LONGEST_S. If the disk is full, always LONGEST_S."""
+        """Returns the seconds to wait before a restart. After the first counted death in WINDOW_S
+        it is 0, after the second BACK_OFF_S, then it doubles up to LONGEST_S. If the disk is full,
+        it is always LONGEST_S."""
         if FULL_DISK in child.reason():
             return LONGEST_S
         earlier = len(self.deaths[child.name]) - 1

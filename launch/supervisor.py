@@ -1,4 +1,4 @@
-"""Supervises a run, from its first process to its last.
+"""Supervises a run from the start of its first process to the end of its last.
 
 start buffer, learner ─► buffer ready ─► start actors ─► watch progress, deaths, signals ─► stop all
        ▲                                                     │
@@ -50,8 +50,8 @@ QUIET_S = 300.0  # without progress until the user is warned
 class Run:
     """Starts and watches the processes of one plan.
 
-    `say`: prints a line. `quiet`: no lines about steps, evaluations and starts. `commands`: builds
-    command lines; `children`: starts and ends processes; None: those for this machine.
+    `say`: prints a line. `quiet`: prints no lines about steps, evaluations and starts. `commands`
+    builds command lines, and `children` starts and ends processes; None: on this machine only.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class Run:
         self.stopping_at = math.inf
 
     def say(self, line: str) -> None:
-        """Print a line. A terminal that was closed, or a full disk, does not end the run."""
+        """Prints a line. A terminal that was closed, or a full disk, does not end the run."""
         with suppress(OSError):
             self._print(printable(line))
 
     def execute(self) -> int:
-        """Run to the end; returns the exit code. Leaves no process behind."""
+        """Runs to the end and returns the exit code. Leaves no process behind."""
         handlers = {}
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             nohup = signum == signal.SIGHUP and signal.getsignal(signum) is signal.SIG_IGN
@@ -162,7 +162,7 @@ class Run:
         return 130
 
     def _report_stopping(self) -> None:
-        """Show what a stopping learner is still doing."""
+        """Shows what a learner that was asked to end is still doing."""
         self._show_progress()
         learner = self.children.members.get("learner")
         if learner is None or learner.ended or time.monotonic() < self.stopping_at:
@@ -173,7 +173,7 @@ class Run:
                  "Ctrl-C kills it")  # fmt: skip
 
     def _report_checkpoint(self) -> None:
-        """Show how many steps a resumed run repeats."""
+        """Shows how many steps the run would make again if it were resumed now."""
         newest = latest(self.plan.run / CHECKPOINTS)
         kept = read_state(newest).version if newest else 0
         if self.steps:
@@ -181,7 +181,7 @@ class Run:
             self.say(f"last checkpoint: step {kept}; {again} steps will be made again")
 
     def _after_death(self, child: Child) -> int | None:
-        """Restart a dead process and return None, or return the exit code if the run is over."""
+        """Restarts a dead process and returns None, or returns the exit code if the run ends."""
         # DeepSpeed's launcher exits with 0 when it is killed, so the report is needed too.
         if child.exit_code == 0 and (last := child.status) and last.state == "done":
             return 0
@@ -208,7 +208,7 @@ class Run:
             self._start(name, resume=True)
 
     def _start(self, name: str, *, resume: bool = False) -> Child:
-        """Start a process, replacing an earlier process with the same name."""
+        """Starts a process. Replaces an earlier process with the same name."""
         if name == "buffer":
             self.unresponsive.restarted()
         if name == "learner":
@@ -216,7 +216,7 @@ class Run:
         return self.children.start(name, self.commands.of(name, resume=resume))
 
     def _wait_ready(self, child: Child, deadline_s: float) -> bool:
-        """Returns whether a process is ready before it ends or the deadline passes."""
+        """Waits until a process is ready. Returns False if it ends or the deadline passes."""
         end = time.monotonic() + deadline_s
         while time.monotonic() < end and not self.interrupted and child.exit_code is None:
             if child.ready:
@@ -238,9 +238,9 @@ class Run:
         return code if code in FINAL else 1
 
     def _kill_unresponsive(self) -> None:
-        """Report an unresponsive buffer or actor; kill it after its limit, so that it restarts.
+        """Reports an unresponsive buffer or actor, and kills it after a limit, to restart it.
 
-        A running actor may be starting another engine, so its limit is longer by engine_timeout_s.
+        The limit is longer by engine_timeout_s if the actor runs: it may be starting a new engine.
         """
         self.unresponsive.report(self._actors())
         lease_s, engine_s = self.plan.config.buffer.lease_s, self.plan.config.actor.engine_timeout_s
@@ -264,8 +264,8 @@ class Run:
         return {status.name: child for child in actors if (status := child.status)}
 
     def _kill_hung_learner(self) -> None:
-        """Kill a learner that sends no heartbeats. It has not ended itself because it is stopped,
-        is waiting in the kernel, or hung before its watchdog started."""
+        """Kills a learner whose heartbeat is overdue. Its watchdog has not ended it: it is stopped,
+        it waits in the kernel, or it hung before its watchdog started."""
         learner = self.children.members["learner"]
         if learner.exit_code is None and self.children.heartbeat.overdue():
             learner.show_stacks()
@@ -282,7 +282,7 @@ class Run:
         )
 
     def _report_start(self) -> None:
-        """Show every few seconds which processes are still starting."""
+        """Shows every few seconds which processes are still starting."""
         if self.startup.ended:
             return
         names, members = ("buffer", "learner", *self.actor_names), self.children.members
@@ -291,7 +291,7 @@ class Run:
             self.say(line)
 
     def _report_room(self) -> None:
-        """Report once when the disk or shared memory is nearly full, and once when it has room."""
+        """Reports when the disk or shared memory is nearly full, and when both have room again."""
         if time.monotonic() < self.room_at:
             return
         self.room_at, lack = time.monotonic() + ROOM_S, lacking_space(self.plan.run)
@@ -300,8 +300,8 @@ class Run:
         self.lack = lack
 
     def _report_no_progress(self) -> None:
-        """Report what the learner is doing if there is no progress for QUIET_S. Each later report
-        waits twice as long."""
+        """Reports what the learner is doing if there is no progress for QUIET_S. The time until the
+        next report doubles each time."""
         silent = time.monotonic() - self.moved
         if silent > self.quiet_s:
             self.quiet_s *= 2

@@ -1,6 +1,6 @@
 """Detects an unresponsive buffer or actor.
 
-thread ── stats, every ASK_S ──► buffer ── reply: when each actor was last heard ──► report
+thread ── stats, every ASK_S ──► buffer ── reply: how long each actor was silent ──► report
 """
 
 import math
@@ -23,11 +23,11 @@ BEHIND_S = 60.0  # that an actor may stay too many versions behind
 
 
 class Unresponsive:
-    """Reports once that a buffer or actor is unresponsive, and once that it has recovered.
+    """Reports once when the buffer or an actor becomes unresponsive, and once when it recovers.
 
     `say` prints a line. `buffer_s`: seconds since the buffer's last reply. `actors_s`: seconds
-    since each actor's last message to the buffer, keyed by process. Time while this process was
-    stopped (Ctrl-Z) does not count.
+    since each actor's last message to the buffer, keyed by process. The time during which this
+    process was stopped (Ctrl-Z) does not count.
     """
 
     def __init__(self, config: BufferConfig, say: Callable[[str], None]) -> None:
@@ -45,7 +45,7 @@ class Unresponsive:
         self._behind: dict[str, float] = {}  # since when; inf once reported
 
     def watch(self, endpoint: str, keys: Path | None) -> None:
-        """Start asking the buffer at `endpoint` for its stats. `keys`: the run's key folder."""
+        """Starts to ask the buffer at `endpoint` for its stats. `keys`: the run's key folder."""
         self._client = BufferClient(
             endpoint, name="r3l-launch", timeout_s=60.0, keys=keys and keys / "client.json"
         )
@@ -60,12 +60,12 @@ class Unresponsive:
             self._thread.join()
 
     def restarted(self) -> None:
-        """Reset the clock for a buffer that was just started."""
+        """Sets `buffer_s` to 0 for a buffer that was just started."""
         self.buffer_s = 0.0
 
     def report(self, actors: Mapping[str, Child]) -> None:
-        """Report an unresponsive buffer or actors. `actors`: the ready ones, keyed by their name
-        in the buffer."""
+        """Reports an unresponsive buffer or actor. `actors`: the actors that are ready, keyed by
+        their name in the buffer."""
         if self._thread is None or not self._thread.is_alive():
             return
         now = time.monotonic()
@@ -111,7 +111,7 @@ class Unresponsive:
                 self.say(f"{child.name} sends again")
 
     def _report_behind(self, actors: Mapping[str, Child], stats: BufferStats, now: float) -> None:
-        """Report an actor whose weights stay too old while another actor keeps up."""
+        """Reports an actor whose weights stay too old while another actor keeps up."""
         by = {
             name: stats.learner_version - known.get("weight_version", 0.0)
             for name, known in stats.actors.items()
