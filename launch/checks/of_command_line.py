@@ -19,7 +19,7 @@ from r3l.settings.learner import LearnerConfig
 
 
 def check_run_folder(options: PlanOptions) -> None:
-    """Refuses a folder of another run, and one that another launcher is using."""
+    """Refuses what `check_exists_only_if` refuses, and a folder that another launcher is using."""
     folder = RunFolder(options.run)
     check_exists_only_if(options.run, resume=options.resume)
     if not options.dry_run and folder.lock_file.is_file():
