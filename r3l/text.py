@@ -25,7 +25,7 @@ def plain(value: object, what: str, limit: int = TEXT_LIMIT) -> str:
         size = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"{what} holds half a character, {text[error.start]!a}; write the whole character"
+            f"{what} holds half a surrogate pair, {text[error.start]!a}; write the whole character"
         ) from None
     if size > limit:
         raise ValueError(f"{what} has {size} bytes; the limit is {limit}")

@@ -184,9 +184,9 @@ def _parsed(raw: bytes) -> dict[str, Any]:
     try:
         body = json.loads(raw)
         if b"\\u" in raw:
-            json.dumps(body, ensure_ascii=False).encode()  # half a character cannot be recorded
+            json.dumps(body, ensure_ascii=False).encode()  # half a surrogate pair is refused
     except (ValueError, RecursionError):
-        raise bad("the body is not JSON, or holds half a character") from None
+        raise bad("the body is not JSON, or holds half a surrogate pair") from None
     if not isinstance(body, dict):
         raise bad("the body must be a JSON object")
     return body

@@ -51,7 +51,7 @@ def parse(text: str, what: str) -> Any:
     """Parses YAML. If it is invalid, raises a UserError that names `what`."""
     try:
         value = yaml.load(text, _Loader)
-        # Raises for a number that cannot be shown, and for half a character.
+        # Raises for a number that cannot be shown, and for half a surrogate pair.
         json.dumps(value, default=str, skipkeys=True, ensure_ascii=False).encode()
         return value
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # no such date, or too deep

@@ -72,7 +72,7 @@ def test_text_is_a_str_itself():
     assert type(plain(np.str_("a"), "it")) is str
     with pytest.raises(ValueError, match="it is bytes; it must be text"):
         plain(b"a", "it")
-    with pytest.raises(ValueError, match=r"it holds half a character, '.ud83d'"):
+    with pytest.raises(ValueError, match=r"it holds half a surrogate pair, '.ud83d'"):
         plain(json.loads(r'"a \ud83d"'), "it")
     assert encodable(f"a{HALF}") == "a?"
     assert shortened("題題", 4) == "題" and label("a\nb") == "a b"

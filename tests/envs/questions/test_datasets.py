@@ -67,7 +67,7 @@ def test_rows_of_every_data_set_in_use_are_read(file, row, prompt, answer):
         (({"prompt": "q"},), "row 1: has no reference answer"),
         ((["q", "1"],), "row 1: must be an object"),
         (('{"prompt": "q", "answer": "1"}', "[" * 99999), "line 2 is not JSON"),
-        (({"prompt": "q \ud83d", "answer": "1"},), "row 1: its prompt holds half a character"),
+        (({"prompt": "q \ud83d", "answer": "1"},), "row 1: its prompt holds half a surrogate pair"),
         (({"id": "\ud83d", "prompt": "q", "answer": "1"},), "row 1: its id holds half"),
         (('{"prompt": "q", "answer": NaN}',), "row 1: its reference answer is nan"),
         (

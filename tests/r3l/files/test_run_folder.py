@@ -232,5 +232,5 @@ def test_a_process_that_cannot_report_continues(tmp_path: Path) -> None:
 
 
 def test_a_name_of_bytes_that_are_no_text_is_refused() -> None:
-    with pytest.raises(UserError, match="--run: the name holds half a character"):
+    with pytest.raises(UserError, match="--run: the name holds half a surrogate pair"):
         run_folder("a\udcff")
