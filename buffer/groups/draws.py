@@ -32,8 +32,8 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
     """Marks `count` complete groups as drawn; returns None if there are too few. New groups are at
     most η versions old, replayed ones at most `replay_staleness`.
 
-    If this consumer returned a draw of `count` groups at this version, this draw gets the same
-    groups if all are drawable: a resumed learner repeats its steps. Raises Conflict if `version`
+    Draws the same groups again if this consumer returned a draw of `count` groups at this version
+    and all of them are drawable: a resumed learner repeats its steps. Raises Conflict if `version`
     exceeds the learner's by more than 1, because a draw expires groups too old for `version`.
     Raises LimitExceeded if the consumer would hold more than B(η + 1) groups.
     """
@@ -179,9 +179,9 @@ def _check_draw(work: UnitOfWork, args: operations.DrawGroups) -> None:
     known = work.index.progress.version
     if args.version > known + 1:
         raise Conflict(
-            f"draw at version {args.version}: the learner is at version {known} and may draw at "
-            f"most at {known + 1}, since a draw expires groups that are too old for its version; "
-            "commit the steps that are missing, or call set_version to start at this version"
+            f"draw at version {args.version}: the learner is at version {known}, so at most "
+            f"version {known + 1} is possible: a draw expires groups too old for its version; "
+            "commit the missing steps, or call set_version to start at this version"
         )
 
 
@@ -256,7 +256,7 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
 
 
 def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
-    """Returns and clears the list of replaced groups; adds those that draw `before` named."""
+    """Empties `progress.replaced`. Returns its groups after those in `before.replaced`."""
     replaced = (*(before.replaced if before else ()), *work.index.progress.replaced)
     if work.index.progress.replaced:
         work.update_progress(replaced=())
@@ -302,7 +302,7 @@ def _check_free(work: UnitOfWork, drawn: DrawRow) -> None:
         raise DrawExpired(
             f"draw {drawn.draw_id} of {drawn.consumer!r:.80} expired after "
             f"{work.config.draw_s:.0f} s without a request, and {len(taken)} of its "
-            f"{len(drawn.groups)} groups were drawn or expired since ({taken[0]}); raise "
-            "buffer.draw_s if steps take longer",
+            f"{len(drawn.groups)} groups have since been drawn or expired, such as {taken[0]}; "
+            "raise buffer.draw_s if steps take longer",
             draw_id=drawn.draw_id,
         )

@@ -18,8 +18,8 @@ class Index:
     `live`: groups that are not closed, keyed by id. `lease_rids`, `draw_rids`: the group or open
     draw that a request got, by request id. `draws`: open draws, by id. `returned`: draws released,
     expired or rewound since the start, the last one of each consumer and version. `last_seen`:
-    wall-clock second of each consumer's last request about draws, if it has open draws or was the
-    last to ask. `tasks`: number of tasks by purpose and tag. `counts`: buffer.storage.counts.
+    wall-clock second of the last request about draws, for each consumer with open draws and the
+    consumer that asked last. `tasks`: number by purpose and tag. `counts`: buffer.storage.counts.
     """
 
     def __init__(self, config: BufferConfig) -> None:

@@ -217,8 +217,8 @@ def _fresh_per_step(work: UnitOfWork) -> int:
 
 
 def _ahead(work: UnitOfWork) -> int:
-    """Counts the groups in flight on which the learner may train before it trains on a new one: the
-    I of buffer.groups.staleness."""
+    """Counts the training groups in flight, except those drawn by other consumers than the learner.
+    Without the groups that no actor holds, this is the I of buffer.groups.staleness."""
     held = draw_deadlines.held_by(work.index.draws)
     return work.index.in_flight - sum(n for name, n in held.items() if name != operations.LEARNER)
 

@@ -77,7 +77,7 @@ def check_move(before: GroupRow | None, after: GroupRow, by: Trigger) -> None:
     `after`."""
     state: State = "new" if before is None else before.state
     if by not in MOVES.get((state, after.state), ()):
-        raise _illegal(after, by, f"it may not move a group from {state} to {after.state}")
+        raise _illegal(after, by, f"cannot move a group from {state} to {after.state}")
     if rule := broken_rule(after):
         raise _illegal(after, by, rule)
     _check_slots(before, after, by)
@@ -92,7 +92,7 @@ def broken_rule(row: GroupRow) -> str:
 def check_evict(row: GroupRow) -> None:
     """Raise IllegalMove unless the group is closed: trained, expired or a finished evaluation."""
     if not row.closed:
-        raise _illegal(row, "evict", f"it may not remove a {row.purpose} group that is {row.state}")
+        raise _illegal(row, "evict", f"cannot remove a {row.purpose} group that is {row.state}")
 
 
 def _check_slots(before: GroupRow | None, after: GroupRow, by: Trigger) -> None:
@@ -102,12 +102,12 @@ def _check_slots(before: GroupRow | None, after: GroupRow, by: Trigger) -> None:
     new = after.resolved[len(kept) :]
     still_open = set(after.plan.slots()) - set(kept)
     if after.resolved[: len(kept)] != kept or len(set(new) & still_open) < len(new):
-        raise _illegal(after, by, "it may resolve each slot of the plan once, and no other slot")
+        raise _illegal(after, by, "can resolve each slot of the plan once, and no other slot")
     done, failed = after.done, len(after.failures)
     if before is not None:
         done, failed = done - before.done, failed - len(before.failures)
     if by != "put" or min(done, failed, len(new) - done - failed) < 0:
-        why = f"it may not resolve {len(new)} slots, {done} done and {failed} failed"
+        why = f"cannot resolve {len(new)} slots, {done} done and {failed} failed"
         raise _illegal(after, by, why)
 
 

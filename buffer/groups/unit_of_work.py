@@ -1,4 +1,4 @@
-"""A batch of changes: a write transaction, and the index that follows it."""
+"""A unit of work: a write transaction, and the index that follows it."""
 
 from typing import Any
 
@@ -77,12 +77,12 @@ class UnitOfWork:
         self.index.put_draw(draw)
 
     def update_progress(self, **changes: Any) -> None:
-        """Change the progress, which is written once, when the batch ends."""
+        """Changes the progress, which is written once, when the transaction ends."""
         self.index.progress = replace(self.index.progress, **changes)
         self._progressed = True
 
     def count(self, name: str, amount: int = 1) -> None:
-        """Add to a count, which is written once, when the batch ends."""
+        """Adds to a count, which is written once, when the transaction ends."""
         self.index.counts[name] += amount
         self._counted.add(name)
 

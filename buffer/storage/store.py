@@ -55,8 +55,8 @@ class Store:
         except lmdb.ReadersFullError:
             self._unlock()
             raise UserError(
-                f"store {folder}: all places for readers are held by process "
-                f"{', '.join(_holders(folder / 'lock.mdb')) or 'unknown'}; end this process"
+                f"store {folder}: all places for readers are taken; processes with it open: "
+                f"{', '.join(_holders(folder / 'lock.mdb')) or 'unknown'}; end one of them"
             ) from None
         except lmdb.Error as error:
             self._unlock()
@@ -196,9 +196,9 @@ class Store:
         return (int(self._env.info()["last_pgno"]) + 1) * PAGE
 
     def copy(self, folder: Path) -> None:
-        """Writes a compacted, consistent copy into `folder`, whole or not at all. The store may be
-        served meanwhile. Raises UserError if the folder is not empty, StoreError if the disk is
-        full."""
+        """Writes a compacted, consistent copy into `folder`, whole or not at all. A service may
+        use the store during the copy. Raises UserError if the folder is not empty, StoreError if
+        the disk is full."""
         folder_lock.check_new(folder, "copy to")
         try:
             with whole_folder(folder) as building:

@@ -2,7 +2,7 @@
 of the group, such as `state`, `expired` (why it expired) and the Unix times at which it entered its
 states; fields of AttemptView (r3l.views.attempt_view), where `steps` is the number of turns and
 `tokens` that of sampled tokens; `uses`: how many optimizer steps trained on the group; `step`: the
-last of them; `staleness`: the version that this step trained minus the attempt's oldest version."""
+last of them; `staleness`: the learner's version before it minus the attempt's oldest version."""
 
 from collections.abc import Iterator
 from itertools import islice

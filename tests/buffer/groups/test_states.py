@@ -62,7 +62,7 @@ def test_only_a_closed_group_is_evicted(state, purpose):
         check_evict(row)
         assert "evict" in MOVES[state, "evicted"]
     else:
-        with pytest.raises(IllegalMove, match=f"may not remove a {purpose} group that is {state}"):
+        with pytest.raises(IllegalMove, match=f"cannot remove a {purpose} group that is {state}"):
             check_evict(row)
 
 
@@ -92,9 +92,9 @@ def test_a_row_that_breaks_the_rule_of_its_state_is_refused(row, rule):
         ("put", (SLOTS[1], SLOTS[0]), 2, "each slot of the plan once"),
         ("put", (SLOTS[0], SLOTS[0]), 2, "each slot of the plan once"),
         ("put", (SLOTS[0], ("distilled", 0)), 2, "each slot of the plan once"),
-        ("clock", SLOTS, 2, "may not move a group"),
-        ("put", SLOTS, 3, "may not resolve 1 slots, 2 done and 0 failed"),
-        ("put", SLOTS, 0, "may not resolve 1 slots, -1 done"),
+        ("clock", SLOTS, 2, "cannot move a group"),
+        ("put", SLOTS, 3, "cannot resolve 1 slots, 2 done and 0 failed"),
+        ("put", SLOTS, 0, "cannot resolve 1 slots, -1 done"),
     ],
 )
 def test_a_resolved_slot_never_changes_and_the_clock_resolves_none(by, resolved, done, why):
@@ -221,7 +221,7 @@ def test_every_legal_move_happens_in_some_life(tmp_path, tasks, moves):
 def test_an_illegal_move_aborts_its_transaction(desk, tasks):
     desk.add(tasks(2))
     group = desk.complete()
-    with pytest.raises(IllegalMove, match="put: it may not move a group from complete to drawn"):
+    with pytest.raises(IllegalMove, match="put: cannot move a group from complete to drawn"):
         desk.do(lambda work: work.move(work.row(group), "drawn", "put", draw_id=1))
     assert desk.row(group).state == "complete"
 
@@ -232,7 +232,7 @@ def test_a_service_undoes_an_illegal_move_names_it_and_goes_on(serve, tasks):
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(2))
         client.put(client.lease("a", 0, GroupPlan(1)).group_id, "a", finished())
-        with pytest.raises(IllegalMove, match="draw: it may not move a group from complete"):
+        with pytest.raises(IllegalMove, match="draw: cannot move a group from complete"):
             client.draw(1, 0)
         client.put(client.lease("a", 0, GroupPlan(1)).group_id, "a", finished())
         stats = client.stats()
