@@ -102,8 +102,8 @@ async def agents_served(
 
 class AgentEnvironment:
     """Implements `r3l.rollout.env_interface.PlayedByAgent` around the environment `agent`, for one
-    attempt. `session`: the session of the agent's newest process; `kept`: how many seconds of
-    sampling in this session produced the replies that the buffer already has."""
+    attempt. `session`: the session of the agent's newest process. `kept`: how many seconds it took
+    to sample those replies of this session that the buffer already has."""
 
     session: Session
 
@@ -229,8 +229,8 @@ class AgentEnvironment:
         )
 
     async def _keep(self) -> None:
-        """Offers to save the progress: all replies so far, even those that the agent has not
-        received yet. Ends the attempt if its slot is lost."""
+        """Gives `offer` all replies so far to save, even those that the agent has not received yet.
+        Ends the attempt if its slot is lost."""
         sampled = sum(node.seconds for node in self.session.tree.nodes if not node.taped)
         try:
             if self.offer and await self.offer(self._progress, sampled - self.kept):

@@ -1,5 +1,5 @@
-"""The dialects that agents speak. Responses and messages are translated to chat completions and
-back: by vLLM's own code, except for the envelope and the events of responses.
+"""The dialects that agents speak. vLLM's own code translates /v1/responses and /v1/messages to chat
+completions and back, except for the envelope and the events of /v1/responses.
 
     /v1/chat/completions    /v1/responses    /v1/messages (Anthropic)
 """

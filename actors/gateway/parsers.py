@@ -34,7 +34,7 @@ CANDIDATES = (
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply as an agent reads it. `calls`: its tool calls in the form of messages, with arguments
+    """A reply as an agent reads it. `calls`: its tool calls as a message holds them, with arguments
     as JSON text. `broken`: a tool call or the reasoning could not be parsed and stays in `text`."""
 
     text: str

@@ -102,8 +102,9 @@ class TapePlayer:
             raise diverged(f"the agent ended without the recorded call {number}", number)
 
     def _answers(self, number: int, digest: str, node: Node) -> bool:
-        """Whether recorded call `number` has this digest and is unused. A continuation also needs
-        the same parent call or, if the reply's tokens were not kept, an untrained `node`."""
+        """Returns whether recorded call `number` has this digest and is unused. In a continuation,
+        it also needs a reply. If the reply's tokens were kept, the call must also have the same
+        parent call as `node`. If they were not kept, `node` must be untrained."""
         call = self.calls[number]
         if call.digest != digest or number in self._nodes:
             return False

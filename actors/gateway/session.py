@@ -50,13 +50,13 @@ AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None
 class Session:
     """An attempt at a task. `params`: the sampling parameters of call k; `ignore`: patterns of text
     that may differ when the attempt is replayed. `tape`: answers calls instead of the policy.
-    `guidance`: shown to the policy in the trained calls of every conversation of the kind `main`;
-    if `main` is None, this is the kind of the first call.
+    `guidance`: shown to the policy in the trained calls of every conversation of the kind `main`,
+    or of the kind of the first call if `main` is None.
 
     `keep`: saves the progress after a reply; `at_call`: saves or restores the agent's world while a
-    reply is sampled. The agent gets the reply after both. `restored`: set once a retry's world is
-    put back or the attempt ends; `ended`: set once no further call is answered. `full`: whether the
-    context of a call was full. `others`: the calls to other models and MCP servers."""
+    reply is sampled. The agent gets the reply when both have ended. `restored`: set once a retry's
+    world is put back or the attempt ends; `ended`: set once no further call is answered. `full`:
+    whether the context of a call was full. `others`: the calls to other models and MCP servers."""
 
     policy: Policy
     reader: ReplyReader

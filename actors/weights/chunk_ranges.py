@@ -17,7 +17,7 @@ from r3l.errors import WeightsError
 from r3l.weights.manifest import CHUNK_BYTES, Manifest
 
 SMALLEST, FIRST = 16 << 10, 64 << 10  # bytes of a range
-FAST_S, SLOW_S = 0.25, 2.0  # between two replies: less makes ranges larger, more smaller
+FAST_S, SLOW_S = 0.25, 2.0  # wait for a reply: less makes ranges larger, more smaller
 PATCH_SLACK = 64 << 10  # bytes that patches may take beyond their chunk
 
 
@@ -44,7 +44,7 @@ class RangeSize:
     size: int = FIRST
 
     def received(self, requested: ChunkRange, nbytes: int, seconds: float) -> None:
-        """Record a reply of `nbytes`, `seconds` after the previous reply."""
+        """Records a reply of `nbytes` bytes that was awaited for `seconds`."""
         if nbytes < requested.size or requested.size != self.size:
             return  # the end of a chunk, or requested with another size
         if seconds < FAST_S:
@@ -139,8 +139,8 @@ class ChunkRanges:
     def _checked(
         self, requested: ChunkRange, header: dict[str, Any], payload: Sequence[memoryview]
     ) -> tuple[bool, tuple[int, ...], memoryview]:
-        """Check a reply, and return `full`, its frame lengths and its bytes. The check matters
-        because this process allocates as much memory as the lengths say."""
+        """Checks a reply. Returns whether it is of a whole chunk, the chunk's frame lengths and the
+        reply's bytes. Without the check, the lengths could claim any amount of memory."""
         assert self._manifest is not None
         full, lengths = header.get("full"), header.get("lengths")
         if isinstance(full, bool) and isinstance(lengths, list) and len(payload) == 1:

@@ -15,10 +15,10 @@ from r3l.weights.sums import Sums, added
 
 
 class LoadCheck:
-    """Compares loaded with published weights, for all engines of one actor process.
+    """Compares the weights that engines loaded with the published ones, in one actor process.
 
-    Some engines cannot be compared: an engine may store numbers computed from the weights, or some
-    but not all of its workers may share a part. So if the loads of two engines differ from the
+    Some engines cannot be compared: an engine may store numbers computed from the weights, or hold
+    a part in several workers but not in all. So if the loads of two engines differ from the
     published weights and no load has ever matched, the comparison stops, with a notice.
     """
 
