@@ -74,7 +74,7 @@ class AlfWorld:
         return ListedTasks({"train": _games(root, "train"), "eval": _games(root, eval_split)})
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Start `options["game"]`, a path in the data folder, or the training game of `seed`."""
+        """Starts the game of data file `options["game"]`, else the training game of `seed`."""
         if not (options and options.get("game")):
             options = self.task_source(str(self.root)).tasks("train", 1, seed)[0].options
         chosen = str(options["game"])

@@ -166,7 +166,7 @@ def _missing_for_nouns() -> str:
 
 
 def _replaces(name: str, missing: str) -> bool:
-    """Returns whether to replace `name`; warns if so. `missing`: what it would need, or ""."""
+    """Returns whether to replace `name`; warns if so. `missing`: what `name` lacks, or ""."""
     if missing:
         log.warning(
             "webshop: %s is replaced because %s is missing; scores are not comparable with "

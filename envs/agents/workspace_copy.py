@@ -85,8 +85,8 @@ class Seen:
 
 
 def listed(work: Path, seen: Seen | None = None, objects: Path = Path()) -> Listing:
-    """Lists a folder, and skips what vanishes meanwhile. With `seen`, copies the files' contents to
-    `objects`. Ends the process if the folder is too large."""
+    """Lists a folder, without what is removed during the listing. With `seen`, copies the files'
+    contents to `objects`. Ends the process if the folder is too large."""
     listing: Listing = {}
     size, waiting = 0, [work]
     while waiting:

@@ -11,8 +11,8 @@ OVERFLOW = "context_overflow"  # the finish of an attempt, and the cause of one 
 
 
 def length_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Returns lengths in tokens and cut-off shares over all attempts of `groups`, including
-    retries; empty if there are no attempts. Of a retry, only responses from its pivot on count."""
+    """Measures the attempts and responses in `groups`: their lengths in tokens, and the shares that
+    were cut off; {} if there are none. Of a retry, counts only responses from its pivot on."""
     attempts = [t for group in groups for t in group.trajectories]
     spans = [span for t in attempts for span in t.step_spans[t.first_played :].tolist()]
     return _measure(

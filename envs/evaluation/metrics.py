@@ -72,7 +72,8 @@ class Report(Record):
 
 
 class Comparison(Record):
-    """Counts of tasks by the sign of a task's difference (`compare`), and the mean difference."""
+    """Compares two evaluations in one metric: on how many tasks the first is better, worse or the
+    same, and the mean `difference` over all tasks, first minus second (`compare`)."""
 
     better: int
     worse: int

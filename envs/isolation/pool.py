@@ -82,9 +82,9 @@ async def environments_of_all(
 async def environments(
     config: EnvConfig, wanted: int, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[Callable[[], Environment]]:
-    """Yields a factory for the environments of this process's attempts. They run in worker
-    processes, which end with this context, or inside this process. `env.isolation` decides; under
-    `auto`, an environment that declares `in_process` runs inside this process.
+    """Yields a factory for the environments of this process's attempts. `env.isolation` decides
+    whether they run inside this process or in workers, which end with this context. Under `auto`,
+    an environment runs inside this process if it declares `in_process`.
 
     `wanted`: number of attempts to play at the same time; `metrics` counts how long these attempts
     wait for sessions. Raises UserError if the environment cannot be made.

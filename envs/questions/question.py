@@ -42,9 +42,9 @@ class Judgement:
 class Pace:
     """Settings for how a question is played.
 
-    `step`: a step is a whole solution (attempt) or one paragraph of it (paragraph). `attempts`: how
-    many answers step=attempt allows, except in evaluation; otherwise 1. `paragraphs`: limit of a
-    solution. `max_response_tokens`: token budget of a response; None: 1024, or 256 for a paragraph.
+    `step`: one step is a whole solution (attempt) or a paragraph of it (paragraph). `attempts`: how
+    many answers step=attempt allows outside evaluation; all else allows one. `paragraphs`: limit of
+    a solution. `max_response_tokens`: token budget of a response; None: 1024, 256 for a paragraph.
     """
 
     step: Step = "attempt"

@@ -86,7 +86,7 @@ class Verifier:
             process.communicate()
 
     def _ask(self, gold: str, answer: str) -> str:
-        """Returns the worker's verdict, or if the worker ends, timeout or crash."""
+        """Returns the worker's verdict. If the worker ends first, returns timeout or crash."""
         process = self.process or self._start()
         request = json.dumps({"gold": gold, "answer": answer, "cpu_s": self.cpu_s})
         began = time.monotonic()
