@@ -51,9 +51,9 @@ class Restarts:
         return len(deaths) <= self.limits[child.name]
 
     def delay_s(self, child: Child) -> float:
-        """Returns the seconds to wait before a restart. After the first counted death in WINDOW_S
-        it is 0, after the second BACK_OFF_S, then it doubles up to LONGEST_S. If the disk is full,
-        it is always LONGEST_S."""
+        """Returns the seconds to wait before a restart. The wait is 0 after the first counted death
+        in WINDOW_S and BACK_OFF_S after the second. Each further death doubles the wait, up to
+        LONGEST_S. If the disk is full, the wait is LONGEST_S."""
         if FULL_DISK in child.reason():
             return LONGEST_S
         earlier = len(self.deaths[child.name]) - 1

@@ -51,7 +51,7 @@ class Run:
     """Starts and watches the processes of one plan.
 
     `say`: prints a line. `quiet`: prints no lines about steps, evaluations and starts. `commands`
-    builds command lines, and `children` starts and ends processes; None: on this machine only.
+    builds command lines; `children` starts and ends processes. If None, all run on this machine.
     """
 
     def __init__(

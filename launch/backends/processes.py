@@ -224,7 +224,7 @@ class Children:
         try:
             tell_keeper(self.keep(), child.name, child.pid, child.worker, child.at_once)
         except BrokenPipeError:
-            raise R3LError(f"the keeper of the run ended while {child.name} started") from None
+            raise R3LError(f"the run's keeper process ended while {child.name} started") from None
 
     def dead(self) -> list[Child]:
         return [child for child in self.members.values() if child.ended]

@@ -19,7 +19,7 @@ CPU, BFLOAT16 = Path("/proc/cpuinfo"), {"avx512f", "avx_ne_convert"}
 def notes(
     config: RunConfig, first_steps: Mapping[str, FirstStep] = {}, *, slow: bool
 ) -> Iterator[str]:
-    """Yields a plan's warnings. `first_steps`: by task id. `slow`: also compares all its tasks."""
+    """Yields a run's warnings. `first_steps`: by task id. `slow`: also checks for shared tasks."""
     if foreign := foreign_world(config):
         yield foreign
     yield from _context(config)

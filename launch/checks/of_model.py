@@ -69,7 +69,7 @@ def check_checkpoint(run: Path, learner: LearnerConfig, device: str, model: Path
 
 def check_world(config: RunConfig, settled: RunConfig) -> None:
     """Refuses to train the shipped policy in an environment that it does not know, unless the user
-    chose this model. `settled`: `config`, with the model's folder as its model."""
+    chose this model. `settled`: `config` with the path of the model's folder in `model`."""
     if "model" not in config.model_fields_set and (foreign := foreign_world(settled)):
         raise UserError(foreign)
 

@@ -10,10 +10,10 @@ P: parameters. T: trained parameters. N: ranks. b: bytes of one number in an act
 
 Bytes of a learner's rank. The terms are those of `estimate_zero2_model_states_mem_needs` and
 `estimate_zero3_model_states_mem_needs` in DeepSpeed 0.19, which would load torch if called here
-(deepspeed/runtime/zero/stage_1_and_2.py, stage3.py). Stages 0 and 1 divide fewer terms by N:
+(runtime/zero/stage_1_and_2.py, stage3.py). Stages 0 and 1 divide fewer of stage 2's terms by N:
 
     weights          2·P                                     /N at stage 3; 0 with offload=all
-    gradients        6·T, at stage 3 4·T                     /N from stage 2; 0 with any offload
+    gradients        6·T; 4·T at stage 3                     /N from stage 2; 0 with any offload
     optimizer        12·T                                    /N from stage 1; 0 with any offload
     largest layer    4·(its parameters) at stage 3; it is taken to be the embedding
     buffer           2·5e8 at stage 3: a bucket of gradients (`reduce_bucket_size`)

@@ -57,7 +57,7 @@ class Plan:
 
     `buffer_bind`, `weights_bind`: addresses of the services. `keys`: folder of the services' and
     clients' keys, None if keys are not used. `changed`: one line for each setting that a resumed
-    run changes. `notes`: warnings about a run that can start.
+    run changes. `notes`: warnings that do not stop the run from starting.
     """
 
     config: RunConfig
