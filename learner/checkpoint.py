@@ -68,7 +68,7 @@ class RunState:
 
 class Checkpoints:
     """Writes the checkpoints of a run while it trains. Keeps the newest `keep` checkpoints, and
-    those with which `command` is busy. `saved`: version of the newest checkpoint, -1 if none."""
+    those for which `command` runs or waits. `saved`: version of the newest one, -1 if none."""
 
     def __init__(
         self,
