@@ -31,8 +31,8 @@ class MetricInfo:
 
 
 def _total(tag: str, unit: str, meaning: str) -> Any:
-    """Makes a field that counts since the actor's process started, for each key if the tag ends in
-    `<…>`. The actors' values are summed, and this sum never falls."""
+    """Makes a field for a total since the actor's process started. A tag that ends in `<…>` has one
+    total for each key. The actors' values are summed, and this sum never falls."""
     info = {"info": MetricInfo(tag, unit, meaning, "sum", "all")}
     if tag.endswith(">"):
         return field(default_factory=Counter, metadata=info)

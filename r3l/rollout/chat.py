@@ -53,7 +53,7 @@ class ChatFormat:
             raise self._refused(f"cannot be tried ({error!r})") from None
 
     def _probe(self, earlier_reasoning: EarlierReasoning) -> None:
-        """Raises UserError if the template changes earlier turns, or confuses users and policy."""
+        """Raises UserError if a template changes earlier turns or writes user turns as replies."""
         if self._is_reply(self.render([{"role": "user", "content": _NOTE}])):
             raise self._refused("writes a user's message as it writes a reply")
         if difference := self._first_difference(_PLAIN):

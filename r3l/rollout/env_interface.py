@@ -48,7 +48,7 @@ class EnvSpec:
         if not 0 < self.success_threshold < math.inf:
             raise UserError(
                 f"env {self.name}: success_threshold is {self.success_threshold}; it must be "
-                "positive and finite, because it divides the rewards; add a constant to all rewards"
+                "positive and finite: rewards are divided by it; if negative, shift all rewards"
             )
 
 

@@ -4,9 +4,9 @@ an attempt makes a step ─► progress_s of sampling since the last save? ─�
 another actor leases the group ─► find ─► replay the environment to the last saved step ─► play
 
 A partial result is the slot's result so far. For a base slot, it holds the attempt up to a complete
-step, without a finish. That of a distilled slot has the status not_triggered at first: it holds the
-reflection and, as an auxiliary sample, the conversation that asked for it. After the retry's first
-step it has the status done, and adds the retry and, as a second sample, what the policy saw.
+step, without a finish. For a distilled slot, it holds the reflection and, as an auxiliary sample,
+the conversation that asked for the reflection; its status is not_triggered. From the retry's first
+step on, it also holds the retry and, as a second sample, what the policy saw; its status is done.
 """
 
 import logging

@@ -183,9 +183,9 @@ def _validated(values: dict[str, Any], num_steps: int) -> Reflection:
     if pivot is not None and (type(pivot) is not int or not 0 <= pivot < num_steps):
         raise _error("bad_pivot", f"retry_from_step is {pivot!r:.80}, not in 0..{num_steps - 1}")
     if success and (root_cause or suggestion or pivot is not None):
-        raise _error("contradiction", "a success names a root cause, a suggestion or a pivot")
+        raise _error("contradiction", "outcome is success, with a root cause, suggestion or pivot")
     if not success and (not suggestion or pivot is None):
-        raise _error("missing_field", f"a {outcome} lacks a suggestion or a pivot")
+        raise _error("missing_field", f"outcome is {outcome}, but suggestion or pivot is missing")
     return Reflection(summary, root_cause or None, outcome, suggestion or None, pivot)  # type: ignore[arg-type]
 
 

@@ -38,8 +38,8 @@ class Chunk:
         return self.patches[starts[0] :] if starts else None
 
     def updated(self, data: Bytes, version: int, width: int) -> Self:
-        """Makes the chunk's next version, whole if `encode` makes no patch. Otherwise it keeps this
-        patch, and as many earlier ones as fit with it into HISTORY × the chunk's size."""
+        """Makes the chunk's next version. If `encode` makes no patch, it has none. Otherwise it
+        has this patch and as many recent ones as fit with it into HISTORY × the chunk's size."""
         patch = encode(self.data, data, base=self.version, version=version, width=width)
         if patch is None:
             return self.whole(data, version)
