@@ -260,7 +260,7 @@ def main(arguments: Sequence[str]) -> int:
                 raise UserError(f"{setting}: must be an option of the environment, NAME=VALUE")
             options[option] = yaml_text.parse(text, setting)
         if by_agent(name):
-            raise UserError(f"{name}: not supported; run python -m actors.agents.check_agent YAML")
+            raise UserError(f"{name}: is an agent; use python -m actors.agents.check_agent YAML")
         check_env(name, options=options)
         demonstrates = hasattr(registry.make(name, **options), "demonstration")
     except (UserError, AssertionError) as error:

@@ -175,7 +175,7 @@ def test_the_command_says_in_one_line_that_an_environment_passes_or_what_is_wron
         (name, "words=9"): "knows word; options are parameters of its __init__: add words there",
         (f"{name}s",): "guess.py defines no class 'Guesss'",
         (): "usage: python -m envs.testing",
-        ("agent",): "agent: not supported; run python -m actors.agents.check_agent YAML",
+        ("agent",): "agent: is an agent; use python -m actors.agents.check_agent YAML",
     }
     for arguments, line in wrong.items():
         assert testing.main(list(arguments)) == 2
