@@ -62,7 +62,8 @@ class PolicyModule(nn.Module):
             targets_K = nodes.token_ids_N[chosen_K]
             logprobs_K, entropy_K = self.head(hidden_KD, targets_K, temperatures_K)
         blank = (logprobs_K[0] * 0.0).expand(select_BT.shape)
-        logprobs_BT = blank.masked_scatter(select_BT, logprobs_K[1:][place])
+        # On a CPU, the gradient of x[indices] is added up in any order, by several threads.
+        logprobs_BT = blank.masked_scatter(select_BT, logprobs_K[1:].index_select(0, place))
         entropy_BT = blank.detach().masked_scatter(select_BT, entropy_K[1:][place])
         return logprobs_BT, entropy_BT
 
@@ -73,7 +74,7 @@ class PolicyModule(nn.Module):
             # Right padding needs no mask: in a causal model no earlier position attends to it.
             ids_BT = nodes.token_ids_N[nodes.paths_BT]
             hidden_BTD = decoder(input_ids=ids_BT, use_cache=False).last_hidden_state
-            return hidden_BTD.flatten(0, 1)[nodes.homes_N[wanted_K]]
+            return hidden_BTD.flatten(0, 1).index_select(0, nodes.homes_N[wanted_K])
         hidden_1ND = decoder(
             input_ids=nodes.token_ids_N[None],
             position_ids=nodes.positions_N[None],
@@ -81,7 +82,7 @@ class PolicyModule(nn.Module):
             rectangles=nodes.rectangles,
             places_N=nodes.places_N,
         ).last_hidden_state
-        return hidden_1ND[0, wanted_K]
+        return hidden_1ND[0].index_select(0, wanted_K)
 
 
 def score(

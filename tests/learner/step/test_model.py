@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from learner.step import model
+from learner.step.attention import Pack
 from learner.step.batch import Row, collate
 from learner.step.model import PolicyModule
 
@@ -118,3 +119,29 @@ def test_no_tensor_of_the_loss_grows_with_length_times_vocabulary(
         with LargestTensor() as largest:
             policy(micro.nodes, micro.mask_BT, micro.temperatures_B)[0].sum().backward()
         assert largest.elements == 16 * vocab, (length, largest.elements)
+
+
+@pytest.mark.parametrize("pack", ["tree", "rows"])
+def test_a_gradient_that_many_rows_share_is_the_same_bit_for_bit_with_several_threads(
+    model_folder: Path, pack: Pack
+) -> None:
+    """128 rows part after 4 tokens: as many summands for the node where they part."""
+    random = np.random.default_rng(0)
+    ids = random.integers(3, 250, (128, 12), dtype="i4")
+    ids[:, :4] = np.arange(3, 7)
+    rows = [Row(i, np.arange(12) >= 4, np.zeros(12, "f4"), temperature=1.0) for i in ids]
+    micro = collate(rows, torch.device("cpu"))
+    module = model.load_model(model_folder, torch.float32, pack)
+    weights_BT = torch.tensor(random.normal(size=micro.mask_BT.shape), dtype=torch.float32)
+    before, found = torch.get_num_threads(), set()
+    torch.set_num_threads(2)
+    try:
+        for _ in range(4):
+            module.zero_grad()
+            logprobs, _ = module(micro.nodes, micro.mask_BT, micro.temperatures_B)
+            (logprobs * weights_BT).sum().backward()
+            grads = [p.grad for p in module.parameters() if p.grad is not None]
+            found.add(b"".join(grad.numpy().tobytes() for grad in grads))
+    finally:
+        torch.set_num_threads(before)
+    assert len(found) == 1
