@@ -1,7 +1,9 @@
 """`r3l-eval`: evaluates a model folder on an environment's tasks."""
 
 import asyncio
+import atexit
 import json
+import os
 import sys
 import zlib
 from collections.abc import Coroutine, Set
@@ -55,7 +57,7 @@ AGAIN = "run the same command again to continue"
 @click.option(
     "--tasks",
     "count",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 100_000),
     default=200,
     show_default=True,
     help="tasks to play",
@@ -76,20 +78,13 @@ AGAIN = "run the same command again to continue"
 )
 @click.option("--out", type=Path, help="folder for the results; default: one under runs/eval")
 @click.option(
-    "--read",
-    type=Path,
-    help="folder of an evaluation: print its report, and play nothing",
+    "--read", type=Path, help="folder of an evaluation: print its report, and play nothing"
 )
 @click.option(
-    "--show",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="print N conversations, failures first",
+    "--show", type=click.IntRange(1), metavar="N", help="print N conversations, failures first"
 )
 @click.option(
-    "--against",
-    type=Path,
-    help="folder of another evaluation of the same tasks: compare task by task",
+    "--against", type=Path, help="folder of another evaluation of the same tasks: compare by task"
 )
 @click.option("--json", "as_json", is_flag=True, help="print only the report, as a JSON object")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
@@ -140,6 +135,8 @@ def _evaluate(options: dict[str, Any]) -> None:
     keys, place = keys_of(tasks, attempts), options["out"] or _default_folder(config, settings)
     with closing(EvaluationFolder(place, settings)) as folder:
         if folder.missing(keys):
+            # The engine's libraries report leaks when this process exits: below the results.
+            atexit.register(os.dup2, os.open(os.devnull, os.O_WRONLY), 2)
             asyncio.run(_unless_interrupted(_play(tasks, attempts, folder, config, options)))
     played = [folder.done[key] for key in keys]
     result = report(played, ks)

@@ -21,7 +21,7 @@ from learner.watchdog import Watchdog
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import RestartNeeded, UserError
-from r3l.files.run_folder import JOURNAL, ProcessStatus, RunFolder
+from r3l.files.run_folder import JOURNAL, ProcessStatus, RunFolder, run_folder
 from r3l.model_folder import check_model_folder, model_digest, read_tokenizer
 from r3l.process.command_line import OneLineGroup, echo
 from r3l.process.endpoints import check_bind, check_endpoint
@@ -271,7 +271,7 @@ def _on_stop_signals(handler: Any) -> None:
 
 
 @main.command("weights")
-@click.argument("run", type=Path)
+@click.argument("run", type=run_folder)
 @click.option("--version", type=click.IntRange(0), required=True, help="optimizer steps done")
 @click.option("--out", type=Path, required=True, help="model folder to write, must not exist")
 def weights_command(run: Path, version: int, out: Path) -> None:
@@ -282,7 +282,7 @@ def weights_command(run: Path, version: int, out: Path) -> None:
 
 
 @main.command("replay")
-@click.argument("run", type=Path)
+@click.argument("run", type=run_folder)
 @click.argument("step", type=click.IntRange(1))
 def replay_command(run: Path, step: int) -> None:
     """Compute optimizer step STEP of RUN again, from the newest checkpoint before it, and compare

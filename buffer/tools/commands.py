@@ -32,7 +32,9 @@ def stats(endpoint: str, keys: Path | None) -> None:
 @click.command(epilog=f"Names a filter may use: {', '.join(sorted(group_facts.NAMES))}.")
 @_store
 @click.argument("text", metavar="[FILTER]", default="")
-@click.option("--limit", default=50, show_default=True, help="number of newest groups to show")
+@click.option(
+    "--limit", type=click.IntRange(1), default=50, show_default=True, help="newest groups to show"
+)
 def ls(folder: Path, text: str, limit: int) -> None:
     """List groups, one per line, newest last. FILTER, such as "reward > 0.5 and env == 'workshop'",
     may use comparisons, `in` with a list, and, or, not. `reward` is the best reward of a group's
@@ -40,7 +42,7 @@ def ls(folder: Path, text: str, limit: int) -> None:
     accepts = group_facts.parse_filter(text) if text else None
     with Store(folder, read_only=True) as store:
         found = [row for row in store_reads.rows(store) if accepts is None or accepts(row)]
-    for row in found[-limit:] if limit > 0 else []:
+    for row in found[-limit:]:
         rewards = "no reward"
         if row["reward"] is not None:
             rewards = f"reward {row['reward']:.2f} mean {row['mean_reward']:.2f}"

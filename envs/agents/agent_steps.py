@@ -51,7 +51,7 @@ async def run_process(
 
 async def grade(env: Any, calls: Sequence[TapedCall], limit_s: float) -> Any:
     """Returns the grader's result. Raises EnvironmentFailed if it failed or took too long."""
-    shown = [{"messages": list(call.messages), "reply": call.reply} for call in calls]
+    shown = [{"messages": list(call.messages), "reply": call.reply} for call in calls if call.reply]
     state, in_time = await run_process(env, MAIN, lambda: env.grade(shown), limit_s)
     if not in_time or state["exit"] != 0:
         why = state["stderr"] if in_time else "it took too long"

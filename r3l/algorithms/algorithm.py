@@ -24,6 +24,7 @@ from r3l.algorithms.advantages import checked_rewards
 from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.losses import TokenBatch, TokenLoss
 from r3l.algorithms.recall import Recall
+from r3l.errors import UserError
 from r3l.records import AuxSample, Bool, Group, GroupPlan, Trajectory
 from r3l.settings.section import Section
 
@@ -175,7 +176,10 @@ class Algorithm:
             return self._mixed(shaped, np.arange(len(values)) >= len(values) - recalled)
         advantages = np.zeros_like(values)
         if keep.any():
-            advantages[keep] = self.estimator(shaped[keep])
+            found = self.estimator(shaped[keep])
+            if np.shape(found) != (keep.sum(),) or not np.isfinite(found).all():
+                raise UserError(f"the algorithm's estimator: returned {found} for {shaped[keep]}")
+            advantages[keep] = found
         return advantages, keep
 
     def _mixed(self, rewards: Float64, recalled: Bool) -> tuple[Float64, Bool]:

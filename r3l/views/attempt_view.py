@@ -140,7 +140,7 @@ def text(group: Group) -> str:
 
 def _reflection(record: ReflectionRecord) -> ReflectionView:
     try:
-        values = json.loads(record.text)
+        values = json.loads(record.text, strict=False)
     except ValueError:
         values = None
     fields = {}

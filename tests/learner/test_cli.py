@@ -149,10 +149,15 @@ def test_a_folder_that_is_no_run_is_named_in_one_line(tmp_path: Path, command: l
     assert "has no config.yaml" in line
 
 
-def test_a_run_without_its_store_is_named_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(dump(load(None)))
-    done = CliRunner().invoke(main, ["replay", str(tmp_path), "3"])
-    assert done.exit_code == 2 and f"no store in {tmp_path / 'buffer'}" in done.output
+def test_a_run_without_its_store_is_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    (tmp_path / "runs" / "first" / "config.yaml").write_text(dump(load(None)))
+    monkeypatch.chdir(tmp_path)
+    for name in ("first", "runs/first"):
+        done = CliRunner().invoke(main, ["replay", name, "3"])
+        assert done.exit_code == 2 and "no store in runs/first/buffer" in done.output
 
 
 def test_a_store_of_another_schema_is_refused_in_one_line(

@@ -10,6 +10,7 @@ import pytest
 
 from envs.agents.agent_steps import grade, outcome_of, run_process
 from r3l.errors import EnvironmentFailed
+from r3l.views.tape import TapedCall
 
 
 class Started:
@@ -83,3 +84,13 @@ def test_a_grader_that_failed_or_took_too_long_or_printed_no_json_is_named() -> 
         with pytest.raises(EnvironmentFailed, match=f"grader.*{why}") as failed:
             graded(**state)
         assert failed.value.cause == "grader_failed"
+
+
+def test_a_grader_gets_the_calls_that_were_answered() -> None:
+    asked = ({"role": "user", "content": "2 + 2?"},)
+    answered = TapedCall("chat", "a", -1, asked, reply={"content": "4"})
+    refused = TapedCall("chat", "b", 0, asked)  # its context was full
+    env, given = Started(1 << 22, stdout="1.0"), list[Any]()
+    env.grade = lambda calls: given.append(calls) or env.state  # type: ignore[method-assign]
+    assert asyncio.run(grade(env, [answered, refused], 60.0)) == 1.0
+    assert given == [[{"messages": list(asked), "reply": {"content": "4"}}]]

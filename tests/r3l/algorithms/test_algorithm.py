@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from r3l.algorithms import losses
+from r3l.errors import UserError
 from r3l.records import GroupPlan
 from tests.r3l.algorithms.fakes import NAMES, advantages_of, get, kl_of, total
 
@@ -72,6 +73,13 @@ def test_bad_rewards_are_refused(name, make_trajectory):
         get(name).advantages([], [])
     with pytest.raises(ValueError, match="2 rewards for 1 trajectories"):
         get(name).advantages([0.0, 1.0], [one])
+
+
+@pytest.mark.parametrize("wrong", [0.5, [0.5], [0.5, math.nan]])
+def test_an_estimator_must_return_a_finite_advantage_for_each_reward(wrong, make_trajectory):
+    algorithm = replace(get("grpo"), estimator=lambda rewards: np.array(wrong))
+    with pytest.raises(UserError, match="the algorithm's estimator: returned"):
+        algorithm.advantages([0.0, 1.0], [make_trajectory(), make_trajectory()])
 
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.2}

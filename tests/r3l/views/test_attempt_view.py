@@ -55,6 +55,8 @@ def test_a_base_with_two_retries_comes_twice_and_an_open_slot_is_none():
         ('{"improvement_suggestion": "look first", "step": 3}',
          {"improvement_suggestion": "look first", "step": "3"}, "look first"),
         ('{"improvement_suggestion": null}', {}, '{"improvement_suggestion": null}'),
+        ('{"improvement_suggestion": "look\nfirst"}',
+         {"improvement_suggestion": "look\nfirst"}, "look\nfirst"),
         ("I was wrong.", {}, "I was wrong."),
         ("[1]", {}, "[1]"),
     ],
