@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,7 @@ from buffer import BufferClient
 from buffer.wire.curve_keys import generate
 from r3l.errors import LimitExceeded, NotFound, RecordError
 from r3l.records import GroupPlan, Task
+from r3l.settings.sampling import SamplerConfig
 
 pytestmark = pytest.mark.system
 
@@ -32,11 +34,15 @@ def endpoint(served):
 
 def test_the_examples_of_the_page_run_unchanged(served, capsys):
     page = (Path(__file__).parents[3] / "docs" / "buffer.md").read_text("utf-8")
-    online, offline = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    online, own, offline = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(online.replace("tcp://127.0.0.1:5555", served.endpoint), {})
     printed = capsys.readouterr().out
     assert "trained=2" in printed and "g0000000002 [0.75] [-1]" in printed
     names = {}
+    exec(own, names)
+    ready = [SimpleNamespace(contrast=contrast) for contrast in (0.1, 0.9, 0.5)]
+    picks = names["MostContrast"](SamplerConfig()).pick(ready, 2, None)
+    assert [pick.row.contrast for pick in picks] == [0.9, 0.5]
     exec(offline.replace("17", "1").replace("runs/demo/buffer", str(served.folder)), names)
     assert names["best"]["reward"] == 0.75 and "task_id=" in capsys.readouterr().out
     assert len(names["batch"]) == 2 and not names["evicted"]

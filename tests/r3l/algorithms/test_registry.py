@@ -1,5 +1,6 @@
 """The registry: algorithms by name, and their settings in a configuration."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -204,3 +205,13 @@ def test_an_algorithm_of_the_users_own_is_named_by_path_with_its_settings_recall
     )
     line = refusal("algorithm=no/such/file.py:Mine")
     assert line.startswith("config algorithm") and "does not exist" in line
+
+
+def test_the_algorithm_of_the_page_has_the_median_as_its_baseline(make_trajectory):
+    page = (Path(__file__).parents[3] / "docs" / "algorithm.md").read_text("utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names = {}
+    exec(example, names)
+    algorithm = names["MedianGRPO"](factor=2.0).build()
+    values, _ = algorithm.advantages([0.0, 0.25, 1.0], [make_trajectory() for _ in range(3)])
+    assert values.tolist() == [-0.5, 0.0, 1.5]
