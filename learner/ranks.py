@@ -29,7 +29,7 @@ WARN_AFTER_S = 30.0
 
 def still_waiting(trainer: Trainer, doing: str = "waiting for actors") -> None:
     """Notifies the ranks in `meet` that rank 0 still waits; must be called every few seconds.
-    `doing`: what rank 0's watchdog is told. Raises RankLost if a rank does not answer in time."""
+    `doing`: the text of rank 0's heartbeat. Raises RankLost if a rank does not answer in time."""
     heartbeat(doing)
     if trainer.world > 1:
         _signal(trainer, WAIT)

@@ -26,8 +26,8 @@ LONGEST_TICK_S = 1.0
 
 class Watchdog:
     """Watches this process inside a `with` block: after `limit_s` seconds without a heartbeat the
-    process logs all stacks and exits with LearnerHung's code. `folder`: the run's folder, in which
-    the launcher reads the last heartbeat; None: none is written."""
+    process logs all stacks and exits with LearnerHung's code. `folder`: the run's folder, where
+    heartbeats are written for the launcher; None: they are not written."""
 
     def __init__(self, limit_s: float, folder: Path | None = None) -> None:
         self.limit_s = limit_s

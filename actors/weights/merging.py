@@ -3,9 +3,8 @@
     staged adapters ─┐
     model folder ────┴─► staged whole set ─► engine.load
 
-The engine then has the same matrices as in a run that trains all weights, without adapters beside
-them. So it samples as fast as in such a run, running requests continue with the newer version, and
-LoadCheck can compare the engine's weights with the merged set.
+So the engine samples as fast as in a run that trains all weights, running requests continue with
+the newer version, and LoadCheck can compare the engine's weights with the merged set.
 """
 
 from __future__ import annotations

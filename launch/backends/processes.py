@@ -220,7 +220,7 @@ class Children:
 
     def tell(self, child: Child) -> None:
         """Tells the keeper about a process, no matter who started it. Raises R3LError if the keeper
-        ends before it is told."""
+        has ended."""
         try:
             tell_keeper(self.keep(), child.name, child.pid, child.worker, child.at_once)
         except BrokenPipeError:

@@ -176,16 +176,19 @@ class Algorithm:
             return self._mixed(shaped, np.arange(len(values)) >= len(values) - recalled)
         advantages = np.zeros_like(values)
         if keep.any():
-            found = self.estimator(shaped[keep])
-            if np.shape(found) != (keep.sum(),) or not np.isfinite(found).all():
-                raise UserError(f"the algorithm's estimator: returned {found} for {shaped[keep]}")
-            advantages[keep] = found
+            advantages[keep] = self._estimated(shaped[keep])
         return advantages, keep
 
     def _mixed(self, rewards: Float64, recalled: Bool) -> tuple[Float64, Bool]:
         if self.mix_recalled is not None:
             return self.mix_recalled(rewards, recalled)
-        return self.estimator(rewards), np.ones_like(recalled)
+        return self._estimated(rewards), np.ones_like(recalled)
+
+    def _estimated(self, rewards: Float64) -> Float64:
+        found = self.estimator(rewards)
+        if np.shape(found) != rewards.shape or not np.isfinite(found).all():
+            raise UserError(f"the algorithm's estimator: returned {found} for {rewards}")
+        return found
 
     def masks(self, trajectories: Sequence[Trajectory], *, recalled: int = 0) -> list[Bool]:
         """Returns a mask of the trained tokens, bool [L], for each trajectory of one whole group.

@@ -40,8 +40,8 @@ def append(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def thin(path: Path, most: int, sort: bytes) -> None:
-    """Thins out a file that is larger than `most` bytes: in the older half of its lines, removes
-    every second one of those that begin with `sort`. Raises OSError."""
+    """Thins out a file that is larger than `most` bytes: in the older half of the file, removes
+    every second line among those that begin with `sort`. Raises OSError."""
     if path.stat().st_size <= most:
         return
     lines = path.read_bytes().splitlines(keepends=True)

@@ -80,6 +80,8 @@ def test_an_estimator_must_return_a_finite_advantage_for_each_reward(wrong, make
     algorithm = replace(get("grpo"), estimator=lambda rewards: np.array(wrong))
     with pytest.raises(UserError, match="the algorithm's estimator: returned"):
         algorithm.advantages([0.0, 1.0], [make_trajectory(), make_trajectory()])
+    with pytest.raises(UserError, match="the algorithm's estimator: returned"):
+        algorithm.advantages([0.0, 1.0], [make_trajectory(), make_trajectory()], recalled=1)
 
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.2}
