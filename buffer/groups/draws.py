@@ -246,11 +246,11 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
     again = work.index.replayed_in(args.count)
     if again is None:
         enough = len(ready) >= args.count
-        return samplers.make(sampler).pick(ready, args.count, source) if enough else []
+        return samplers.pick(sampler, ready, args.count, source) if enough else []
     fresh = [row for row in ready if not row.steps]
     if len(fresh) < args.count - again:
         return []
-    picks = samplers.make(sampler).pick(fresh, args.count - again, source)
+    picks = samplers.pick(sampler, fresh, args.count - again, source)
     trained = [row for row in ready if row.steps]
     return picks + samplers.Uniform(sampler).pick(trained, again, source)
 

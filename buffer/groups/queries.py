@@ -9,7 +9,7 @@ from buffer.storage.transaction import Txn
 from buffer.wire import operations
 from buffer.wire.operations import Ids
 from r3l import codec
-from r3l.errors import LimitExceeded, NotFound
+from r3l.errors import LimitExceeded
 
 REPLY_LIMIT = 512 << 20  # bytes of the records in one reply
 
@@ -21,10 +21,7 @@ def query(txn: Txn, args: operations.QueryGroups) -> list[GroupRow]:
 
 
 def ledger(txn: Txn, args: operations.GetLedger) -> Ids:
-    step = txn.step(args.step)
-    if step is None:
-        raise NotFound(f"step {args.step} is not in the ledger")
-    return Ids(step.groups)
+    return Ids(txn.existing_step(args.step).groups)
 
 
 def groups(txn: Txn, args: operations.GetGroups) -> list[GroupRow]:

@@ -82,6 +82,21 @@ def make(config: SamplerConfig) -> Sampler:
     return user_class.find("buffer.sampler", config.name, SAMPLERS, Sampler)(config)
 
 
+def pick(
+    config: SamplerConfig, candidates: Sequence[GroupRow], count: int, source: RandomSource
+) -> list[Pick]:
+    """Lets the configured sampler pick. Raises UserError, which names the sampler, if its code
+    raises or returns anything but `count` picks of different groups."""
+    sampler = make(config)
+    with user_class.errors_named(f"buffer.sampler {config.name}: pick"):
+        picks = sampler.pick(candidates, count, source)
+        if any(not isinstance(one, Pick) for one in picks):
+            raise TypeError("it must return a list of Pick, not of rows: Pick(row)")
+        if len({one.row.group_id for one in picks}) != count:
+            raise ValueError(f"it must return {count} different groups")
+        return picks
+
+
 def random_source(seed: int, *place: int) -> RandomSource:
     """Returns the random source of a place in a run. Its numbers are the same after a restart and
     when the step is computed again."""

@@ -294,6 +294,14 @@ class Txn:
     def step(self, number: int) -> LedgerRow | None:
         return self._read("ledger", u64(number), LedgerRow) if 0 <= number < 1 << 64 else None
 
+    def existing_step(self, number: int) -> LedgerRow:
+        """Returns a row of the ledger; raises NotFound if the ledger lacks the step."""
+        if (step := self.step(number)) is not None:
+            return step
+        last = next(self.steps(backwards=True), None)
+        held = f"its last step is {last.step}" if last else "it is empty"
+        raise NotFound(f"step {number} is not in the ledger; {held}")
+
     def steps(self, *, backwards: bool = False) -> Iterator[LedgerRow]:
         for _, data in self.scan("ledger", backwards=backwards):
             yield codec.decode(LedgerRow, data)

@@ -32,9 +32,7 @@ def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
     Raises NotFound if the step is not in the ledger, RecordError if a group is damaged.
     """
     with store.read() as txn:
-        trained = txn.step(step)
-        if trained is None:
-            raise NotFound(f"step {step} is not in the ledger")
+        trained = txn.existing_step(step)
         gone = [group_id for group_id in trained.groups if txn.evicted(group_id)]
     return [group(store, group_id) for group_id in trained.groups if group_id not in gone], gone
 
@@ -49,8 +47,7 @@ def trained_draw(store: Store, step: int) -> Draw:
             f"({gone[0]}); raise buffer.retention to keep groups longer"
         )
     with store.read() as txn:
-        trained = txn.step(step)
-        drawn = None if trained is None else txn.draw(trained.draw_id)
+        drawn = txn.draw(txn.existing_step(step).draw_id)
         if drawn is None:
             raise NotFound(f"step {step}: its draw is not in the store")
         now = tuple(Status(group.state, group.cause, group.times) for group in groups)
