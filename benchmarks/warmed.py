@@ -35,6 +35,6 @@ def warmed_for(folder: Path) -> list[Warmed]:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = error.strerror if isinstance(error, OSError) else repr(error)
         raise UserError(
-            f"{path}: not a record of a warm start ({reason}); make the folder with r3l-learner "
+            f"{path}: not a record of a warm-up ({reason}); make the folder with r3l-learner "
             "warmup"
         ) from None

@@ -65,7 +65,7 @@ class Skill:
 
 @runtime_checkable
 class Demonstrating(TextEnv, Protocol):
-    """An environment with a demonstrator, as a warm start needs.
+    """An environment with a demonstrator, as a warm-up needs.
 
     Optional methods, found by attribute:
 

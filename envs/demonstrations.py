@@ -1,4 +1,4 @@
-"""Demonstrations for a warm start, made from one method of an environment.
+"""Demonstrations for a warm-up, made from one method of an environment.
 
     class Door:
         def demonstration(self) -> list[str]:      # actions that succeed from where reset left off
@@ -47,7 +47,7 @@ def demonstrating(name: str, **options: Any) -> Demonstrating:
 def warmup_tasks(
     name: str, options: Mapping[str, Any], count: int, seed: int = 0, start: int = 0
 ) -> list[Task]:
-    """Returns tasks `start` to `start + count` for a warm start; fewer if the list ends. They are
+    """Returns tasks `start` to `start + count` for a warm-up; fewer if the list ends. They are
     from the split warmup, or from train if a list has no warmup tasks."""
     source = registry.task_source(name, **options)
     split: Split = "warmup" if source.tasks("warmup", 1, seed) else "train"

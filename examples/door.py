@@ -33,7 +33,7 @@ class Door:
         return f"It stays shut, it wants {self.word}.", 0.0, False, False, {}
 
     def demonstration(self):
-        """What a warm start learns from: the actions that solve the task of the last reset."""
+        """What a warm-up learns from: the actions that solve the task of the last reset."""
         return [self.word]
 
     def close(self):

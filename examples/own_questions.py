@@ -49,7 +49,7 @@ class Questions:
         return "Wrong.", 0.0, self.left == 0, False, {}
 
     def demonstration(self):
-        """Makes a warm start possible."""
+        """Makes a warm-up possible."""
         return [self.answer]
 
     def close(self):

@@ -38,7 +38,7 @@ class Sums:
         return "Done.", sum(parts.values()), True, False, {"rewards": parts}
 
     def demonstration(self):
-        """Makes a warm start possible."""
+        """Makes a warm-up possible."""
         return [f"<answer>{self.sum}</answer>"]
 
     def close(self):

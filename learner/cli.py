@@ -1,4 +1,4 @@
-"""`r3l-learner`: trains a run, warm-starts a model, and inspects finished runs."""
+"""`r3l-learner`: trains a run, warms up a model, and inspects finished runs."""
 
 import logging
 import os

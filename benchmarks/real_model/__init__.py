@@ -1,4 +1,4 @@
 """A real language model, SmolLM2, on two cores: `python -m benchmarks.real_model`.
 
-cold starts (doses of demonstrated reflections) ─► frozen probe: guidance gain ─► training ─► page
+warm-ups (doses of demonstrated reflections) ─► frozen probe: guidance gain ─► training ─► page
 """

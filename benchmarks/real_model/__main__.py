@@ -27,14 +27,14 @@ LEARNER = click.option("--learner", default="1cpu", show_default=True, help="as 
 
 @click.group()
 def main() -> None:
-    """Make what is missing, from SmolLM2 and its cold starts to trained policies."""
+    """Make what is missing, from SmolLM2 and its warm-ups to trained policies."""
 
 
 @main.command("warm")
 @FOLDER
 @DOSE
 def warm_command(out: Path, dose: str) -> None:
-    """Make the cold start of a dose."""
+    """Make the warm-up of a dose."""
     warm(int(dose), out / "policies")
 
 

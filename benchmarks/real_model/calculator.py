@@ -16,7 +16,7 @@ TASKS = ROOT / "examples" / "agents" / "tasks.jsonl"
 EVERY = 3
 """Every third task is demonstrated, whether held out or not."""
 START = "--steps 14 --tokens-per-batch 1024".split()
-"""The cold start: each conversation is seen about once."""
+"""The warm-up: each conversation is seen about once."""
 RUN = "learner.steps=30 eval.every=10 eval.temperature=1".split()
 
 

@@ -1,4 +1,4 @@
-"""Cold starts: of the sums by dose, the number of demonstrated reflections, and of two others.
+"""Warm-ups: of the sums by dose, the number of demonstrated reflections, and of two others.
 
 smollm2 ─┬► 0: answers alone ─► 200: rounds of answer, reflection, retry ─► 1000: 800 rounds more
          ├► workshop: rounds of attempt, reflection, retry; some rules are left for reward to teach
@@ -29,7 +29,7 @@ STEPS = {0: 40, 200: 45, 1000: 180}
 """Optimizer steps of a dose's part: each lesson is seen about once."""
 
 WORKSHOP_START = "--steps 200 --tokens-per-batch 4096 --lr 5e-5 --seed 1".split()
-"""The workshop's cold start; four of its twelve rules are withheld."""
+"""The workshop's warm-up; four of its twelve rules are withheld."""
 
 
 def world() -> EnvConfig:
@@ -98,4 +98,4 @@ def _data(file: Path, lines: Iterator[str]) -> str:
 def _warmup(out: Path, words: Sequence[str]) -> None:
     command = [sys.executable, "-m", "learner.cli", "warmup", "--out", str(out), *words]
     if subprocess.run([*command, "--compute", "bfloat16"], cwd=ROOT, check=False).returncode:
-        raise UserError(f"{out}: the cold start failed")
+        raise UserError(f"{out}: the warm-up failed")

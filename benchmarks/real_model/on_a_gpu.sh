@@ -37,7 +37,7 @@ export -f run
 each() { xargs -d '\n' -P "$1" -I{} bash -c 'eval "run {}"' <"$OUT_FOLDER/$2"; }
 run warm --out "$OUT_FOLDER" --dose 0 # reads the model's file; the others then find it
 run warm --out "$OUT_FOLDER" --dose 1000 &
-head -1 "$OUT_FOLDER/workshop.txt" | { read -r line && eval "run $line"; } # makes the cold start
+head -1 "$OUT_FOLDER/workshop.txt" | { read -r line && eval "run $line"; } # makes the warm-up
 each 7 workshop.txt
 wait $!
 each 8 sums.txt

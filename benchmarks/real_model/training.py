@@ -1,4 +1,4 @@
-"""Training runs of r3l-launch from a cold start, and their lines."""
+"""Training runs of r3l-launch from a warm-up, and their lines."""
 
 import subprocess
 import sys

@@ -18,7 +18,7 @@ from learner.warmup.recipe import RECORD, Recipe
 from r3l.errors import UserError
 
 ORIGIN = Path(__file__).parent / "policy"
-"""The policy that the warm start of every cell continues from."""
+"""The policy that the warm-up of every cell continues from."""
 MEASURED = 200  # held-out tasks that show the quality of a warm policy
 TOLD = 0.9  # a cell counts if its policy succeeds as often once the hidden rules are told
 
@@ -27,8 +27,8 @@ TOLD = 0.9  # a cell counts if its policy succeeds as often once the hidden rule
 class Cell:
     """One world and how its policy is warmed.
 
-    `options`: of the environment; `withheld`: rules that the warm start does not teach, None for
-    ORIGIN itself; `warm_steps`: of the warm start; `waste`: share of the demonstrator's actions
+    `options`: of the environment; `withheld`: rules that the warm-up does not teach, None for
+    ORIGIN itself; `warm_steps`: of the warm-up; `waste`: share of the demonstrator's actions
     that do nothing; `certainty`: probability of a step at which it knows a withheld rule. `base`
     and `rho`: the base success, and the cost of a reflection in attempts, that the cell stands for.
     `equal`: group size at which a step of GRPO samples as many tokens as one of R³L. `steps`: limit
@@ -60,7 +60,7 @@ class Cell:
 
     @property
     def warm_settings(self) -> tuple[str, ...]:
-        """Those of its warm start."""
+        """Those of its warm-up."""
         common = ("--steps", str(self.warm_steps), "--lr", "2e-3")
         waste = ("--waste", str(self.waste)) if self.waste != Recipe.waste else ()
         sure = ("--certainty", str(self.certainty)) if self.certainty != Recipe.certainty else ()
@@ -68,13 +68,13 @@ class Cell:
 
     @property
     def origin(self) -> tuple[object, ...]:
-        """What is digested of it: its world, its warm start, and on how many tasks that is
+        """What is digested of it: its world, its warm-up, and on how many tasks that is
         measured."""
         settings = (*self.warm_settings[:4], "--measured", str(MEASURED), *self.warm_settings[4:])
         return dict(self.options), self.withheld, settings
 
     def setup(self) -> str:
-        """Digest of its world and warm start."""
+        """Digest of its world and warm-up."""
         return digest(*self.origin)
 
     def policy(self, folder: Path) -> Path:
@@ -88,7 +88,7 @@ class Cell:
         given = (warmed.options, skill.withheld, skill.waste, skill.certainty, warmed.steps)
         if given != wanted:
             raise UserError(
-                f"{folder / self.name}: a warm policy of another world or warm start; "
+                f"{folder / self.name}: a warm policy of another world or warm-up; "
                 "delete it and run again"
             )
         return folder / self.name
@@ -104,7 +104,7 @@ class Cell:
             call = [sys.executable, "-m", "learner.cli", *self.warmup(out)]
             made = subprocess.run(call, capture_output=True, text=True, check=False)
             if made.returncode:
-                raise UserError(f"{out}: the warm start failed: {made.stderr[-500:]}")
+                raise UserError(f"{out}: the warm-up failed: {made.stderr[-500:]}")
         (warmed,) = warmed_for(self.policy(folder))
         if not warmed.quality:
             from benchmarks.results.alternate import sampler  # loads torch
@@ -115,7 +115,7 @@ class Cell:
 
 
 LONG = 1400
-"""Steps of the warm starts of hard cells: after 700 the policies of some succeed in less than TOLD
+"""Steps of the warm-ups of hard cells: after 700 the policies of some succeed in less than TOLD
 of the tasks when they are told the hidden rules. The cells of the other experiments keep 700."""
 LONGER = 2100  # in worlds whose policies need more still
 WARM_STEPS = {

@@ -33,7 +33,7 @@ STEPS = {SCIENCEWORLD: 15, SCIENCEWORLD_LONG: 45}
 """Optimizer steps of a run in ScienceWorld."""
 PRESET = "scienceworld-small"
 GUIDED = "benchmarks/scienceworld/guided.py:GuidedScienceWorld"
-"""The environment of the warm start: ScienceWorld with a demonstrator."""
+"""The environment of the warm-up: ScienceWorld with a demonstrator."""
 WORLD = ("tasks", "simplification", "brief", "max_steps")
 """Options of the environment that a warm policy must share with PRESET."""
 FILE = "e5.jsonl"

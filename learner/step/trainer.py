@@ -76,7 +76,7 @@ class StepLeft(Exception):
 class Trainer:
     """Trains one model folder with a DeepSpeed engine; each rank has one trainer.
 
-    Without an `algorithm` it trains on supervised rows only (warm start). `reference`: folder of
+    Without an `algorithm` it trains on supervised rows only (warm-up). `reference`: folder of
     the reference model, by default `model`. With `learner.lora` only adapters are trained,
     starting from those in the folder `adapter`, and the model without adapters is the reference.
     `adapters` describes the adapters if they are published without the base, else None. `budget`:

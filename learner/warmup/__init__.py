@@ -1,1 +1,1 @@
-"""The supervised warm start: teaches a policy an environment's language from demonstrations."""
+"""The supervised warm-up: teaches a policy an environment's language from demonstrations."""

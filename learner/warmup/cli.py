@@ -1,4 +1,4 @@
-"""The command `r3l-learner warmup`, which runs the supervised warm start."""
+"""The command `r3l-learner warmup`, which runs the supervised warm-up."""
 
 import json
 import shlex
@@ -57,7 +57,7 @@ def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F
     "--out",
     type=Path,
     required=True,
-    help="new folder, or the folder of an interrupted warm start, to continue it",
+    help="new folder, or the folder of an interrupted warm-up, to continue it",
 )
 @click.option("--steps", type=click.IntRange(1), help=STEPS_HELP)
 @_setting("tokens_per_batch", click.IntRange(1), "padded tokens per step")

@@ -1,4 +1,4 @@
-"""Defines the recipe of a warm start: settings, the command to repeat it, the folder's record."""
+"""Defines the recipe of a warm-up: settings, the command to repeat it, the folder's record."""
 
 import json
 import shlex
@@ -21,14 +21,14 @@ TINY_LR, PRETRAINED_LR, LORA_LR = 3e-3, 2e-5, 2e-4
 TINY_STEPS, PRETRAINED_STEPS = 2000, 300
 """Default steps and rates (above): a high learning rate ruins a pretrained model in one step."""
 UNFINISHED = "unfinished.json"
-"""The name of the file RECORD until the warm start has ended."""
+"""The name of the file RECORD until the warm-up has ended."""
 NOTHING = "nothing"
 """The origin (`from`) in the record of a policy that was trained from random weights."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The settings of a warm start on `envs`; `resolved` fills in `steps` and `lr`.
+    """The settings of a warm-up on `envs`; `resolved` fills in `steps` and `lr`.
 
     - `options`: the environment's options, allowed only with a single environment
     - `model`: the model to continue from, as in a run's settings; None: makes the tiny policy

@@ -1,4 +1,4 @@
-"""The supervised warm start: teaches a policy to read a world, to reflect and to follow guidance.
+"""The supervised warm-up: teaches a policy to read a world, to reflect and to follow guidance.
 
     Teacher ─► lessons ─► batches of similar length ─► Trainer.step ─► Hugging Face folder
 
@@ -51,9 +51,9 @@ POOL = 256
 
 
 def warmup(recipe: Recipe, out: Path) -> None:
-    """Warms up a policy and saves it in `out`. Continues a warm start that was interrupted there.
+    """Warms up a policy and saves it in `out`. Continues a warm-up that was interrupted there.
     Raises UserError if an environment has no lessons, if an environment refuses an option, or if
-    the interrupted warm start had another recipe."""
+    the interrupted warm-up had another recipe."""
     with tempfile.TemporaryDirectory(prefix="r3l-warmup-") as made_here:
         start = recipe.start or _tiny_model(recipe, Path(made_here))
         check_model_folder(start, f"--model {recipe.model or start}")
@@ -99,10 +99,10 @@ def _dtype(folder: Path) -> torch.dtype:
 
 
 def _begin(recipe: Recipe, out: Path) -> Path | None:
-    """Writes the file UNFINISHED. Returns the interrupted warm start's newest checkpoint."""
+    """Writes the file UNFINISHED. Returns the interrupted warm-up's newest checkpoint."""
     record, file = json.dumps(recipe.record(out), indent=2) + "\n", out / UNFINISHED
     if file.exists() and file.read_text(encoding="utf-8") != record:
-        raise UserError(f"--out {out}: holds another unfinished warm start; name a new folder")
+        raise UserError(f"--out {out}: holds another unfinished warm-up; name a new folder")
     out.mkdir(parents=True, exist_ok=True)
     file.write_text(record, encoding="utf-8")
     (out / CHECKSUMS).unlink(missing_ok=True)  # of a model that was in this folder
@@ -224,7 +224,7 @@ def _row(token_ids: Int32, mask: Bool, weight: float) -> Row:
 
 def _tiny_model(recipe: Recipe, folder: Path) -> Path:
     """Writes the untrained tiny policy to `folder`. Its tokenizer has the words of every built-in
-    world, so that a later warm start can train it in another world."""
+    world, so that a later warm-up can train it in another world."""
     names = dict.fromkeys([*BUILTIN_WORLDS, *recipe.envs])
     worlds = [
         demonstrating(name, **(recipe.options if name in recipe.envs else {})) for name in names

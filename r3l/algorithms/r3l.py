@@ -72,7 +72,7 @@ class R3LConfig(RatioCorrectedConfig):
     )
     outcome_first: bool = Field(
         False,
-        description="reflections under their schema begin with the outcome; a warm start teaches "
+        description="reflections under their schema begin with the outcome; a warm-up teaches "
         "the other order",
     )
     clipped: bool = Field(

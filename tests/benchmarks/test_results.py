@@ -207,7 +207,7 @@ def test_a_command_that_is_killed_leaves_nobody_and_its_run_is_made_again(tmp_pa
 
 @pytest.mark.nightly
 @pytest.mark.system
-def test_a_warm_start_ends_with_the_command_that_is_killed(tmp_path: Path) -> None:
+def test_a_warm_up_ends_with_the_command_that_is_killed(tmp_path: Path) -> None:
     chosen = ["--only", "e1", "--cell", "base-0.13-rho-1", "--variant", "grpo", "--seeds", "1"]
     folders = ["--lines", str(tmp_path / "lines"), "--policies", str(tmp_path / "policies")]
     with command([*chosen, *folders]) as killed:

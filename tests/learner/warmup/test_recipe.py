@@ -1,4 +1,4 @@
-"""The recipe of a warm start, and its record."""
+"""The recipe of a warm-up, and its record."""
 
 import json
 from dataclasses import replace
@@ -47,7 +47,7 @@ def test_a_model_made_by_others_gets_a_lower_rate_than_the_tiny_policy(tmp_path:
         assert not own.resolved().warning()
 
 
-def test_a_model_made_by_others_keeps_its_low_rate_in_a_second_warm_start(tmp_path: Path) -> None:
+def test_a_model_made_by_others_keeps_its_low_rate_in_a_second_warm_up(tmp_path: Path) -> None:
     first = Recipe(("keys",), str(tmp_path / "other"))
     (tmp_path / "other").mkdir()
     taught = tmp_path / "taught"

@@ -1,4 +1,4 @@
-"""The warm start: batches, the loss of lessons, and weights that a seed determines."""
+"""The warm-up: batches, the loss of lessons, and weights that a seed determines."""
 
 import itertools
 import random
@@ -81,7 +81,7 @@ def test_the_same_seed_gives_the_same_weights_and_a_folder_can_be_gone_on_from(t
     assert any(not torch.equal(a[key], c[key]) for key in a)
 
 
-def test_an_interrupted_warm_start_continues_to_the_same_weights(tmp_path, monkeypatch, capsys):
+def test_an_interrupted_warm_up_continues_to_the_same_weights(tmp_path, monkeypatch, capsys):
     recipe = Recipe(("keys",), steps=4, tokens_per_batch=512).resolved()
     warmup.warmup(recipe, tmp_path / "whole")
     monkeypatch.setattr(warmup, "SAVE_S", 0.0)
@@ -96,7 +96,7 @@ def test_an_interrupted_warm_start_continues_to_the_same_weights(tmp_path, monke
     with pytest.raises(KeyboardInterrupt):
         warmup.warmup(recipe, tmp_path / "cut")
     assert not (tmp_path / "cut" / RECORD).exists()
-    with pytest.raises(UserError, match="another unfinished warm start"):
+    with pytest.raises(UserError, match="another unfinished warm-up"):
         warmup.warmup(replace(recipe, lr=1e-4), tmp_path / "cut")
     warmup.warmup(recipe, tmp_path / "cut")
     assert "continued after step " in capsys.readouterr().out
