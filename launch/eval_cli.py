@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from msgspec import to_builtins
 
 from envs.evaluation.conversation import Conversation
@@ -36,6 +37,8 @@ from r3l.process.command_line import OneLine, echo
 from r3l.records import Task
 
 PROGRESS_S = 5.0
+READING = {"read", "pass_at", "show", "against", "as_json"}
+"""The options that can be given with --read."""
 AGAIN = "run the same command again to continue"
 
 
@@ -148,12 +151,12 @@ def _evaluate(options: dict[str, Any]) -> None:
 
 def _read(options: dict[str, Any]) -> None:
     """Prints the report of an evaluation on disk, and changes nothing there."""
-    place, playing = options["read"], ("run_name", "model", "env_name", "out")
-    if any(options[name] for name in playing) or options["overrides"]:
-        raise UserError(
-            f"--read {place}: only reads results; leave out settings, --run, --model, --env "
-            "and --out"
-        )
+    place, context = options["read"], click.get_current_context()
+    for one in context.command.params:
+        given = context.get_parameter_source(str(one.name)) is ParameterSource.COMMANDLINE
+        if given and one.name not in READING:
+            what = one.opts[0] if one.param_type_name == "option" else "settings"
+            raise UserError(f"--read {place}: only reads results; leave {what} out")
     attempts, settings = read_attempts(place, "--read"), read_settings(place)
     tasks = by_task(attempts)
     ks = _ks(options["pass_at"], min(map(len, tasks.values()), default=1), "the attempts per task")

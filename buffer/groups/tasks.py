@@ -12,6 +12,7 @@ from buffer.wire.operations import Amount
 from r3l.algorithms import guidance_gain
 from r3l.errors import RecordError
 from r3l.records import GroupPlan, Purpose
+from r3l.settings import user_class
 
 GATE = 1  # place of the gate's random numbers among those of a group
 
@@ -53,9 +54,12 @@ def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
     def history(place: int) -> Iterator[GroupRow]:
         return work.txn.finished(work.txn.task("train", "", place).task_id)
 
-    task = task_samplers.make(work.config.tasks).next(
-        TaskView(work.seed, epoch, position, size, history)
-    )
+    sampler = work.config.tasks
+    with user_class.errors_named(f"buffer.tasks {sampler.name}: next"):
+        view = TaskView(work.seed, epoch, position, size, history)
+        task = task_samplers.make(sampler).next(view)
+        if task not in range(size):
+            raise ValueError(f"{task!r:.80} is no index of the {size} tasks")
     work.update_progress(epoch=epoch, position=position + 1, size=size)
     row = new_group(work, "train", "", task, plan)
     if work.gates_retries and _without_retries(work, row):

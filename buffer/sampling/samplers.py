@@ -85,15 +85,12 @@ def make(config: SamplerConfig) -> Sampler:
 def pick(
     config: SamplerConfig, candidates: Sequence[GroupRow], count: int, source: RandomSource
 ) -> list[Pick]:
-    """Lets the configured sampler pick. Raises UserError, which names the sampler, if its code
-    raises or returns anything but `count` picks of different groups."""
-    sampler = make(config)
+    """Lets the configured sampler pick. Raises UserError if the sampler raises, or if it does not
+    return `count` picks of different groups."""
     with user_class.errors_named(f"buffer.sampler {config.name}: pick"):
-        picks = sampler.pick(candidates, count, source)
-        if any(not isinstance(one, Pick) for one in picks):
-            raise TypeError("it must return a list of Pick, not of rows: Pick(row)")
-        if len({one.row.group_id for one in picks}) != count:
-            raise ValueError(f"it must return {count} different groups")
+        picks = make(config).pick(candidates, count, source)
+        if len({one.row.group_id for one in picks}) != count or count != len(picks):
+            raise ValueError(f"it must return {count} picks of different groups")
         return picks
 
 

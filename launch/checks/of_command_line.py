@@ -31,7 +31,10 @@ def check_exists_only_if(run: Path, *, resume: bool) -> None:
     """Refuses an existing run without `resume`, and a missing run with `resume`."""
     folder = RunFolder(run)
     if folder.exists and not resume:
-        raise UserError(f"run {run}: exists; add --resume to continue it, or choose another name")
+        raise UserError(
+            f"run {run}: exists; add --resume to continue it (in Python resume=True), or choose "
+            "another name"
+        )
     if resume:
         folder.started()
 

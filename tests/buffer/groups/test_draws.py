@@ -11,7 +11,7 @@ from buffer.storage.counts import under
 from buffer.storage.rows import TrainedAttempt
 from buffer.tools.verify import verify
 from buffer.wire.operations import Wait
-from r3l.errors import Conflict, LimitExceeded, NotFound, RecordError
+from r3l.errors import Conflict, LimitExceeded, NotFound, RecordError, UserError
 from r3l.records import GroupPlan
 from tests.buffer.fakes import finished
 
@@ -50,6 +50,42 @@ def test_a_draw_that_can_never_be_filled_is_refused(desk):
         desk.draw(5)
     with pytest.raises(LimitExceeded):
         desk.draw(0)
+
+
+OWN = """
+from buffer.sampling.samplers import Pick, Sampler
+from buffer.sampling.task_samplers import TaskSampler
+class Rows(Sampler):
+    pick = lambda self, candidates, count, source: candidates[:count]
+class Twice(Sampler):
+    pick = lambda self, candidates, count, source: [Pick(candidates[0])] * count
+class Last(TaskSampler):
+    next = lambda self, view: view.size
+"""
+
+
+@pytest.mark.parametrize(
+    "sampler, why", [("Rows", "'GroupRow' object has no"), ("Twice", "2 picks")]
+)
+def test_a_sampler_of_the_users_own_that_picks_no_batch_is_named(
+    desk, tasks, tmp_path, sampler, why
+):
+    (tmp_path / f"own_{sampler}.py").write_text(OWN)
+    name = f"{tmp_path}/own_{sampler}.py:{sampler}"
+    desk.configure(sampler={"name": name})
+    desk.add(tasks(5))
+    groups = [desk.complete() for _ in range(3)]
+    with pytest.raises(UserError, match=f"buffer.sampler {name}: pick raised .*{why}"):
+        desk.draw(2)
+    assert [desk.row(group).state for group in groups] == ["complete"] * 3
+
+
+def test_a_task_sampler_of_the_users_own_that_chooses_no_task_is_named(desk, tasks, tmp_path):
+    (tmp_path / "own_tasks.py").write_text(OWN)
+    desk.configure(tasks={"name": f"{tmp_path}/own_tasks.py:Last"})
+    desk.add(tasks(5))
+    with pytest.raises(UserError, match="5 is no index of the 5 tasks"):
+        desk.lease()
 
 
 def test_a_restarted_learner_draws_the_same_groups_again(desk, tasks):
