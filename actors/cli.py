@@ -67,8 +67,10 @@ def main(
     name_starter()
     check_name(name)
     config = configuration.load(config_path, overrides)
-    run, name = RunFolder(config_path.parent), own_name(name)
-    asyncio.run(_run(run, config, buffer_endpoint, weights_endpoint, name, keys))
+    name = name or f"actor-{socket.gethostname()}-{os.getpid()}"
+    own = f"{name}.{uuid.uuid4().hex[:8]}"  # unique, even among processes with the same name
+    run = RunFolder(config_path.parent)
+    asyncio.run(_run(run, config, buffer_endpoint, weights_endpoint, own, keys))
 
 
 def check_name(name: str) -> None:
@@ -79,13 +81,6 @@ def check_name(name: str) -> None:
         )
     if not name.isprintable():
         raise UserError(f"--name {name!r}: has characters that cannot be printed; use others")
-
-
-def own_name(name: str) -> str:
-    """Return the name under which this process leases groups and reports metrics. It is unique,
-    even among actors and earlier processes with the same `name`."""
-    name = name or f"actor-{socket.gethostname()}-{os.getpid()}"
-    return f"{name}.{uuid.uuid4().hex[:8]}"
 
 
 async def _run(

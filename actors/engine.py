@@ -4,8 +4,6 @@ Requests of many groups run in one continuous batch. A weight update pauses the 
 the weights, and lets the running requests continue: see `VLLMPolicy.load`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import itertools
@@ -14,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from actors import engine_process
 from actors.engine_arguments import engine_arguments
@@ -87,7 +85,7 @@ class VLLMPolicy:
         metrics: ActorMetrics | None = None,
         *,
         seed: int = 0,
-    ) -> VLLMPolicy:
+    ) -> Self:
         """Starts an engine with a Hugging Face model folder. Raises UserError, EngineDead."""
         import torch
 

@@ -35,6 +35,5 @@ def warmed_for(folder: Path) -> list[Warmed]:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = error.strerror if isinstance(error, OSError) else repr(error)
         raise UserError(
-            f"{path}: not a record of a warm-up ({reason}); make the folder with r3l-learner "
-            "warmup"
+            f"{path}: not a record of a warm-up ({reason}); make the folder with r3l-learner warmup"
         ) from None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launch.backends.registry import BACKENDS, LOCAL
+from launch.backends.registry import BACKENDS, LOCAL, backend
 from r3l.errors import R3LError, TrainingStopped, UserError
 from r3l.process.command_line import OneLineGroup, echo
 
@@ -149,7 +149,6 @@ def train_command(
     named = dict(zip(SHORTCUTS, (env_name, model, steps, seed, actor_gpus), strict=True))
     try:
         from launch import plan as plans
-        from launch.backends.registry import backend
         from launch.checks.plan_options import PlanOptions
         from launch.checks.presets import check_model_is_named, settings_file
         from launch.checks.resume import nothing_to_do

@@ -26,12 +26,12 @@ from envs.evaluation.evaluation_folder import (
 )
 from envs.evaluation.metrics import Report, by_task, compare, report
 from launch.cli import as_overrides, as_typed
-from launch.evaluation.play import own_engine
+from launch.evaluation.play import keys_of, own_engine, play_all
 from launch.evaluation.printing import comparison_table, conversations, table
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
-from r3l.files.run_folder import RunFolder
+from r3l.files.run_folder import RunFolder, run_folder
 from r3l.model_folder import read_checksums
 from r3l.process.command_line import OneLine, echo
 from r3l.records import Task
@@ -119,7 +119,6 @@ def main(**options: Any) -> None:
 def _evaluate(options: dict[str, Any]) -> None:
     """Plays the missing attempts, then writes and prints the report."""
     from envs.registry import tasks_of_all
-    from launch.evaluation.play import keys_of
 
     config = _configured(options)
     attempts, ks = options["attempts"], _ks(options["pass_at"], options["attempts"], "--attempts")
@@ -191,7 +190,6 @@ def _configured(options: dict[str, Any]) -> RunConfig:
     from actors.engine_arguments import check_engine_arguments
     from launch.checks.of_model import chat_format, model_folder
     from launch.checks.presets import DEMO
-    from r3l.files.run_folder import run_folder
 
     trained = None if options["run_name"] is None else run_folder(options["run_name"])
     model_name = options["model"]
@@ -232,7 +230,6 @@ async def _play(
 ) -> None:
     from actors.agents.agent_attempt import agents_served
     from envs.isolation.pool import environments_of_all
-    from launch.evaluation.play import play_all
 
     at_once, progress, log = options["at_once"], None, folder.folder / "engine.log"
     if not options["as_json"]:

@@ -210,7 +210,7 @@ class Run:
     def _start(self, name: str, *, resume: bool = False) -> Child:
         """Starts a process. Replaces an earlier process with the same name."""
         if name == "buffer":
-            self.unresponsive.restarted()
+            self.unresponsive.buffer_s = 0.0
         if name == "learner":
             self.children.heartbeat.renew()
         return self.children.start(name, self.commands.of(name, resume=resume))
@@ -255,7 +255,7 @@ class Run:
                 child.kill()
         if self.unresponsive.buffer_s > (limit := self.plan.config.buffer.reply_s):
             self.say(f"buffer is killed: no reply for {limit:g} s (buffer.reply_s)")
-            self.unresponsive.restarted()
+            self.unresponsive.buffer_s = 0.0
             self.children.members["buffer"].kill()
 
     def _actors(self) -> dict[str, Child]:

@@ -59,10 +59,6 @@ class Unresponsive:
             self._client.close()
             self._thread.join()
 
-    def restarted(self) -> None:
-        """Sets `buffer_s` to 0 for a buffer that was just started."""
-        self.buffer_s = 0.0
-
     def report(self, actors: Mapping[str, Child]) -> None:
         """Reports an unresponsive buffer or actor. `actors`: the actors that are ready, keyed by
         their name in the buffer."""

@@ -16,6 +16,7 @@ import click
 from buffer.storage.store_path import check_store, store_path
 from envs.builtin.policy import model_path
 from learner.exit_codes import EXIT_CODES
+from learner.metrics.loggers import registry as loggers
 from learner.warmup.cli import warmup_command
 from learner.watchdog import Watchdog
 from r3l import config as configuration
@@ -113,7 +114,6 @@ def _train_offline(
     config: RunConfig, stores: Sequence[Path], run: Path, stack: ExitStack, *, resume: bool
 ) -> None:
     """Runs one rank of a run that trains only on the stores of finished runs."""
-    from learner.metrics.loggers import registry as loggers
     from learner.offline.served_copy import served_copy, without_actors
 
     loggers.check(config.log)
@@ -238,7 +238,6 @@ class _Rank:
     def _rank0(self, trainer: Any, publisher: Any, version: int) -> Any:
         from buffer import BufferClient
         from envs.registry import tasks_of_all
-        from learner.metrics.loggers import registry as loggers
         from learner.metrics.loggers.logger import LoggerContext
         from learner.metrics.reporter import Reporter
         from learner.rank0 import Rank0

@@ -98,7 +98,16 @@ class WeightPublisher:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="chunks")
         secrets = load(ServiceKeys, keys) if keys else None
         self._context = zmq.Context()
-        self._socket = _router(self._context)
+        self._socket: zmq.Socket[bytes] = new_socket(
+            self._context,
+            zmq.ROUTER,
+            ROUTER_MANDATORY=1,
+            SNDHWM=HIGH_WATER,
+            SNDTIMEO=0,  # a subscriber that does not read loses replies
+            MAXMSGSIZE=REQUEST_BYTES,
+            HEARTBEAT_IVL=5000,
+            HEARTBEAT_TIMEOUT=30000,
+        )
         files = allow_files(2 * CONNECTIONS)
         limits = Limits(CONNECTION_BYTES, TOTAL_BYTES, silent=min(512, files // 4))
         connections = min(CONNECTIONS, files // 2)
@@ -293,20 +302,6 @@ class WeightPublisher:
             wanted = {version for version, _ in self._slow.values()}
             if self._kept is not None and self._kept.version not in wanted:
                 self._kept = None
-
-
-def _router(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
-    router: zmq.Socket[bytes] = new_socket(
-        context,
-        zmq.ROUTER,
-        ROUTER_MANDATORY=1,
-        SNDHWM=HIGH_WATER,
-        SNDTIMEO=0,  # a subscriber that does not read loses replies
-        MAXMSGSIZE=REQUEST_BYTES,
-        HEARTBEAT_IVL=5000,
-        HEARTBEAT_TIMEOUT=30000,
-    )
-    return router
 
 
 def _in_threads(

@@ -11,14 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
-Over = Literal["all", "present"]
-"""The actors to combine: all that ever reported, or only those with a recent heartbeat."""
-
 
 @dataclass(frozen=True)
 class MetricInfo:
     """How a field is shown: its tag, unit and meaning. `combine`: whether the actors' values are
-    summed or averaged; `over`: the actors whose values are combined.
+    summed or averaged; `over`: of all that ever reported, or only of those with a recent heartbeat.
 
     A tag that ends in `<…>` belongs to a Counter, which has one tag for each of its keys.
     """
@@ -27,7 +24,7 @@ class MetricInfo:
     unit: str
     meaning: str
     combine: Literal["sum", "mean"]
-    over: Over
+    over: Literal["all", "present"]
 
 
 def _total(tag: str, unit: str, meaning: str) -> Any:

@@ -156,10 +156,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = list(known)
     near = [candidate for candidate in names if candidate.rpartition(".")[2] == name]
     near = near or get_close_matches(name, names, n=3, cutoff=0.7)
-    near.sort(
-        key=lambda candidate: sorted(candidate) != sorted(name)
-    )  # letters in another order are likely
-    return f" (did you mean {near[0]}?)" if near else ""
+    # Letters in another order are likely.
+    best = min(near, key=lambda candidate: sorted(candidate) != sorted(name), default="")
+    return f" (did you mean {best}?)" if best else ""
 
 
 def _tree(root: type[R3LError]) -> dict[str, type[R3LError]]:

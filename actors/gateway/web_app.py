@@ -7,12 +7,11 @@ Every request carries the key of its attempt, as `Authorization: Bearer KEY` or 
 """
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import socket
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any
 
 import uvicorn
@@ -71,14 +70,14 @@ class WebApp:
         )
         server = uvicorn.Server(config)
         # The signal handlers are the actor's.
-        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+        server.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         try:
             shown = socket.gethostname() if host == "0.0.0.0" else host
             yield f"http://{shown}:{listening.getsockname()[1]}"
         finally:
             server.should_exit = server.force_exit = True
-            with contextlib.suppress(TimeoutError):
+            with suppress(TimeoutError):
                 async with asyncio.timeout(END_S + 1.0):
                     await serving
             listening.close()

@@ -7,20 +7,13 @@ So the engine samples as fast as in a run that trains all weights, running reque
 the newer version, and LoadCheck can compare the engine's weights with the merged set.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from actors.weights.staging import StagedWeights, staged_tensors
 from r3l.weights.low_rank import adapted_names, base_tensors, check_base, merged_into
 from r3l.weights.manifest import Layout, Manifest
 from r3l.weights.sums import Sums, added, only_dtype, sums_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Merger:
@@ -35,6 +28,8 @@ class Merger:
         """Merges the staged adapters in `path` into the base model. Returns the file and manifest
         of all weights. A set without adapters is returned unchanged. The next call overwrites the
         file. Raises UserError if the adapters belong to another base model."""
+        import torch
+
         if manifest.adapters is None:
             return path, manifest
         check_base(manifest, self._model)
@@ -45,9 +40,13 @@ class Merger:
             layout = Layout.of((name, dtype, tuple(t.shape)) for name, t in base)
             self._staged, names = StagedWeights(layout, manifest.origin), None
         adapters = dict(staged_tensors(path, manifest.layout))
-        base = base_tensors(self._model, names)
-        self._write(self._staged, merged_into(base, adapters, manifest.adapters))
         layout = self._staged.layout
+        held = dict(staged_tensors(self._staged.path, layout, shared=True))
+        base = base_tensors(self._model, names)
+        for name, tensor in merged_into(base, adapters, manifest.adapters):
+            held[name].copy_(tensor)
+            data = held[name].view(-1).view(torch.uint8).numpy()
+            self._sums[name] = sums_of(data, str(held[name].dtype).removeprefix("torch."))
         sums = added(self._sums.values()) if only_dtype(layout) else None
         checksums = (0,) * layout.num_chunks  # unused: these bytes are not transferred
         whole = replace(manifest, layout=layout, checksums=checksums, sums=sums, adapters=None)
@@ -57,12 +56,3 @@ class Merger:
         if self._staged is not None:
             self._staged.close()
             self._staged = None
-
-    def _write(self, staged: StagedWeights, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        import torch
-
-        held = dict(staged_tensors(staged.path, staged.layout, shared=True))
-        for name, tensor in tensors:
-            held[name].copy_(tensor)
-            data = held[name].view(-1).view(torch.uint8).numpy()
-            self._sums[name] = sums_of(data, str(held[name].dtype).removeprefix("torch."))

@@ -211,7 +211,6 @@ class WeightSubscriber:
         try:
             await self._socket.send(pack(request | {"rid": rid}))
         except zmq.Again:
-            self.disconnect()
             raise PublisherUnavailable(
                 f"weights {self.endpoint}: a request could not be sent", cause="no_reply"
             ) from None
@@ -254,14 +253,12 @@ class WeightSubscriber:
         until, before = time.monotonic() + self.timeout_s, private_bytes()
         while not await socket.poll(LOOK_S * 1000):
             if private_bytes() - before > REPLY_MEMORY:
-                self.disconnect()
                 raise WeightsError(
                     f"weights {self.endpoint}: a reply has more than {REPLY_MEMORY} bytes and is "
                     "still incomplete",
                     cause="too_large",
                 )
             if time.monotonic() > until:
-                self.disconnect()
                 raise PublisherUnavailable(
                     f"weights {self.endpoint}: no reply for {self.timeout_s:g} s", cause="no_reply"
                 )

@@ -76,17 +76,9 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
 
         finalize_layerwise_reload(self.model, self.model_config)
         self.model.r3l_load.finish()
-        self._repack_tied_heads()
-
-    def _repack_tied_heads(self) -> None:
-        """Repack tied output heads on CPU.
-
-        A tied head is not a checkpoint tensor, so the reload skips it. But on CPU the head computes
-        from a packed copy of its weights, and this copy would keep the old weights.
-        """
-        if not current_platform.is_cpu():
-            return
-        for module in self.model.modules():
+        # The reload skips a tied output head, which is not a checkpoint tensor. But on CPU the head
+        # computes from a packed copy of its weights, and this copy would keep the old weights.
+        for module in self.model.modules() if current_platform.is_cpu() else ():
             if isinstance(module, ParallelLMHead):
                 module.quant_method.process_weights_after_loading(module)
 

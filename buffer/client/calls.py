@@ -211,12 +211,6 @@ class Calls:
 class BlockingCalls(Calls):
     """Methods that block until the reply has arrived."""
 
-    def _ask(self, call: Call[T]) -> T:
-        raise NotImplementedError
-
 
 class AsyncCalls(Calls):
     """Methods that return coroutines."""
-
-    async def _ask(self, call: Call[T]) -> T:
-        raise NotImplementedError

@@ -53,7 +53,10 @@ def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutc
     the outcomes of the last put, which are not in table `part`."""
     parts = {outcome.key: outcome.encoded for outcome in last}
     if work.gates_retries and row.purpose == "train":
-        _remember_gain(work, row)
+        gain = guidance_gain.of_group(row.attempts)
+        if gain.slots:  # stored in the progress, since the group itself may be evicted
+            gains = (gain, *work.index.progress.gains)
+            work.update_progress(gains=gains[: guidance_gain.GROUPS])
     if not row.done:
         return work.expire(row, "no_trajectories", by, parts)
     if lacks_contrast(work, row):
@@ -61,11 +64,3 @@ def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutc
     row = work.move(row, "complete", by)
     work.txn.write_record(row, parts)
     return row
-
-
-def _remember_gain(work: UnitOfWork, row: GroupRow) -> None:
-    """Stores a group's guidance gain in the progress, since the group itself may be evicted."""
-    gain = guidance_gain.of_group(row.attempts)
-    if gain.slots:
-        gains = (gain, *work.index.progress.gains)
-        work.update_progress(gains=gains[: guidance_gain.GROUPS])

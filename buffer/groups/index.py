@@ -7,7 +7,6 @@ from typing import Self
 from buffer.storage.counts import under
 from buffer.storage.rows import DrawRow, GroupRow, Progress
 from buffer.storage.store import Store
-from buffer.storage.transaction import Txn
 from r3l.records import Purpose
 from r3l.settings.buffer import BufferConfig
 
@@ -58,7 +57,10 @@ class Index:
             newest = next(txn.keys("draw", backwards=True), b"")
             index.next_draw = int.from_bytes(newest, "big") + 1
             if config.sampler.reuse > 1:
-                index._load_replayable(txn, config.replay_limit)
+                # Groups of steps that made earlier versions are too old to be drawn again.
+                for step in txn.steps_after(index.progress.version - config.replay_limit):
+                    for row in filter(None, map(txn.row, step.groups)):
+                        index.put(row)
         return index
 
     def put(self, row: GroupRow) -> None:
@@ -139,15 +141,6 @@ class Index:
     def eval_done(self) -> Counter[str]:
         """Number of finished evaluation groups, keyed by tag."""
         return under(self.counts, "eval_done")
-
-    def _load_replayable(self, txn: Txn, max_staleness: int) -> None:
-        """Loads the trained groups that may be drawn again: those of steps that made versions after
-        V − `max_staleness` (V: the learner's version). Groups of earlier steps are too old."""
-        for step in txn.steps_after(self.progress.version - max_staleness):
-            for group_id in step.groups:
-                row = txn.row(group_id)
-                if row is not None:
-                    self.put(row)
 
 
 def _keep(groups: dict[str, GroupRow], row: GroupRow, belongs: bool) -> None:

@@ -55,11 +55,13 @@ def partial_results(work: UnitOfWork, row: GroupRow) -> tuple[SlotResult, ...]:
     """Returns the progress of a group's open slots. Deletes progress that is damaged, too old to be
     drawn, or too large for one reply."""
     found, size = [], row.nbytes
+    learner, limit = work.index.progress.version, work.config.max_staleness
     for key in work.txn.partial_keys(row.group_id):
         try:
             data = work.txn.get("partial", key) or b""
             result = codec.decode(SlotResult, data)
-            stale = row.purpose == "train" and _is_stale(work, result)
+            oldest = result.trajectory.oldest_version if result.trajectory else learner
+            stale = row.purpose == "train" and is_stale(oldest, learner=learner, limit=limit)
             large = size + len(data) > _GROUP_LIMIT
             cause = "stale" if stale else "too_large" if large else ""
         except (StoreError, RecordError):
@@ -71,13 +73,6 @@ def partial_results(work: UnitOfWork, row: GroupRow) -> tuple[SlotResult, ...]:
             size += len(data)
             found.append(result)
     return tuple(found)
-
-
-def _is_stale(work: UnitOfWork, result: SlotResult) -> bool:
-    attempt, learner = result.trajectory, work.index.progress.version
-    return attempt is not None and is_stale(
-        attempt.oldest_version, learner=learner, limit=work.config.max_staleness
-    )
 
 
 def _row(work: UnitOfWork, group_id: str) -> GroupRow:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.storage.counts import held
+from buffer.storage.counts import under
 from buffer.storage.rows import GroupRow
 from r3l.settings.buffer import RetentionConfig
 
@@ -27,7 +27,7 @@ def _due(work: UnitOfWork, limits: RetentionConfig) -> Iterator[GroupRow]:
     if limits.unlimited:
         return
     counts, version, now = work.index.counts, work.index.progress.version, work.now
-    groups, nbytes = held(counts), counts["bytes"]
+    groups, nbytes = sum(under(counts, "group").values()), counts["bytes"]
     for row in work.txn.rows(skip=work.index.live):
         if now - row.times[row.state] < limits.grace_s:
             continue

@@ -62,17 +62,11 @@ def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
             raise ValueError(f"{task!r:.80} is no index of the {size} tasks")
     work.update_progress(epoch=epoch, position=position + 1, size=size)
     row = new_group(work, "train", "", task, plan)
-    if work.gates_retries and _without_retries(work, row):
-        return row.with_changes(plan=GroupPlan(plan.base + plan.distilled))
+    if work.gates_retries:  # a restarted service makes the same decision
+        random = samplers.random_source(work.seed, int(row.group_id[1:]), GATE)()
+        if random.random() >= guidance_gain.retry_probability(progress.gains):
+            return row.with_changes(plan=GroupPlan(plan.base + plan.distilled))
     return row
-
-
-def _without_retries(work: UnitOfWork, row: GroupRow) -> bool:
-    """Decides from the stored guidance gains whether a new group has no retries. A restarted
-    service makes the same decision."""
-    known = work.index.progress.gains
-    random = samplers.random_source(work.seed, int(row.group_id[1:]), GATE)()
-    return bool(random.random() >= guidance_gain.retry_probability(known))
 
 
 def new_group(

@@ -128,9 +128,3 @@ READ_HANDLERS: dict[str, ReadHandler] = {
     "ledger": lambda txn, args: (queries.ledger(txn, args), []),
     "get": _reply_with_groups(queries.groups),
 }
-
-
-def read_of(request: Request) -> Read:
-    """Return the function with which the reader carries out a request."""
-    handler = READ_HANDLERS[request.operation.name]
-    return lambda txn: handler(txn, request.arguments)

@@ -15,11 +15,10 @@ import os
 import threading
 from collections import Counter
 from queue import SimpleQueue
-from typing import Any
 
 import zmq
 
-from buffer.server.handlers import Read, read_of
+from buffer.server.handlers import READ_HANDLERS, Read
 from buffer.server.memory_limit import MemoryLimit
 from buffer.server.replies import Replies
 from buffer.server.writer import Results, Writer
@@ -84,7 +83,12 @@ class Service:
         self._writer = Writer(store, config, self._to_writer, self._refused)
         self._sent_bytes = 0  # of requests that were given to the writer
         self._memory = MemoryLimit(config.buffer.memory_gib)
-        self.endpoint = _bind(self._router, address)
+        self._router.copy_threshold = LARGE
+        try:
+            self.endpoint = bind(self._router, address, "bind")
+        except UserError:
+            self._router.close(linger=0)
+            raise
 
     def stop(self) -> None:
         """Ask `run` to end; may be called from a signal handler or another thread."""
@@ -170,7 +174,8 @@ class Service:
     def _dispatch(self, request: Request) -> None:
         if request.operation.thread == "reader":
             self._waiting[request.client] += 1
-            self._to_reader.put((request, read_of(request)))
+            handler = READ_HANDLERS[request.operation.name]
+            self._to_reader.put((request, lambda txn: handler(txn, request.arguments)))
             return
         backlog = self._sent_bytes - self._writer.done_bytes
         if backlog > (QUEUE_BYTES if request.nbytes >= LARGE else 2 * QUEUE_BYTES):
@@ -237,12 +242,3 @@ class Service:
         except Exception as error:  # one bad query must not end the service
             log.exception("%s failed", request.operation.name)
             return BufferError_(f"internal: {error!r:.200}"), []
-
-
-def _bind(router: Any, address: str) -> str:
-    router.copy_threshold = LARGE
-    try:
-        return bind(router, address, "bind")
-    except UserError:
-        router.close(linger=0)
-        raise

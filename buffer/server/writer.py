@@ -79,7 +79,8 @@ class Writer:
         requests: list[Request] = []
         size = 0
         try:
-            request = self.queue.get(timeout=self._seconds_to_wait())
+            until = min(self._ticked + TICK_S, self._retain_at)
+            request = self.queue.get(timeout=max(0.0, until - time.monotonic()))
             while request is not None:
                 requests.append(request)
                 size += request.nbytes
@@ -89,10 +90,6 @@ class Writer:
             return requests, False
         except Empty:
             return requests, True
-
-    def _seconds_to_wait(self) -> float:
-        until = min(self._ticked + TICK_S, self._retain_at)
-        return max(0.0, until - time.monotonic())
 
     def _transact(self, requests: list[Request]) -> Results:
         """Carries out the requests in one transaction and commits it; returns the results."""
@@ -133,15 +130,11 @@ class Writer:
             self._ticked = now
             leases.expire_overdue(work)
         if now >= self._retain_at:
-            self._retain(work, now)
+            evicted = retention.evict(work, work.config.retention)
+            # If there is more to evict, the next transaction continues; otherwise the next check
+            # comes after a pause, so that checks take at most 1 % of the time.
+            pause = max(TICK_S, 100 * (time.monotonic() - now))
+            self._retain_at = now if len(evicted) == retention.CHUNK else now + pause
         if now - self._readers_checked >= READER_CHECK_S:
             self._readers_checked = now
             self.store.clear_readers()
-
-    def _retain(self, work: UnitOfWork, now: float) -> None:
-        """Evict a chunk of groups. If there is more to evict, the next transaction continues;
-        otherwise the next check comes after a pause, so that checks take at most 1 % of the
-        time."""
-        evicted = retention.evict(work, work.config.retention)
-        pause = max(TICK_S, 100 * (time.monotonic() - now))
-        self._retain_at = now if len(evicted) == retention.CHUNK else now + pause

@@ -42,10 +42,8 @@ def lasting(row: GroupRow) -> Counter[str]:
 def added(before: GroupRow | None, after: GroupRow) -> dict[str, int]:
     """Returns how each count changes when a group's row is replaced. `before` is None if the
     group is new."""
-    change: dict[str, int] = present(after) | lasting(after)
-    was: dict[str, int] = {"made": -1} if before is None else present(before) | lasting(before)
-    for name, amount in was.items():
-        change[name] = change.get(name, 0) - amount
+    change = Counter(present(after) | lasting(after))
+    change.subtract({"made": -1} if before is None else present(before) | lasting(before))
     return change
 
 
@@ -53,10 +51,6 @@ def evicted(row: GroupRow) -> dict[str, int]:
     """Returns how each count changes when a group is evicted."""
     gone = {name: -amount for name, amount in present(row).items()}
     return gone | {f"evicted/{row.purpose}/{row.state}": 1, "evicted_bytes": row.nbytes}
-
-
-def held(counts: Mapping[str, int]) -> int:
-    return sum(under(counts, "group").values())
 
 
 def under(counts: Mapping[str, int], kind: str) -> Counter[str]:

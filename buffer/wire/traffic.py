@@ -15,7 +15,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from buffer.wire.sockets import Received
@@ -63,11 +63,8 @@ class Traffic:
     def opened(self, connection: int) -> None:
         self.connections.pop(connection, None)
         self._opened += 1
-        try:
-            with _borrowed(connection) as borrowed:
-                self.connections[connection] = Connection(borrowed.getpeername())
-        except OSError:  # closed by now
-            pass
+        with suppress(OSError), _borrowed(connection) as borrowed:  # it may be closed by now
+            self.connections[connection] = Connection(borrowed.getpeername())
 
     def closed(self, connection: int) -> None:
         self.connections.pop(connection, None)

@@ -36,9 +36,8 @@ class Bm25Index:
 
     def __init__(self) -> None:
         self.library = requirements.package("webshop", "bm25s", "webshop")
-        logging.getLogger("bm25s").setLevel(
-            logging.WARNING
-        )  # importing it switches debug logging on
+        # Importing it switches debug logging on.
+        logging.getLogger("bm25s").setLevel(logging.WARNING)
         self.stemmer = requirements.package("webshop", "Stemmer", "webshop").Stemmer("porter")
         self.asins: list[str] = []
         self.ranking: Any = None

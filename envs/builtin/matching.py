@@ -269,14 +269,11 @@ class Matching:
         return "wasted", self._unknown(" ".join(spoken) if self.dials.words else action), ""
 
     def _remark(self, mark: Mark) -> str:
-        match mark, self.dials.hint:
-            case _, "none":
-                return self.words.done
-            case "right", _:
-                return self.words.right
-            case _, "where":
-                return self.words.wrong_where
-        return self.words.wrong
+        if self.dials.hint == "none":
+            return self.words.done
+        if mark == "right":
+            return self.words.right
+        return self.words.wrong_where if self.dials.hint == "where" else self.words.wrong
 
     def _thinking(self, answer: str) -> str:
         """Puts words of thought before an answer; they are always the same, so soon learned."""

@@ -147,11 +147,8 @@ COMPARED = (SUCCESS_RATE, REWARD)
 
 def report(attempts: Attempts, ks: Sequence[int] = ()) -> Report:
     """Returns the report of an evaluation, with pass@k for each of `ks`."""
-    families: dict[str, list[Conversation]] = {}
-    for attempt in attempts:
-        if attempt.family:
-            families.setdefault(attempt.family, []).append(attempt)
-    of_family = {name: _metrics(family, ks) for name, family in sorted(families.items())}
+    names = sorted({attempt.family for attempt in attempts} - {""})
+    of_family = {name: _metrics([a for a in attempts if a.family == name], ks) for name in names}
     return Report(_metrics(attempts, ks), of_family)
 
 

@@ -94,7 +94,9 @@ def serve(sessions: Sessions, requests: BinaryIO, answers: BinaryIO) -> None:
             payload = pack(answer, RECORD_LIMIT)
         except MemoryError:
             exhausted = True
-            payload = pack(to_wire(_out_of_memory()))
+            limit = resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20
+            why = f"the worker process needed more than {limit} MiB (env.memory_mib)"
+            payload = pack(to_wire(EnvironmentFailed(why, cause="environment_memory")))
         except R3LError as error:
             payload = pack(to_wire(error))
         finally:
@@ -157,11 +159,3 @@ def _end_fork() -> NoReturn:
         os.write(2, b"the environment forked a process that returned; it should call os._exit\n")
     finally:
         os._exit(1)
-
-
-def _out_of_memory() -> EnvironmentFailed:
-    limit = resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20
-    return EnvironmentFailed(
-        f"the worker process needed more than {limit} MiB (env.memory_mib)",
-        cause="environment_memory",
-    )

@@ -95,9 +95,7 @@ def _hub_rows(env: str, option: str, where: str, hub: re.Match[str]) -> Iterable
     repository, configuration, split = hub.groups()
     try:
         return list(datasets.load_dataset(repository, configuration, split=split))
-    except (
-        Exception
-    ) as error:  # the hub's client raises many types; the user must know which data set
+    except Exception as error:  # of many types; the user must know which data set it was
         raise UserError(
             f"env option {env}.{option}: {where} cannot be loaded "
             f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); "

@@ -230,11 +230,8 @@ def _brackets(text: str) -> tuple[str, str]:
 
 def _signs(text: str) -> list[str]:
     r"""Returns the two values of an expression with one \pm, or else the expression itself."""
-    return (
-        [text.replace(r"\pm", "+"), text.replace(r"\pm", "-")]
-        if text.count(r"\pm") == 1
-        else [text]
-    )
+    signs = ("+", "-") if text.count(r"\pm") == 1 else (r"\pm",)
+    return [text.replace(r"\pm", sign) for sign in signs]
 
 
 def _matched(gold: Sequence[str], answer: list[str]) -> bool:

@@ -160,9 +160,8 @@ class Question(ABC):
             return [text]
         parts = [part.strip() for part in text.split(PARAGRAPH_END) if part.strip()]
         answered = next(k for k, part in enumerate(parts) if self.find(part) is not None)
-        first = max(
-            0, answered + 1 - self.pace.paragraphs
-        )  # paragraphs beyond the limit are joined
+        # Paragraphs beyond the limit are joined.
+        first = max(0, answered + 1 - self.pace.paragraphs)
         return [PARAGRAPH_END.join(parts[: first + 1]), *parts[first + 1 : answered + 1]]
 
 

@@ -1,11 +1,10 @@
 """Builds the command lines and environment variables of a plan's processes."""
 
-import contextlib
 import random
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from launch.backends.processes import Command
@@ -133,6 +132,6 @@ def free_port() -> int:
     """
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
+        with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

@@ -24,7 +24,7 @@ BUFFER_PORT, WEIGHTS_PORT, RANKS_PORT = 5555, 5556, 29500
 RESTARTS = 3
 ENDING_S = 100  # timeout of a step that was asked to end
 SCRIPT = "job.sbatch"
-NOTED = """'echo "$SLURM_JOB_ID.$SLURM_STEP_ID" >"$logs/.step-$0"; exec "$@"'"""
+NOTED = """bash -c 'echo "$SLURM_JOB_ID.$SLURM_STEP_ID" >"$logs/.step-$0"; exec "$@"'"""
 """A shell command that writes its job step's id to a file, and then becomes the step's process."""
 AS_RANK = """bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec "$@"' rank"""
 STEP = "srun --overlap --cpu-bind=none"
@@ -64,7 +64,7 @@ class SlurmCommands(ProcessCommands):
 
     def buffer_step(self) -> str:
         """The step that runs the buffer service, on the first node."""
-        return f"{self._on(self.first)} {_noted('buffer')} {shlex.join(self.buffer().words)}"
+        return f"{self._on(self.first)} {NOTED} buffer {shlex.join(self.buffer().words)}"
 
     def learner_step(self) -> str:
         """The step that runs all learner ranks; srun replaces DeepSpeed's launcher."""
@@ -72,7 +72,7 @@ class SlurmCommands(ProcessCommands):
         where = f"--nodes={len(ranks)} --ntasks={count} --ntasks-per-node={ranks[0].count}"
         rank = self.rank()
         command = shlex.join(["env", *_pairs(rank.env), *rank.words, "--resume"])
-        step = f'{STEP} {where} --nodelist="$learner_nodes" {_noted("learner")}'
+        step = f'{STEP} {where} --nodelist="$learner_nodes" {NOTED} learner'
         return " ".join([step, *([AS_RANK] if count > 1 else []), command])
 
     def actor_step(self, index: int) -> str:
@@ -81,7 +81,7 @@ class SlurmCommands(ProcessCommands):
         self.services = "127.0.0.1" if machine == self.first else self.first
         command = self.actor(index)
         words = shlex.join(["env", *_pairs(command.env), *command.words])
-        step = f"{self._on(machine)} {_noted(f'actor-{index}')} {words}"
+        step = f"{self._on(machine)} {NOTED} actor-{index} {words}"
         return step.replace(f"//{self.first}:", '//"$first":')
 
     def resources(self) -> str:
@@ -118,10 +118,6 @@ def script(plan: Plan) -> str:
         learner=made.learner_step(),
         actors=[made.actor_step(index) for index in range(plan.actors)],
     )
-
-
-def _noted(name: str) -> str:
-    return f"bash -c {NOTED} {name}"
 
 
 def _with_port(bind: str, port: int) -> str:

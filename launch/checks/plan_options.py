@@ -1,7 +1,5 @@
 """Holds the options of a run that is being planned."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,12 +1,9 @@
 """Checks the addresses of a run's two services, and their keys."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from buffer.wire.curve_keys import ClientKeys, ServiceKeys, load
 from launch.checks.plan_options import LOOPBACK, PlanOptions
@@ -39,15 +36,10 @@ def with_reachable_services(options: PlanOptions, elsewhere: Sequence[str]) -> P
         return options
     keys = options.keys or options.run / KEYS
     if options.keys is not None or keys.exists():
-        check_keys(keys)
+        load(ServiceKeys, keys / "service.json")
+        load(ClientKeys, keys / "client.json")
+        load(ClientKeys, keys / "learner.json")
     return replace(options, keys=keys.resolve())
-
-
-def check_keys(folder: Path) -> None:
-    """Refuses a folder that lacks the keys of the services, the clients or the learner."""
-    load(ServiceKeys, folder / "service.json")
-    load(ClientKeys, folder / "client.json")
-    load(ClientKeys, folder / "learner.json")
 
 
 def check_addresses(options: PlanOptions) -> None:

@@ -39,8 +39,7 @@ An actor, on each of its GPUs:
 
 import json
 from collections import Counter
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -194,7 +193,7 @@ class Engines:
 def share_memory(
     requested: RequestedPlaces,
     machines: Sequence[Machine],
-    trained: AbstractSet[tuple[str, str]],
+    trained: Set[tuple[str, str]],
     engines: Counter[ActorPlace],
     estimate: Estimate | None,
     *,

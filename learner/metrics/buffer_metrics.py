@@ -34,13 +34,9 @@ def buffer_metrics(stats: BufferStats) -> Metrics:
 def actor_metrics(actors: Mapping[str, Mapping[str, float]], version: int) -> Metrics:
     """Compute the metrics of r3l.actor_metrics, such as `actor/…`, from BufferStats.actors.
     `version` is the learner's version."""
-    everyone = [ActorMetrics.read(numbers) for numbers in actors.values()]
-    present = [
-        ActorMetrics.read(numbers)
-        for numbers in actors.values()
-        if numbers.get("seen_s", 0.0) < GONE_S
-    ]
-    metrics = combined(everyone, present)
+    here = [numbers for numbers in actors.values() if numbers.get("seen_s", 0.0) < GONE_S]
+    present = [*map(ActorMetrics.read, here)]
+    metrics = combined(map(ActorMetrics.read, actors.values()), present)
     if present:
         metrics["weights/version_lag"] = version - min(actor.weight_version for actor in present)
     if prompts := metrics.get("actor/prompt_tokens", 0.0):

@@ -7,6 +7,7 @@ import json
 import shutil
 from pathlib import Path
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -45,8 +46,6 @@ def write_version(run: Path, config: RunConfig, version: int, out: Path) -> str:
 
 def tensors_of(manifest: Manifest, data: Bytes) -> dict[str, Tensor]:
     """Returns the tensors of a set, keyed by name; they share the memory of `data`."""
-    import torch
-
     whole, tensors = torch.from_numpy(data), {}
     for entry in manifest.layout.tensors:
         flat = whole[entry.offset : entry.offset + entry.nbytes]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from buffer import Draw
@@ -20,14 +21,13 @@ from envs.builtin.policy import model_path
 from learner import checkpoint
 from learner.offline.rebuild import tensors_of
 from learner.step.model import resolve_dtype
-from learner.step.trainer import StepResult, Trainer
+from learner.step.trainer import Trainer
 from r3l.errors import NotFound, UserError
 from r3l.files.run_folder import JOURNAL, RunFolder
 from r3l.model_folder import check_model_folder, model_digest
 from r3l.weights.journal import Journal
 from r3l.weights.low_rank import PREFIX
 
-Metrics = Mapping[str, float]
 EXACT = {"loss": "learner/loss", "gradient norm": "learner/grad_norm"}
 
 
@@ -95,17 +95,12 @@ class ReplayedRun:
                 f"step {number}: its loss or gradient is not finite here, but the run applied the "
                 "step; was the run trained on a machine like this, with this version of r3l?"
             )
-        self.version = number
-        return Replayed(number, result.metrics, self._compare(number, result, line))
-
-    def _compare(self, number: int, result: StepResult, line: Metrics) -> dict[str, bool]:
-        same = {
-            name: line[tag] == result.metrics[tag] for name, tag in EXACT.items() if tag in line
-        }
+        self.version, found = number, result.metrics
+        same = {name: line[tag] == found[tag] for name, tag in EXACT.items() if tag in line}
         if number == self.step:
             for place, weights in _stored_weights(self.run, number):
                 same[f"weights of the {place}"] = _equal(self.trainer, weights)
-        return same
+        return Replayed(number, found, same)
 
     def _trainer(self, step: int) -> tuple[Trainer, int]:
         """Loads the newest checkpoint before `step`; returns (trainer, checkpoint's version)."""
@@ -131,8 +126,6 @@ class ReplayedRun:
 
 def _stored_weights(run: Path, version: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
     """Yields the weights of a version in the run's checkpoint and in its journal, if they exist."""
-    from safetensors.torch import load_file
-
     file = run / checkpoint.CHECKPOINTS / f"step-{version:06d}" / "model.safetensors"
     if file.is_file():
         yield "checkpoint", load_file(file)

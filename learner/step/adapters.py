@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from r3l.errors import UserError
@@ -106,8 +107,6 @@ def peft_name(name: str) -> str:
 
 def load_adapters(lm: nn.Module, folder: Path) -> None:
     """Restores adapters that were saved from a model with the same targets and rank."""
-    from safetensors.torch import load_file
-
     saved = load_file(folder / WEIGHTS)
     with torch.no_grad():
         for name, parameter in lm.named_parameters():

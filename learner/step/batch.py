@@ -23,7 +23,7 @@ from r3l.algorithms import credit
 from r3l.algorithms.algorithm import Algorithm, ReplayContext
 from r3l.algorithms.credit import Normalize
 from r3l.errors import UserError
-from r3l.records import AuxSample, Bool, Float32, Group, Int32, Recalled, Trajectory
+from r3l.records import Bool, Float32, Group, Int32, Recalled, Trajectory
 
 
 class Source(NamedTuple):
@@ -141,7 +141,8 @@ def rows_of(
         if algorithm.sft_weight:
             samples = [sample for result in group.results for sample in result.aux]
             samples += algorithm.extra(group) if algorithm.extra else ()
-            aux += [_aux_row(sample, weight, group.group_id) for sample in samples]
+            made = [supervised_row(s.token_ids, s.response_mask, weight) for s in samples]
+            aux += [([row], int(row.mask.sum()), group.group_id) for row in made]
     if algorithm.sft_share is not None:
         aux = _at_most(aux, algorithm.sft_share * _count_tokens(policy))
     if algorithm.sft_pool == "shared":
@@ -236,11 +237,6 @@ def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
     for start, end in attempt.step_spans[only]:
         fresh[start:end] = True
     return fresh
-
-
-def _aux_row(sample: AuxSample, weight: float, group: str) -> _Counted:
-    row = supervised_row(sample.token_ids, sample.response_mask, weight)
-    return [row], int(row.mask.sum()), group
 
 
 def supervised_row(token_ids: Int32, mask: Bool, weight: float) -> Row:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from learner.step.full_weights import full_shape
@@ -29,7 +30,8 @@ MASTERS = (
     "fp32_groups_flat_partition",  # ZeRO 1 that adds up bfloat16 gradients in float32
     "fp32_partitioned_groups_flat",  # ZeRO 3
 )
-"""Attributes of DeepSpeed's optimizers: this rank's full-precision weights are in one of them."""
+"""Attributes of DeepSpeed's optimizers: one of them holds this rank's full-precision weights,
+flattened; none does if DeepSpeed keeps no copy of them."""
 MASTER = "master"
 
 
@@ -73,8 +75,6 @@ def save(trainer: Trainer, folder: Path, write: Write = write_tensors) -> None:
 def load(trainer: Trainer, folder: Path, updates: int) -> None:
     """Restores the state that `save` wrote after `updates` optimizer steps. Hyperparameters keep
     the values of this run's settings."""
-    from safetensors import safe_open
-
     with safe_open(folder / FILE, framework="pt") as file:
         names = set(file.keys())
         keys = {name.split("/")[0] for name in names} - {"rng", MASTER}
@@ -125,7 +125,7 @@ def _fill(held: Tensor, fragment: Fragment, whole: Tensor) -> None:
 
 def _fragment(trainer: Trainer, parameter: nn.Parameter) -> Fragment | None:
     """Returns this rank's part of a trained parameter; None if it has no part."""
-    held = _masters(trainer)
+    held = [t for name in MASTERS for t in getattr(trainer.optimizer, name, ())]
     size = math.prod(full_shape(parameter))
     if hasattr(parameter, "ds_id"):  # ZeRO 3: equal parts, the last one filled up
         optimizer: Any = trainer.optimizer
@@ -172,9 +172,3 @@ def _trained(trainer: Trainer) -> list[tuple[str, nn.Parameter]]:
 def _torch_optimizer(trainer: Trainer) -> Any:
     """Returns the torch optimizer, unwrapped from DeepSpeed's."""
     return getattr(trainer.optimizer, "optimizer", trainer.optimizer)
-
-
-def _masters(trainer: Trainer) -> list[Tensor]:
-    """Returns this rank's full-precision weights, flattened; empty if DeepSpeed keeps no copy of
-    them."""
-    return [t for name in MASTERS for t in getattr(trainer.optimizer, name, ())]

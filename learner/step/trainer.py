@@ -217,7 +217,10 @@ class Trainer:
         budget was halved."""
         halvings, sums = 0, self._attempt(rows)
         while sums.pop("out_of_memory"):
-            self._discard()
+            if self._apply()[0]:  # although a rank has poisoned the gradients
+                raise RestartNeeded(
+                    "DeepSpeed applied a step that had run out of memory", cause="out_of_memory"
+                )
             self.budget = smaller_budget(self.budget, _longest(rows))
             log.warning("out of memory: continuing with %d tokens per micro-batch", self.budget)
             sums, halvings = self._attempt(rows), halvings + 1
@@ -232,7 +235,9 @@ class Trainer:
         sums: dict[str, float] = {}
         lost = False
         for number, part in enumerate(mine):
-            self._begin_micro_batch(f"micro-batch {number + 1} of {len(mine)}")
+            heartbeat(f"micro-batch {number + 1} of {len(mine)}")
+            if self.on_any_rank(self.leaves()):
+                raise StepLeft
             self.engine.set_gradient_accumulation_boundary(number == len(mine) - 1)
             parts = None if lost else self._try_micro_batch(part, _longest(rows))
             if parts is None:
@@ -241,12 +246,6 @@ class Trainer:
             for name, value in parts.items():
                 sums[name] = sums.get(name, 0.0) + value
         return self._over_ranks(sums | {"out_of_memory": float(lost)})
-
-    def _begin_micro_batch(self, doing: str) -> None:
-        """Sends a heartbeat. All ranks raise StepLeft if `leaves()` is true on one. Collective."""
-        heartbeat(doing)
-        if self.on_any_rank(self.leaves()):
-            raise StepLeft
 
     def _try_micro_batch(self, rows: Sequence[Row], longest: int) -> dict[str, float] | None:
         """Returns the sums of a micro-batch; None if memory ran out. `longest`: number of tokens of
@@ -293,8 +292,9 @@ class Trainer:
         """Applies the step; returns (whether it was applied, global gradient norm before clipping).
         A step whose norm is not finite is discarded: from stage 1 on by DeepSpeed's optimizer, at
         stage 0 by this method, since a plain optimizer would apply it."""
-        if self.stage == 0:
-            norm = self._plain_grad_norm()
+        if self.stage == 0:  # where DeepSpeed records no norm
+            grads = [p.grad for p in self.module.parameters() if p.grad is not None]
+            norm = float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
             if not math.isfinite(norm):
                 self.engine.zero_grad()
                 return False, math.inf
@@ -302,14 +302,6 @@ class Trainer:
             return True, norm
         self.engine.step()
         return self.engine.was_step_applied(), float(self.engine.get_global_grad_norm() or 0.0)
-
-    def _discard(self) -> None:
-        """Discards the gradients after a rank has poisoned them."""
-        applied, _ = self._apply()
-        if applied:
-            raise RestartNeeded(
-                "DeepSpeed applied a step that had run out of memory", cause="out_of_memory"
-            )
 
     def losses(
         self, micro: MicroBatch, forward: Callable[..., Any] | None = None
@@ -360,11 +352,6 @@ class Trainer:
             inputs = (micro.nodes, micro.mask_BT, micro.temperatures_B)
             logprobs_BT: Tensor = model(*inputs)[0]
             return logprobs_BT
-
-    def _plain_grad_norm(self) -> float:
-        """Computes the global gradient norm at stage 0, where DeepSpeed does not record it."""
-        grads = [p.grad for p in self.module.parameters() if p.grad is not None]
-        return float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
 
     def _over_ranks(self, sums: dict[str, float]) -> dict[str, float]:
         if self.world == 1:

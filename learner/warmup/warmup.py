@@ -59,7 +59,10 @@ def warmup(recipe: Recipe, out: Path) -> None:
         check_model_folder(start, f"--model {recipe.model or start}")
         tokenizer = read_tokenizer(start, f"--model {recipe.model or start}")
         chat = ChatFormat(tokenizer, earlier_reasoning=recipe.earlier_reasoning)
-        own = _conversations(recipe, chat, start)
+        own: list[Lesson] = []
+        if recipe.data is not None:
+            settings = AutoConfig.from_pretrained(start, local_files_only=True)
+            own = message_lessons(recipe.data, chat, settings.max_position_embeddings)
         stream = lesson_stream(recipe, chat, own)
         cut = batches(stream, recipe.tokens_per_batch, random.Random(recipe.seed))
         cut = itertools.chain([next(cut)], cut)  # without lessons nothing is written
@@ -82,14 +85,6 @@ def warmup(recipe: Recipe, out: Path) -> None:
     (out / UNFINISHED).rename(out / RECORD)
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     echo(f"saved in {out}, as {str(_dtype(out)).removeprefix('torch.')}")
-
-
-def _conversations(recipe: Recipe, chat: ChatFormat, start: Path) -> list[Lesson]:
-    """Reads the user's own conversations, if there are any."""
-    if recipe.data is None:
-        return []
-    settings = AutoConfig.from_pretrained(start, local_files_only=True)
-    return message_lessons(recipe.data, chat, settings.max_position_embeddings)
 
 
 def _dtype(folder: Path) -> torch.dtype:

@@ -172,17 +172,14 @@ class Algorithm:
             raise ValueError(f"{len(values)} rewards for {len(trajectories)} trajectories")
         keep = self.selection(values, trajectories)
         shaped = self.shaping(values, trajectories)
+        if recalled and self.mix_recalled is not None:
+            return self.mix_recalled(shaped, np.arange(len(values)) >= len(values) - recalled)
         if recalled:
-            return self._mixed(shaped, np.arange(len(values)) >= len(values) - recalled)
+            keep = keep_all(values, trajectories)
         advantages = np.zeros_like(values)
         if keep.any():
             advantages[keep] = self._estimated(shaped[keep])
         return advantages, keep
-
-    def _mixed(self, rewards: Float64, recalled: Bool) -> tuple[Float64, Bool]:
-        if self.mix_recalled is not None:
-            return self.mix_recalled(rewards, recalled)
-        return self._estimated(rewards), np.ones_like(recalled)
 
     def _estimated(self, rewards: Float64) -> Float64:
         found = self.estimator(rewards)

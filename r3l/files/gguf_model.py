@@ -43,8 +43,9 @@ def smollm2_folder() -> Path:
 def converted(file: Path, called: str) -> Path:
     """Returns the model folder of a GGUF file; converts the file if the cache lacks the folder.
     Raises UserError, which begins with `called`, and leaves no folder if this fails."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     try:
-        folder = _cache() / f"{file.stem[:80]}-{_sha256(file)[:16]}"
+        folder = cache / "r3l" / "models" / f"{file.stem[:80]}-{_sha256(file)[:16]}"
         folder.parent.mkdir(parents=True, exist_ok=True)
         with folder.with_name(f"{folder.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be making it
@@ -54,11 +55,6 @@ def converted(file: Path, called: str) -> Path:
     except OSError as error:
         raise UserError(f"{called}: cannot be converted ({error.strerror or error})") from None
     return folder
-
-
-def _cache() -> Path:
-    """Returns the folder of converted models."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "r3l" / "models"
 
 
 def _sha256(file: Path) -> str:

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -26,12 +26,8 @@ from r3l.rollout.policy_interface import Policy, Sample, SampleParams
 REWARD_DECIMALS = 12
 """Rewards are rounded to this many decimals, so that ten steps of 0.1 are a full success, in any
 order of steps."""
-
-
-class ParamsOfStep(Protocol):
-    """Returns the sampling parameters of step k. Only the seed depends on k."""
-
-    def __call__(self, step: int) -> SampleParams: ...
+ParamsOfStep = Callable[[int], SampleParams]
+"""Returns the sampling parameters of step k. Only the seed depends on k."""
 
 
 @dataclass
@@ -260,7 +256,9 @@ async def play(
             f"±{LARGEST_REWARD:g}",
             cause="bad_reward",
         )
-    attempt.feedback = await _feedback(env)
+    speak = getattr(env, "feedback", None)
+    if speak is not None and (said := await guarded(speak)) is not None:
+        attempt.feedback = read_text(env.spec.name, "feedback", said)
 
 
 async def restore(
@@ -324,11 +322,3 @@ async def _reset(env: Environment, task: Task) -> str:
 async def _step(env: Environment, action: str) -> StepAnswer:
     answer = await guarded(lambda: env.step(action))
     return read_step(env.spec.name, answer)
-
-
-async def _feedback(env: Environment) -> str:
-    speak = getattr(env, "feedback", None)
-    if speak is None:
-        return ""
-    said = await guarded(speak)
-    return "" if said is None else read_text(env.spec.name, "feedback", said)

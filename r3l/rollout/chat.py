@@ -265,6 +265,6 @@ class ChatFormat:
 
 
 def _difference(turn: int, grown: str, whole: str) -> str:
-    at = next((i for i, (a, b) in enumerate(zip(grown, whole, strict=False)) if a != b), 0)
-    at = at or min(len(grown), len(whole))
+    shorter = min(len(grown), len(whole))
+    at = next((i for i in range(shorter) if grown[i] != whole[i]), shorter)
     return f"at turn {turn} {whole[at : at + 30]!r} instead of {grown[at : at + 30]!r}"

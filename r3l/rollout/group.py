@@ -175,8 +175,9 @@ class _Explorer:
                 diagnosis = await self._diagnose(slot, attempt, env.spec)
                 thought = diagnosis.thought
                 if diagnosis.pivot < 0:
-                    praised = exploration.aux and exploration.praise
-                    aux = _praise(attempt, diagnosis) if praised else ()
+                    recognised = thought.outcome == "success" and attempt.reward >= SUCCESS
+                    praised = exploration.aux and exploration.praise and recognised
+                    aux = (_reflection_sample(diagnosis),) if praised else ()
                     return _resolved(slot, "not_triggered", thought, aux)
                 if self.progress.find("distilled", slot) is None:
                     asked = (_reflection_sample(diagnosis),)
@@ -263,7 +264,9 @@ class _Explorer:
 
         def played() -> tuple[Trajectory, AuxSample]:
             retry = attempt.trajectory("distilled", slot, parent=slot, pivot=diagnosis.pivot)
-            return retry, _guided_suffix(attempt, guided_from)
+            ids, mask = attempt.shown.arrays()
+            mask[:guided_from] = False  # only tokens sampled under guidance are trained
+            return retry, AuxSample("retry", ids, mask)
 
         save = self.progress.saving(attempt, env, lambda: result(*played()))
         await play(attempt, self.policy, env, params, save)
@@ -336,21 +339,8 @@ def _base_result(slot: int, attempt: Attempt) -> SlotResult:
     return SlotResult("base", slot, "done", trajectory=attempt.trajectory("base", slot))
 
 
-def _praise(base: Trajectory, diagnosis: Diagnosis) -> tuple[AuxSample, ...]:
-    """Makes a reflection sample from a full success that the policy recognised as a success."""
-    right = diagnosis.thought.outcome == "success" and base.reward >= SUCCESS
-    return (_reflection_sample(diagnosis),) if right else ()
-
-
 def _reflection_sample(diagnosis: Diagnosis) -> AuxSample:
     return AuxSample("reflect", *diagnosis.asked.arrays())
-
-
-def _guided_suffix(attempt: Attempt, guided_from: int) -> AuxSample:
-    """Makes the sample prefix + guidance → suffix; it trains only tokens sampled under guidance."""
-    ids, mask = attempt.shown.arrays()
-    mask[:guided_from] = False
-    return AuxSample("retry", ids, mask)
 
 
 def _resolved(

@@ -11,7 +11,6 @@ K is the number of steps of the attempt; a pivot counts from 0 to K − 1. By ou
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -78,7 +77,8 @@ def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
     first_error: ReflectionError | None = None
     cut, closed = False, 0  # braces before `closed` are part of something that ends
     left = RE_READ * len(text) + 10_000
-    for start in _object_starts(text):
+    for brace in re.finditer(r'\{(?=\s*(?:["}]|\Z))', text):  # where a JSON object may begin
+        start = brace.start()
         try:
             values, end = _decode(text, start)
             return _validated(values, num_steps)
@@ -129,11 +129,6 @@ SHORTEST = json.dumps(
     dict.fromkeys(FIELDS) | {"trajectory_summary": "", "trajectory_outcome": "success"}
 )
 """A reflection with as little text as its schema allows."""
-
-
-def _object_starts(text: str) -> Iterator[int]:
-    """Finds where a JSON object may begin: at each `{` that is followed by `"`, `}` or the end."""
-    return (match.start() for match in re.finditer(r'\{(?=\s*(?:["}]|\Z))', text))
 
 
 def _decode(text: str, start: int) -> tuple[dict[str, Any], int]:

@@ -56,7 +56,7 @@ def one_line(root: type[BaseModel], error: ValidationError) -> str:
         rule = f"must be one of {values}{guess}"
     elif kind in LIMITS:
         limit, words = LIMITS[kind]
-        rule = f"{words} {_number(context[limit])}"
+        rule = f"{words} {str(context[limit]).removesuffix('.0')}"
     elif kind == "missing":
         return f"config {key}: is missing in {given}"
     elif kind == "too_long":
@@ -64,10 +64,6 @@ def one_line(root: type[BaseModel], error: ValidationError) -> str:
     else:
         rule = next((words for start, words in RULES.items() if kind.startswith(start)), "")
     return f"config {key or 'file'}: {rule or 'is not allowed'}, not {given}"
-
-
-def _number(limit: float) -> str:
-    return str(int(limit)) if limit == int(limit) else f"{limit:g}"
 
 
 def shown(value: Any) -> str:

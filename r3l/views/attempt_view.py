@@ -41,11 +41,6 @@ class ReflectionView(Record):
     version: int
     seconds: float
 
-    @property
-    def advice(self) -> str:
-        """The suggested improvement, or the whole text if there is none."""
-        return self.fields.get("improvement_suggestion", self.text)
-
 
 class AttemptView(Record):
     """A slot and its attempt. Without an attempt, `steps` is empty, and `reward`, `length`,

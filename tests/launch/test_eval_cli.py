@@ -23,8 +23,6 @@ from tests.r3l.rollout.test_chat import FORGETFUL, tokenizer_for
 @pytest.fixture
 def played(monkeypatch):
     """Evaluations are played without an engine; returns the model folders they were made with."""
-    import launch.evaluation.play as evaluation
-
     models = []
 
     async def fake(tasks, attempts, folder, policy, make_env, config, **_):
@@ -40,7 +38,7 @@ def played(monkeypatch):
         async def __aexit__(self, *_):
             return None
 
-    monkeypatch.setattr(evaluation, "play_all", fake)
+    monkeypatch.setattr("launch.eval_cli.play_all", fake)
     monkeypatch.setattr("launch.eval_cli.own_engine", lambda *_: Nothing())
     return models
 

@@ -44,7 +44,7 @@ def check(entries: Iterable[str]) -> None:
         if names.count(name) > 1:
             raise UserError(f"log {name}: named twice; name each logger once")
         if name not in SYNCHRONOUS:
-            kind = _kind(name)
+            kind = resolve_name(LOGGERS[name])
             check_installed(name, kind.package)
             kind.check(entry.partition(":")[2])
 
@@ -54,14 +54,9 @@ def start(context: LoggerContext) -> list[Logger]:
     made: list[Logger] = []
     for entry in context.config.log:
         name, _, target = entry.partition(":")
-        make = partial(_kind(name), replace(context, target=target))
+        make = partial(resolve_name(LOGGERS[name]), replace(context, target=target))
         made.append(make() if name in SYNCHRONOUS else Background(name, make))
     return made
-
-
-def _kind(name: str) -> Any:
-    """Return a logger's class, which takes a LoggerContext."""
-    return resolve_name(LOGGERS[name])
 
 
 class Background(Logger):

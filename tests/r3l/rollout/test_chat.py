@@ -137,6 +137,14 @@ def test_guidance_follows_an_observation_and_the_reply_follows_guidance(template
     assert text == expected[template]
 
 
+def test_a_template_that_changes_its_first_letter_with_the_turn_is_refused_with_that_place() -> (
+    None
+):
+    tokenizer = tokenizer_for("{{ messages | length }}" + CHATML, specials=SPECIALS[CHATML])
+    with pytest.raises(UserError, match=r"at turn 1 '3<\|im_start.*' instead of '1<\|im_start"):
+        ChatFormat(tokenizer)
+
+
 def test_a_template_that_forgets_earlier_reasoning_is_refused_or_kept_on_request() -> None:
     tokenizer = tokenizer_for(FORGETFUL)
     with pytest.raises(UserError, match=r"removes the reasoning.*actor\.earlier_reasoning=keep"):

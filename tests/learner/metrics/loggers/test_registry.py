@@ -73,7 +73,7 @@ def test_a_service_is_written_to_in_a_thread_with_its_target(
             made.append(session.target)
 
     monkeypatch.setitem(registry.LOGGERS, "known", "nowhere:Known")
-    monkeypatch.setattr(registry, "_kind", lambda name: Known)
+    monkeypatch.setattr(registry, "resolve_name", lambda name: Known)
     (one,) = registry.start(LoggerContext(tmp_path, load(None, ["log=['known:tcp://a:1']"])))
     assert isinstance(one, Background)
     one.close()
