@@ -49,6 +49,7 @@ from learner.watchdog import heartbeat
 from r3l.config import RunConfig
 from r3l.errors import BufferUnavailable, NotFound, UserError
 from r3l.files.run_folder import RunFolder, SkippedStep
+from r3l.process.command_line import echo
 from r3l.process.notices import notice, notice_again
 from r3l.records import Group, Task
 
@@ -227,6 +228,10 @@ class Rank0:
         self.is_first_step = False
         if not self.actors:  # no launcher does it
             RunFolder(self.run).settle_settings(version)
+            echo(
+                f"step {version}/{self.config.learner.steps}  loss {metrics['learner/loss']:.4f}  "
+                f"{metrics['learner/tokens_per_s']:.0f} trained tok/s"
+            )
         if version == 1:
             self._wait_for_evaluations()
             self.holds_back = bool(self.evaluator.pending)  # if the run was stopped

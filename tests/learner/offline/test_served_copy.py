@@ -1,5 +1,6 @@
 """Training from a finished store: `r3l-learner train --offline`, killed and resumed."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ def test_a_store_is_trained_from_without_actors(tmp_path: Path, model: Path, sto
     assert [line["step"] for line in steps] == [1, 2, 3, 4, 5, 6]
     assert steps[0]["learner/behaviour_kl"] != 0 and steps[0]["group/reward_mean"] > 0
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+    assert re.findall("step ([1-6])/6  loss", done.stdout) == list("123456")
 
 
 def by_agent(result: SlotResult) -> SlotResult:
