@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes the runs of docs/results/real-model.md on one GPU, eight at once:
-# bash benchmarks/real_model/on_a_gpu.sh FOLDER appends their lines to FOLDER/lines.jsonl.
+# bash benchmarks/real_model/on_a_gpu.sh FOLDER appends their lines to FOLDER/real-model.jsonl.
 # It ends at the first failure. Started again, it goes on with the runs that have no line.
 set -euo pipefail
 mkdir -p "$1"
@@ -9,7 +9,7 @@ export OUT_FOLDER
 cd "$(dirname "$0")/../.."
 engine=(actor.engine.gpu_memory_utilization=0.06
     'actor.engine.compilation_config={mode: 0, cudagraph_mode: FULL_DECODE_ONLY}')
-measure() { printf '%q ' "$@" --out "$OUT_FOLDER" --lines "$OUT_FOLDER/lines.jsonl" "${engine[@]}"; echo; }
+measure() { printf '%q ' "$@" --out "$OUT_FOLDER" --lines "$OUT_FOLDER/real-model.jsonl" "${engine[@]}"; echo; }
 train() { measure train --learner 1gpu --dose "$1" --variant "$2" --seed "$3"; }
 run() {
     python3 -m benchmarks.real_model "$@" >>"$OUT_FOLDER/commands.log" 2>&1 && return
