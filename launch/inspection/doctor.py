@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 
 import click
 
@@ -212,7 +213,9 @@ def _bound(now: Snapshot) -> Iterator[Finding]:
             f"more actors make steps {most}",
         )
     else:
+        count, enough = len(now.actors), ceil(len(now.actors) * (1 - actors))
+        fewer = f"; {enough} of {count} actors would keep this pace" if enough < count else ""
         yield _hint(
             f"the actors wait {actors:.0%} of the time for leases: learner-bound",
-            f"a faster learner helps; {1 - actors:.0%} of the actors would keep this pace",
+            f"a faster learner helps{fewer}",
         )

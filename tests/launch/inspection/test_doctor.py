@@ -84,14 +84,16 @@ def test_attempts_that_wait_for_the_environment_are_a_hint(waiting, hints):
     [
         (0.62, 0.1, "the learner waits 62% of the time for groups: actor-bound", "at most 2.63"),
         (1.0, 0.0, "the learner waits 100% of the time for groups: actor-bound", "more actors"),
-        (0.05, 0.74, "the actors wait 74% of the time for leases: learner-bound", "26% of the"),
+        (0.05, 0.74, "the actors wait 74% of the time for leases: learner-bound",
+         "a faster learner helps; 2 of 4 actors would"),
         (0.05, 0.06, "the learner waits 5%, the actors 6% of the time: balanced", ""),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("processes", [ALL, []])
 def test_what_limits_the_pace_is_named_and_by_how_much(processes, learner, actors, what, remedy):
     progress = Progress(60, 60, learner_idle=learner, actor_idle=actors)
-    (found,) = findings(healthy(processes=processes, actors=[], progress=progress))
+    several = [Actor(f"actor-{n}.ab", f"actor-{n}", 0.1, 12, 1, 0.0) for n in range(4)]
+    (found,) = findings(healthy(processes=processes, actors=several, progress=progress))
     assert found.what == what and remedy in found.remedy and not found.problem
 
 
