@@ -71,7 +71,8 @@ def parse_filter(text: str) -> Filter:
         try:  # safe: _check allows neither calls nor attributes
             return bool(eval(code, {"__builtins__": {}}, values))
         except TypeError as error:
-            raise UserError(f"filter {text!r:.80}: {error}") from None
+            why = f"compares values of different types ({error})"
+            raise UserError(f"filter {text!r:.80}: {why}; {EXAMPLE}") from None
 
     return accepts
 

@@ -56,6 +56,11 @@ def test_a_refusal_shows_an_example_of_a_filter():
         parse_filter("reward = 0.5")
 
 
+def test_a_number_is_not_compared_with_a_text():
+    with pytest.raises(UserError, match="different types.*and 'float'.*a filter is like reward"):
+        parse_filter("env > 0.5")(ROW)
+
+
 def test_every_row_has_the_names_filters_may_use(trained):
     assert all(row.keys() == NAMES for row in store_reads.rows(trained.store))
 
