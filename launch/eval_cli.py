@@ -188,7 +188,7 @@ def _print(
 def _configured(options: dict[str, Any]) -> RunConfig:
     """Returns the evaluation's settings, in which the model is a folder."""
     from actors.engine_arguments import check_engine_arguments
-    from launch.checks.of_model import chat_format, model_folder
+    from launch.checks.of_model import chat_format, check_agent, model_folder
     from launch.checks.presets import DEMO
 
     trained = None if options["run_name"] is None else run_folder(options["run_name"])
@@ -204,7 +204,7 @@ def _configured(options: dict[str, Any]) -> RunConfig:
         demo=None if trained else DEMO,
     )
     model = model_folder(config.model)
-    chat_format(config, model)
+    check_agent(config, chat_format(config, model))
     check_engine_arguments(config.actor)
     return config.model_copy(update={"model": str(model)})
 

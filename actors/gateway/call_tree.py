@@ -93,6 +93,11 @@ class CallTree:
         self.nodes.append(node)
         return node
 
+    @property
+    def branches(self) -> int:
+        """How many conversations there are, also those without a reply."""
+        return len(self.nodes) - len({node.parent for node in self.nodes if node.parent})
+
     def guide(self, node: Node, guidance: str) -> None:
         """Shows guidance to the policy in a call, unless its conversation already shows guidance.
         The guidance joins the system prompt of a new conversation, and is an additional message in

@@ -48,7 +48,12 @@ def _read_responses(body: Body) -> Body:
     for name in ("previous_response_id", "background"):
         if body.get(name):
             raise bad(f"{name}: not offered by this gateway; send the whole conversation")
-    request = ResponsesRequest.model_validate(body)
+    for tool in body.get("tools") or ():
+        if tool.get("type") != "function":  # the translator would drop it
+            raise bad(
+                f"tools: one of type {tool.get('type')!r}; this gateway offers only functions"
+            )
+    request = ResponsesRequest.model_validate(_plain(body))  # which changes what it gets
     messages = construct_input_messages(
         request_instructions=request.instructions, request_input=request.input
     )
@@ -131,11 +136,13 @@ def _read_messages(body: Body) -> Body:
     from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
     from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 
+    if body.get("output_format"):  # the translator would drop it
+        raise bad("output_format: not offered by this gateway; use output_config")
     request = AnthropicMessagesRequest.model_validate(
         {"model": chat_completions.MODEL} | dict(body)
     )
     translated = AnthropicServingMessages.to_chat_completion_request(request)
-    return dict(_plain(translated.model_dump(exclude_none=True, exclude_unset=True)))
+    return dict(_plain(translated.model_dump(exclude_none=True, exclude_unset=True, by_alias=True)))
 
 
 def _write_messages(whole: dict[str, Any], body: Body) -> dict[str, Any]:

@@ -169,19 +169,23 @@ class Session:
 
     def _begin(self, request: AgentRequest, dialect: str) -> tuple[Node, Awaitable[Answer]]:
         self.check_calls(count := len(self.tree.nodes), MOST_CALLS)
-        if len(self.tree.leaves()) >= MOST_BRANCHES:
-            raise Refused(400, "too_many_branches", f"only {MOST_BRANCHES} conversations allowed")
         try:
             params, constrained = self._sampling(request)
             node = self.tree.add(request.messages, request.tools)
+            if self.tree.branches > MOST_BRANCHES:
+                raise Refused(
+                    400, "too_many_branches", f"only {MOST_BRANCHES} conversations allowed"
+                )
             node.untrained = constrained or not request.trained
             node.dialect, node.began = dialect, time.monotonic() - self.began
             node.digest = digest_of(request, self.ignore)
             recorded = self.tape and self.tape.take(node.digest, request, node)
             if recorded is None and request.trained and self._guides(node):
                 self._guide(node)
-        except (UserError, EpisodeError) as error:
+        except (Refused, UserError, EpisodeError) as error:
             del self.tree.nodes[count:]  # what is refused is not a call
+            if isinstance(error, Refused):
+                raise
             if isinstance(error, UserError):
                 raise Refused(400, "invalid_request_error", str(error)) from None
             self.fail(error)

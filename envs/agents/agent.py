@@ -76,12 +76,12 @@ class Agent:
             raise UserError(f"env agent: prompts: {error}") from None
         own = prompts or {}
         self.spec = EnvSpec(NAME, "", max_steps=256, max_response_tokens=1024, prompts=own)
-        self.starter, self.argv = self._starter(command, python)
-        self.asked = [command] if is_url(command) else []
-        self.grader = starter_of_function("reward", reward, python) if reward else ()
         if workspace and not Path(workspace).expanduser().is_dir():
             raise UserError(f"env agent: workspace {workspace} is not a folder")
         self.workspace = workspace
+        self.starter, self.argv = self._starter(command, python)
+        self.asked = [command] if is_url(command) else []
+        self.grader = starter_of_function("reward", reward, python) if reward else ()
         self.keepers = keepers_of(snapshot, restore, python)
         self.keeps, self.keeps_all = snapshot != NOTHING, snapshot not in ("", NOTHING)
         self.servers = servers_of(mcp or {}, python)
@@ -154,7 +154,7 @@ class Agent:
             self.folder = None
 
     def _starter(self, command: str, python: str) -> tuple[Argv, Argv]:
-        return starter_of(command, python)
+        return starter_of(command, python, workspace=self.workspace)
 
     @property
     def _work(self) -> str:

@@ -39,11 +39,15 @@ def interpreter(python: str) -> str:
     path = shutil.which(os.path.expanduser(python))
     if path is None:
         raise UserError(f"env agent: python {python} is not a program; name an interpreter")
+    if tried(f"python {python}", [path, "-c", "import sys, json"]).returncode:
+        raise UserError(f"env agent: python {python} does not run Python; name an interpreter")
     return os.path.abspath(path)
 
 
 @cache
-def starter_of(command: str, python: str, option: str = "command") -> tuple[Argv, Argv]:
+def starter_of(
+    command: str, python: str, option: str = "command", workspace: str = ""
+) -> tuple[Argv, Argv]:
     """Returns the command of the starter, and the words of the program that the starter runs, with
     files as absolute paths. If `command` is a `file.py:function` or a URL, there are no words.
     Raises UserError if the program, file or function does not exist, if the interpreter lacks a
@@ -61,15 +65,10 @@ def starter_of(command: str, python: str, option: str = "command") -> tuple[Argv
     if not words:
         raise UserError(f"env agent: {option} is empty; give the line that starts the agent")
     own = interpreter(python)
-    runs_python = words[0] in ("python", "python3")
-    program = own if runs_python else shutil.which(words[0])
+    program = own if words[0] in ("python", "python3") else shutil.which(words[0])
     if program is None:
         raise UserError(f"{what}: {words[0]} is not a program")
-    script = next((word for word in words[1:] if word.endswith(".py")), "")
-    if runs_python and script:
-        if not os.path.exists(script):
-            raise UserError(f"{what}: {script} does not exist")
-        _check_imports(script, own)
+    _check_script(what, program, words[1:], workspace)
     rest = [os.path.abspath(word) if os.path.exists(word) else word for word in words[1:]]
     return PROGRAM, (os.path.abspath(program), *rest)
 
@@ -166,6 +165,29 @@ def tried(
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UserError(f"env agent: {what}: cannot be checked ({error})") from None
+
+
+def _check_script(what: str, program: str, words: Sequence[str], workspace: str) -> None:
+    """Raises UserError if a script or a module of Python that a program is to run does not exist.
+    The program runs in a copy of `workspace`."""
+    runs_python = re.fullmatch(r"python[\d.]*", os.path.basename(program)) is not None
+    first = next((word for word in words if not word.startswith("-")), "")
+    scripts = [word for word in words if word.endswith(".py")] if runs_python else [first]
+    for script in [script for script in scripts if script.endswith((".py", ".sh"))][:1]:
+        if not os.path.exists(script) and not os.path.exists(
+            os.path.join(os.path.expanduser(workspace), script)
+        ):
+            raise UserError(f"{what}: {script} does not exist")
+        if runs_python and os.path.exists(script):
+            _check_imports(script, program)
+    if not runs_python:
+        return
+    if not words:
+        raise UserError(f"{what}: names no script; give python a file to run")
+    if words[0] == "-m" and first:
+        asked = [program, "-c", _MISSING, os.path.expanduser(workspace), first.partition(".")[0]]
+        if tried(first, asked).stdout.split():
+            raise UserError(f"{what}: {program} has no module {first}")
 
 
 def _check_imports(script: str, python: str) -> None:

@@ -60,11 +60,18 @@ def test_a_response_has_its_reasoning_text_and_calls_and_streams_them() -> None:
         ({"input": "hi", "previous_response_id": "x"}, "previous_response_id"),
         ({"model": "any"}, "input"),
         ({"input": [{"type": "nothing"}]}, "cannot be read"),
+        ({"input": "hi", "tools": [{"type": "web_search"}]}, "tools: one of type 'web_search'"),
     ],
 )
 def test_what_responses_cannot_offer_is_refused(body: dict[str, Any], what: str) -> None:
     with pytest.raises(Refused, match=what):
         request_of(RESPONSES, body)
+
+
+def test_the_answer_repeats_the_request_as_it_was_sent() -> None:
+    body = {"input": "hi", "tool_choice": "auto", "tools": []}
+    request_of(RESPONSES, body)
+    assert RESPONSES.write(WHOLE, body)["tool_choice"] == "auto"
 
 
 @pytest.mark.parametrize(
@@ -107,6 +114,10 @@ def test_messages_are_read_and_written_as_anthropic_does() -> None:
     assert message["stop_reason"] == "tool_use"
     stream = kinds(listed(MESSAGES.events(WHOLE, body)))
     assert stream[0] == "message_start" and stream[-1] == "message_stop"
+    shaped = body | {"output_config": {"format": {"type": "json_schema", "schema": SHAPE}}}
+    assert request_of(MESSAGES, shaped).json_schema == SHAPE
+    with pytest.raises(Refused, match="output_format: not offered"):
+        request_of(MESSAGES, body | {"output_format": {"type": "json_schema", "schema": SHAPE}})
     refused = MESSAGES.error(Refused(401, "invalid_api_key", "no"))
     assert refused["error"]["type"] == "authentication_error"
     with pytest.raises(Refused, match="messages"):

@@ -168,6 +168,33 @@ def test_calls_after_the_result_and_beyond_the_limits_are_refused(
     played(test)
 
 
+def test_only_a_call_that_begins_another_conversation_meets_their_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MOST_BRANCHES", 2)
+
+    async def test() -> None:
+        session = session_of(ScriptedPolicy(lambda text: "yes"))
+
+        async def call(*said: str) -> None:
+            roles = ("user", "assistant") * 2
+            messages = [{"role": r, "content": t} for r, t in zip(roles, said, strict=False)]
+            await session.sampling(AgentRequest((*messages,)), str(said), "chat", again=False)
+
+        await call("a")  # whose answer the agent never receives
+        await call("b")
+        for said in (("c",), ("b", "no", "again")):
+            with pytest.raises(Refused) as refused:
+                await call(*said)
+            assert refused.value.code == "too_many_branches" and len(session.tree.nodes) == 2
+        await call("b", "yes", "go on")
+        with pytest.raises(Refused):
+            await call("b", "yes", "or so")
+        assert len(session.tree.nodes) == 3
+
+    played(test)
+
+
 def test_tools_need_a_template_that_shows_them() -> None:
     async def test() -> None:
         session = session_of(ScriptedPolicy(lambda text: "yes"))

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 
 from actors.gateway import web_app as module
 from actors.gateway.web_app import WebApp
-from r3l.errors import UserError
+from r3l.errors import EngineDead, UserError
+from r3l.records import Task
 from r3l.rollout.policy_interface import Sample, SampleParams
 from tests.actors.gateway.test_session import session_of
 from tests.r3l.fakes import ScriptedPolicy
@@ -90,6 +92,76 @@ def test_foreign_keys_and_bad_bodies_are_refused(
             assert reply.status_code == status and "error" in reply.json()
 
     with_server(test)
+
+
+def test_a_body_without_an_end_is_refused_while_others_are_answered() -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b" " * (1 << 20)
+
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        async def hostile() -> int | None:
+            with suppress(httpx.TransportError):  # the server may close before the answer is read
+                return (await client.post("/r3l/result", content=endless())).status_code
+            return None
+
+        attack = asyncio.create_task(hostile())
+        assert (await client.post("/v1/chat/completions", json=BODY)).status_code == 200
+        assert await attack in (413, None) and session.result is None
+
+    with_server(test)
+
+
+def test_ten_thousand_sessions_are_told_apart_and_leave_nothing_when_they_close() -> None:
+    async def run() -> None:
+        first = session_of(ScriptedPolicy(lambda text: "yes"))
+        some = [replace(first, task=Task(str(n), "agent", n)) for n in range(10_000)]
+        sessions = {session.key: session for session in some}
+        before = len(asyncio.all_tasks())
+        async with (
+            WebApp(sessions).served("127.0.0.1", 0) as url,
+            httpx.AsyncClient(base_url=url, trust_env=False) as client,
+        ):
+            for session in some[::500]:
+                headers = {"Authorization": f"Bearer {session.key}"}
+                for _ in range(2):
+                    reply = await client.post("/v1/chat/completions", json=BODY, headers=headers)
+                    assert reply.status_code == 200
+                wrong = {"Authorization": f"Bearer {session.key[:-1]}"}
+                reply = await client.post("/v1/chat/completions", json=BODY, headers=wrong)
+                assert reply.status_code == 401
+            while sessions:
+                sessions.popitem()[1].close()
+            reply = await client.post("/v1/chat/completions", json=BODY, headers=headers)
+            assert reply.status_code == 401
+        assert len(asyncio.all_tasks()) == before
+        assert [len(session.tree.nodes) for session in some[::250]] == [2, 0] * 20
+
+    asyncio.run(run())
+
+
+def test_a_client_that_says_it_repeats_a_request_gets_the_same_answer() -> None:
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        path, again = "/v1/chat/completions", {"x-stainless-retry-count": "1"}
+        first = await client.post(path, json=BODY)
+        assert (await client.post(path, json=BODY, headers=again)).json() == first.json()
+        assert len(session.policy.prompts) == 1
+        await client.post(path, json=BODY)
+        assert len(session.policy.prompts) == 2
+
+    with_server(test)
+
+
+def test_a_call_whose_engine_is_replaced_may_be_made_again() -> None:
+    class Dead(ScriptedPolicy):
+        async def sample(self, token_ids: Any, params: SampleParams) -> Sample:
+            raise EngineDead("it is dead")
+
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        reply = await client.post("/v1/chat/completions", json=BODY)
+        assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
+
+    with_server(test, Dead(lambda text: ""))
 
 
 def test_a_stream_is_kept_open_and_says_what_the_answer_says(

@@ -36,9 +36,15 @@ def test_files_of_a_command_become_absolute(script: Path) -> None:
         ("", "", "command is empty"),
         ("nosuchprogram x", "", "nosuchprogram is not a program"),
         ("python missing.py", "", "missing.py does not exist"),
+        ("python -X dev missing.py", "", "missing.py does not exist"),
+        (f"{sys.executable} missing.py", "", "missing.py does not exist"),
+        ("bash missing.sh", "", "missing.sh does not exist"),
+        ("python -m nosuchmodule.inner", "", "has no module nosuchmodule.inner"),
+        ("python", "", "names no script"),
         ("missing.py:play", "", "the file must exist"),
         ("agent.py:nothing", "", "defines no function nothing"),
         ("python agent.py", "/no/python", "python /no/python is not a program"),
+        ("python agent.py", "/bin/ls", "python /bin/ls does not run Python"),
         ("python 'agent.py", "", "No closing quotation"),
         ("python needs.py", "", "imports nosuchpackage, which .* does not have"),
         ("needs.py:play", "", "No module named 'nosuchpackage'"),
@@ -52,6 +58,14 @@ def test_what_cannot_run_is_named(script: Path, command: str, python: str, what:
     (script.parent / "broken.py").write_text("def (\n")
     with pytest.raises(UserError, match=what):
         starter_of(command, python)
+
+
+def test_a_script_may_lie_in_the_folder_that_each_attempt_gets(script: Path) -> None:
+    (script.parent / "given").mkdir()
+    (script.parent / "given" / "solve.sh").write_text("true\n")
+    assert starter_of("bash solve.sh", "", workspace="given")[1][1:] == ("solve.sh",)
+    assert starter_of("python -m json.tool", "")[1][1:] == ("-m", "json.tool")
+    assert starter_of("env X=1 missing.sh", "")[1][1:] == ("X=1", "missing.sh")
 
 
 def test_a_reward_must_be_a_function(script: Path) -> None:
