@@ -49,7 +49,7 @@ def _group_problems(txn: Txn, row: GroupRow) -> Iterator[str]:
     if rule := broken_rule(row):
         yield f"{name}: {rule}"
     if not row.unfinished and txn.parts(name):
-        yield f"{name}: is {row.state}, but still has parts"
+        yield f"{name}: is {row.state}, but still has results of single slots"
     still_open = {part_key(name, *slot) for slot in row.plan.slots() if slot not in row.resolved}
     if set(txn.partial_keys(name)) - still_open:
         yield f"{name}: has progress of a slot that is not open"
