@@ -6,6 +6,7 @@
                                    which token loss is applied   loss
 
 G: trajectories of one group. Importing this module does not import torch.
+To add one: r3l/algorithms/registry.py.
 """
 
 from __future__ import annotations
