@@ -67,7 +67,7 @@ class TokenBatch:
         return replace(self, old_logprobs_BT=old_BT)
 
     @property
-    def advantages_B1(self) -> Tensor:
+    def advantages(self) -> Tensor:
         """Returns Â as a column, or the token advantages [B, T]."""
         if self.advantages_BT is not None:
             return self.advantages_BT.to(self.logprobs_BT.dtype)
@@ -92,7 +92,7 @@ RatioCorrection = Literal[
 def policy_gradient(batch: TokenBatch, *, scale: float = 1.0) -> Terms:
     """term = −scale · Â_i · log π(y_it), the loss of R³L with scale = 1, of RAFT with Â = 1 and of
     OPMD with scale = 1 / (1 + tau)."""
-    return -scale * batch.advantages_B1 * batch.logprobs_BT, {}
+    return -scale * batch.advantages * batch.logprobs_BT, {}
 
 
 def ppo_clip(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
@@ -101,12 +101,12 @@ def ppo_clip(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
 
     Measures `clip_fraction`: the tokens whose gradient the clip removes.
     """
-    return _clipped(_token_ratio(batch), batch.advantages_B1, clip_low, clip_high)
+    return _clipped(_token_ratio(batch), batch.advantages, clip_low, clip_high)
 
 
 def importance(batch: TokenBatch) -> Terms:
     """term = −r·Â_i with r_it = π/π_old for each token, not clipped."""
-    return -_token_ratio(batch) * batch.advantages_B1, {}
+    return -_token_ratio(batch) * batch.advantages, {}
 
 
 def gspo(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
@@ -116,7 +116,7 @@ def gspo(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
     mean_B = (batch.logprobs_BT - batch.old_logprobs_BT).sum(dim=1) / lengths_B
     ratio_B = mean_B.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     ratio_BT = ratio_B[:, None].expand_as(batch.mask_BT)
-    return _clipped(ratio_BT, batch.advantages_B1, clip_low, clip_high)
+    return _clipped(ratio_BT, batch.advantages, clip_low, clip_high)
 
 
 def critique_grpo(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Terms:
@@ -125,7 +125,7 @@ def critique_grpo(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Te
     distilled_B1 = batch.distilled_B[:, None]
     terms_BT, measured = attempts(batch)
     probs_BT = batch.logprobs_BT.exp()
-    shaped_BT = -batch.advantages_B1 * probs_BT / (probs_BT + gamma)
+    shaped_BT = -batch.advantages * probs_BT / (probs_BT + gamma)
     measured = {name: values.masked_fill(distilled_B1, 0.0) for name, values in measured.items()}
     return shaped_BT.where(distilled_B1, terms_BT), measured
 
@@ -175,11 +175,11 @@ def sft(logprobs_BT: Tensor, mask_BT: Tensor, weights_B: Tensor) -> Tensor:
     return (terms_BT * weights_B.to(terms_BT.dtype)[:, None]).sum()
 
 
-def _clipped(ratio_BT: Tensor, advantages_B1: Tensor, low: float, high: float) -> Terms:
+def _clipped(ratio_BT: Tensor, advantages: Tensor, low: float, high: float) -> Terms:
     inside_BT = ratio_BT.clamp(1.0 - low, 1.0 + high)
-    terms_BT = -(ratio_BT * advantages_B1).minimum(inside_BT * advantages_B1)
-    silent_BT = ((advantages_B1 > 0) & (ratio_BT > 1.0 + high)) | (
-        (advantages_B1 < 0) & (ratio_BT < 1.0 - low)
+    terms_BT = -(ratio_BT * advantages).minimum(inside_BT * advantages)
+    silent_BT = ((advantages > 0) & (ratio_BT > 1.0 + high)) | (
+        (advantages < 0) & (ratio_BT < 1.0 - low)
     )
     return terms_BT, {"clip_fraction": silent_BT.to(ratio_BT.dtype)}
 

@@ -27,7 +27,7 @@ class EarlyExperienceConfig(RatioConfig):
 def next_observations(group: Group) -> list[AuxSample]:
     """Makes a sample of every attempt. It trains the tokens after the attempt's responses: the
     environment's answers, and the chat template's tokens around them."""
-    return [AuxSample("observation", one.token_ids, _answers(one)) for one in group.trajectories]
+    return [AuxSample("observation", t.token_ids, _answers(t)) for t in group.trajectories]
 
 
 def _answers(attempt: Trajectory) -> Bool:

@@ -62,7 +62,7 @@ def tagged_credit(
     invalid: Sequence[str],
 ) -> list[Float64]:
     """TokenCredit: adds each step's own reward, normalized over the group's steps of its tag."""
-    values = [np.full(one.num_steps, a) for one, a in zip(trajectories, advantages, strict=True)]
+    values = [np.full(t.num_steps, a) for t, a in zip(trajectories, advantages, strict=True)]
     steps: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
     for i, trajectory in enumerate(trajectories):
         for k, (tag, reward) in enumerate(step_rewards(trajectory, invalid)):
@@ -72,7 +72,7 @@ def tagged_credit(
         own = normalized(rewards, std=std) if len(rewards) > 1 else rewards
         for (i, k, _), value in zip(tagged, own.tolist(), strict=True):
             values[i][k] += weight * value
-    return [by_step(each, one) for each, one in zip(values, trajectories, strict=True)]
+    return [by_step(own, t) for own, t in zip(values, trajectories, strict=True)]
 
 
 def step_rewards(trajectory: Trajectory, invalid: Sequence[str]) -> list[tuple[str, float]]:

@@ -26,7 +26,7 @@ from r3l.records import Bool
 
 
 class SPEARConfig(RatioConfig):
-    """Settings of SPEAR: GRPO's without the KL, and the warm-up of imitation."""
+    """Settings of SPEAR: GRPO's without the KL, and the growing weight of imitation."""
 
     name: Literal["spear"] = Field("spear", description="algorithm")
     kl_coef: float = kl_weight(0.0)
