@@ -151,10 +151,10 @@ def _evaluate(options: dict[str, Any]) -> None:
 def _read(options: dict[str, Any]) -> None:
     """Prints the report of an evaluation on disk, and changes nothing there."""
     place, context = options["read"], click.get_current_context()
-    for one in context.command.params:
-        given = context.get_parameter_source(str(one.name)) is ParameterSource.COMMANDLINE
-        if given and one.name not in READING:
-            what = one.opts[0] if one.param_type_name == "option" else "settings"
+    for parameter in context.command.params:
+        given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+        if given and parameter.name not in READING:
+            what = parameter.opts[0] if parameter.param_type_name == "option" else "settings"
             raise UserError(f"--read {place}: only reads results; leave {what} out")
     attempts, settings = read_attempts(place, "--read"), read_settings(place)
     tasks = by_task(attempts)

@@ -41,9 +41,9 @@ def plain_value(value: Any, what: str, depth: int = 0) -> Any:
         return plain(value, what)
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         items = value.items()
-        return {plain(key, what): plain_value(one, what, depth + 1) for key, one in items}
+        return {plain(key, what): plain_value(item, what, depth + 1) for key, item in items}
     if isinstance(value, list | tuple):
-        return [plain_value(one, what, depth + 1) for one in value]
+        return [plain_value(item, what, depth + 1) for item in value]
     if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
         value = value.item()
     if type(value) is int and not -(1 << 63) <= value < 1 << 64:

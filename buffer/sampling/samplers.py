@@ -89,7 +89,7 @@ def pick(
     return `count` picks of different groups."""
     with user_class.errors_named(f"buffer.sampler {config.name}: pick"):
         picks = make(config).pick(candidates, count, source)
-        if len({one.row.group_id for one in picks}) != count or count != len(picks):
+        if len({pick.row.group_id for pick in picks}) != count or count != len(picks):
             raise ValueError(f"it must return {count} picks of different groups")
         return picks
 

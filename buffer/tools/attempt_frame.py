@@ -46,7 +46,7 @@ def frame(
     with store.read() as txn:
         newest = list(islice(txn.listed(purpose, tag, state), limit))
         newest.sort(key=lambda row: row.group_id)
-        rows = [one for row in newest for one in _rows(result_checksums.read(txn, row), row)]
+        rows = [line for row in newest for line in _rows(result_checksums.read(txn, row), row)]
     return pandas.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
 
 

@@ -51,7 +51,7 @@ def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
         step = txn.step(known["step"])
         draw = None if step is None else txn.draw(step.draw_id)
     trained = [t for t in step.attempts if t.into == group_id] if step is not None else []
-    own = {(one.role, one.slot): one for one in trained if one.group_id == group_id}
+    own = {(t.role, t.slot): t for t in trained if t.group_id == group_id}
     weights = {} if draw is None else dict(zip(draw.groups, draw.weights, strict=False))
     return known | {
         "times": group.times,
@@ -61,7 +61,7 @@ def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
         "weight": weights.get(group_id, 1.0),
         "unresolved": group.unresolved,
         "pairs": pairs(group, texts, own),
-        "recalled": [plain_values(one) for one in trained if one.group_id != group_id],
+        "recalled": [plain_values(t) for t in trained if t.group_id != group_id],
     }
 
 
@@ -72,8 +72,10 @@ def pairs(
 
     `trained`: how the learner trained on each attempt, keyed by role and slot."""
 
-    def plain(one: AttemptView | None) -> Plain | None:
-        return None if one is None else _slot(one, group, texts, trained.get((one.role, one.slot)))
+    def plain(view: AttemptView | None) -> Plain | None:
+        if view is not None:
+            return _slot(view, group, texts, trained.get((view.role, view.slot)))
+        return None
 
     return [
         {
@@ -87,18 +89,18 @@ def pairs(
     ]
 
 
-def _slot(one: AttemptView, group: Group, texts: Texts, used: TrainedAttempt | None) -> Plain:
+def _slot(view: AttemptView, group: Group, texts: Texts, used: TrainedAttempt | None) -> Plain:
     """Converts a slot and adds the tokens of its `steps`; `steps` is None without an attempt."""
-    shown: Plain = plain_values(one) | {
+    shown: Plain = plain_values(view) | {
         "steps": None,
         "advantage": None if used is None else used.advantage,
         "by_token": used is not None and used.by_token,
         "token_weight": None if used is None else used.weight,
     }
-    shown["tree"] = call_tree(one.calls)
+    shown["tree"] = call_tree(view.calls)
     shown["conversations"] = []
-    if one.steps:
-        [attempt] = [t for t in group.trajectories if (t.role, t.slot) == (one.role, one.slot)]
+    if view.steps:
+        [attempt] = [t for t in group.trajectories if (t.role, t.slot) == (view.role, view.slot)]
         shown["steps"] = [
             plain_values(step)
             | {
@@ -107,12 +109,12 @@ def _slot(one: AttemptView, group: Group, texts: Texts, used: TrainedAttempt | N
                 "trained": used is not None and k >= used.first_step,
             }
             for k, (step, (start, end)) in enumerate(
-                zip(one.steps, attempt.step_spans.tolist(), strict=True)
+                zip(view.steps, attempt.step_spans.tolist(), strict=True)
             )
         ]
         shown["conversations"] = [
-            _conversation(chain, one.calls, attempt, texts, trained=used is not None)
-            for chain in conversations(one.calls)
+            _conversation(chain, view.calls, attempt, texts, trained=used is not None)
+            for chain in conversations(view.calls)
         ]
     return shown
 

@@ -132,8 +132,8 @@ def _name(value: Any) -> str:
 
 def _conversation(messages: list[Any]) -> str:
     """Returns chat messages as one text, if all of them are the user's or the system's."""
-    roles = [one.get("role") if isinstance(one, dict) else None for one in messages]
-    texts = [one.get("content") if isinstance(one, dict) else None for one in messages]
+    roles = [m.get("role") if isinstance(m, dict) else None for m in messages]
+    texts = [m.get("content") if isinstance(m, dict) else None for m in messages]
     known = {"system", "developer", "user"}
     if not all(role in known for role in roles) or not all(isinstance(t, str) for t in texts):
         raise ValueError(

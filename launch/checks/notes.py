@@ -73,6 +73,6 @@ def _shared_tasks(config: RunConfig) -> Iterator[str]:
 def _problem(task: Task) -> str:
     """Returns a key that is equal for tasks that pose the same problem. It has the environment and
     the option `prompt`, or if there is no such option, the seed and all options but `attempts`."""
-    options = {name: one for name, one in task.options.items() if name != "attempts"}
+    options = {name: value for name, value in task.options.items() if name != "attempts"}
     posed = options.get("prompt") or (task.seed, sorted(options.items(), key=str))
     return repr((task.env, posed))

@@ -232,7 +232,7 @@ def _calls(calls: Sequence[TapedCall]) -> Iterator[str]:
 def message_text(message: Mapping[str, Any]) -> str:
     """Writes a chat message: its text, then its tool calls."""
     made = [call["function"] for call in message.get("tool_calls") or ()]
-    parts = [message.get("content"), *(f"{one['name']}({one['arguments']})" for one in made)]
+    parts = [message.get("content"), *(f"{call['name']}({call['arguments']})" for call in made)]
     return " ".join(str(part) for part in parts if part)
 
 
