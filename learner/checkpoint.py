@@ -217,7 +217,9 @@ def read_state(checkpoint: Path) -> RunState:
     return msgspec.convert(_read(checkpoint), RunState)
 
 
-def check(checkpoint: Path, config: LearnerConfig, *, dtype: object, model_digest: str) -> None:
+def check_resumable(
+    checkpoint: Path, config: LearnerConfig, *, dtype: object, model_digest: str
+) -> None:
     """Refuses a checkpoint that this run cannot continue from. `dtype`: torch's dtype or its name;
     `model_digest`: digest of the model that this run began with. Raises UserError."""
     values = _read(checkpoint)
@@ -238,7 +240,7 @@ def check(checkpoint: Path, config: LearnerConfig, *, dtype: object, model_diges
 
 
 def restore(trainer: Trainer, checkpoint: Path) -> RunState:
-    """Restores the optimizer, schedule, full-precision weights and RNG. Call `check` first. The
+    """Restores the optimizer, schedule, full-precision weights and RNG. Call `check_resumable` first. The
     model must already be loaded from the same folder."""
     from learner.step import optimizer_state
 
@@ -255,7 +257,7 @@ def load_run(
     seed: int,
 ) -> tuple[Trainer, RunState]:
     """Loads a run's trainer and state from a checkpoint, or from the initial `model` if there is
-    none. Call `check` first."""
+    none. Call `check_resumable` first."""
     from learner.step.trainer import Trainer
 
     adapted = config.lora.rank > 0
@@ -302,7 +304,7 @@ def _read(checkpoint: Path) -> dict[str, Any]:
 
 def _damage(checkpoint: Path, thorough: bool) -> str:
     """Returns what is missing or damaged in a checkpoint. Returns "" if the checkpoint is complete,
-    or has another schema, since `check` then refuses it."""
+    or has another schema, since `check_resumable` then refuses it."""
     if not (checkpoint / STATE).is_file():
         return f"{STATE} is missing"
     try:

@@ -23,7 +23,7 @@ STOPPED_S = 5.0
 """Seconds that the commands have left once the run was asked to stop."""
 
 
-def check(command: str, *, here: bool = True) -> None:
+def check_command(command: str, *, here: bool = True) -> None:
     """Refuses a command that cannot be parsed or has an unknown placeholder. With `here`, also
     refuses a program that does not exist on this machine. "" means no command."""
     what = f"learner.on_checkpoint {command!r:.200}"

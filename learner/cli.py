@@ -116,7 +116,7 @@ def _train_offline(
     """Runs one rank of a run that trains only on the stores of finished runs."""
     from learner.offline.served_copy import served_copy, without_actors
 
-    loggers.check(config.log)
+    loggers.check_entries(config.log)
     for store in stores:
         check_store(store)
     start, endpoint = _start(config, run, resume), ""
@@ -163,7 +163,7 @@ def _start(config: RunConfig, run: Path, resume: bool) -> Start:
     check_targets(config.learner.lora, model)
     if _leading():
         warn_of_other_versions("deepspeed", "torch", "peft")
-        checkpoint_command.check(config.learner.on_checkpoint)
+        checkpoint_command.check_command(config.learner.on_checkpoint)
     budget = RunFolder(run).token_budget(config.learner.tokens_per_micro_batch)
     settings = config.learner.model_copy(update={"tokens_per_micro_batch": budget})
     digest = model_digest(model)
@@ -174,7 +174,9 @@ def _start(config: RunConfig, run: Path, resume: bool) -> Start:
             f"{folder}: every checkpoint is damaged; restore one, or remove all to begin again"
         )
     if newest is not None:
-        checkpoint.check(newest, settings, dtype=resolve_dtype(settings.dtype), model_digest=digest)
+        checkpoint.check_resumable(
+            newest, settings, dtype=resolve_dtype(settings.dtype), model_digest=digest
+        )
     return Start(model, digest, tokenizer, settings, newest)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from r3l.errors import WeightsError
-from r3l.weights.chunks import check
+from r3l.weights.chunks import check_chunk
 from r3l.weights.manifest import Layout, Manifest
 from r3l.weights.patch import Patch, apply
 
@@ -54,7 +54,7 @@ class StagedWeights:
                 f"weights {manifest.version}: chunk {index} has {len(chunk)} bytes, a wrong size",
                 cause="checksum",
             )
-        check(chunk, manifest, index)
+        check_chunk(chunk, manifest, index)
         self.versions[index] = UNKNOWN
         self._bytes[span] = chunk
         self.versions[index] = manifest.version

@@ -18,7 +18,7 @@ from actors.weights.staging import UNKNOWN, StagedWeights
 from actors.weights.subscriber import WeightSubscriber
 from benchmarks.weights.publisher import Metrics, Publisher, this_command
 from benchmarks.weights.updates import medians, raw_transfer
-from r3l.weights.chunks import check
+from r3l.weights.chunks import check_chunk
 from r3l.weights.manifest import Layout, Manifest
 
 SUBSCRIBERS = 16
@@ -35,7 +35,7 @@ class Checked(StagedWeights):
         """Nothing was kept."""
 
     def replace(self, index: int, manifest: Manifest, data: memoryview) -> None:
-        check(np.frombuffer(data, dtype=np.uint8), manifest, index)
+        check_chunk(np.frombuffer(data, dtype=np.uint8), manifest, index)
 
 
 class Simulated(WeightSubscriber):

@@ -59,8 +59,8 @@ def check_settings(config: RunConfig, options: PlanOptions, backend: Backend) ->
     here = options.hardware is None
     check_engine_arguments(config.actor)
     if here or backend.has_nodes:
-        loggers.check(config.log)
-        checkpoint_command.check(config.learner.on_checkpoint, here=here)
+        loggers.check_entries(config.log)
+        checkpoint_command.check_command(config.learner.on_checkpoint, here=here)
     samplers.make(config.buffer.sampler)
     task_samplers.make(config.buffer.tasks)
 

@@ -64,7 +64,7 @@ def check_checkpoint(run: Path, learner: LearnerConfig, device: str, model: Path
     newest = checkpoint.latest(run / checkpoint.CHECKPOINTS)
     if newest is not None:
         dtype = "torch.bfloat16" if in_bfloat16(learner, device) else "torch.float32"
-        checkpoint.check(newest, learner, dtype=dtype, model_digest=model_digest(model))
+        checkpoint.check_resumable(newest, learner, dtype=dtype, model_digest=model_digest(model))
 
 
 def check_world(config: RunConfig, settled: RunConfig) -> None:

@@ -119,7 +119,7 @@ class ReplayedRun:
         learner = self.config.learner
         if start is not None:
             dtype, digest = resolve_dtype(learner.dtype), model_digest(model)
-            checkpoint.check(start, learner, dtype=dtype, model_digest=digest)
+            checkpoint.check_resumable(start, learner, dtype=dtype, model_digest=digest)
         algorithm = self.config.algorithm.build()
         return checkpoint.load_run(start, model, learner, algorithm, self.config.seed)[0], version
 

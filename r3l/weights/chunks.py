@@ -57,7 +57,7 @@ def assemble(pieces: Sequence[Piece], size: int) -> Bytes:
     return data
 
 
-def check(data: Bytes, manifest: Manifest, index: int) -> None:
+def check_chunk(data: Bytes, manifest: Manifest, index: int) -> None:
     """Checks `data` against the manifest's checksum of chunk `index`, or raises WeightsError."""
     if checksum(data) != manifest.checksums[index]:
         raise WeightsError(

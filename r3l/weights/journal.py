@@ -23,7 +23,7 @@ from xxhash import xxh3_64_digest
 from r3l.codec import pack, unpack
 from r3l.errors import R3LError, UserError
 from r3l.files.whole_file import BUILDING, write_whole
-from r3l.weights.chunks import Chunk, check
+from r3l.weights.chunks import Chunk, check_chunk
 from r3l.weights.manifest import MANIFEST_LIMIT, Bytes, Manifest
 from r3l.weights.patch import Patch, apply
 
@@ -115,7 +115,7 @@ class Journal:
                     held[:] = np.frombuffer(frame, np.uint8)
                 else:
                     apply(Patch.from_wire(frame), held, version=before)
-                check(held, entry.manifest, index)
+                check_chunk(held, entry.manifest, index)
 
     def _entry(self, version: int, needed_by: int | None = None) -> Entry:
         """Reads the head of a version's file."""

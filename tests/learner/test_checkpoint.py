@@ -142,7 +142,7 @@ def test_a_checkpoint_of_another_schema_is_refused_by_its_schema_and_not_called_
     newest = checkpoint.latest(folder, thorough=True)
     assert newest == folder / "step-000006" and not caplog.records
     with pytest.raises(UserError, match="has schema 4, but this r3l reads"):
-        checkpoint.check(newest, load().learner, dtype="torch.float32", model_digest="")
+        checkpoint.check_resumable(newest, load().learner, dtype="torch.float32", model_digest="")
 
 
 def test_a_slow_disk_is_no_hang_while_checksums_are_read(

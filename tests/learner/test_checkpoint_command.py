@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from learner import checkpoint_command
-from learner.checkpoint_command import CheckpointCommand, arguments, check
+from learner.checkpoint_command import CheckpointCommand, arguments, check_command
 from r3l.errors import UserError
 from tests.processes import command_line
 
@@ -44,16 +44,16 @@ def test_placeholders_are_filled_in_without_a_shell(tmp_path: Path) -> None:
 )
 def test_a_command_that_cannot_be_read_is_refused_on_any_machine(command: str) -> None:
     with pytest.raises(UserError, match=r"learner\.on_checkpoint") as raised:
-        check(command, here=False)
+        check_command(command, here=False)
     assert "\n" not in str(raised.value)
 
 
 def test_a_program_that_does_not_exist_is_refused_where_it_would_run() -> None:
-    check("")
-    check("cp -r {folder} /mnt/{name}")
-    check("no-such-program {folder}", here=False)
+    check_command("")
+    check_command("cp -r {folder} /mnt/{name}")
+    check_command("no-such-program {folder}", here=False)
     with pytest.raises(UserError, match="no-such-program"):
-        check("no-such-program {folder}")
+        check_command("no-such-program {folder}")
 
 
 def test_one_command_runs_at_a_time_and_only_the_newest_checkpoint_waits(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ SYNCHRONOUS = {"tensorboard"}
 """Loggers that write to the run's own disk and handle disk failures themselves."""
 
 
-def check(entries: Iterable[str]) -> None:
+def check_entries(entries: Iterable[str]) -> None:
     """Check the entries of the setting `log`. Raises UserError if a logger is unknown or repeated,
     or if its package or login is missing."""
     names = [entry.partition(":")[0] for entry in entries]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from r3l.errors import WeightsError
-from r3l.weights.chunks import HISTORY, Chunk, assemble, check
+from r3l.weights.chunks import HISTORY, Chunk, assemble, check_chunk
 from r3l.weights.manifest import Layout, Manifest
 from r3l.weights.patch import apply
 
@@ -60,6 +60,6 @@ def test_a_chunk_is_its_pieces_with_zeros_between_them() -> None:
 def test_a_chunk_other_than_the_manifests_is_refused(first: Chunk) -> None:
     layout = Layout.of([("a", "bfloat16", (10_000,))])
     manifest = Manifest("p", 1, layout, (first.checksum,))
-    check(first.data, manifest, 0)
+    check_chunk(first.data, manifest, 0)
     with pytest.raises(WeightsError, match="weights 1: chunk 0 is damaged"):
-        check(next_bytes(first.data, 0.001), manifest, 0)
+        check_chunk(next_bytes(first.data, 0.001), manifest, 0)

@@ -26,7 +26,7 @@ from r3l.process import notices
 )
 def test_a_name_that_is_unknown_or_stands_twice_is_refused(entries: list[str], line: str) -> None:
     with pytest.raises(UserError) as refused:
-        registry.check(entries)
+        registry.check_entries(entries)
     assert str(refused.value).startswith(line)
 
 
@@ -51,9 +51,9 @@ def test_a_logger_without_its_package_is_refused_in_one_line_before_anything_sta
 
 def test_what_a_logger_itself_refuses_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "check_installed", lambda name, package: None)
-    registry.check(["tensorboard", "mlflow:sqlite:////tmp/some.db"])
+    registry.check_entries(["tensorboard", "mlflow:sqlite:////tmp/some.db"])
     with pytest.raises(UserError, match=r"log mlflow: the server .* cannot be"):
-        registry.check(["mlflow:http://127.0.0.1:9"])
+        registry.check_entries(["mlflow:http://127.0.0.1:9"])
 
 
 def test_the_default_is_tensorboard_and_none_may_be_chosen(tmp_path: Path) -> None:
