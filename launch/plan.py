@@ -29,7 +29,7 @@ from launch.checks.plan_options import PlanOptions
 from launch.checks.resume import changed_settings
 from launch.checks.services import check_addresses, with_reachable_services
 from launch.inspection import versions
-from launch.topology.gpu_memory import Estimate
+from launch.topology.gpu_memory import MemoryEstimate
 from launch.topology.machines import described
 from launch.topology.placement import Plan, place, place_ranks
 from r3l.config import RunConfig
@@ -60,7 +60,7 @@ def make_plan(config: RunConfig, options: PlanOptions) -> Plan:
     check_learner(config.learner, requested.device, model)
     # Then what needs both: whether everything fits and can be reached.
     settled = config.model_copy(update={"model": str(model)})
-    topology = place(requested, machines, Estimate.of(settled), force=options.force)
+    topology = place(requested, machines, MemoryEstimate.of(settled), force=options.force)
     anywhere = (ANY_NODE,) if starter.moves_actors else ()
     options = with_reachable_services(options, topology.elsewhere or anywhere)
     check_disk(config.learner, options, model)

@@ -62,7 +62,7 @@ KEEP_S = 60.0  # how long a set is kept after the last request for it
 THREADS = min(16, os.cpu_count() or 1)  # compare and compress chunks
 
 
-class Kept(NamedTuple):
+class KeptWeights(NamedTuple):
     """An older set of weights that slow subscribers are still fetching."""
 
     version: int
@@ -93,7 +93,7 @@ class WeightPublisher:
         self._chunks: list[Chunk | None] = []
         self._slow: dict[bytes, tuple[int, float]] = {}
         """For each slow subscriber: the version that it asked to keep, and when it last asked."""
-        self._kept: Kept | None = None
+        self._kept: KeptWeights | None = None
         self._keeping = threading.Lock()  # guards the two fields above
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="chunks")
         secrets = load(ServiceKeys, keys) if keys else None
@@ -290,7 +290,7 @@ class WeightPublisher:
         with self._keeping:
             wanted = {version for version, _ in self._slow.values()}
             if self._kept is None and self._manifest and self._manifest.version in wanted:
-                self._kept = Kept(self._manifest.version, list(self._chunks))
+                self._kept = KeptWeights(self._manifest.version, list(self._chunks))
 
     def _forget_kept(self, now: float) -> None:
         """Forgets subscribers whose last request to keep a version is older than KEEP_S, and the

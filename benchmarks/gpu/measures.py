@@ -28,7 +28,7 @@ from benchmarks.learner import (
     write_random_model,
 )
 from envs.builtin.policy import builtin_policy
-from launch.topology.gpu_memory import Estimate, total
+from launch.topology.gpu_memory import MemoryEstimate, total
 from learner.checkpoint import Checkpoints, RunState, latest, load_run
 from learner.publisher import WeightPublisher
 from learner.step.batch import rows_of
@@ -125,7 +125,7 @@ def started(bench: Bench) -> dict[str, Any]:
     _reset_peak()
     trainer.step(bench.work.rows[:1])
     gc.collect()
-    estimate = Estimate.of(bench.config.model_copy(update={"model": str(bench.model)}))
+    estimate = MemoryEstimate.of(bench.config.model_copy(update={"model": str(bench.model)}))
     assert estimate is not None
     parts = estimate.learner_parts(1)
     return {

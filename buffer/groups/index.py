@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Self
 
 from buffer.storage.counts import under
-from buffer.storage.rows import DrawRow, GroupRow, Progress
+from buffer.storage.rows import DrawRow, GroupRow, RunPosition
 from buffer.storage.store import Store
 from r3l.records import Purpose
 from r3l.settings.buffer import BufferConfig
@@ -31,7 +31,7 @@ class Index:
         self.last_seen: dict[str, float] = {}
         self.tasks: Counter[tuple[Purpose, str]] = Counter()
         self.counts: Counter[str] = Counter()
-        self.progress = Progress()
+        self.progress = RunPosition()
         self.next_group = 1
         self.next_draw = 1
         self._unfinished: dict[Purpose, dict[str, GroupRow]] = {"train": {}, "eval": {}}

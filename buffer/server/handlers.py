@@ -14,7 +14,7 @@ from buffer.server import idempotency, stats
 from buffer.storage.rows import GroupRow, Status
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
-from buffer.wire.messages import Request
+from buffer.wire.messages import ReceivedRequest
 from buffer.wire.operations import (
     AcquireLease,
     BufferStats,
@@ -33,7 +33,7 @@ Read = Callable[[Txn], tuple[Record, list[bytes]]]  # returns a reply and the gr
 Result = Record | R3LError | Read  # a Read is for the reader, after the commit
 
 
-WriteHandler = Callable[[UnitOfWork, Request], Record | Read]
+WriteHandler = Callable[[UnitOfWork, ReceivedRequest], Record | Read]
 ENDED = 1024
 """Number of remembered draw requests that got no groups: late copies of them get none either."""
 
@@ -60,7 +60,7 @@ class WriteHandlers:
             "stats": self._stats,
         }
 
-    def handle(self, work: UnitOfWork, request: Request) -> Result:
+    def handle(self, work: UnitOfWork, request: ReceivedRequest) -> Result:
         handler = self.table[request.operation.name]
         try:
             result: Result = idempotency.once(work, request, lambda: handler(work, request))
@@ -74,11 +74,11 @@ class WriteHandlers:
         except R3LError as error:
             return error
 
-    def _lease(self, work: UnitOfWork, request: Request) -> Lease | Wait:
+    def _lease(self, work: UnitOfWork, request: ReceivedRequest) -> Lease | Wait:
         self._update_actor(request.arguments)
         return leases.lease(work, request.arguments, request.rid)
 
-    def _renew(self, work: UnitOfWork, request: Request) -> Ids:
+    def _renew(self, work: UnitOfWork, request: ReceivedRequest) -> Ids:
         self._update_actor(request.arguments)
         return leases.renew(work, request.arguments)
 
@@ -86,7 +86,7 @@ class WriteHandlers:
         leases.check_name(args.actor, "actor")
         self._actors.update(args.actor, args.metrics)
 
-    def _draw(self, work: UnitOfWork, request: Request) -> Read | DrawHead:
+    def _draw(self, work: UnitOfWork, request: ReceivedRequest) -> Read | DrawHead:
         args, rid = request.arguments, request.rid
         drawn = None if rid in self._ended else draws.draw(work, args, rid)
         if drawn is None:
@@ -95,7 +95,7 @@ class WriteHandlers:
         now = tuple(_status(work.index.live[group_id]) for group_id in drawn.groups)
         return lambda txn: (DrawHead(drawn, now), queries.drawn(txn, drawn))
 
-    def _stats(self, work: UnitOfWork, request: Request) -> BufferStats:
+    def _stats(self, work: UnitOfWork, request: ReceivedRequest) -> BufferStats:
         return stats.collect(work, self._store, self._actors, self._refused)
 
 

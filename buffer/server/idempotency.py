@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.wire.messages import Request
+from buffer.wire.messages import ReceivedRequest
 from r3l import codec
 from r3l.records import Record
 
@@ -23,7 +23,7 @@ class KeptReplies(Record):
     replies: dict[str, bytes] = msgspec.field(default_factory=dict)
 
 
-def once(work: UnitOfWork, request: Request, carry_out: Callable[[], Any]) -> Any:
+def once(work: UnitOfWork, request: ReceivedRequest, carry_out: Callable[[], Any]) -> Any:
     """Return the kept reply to this request, or call `carry_out` if there is none."""
     if not request.operation.keeps_reply:
         return carry_out()

@@ -26,7 +26,7 @@ from buffer.storage.store import Store
 from buffer.wire import messages
 from buffer.wire.access import Access, allow_files
 from buffer.wire.curve_keys import ServiceKeys
-from buffer.wire.messages import DAMAGED, REQUESTS_IN_FLIGHT, Request
+from buffer.wire.messages import DAMAGED, REQUESTS_IN_FLIGHT, ReceivedRequest
 from buffer.wire.sockets import LARGE, Frame, bind, has_message, new_socket, receive_from_peer
 from buffer.wire.traffic import CHECK_S, Limits
 from r3l.config import RunConfig
@@ -77,9 +77,9 @@ class Service:
         self._waiting: Counter[bytes] = Counter()  # requests without a reply, by client
         self._stop = threading.Event()
         self._failure: UserError | None = None  # why the writer ended
-        self._checked: list[Request] = []  # for the writer, until it gets them together
-        self._to_writer: SimpleQueue[Request | None] = SimpleQueue()
-        self._to_reader: SimpleQueue[tuple[Request, Read] | None] = SimpleQueue()
+        self._checked: list[ReceivedRequest] = []  # for the writer, until it gets them together
+        self._to_writer: SimpleQueue[ReceivedRequest | None] = SimpleQueue()
+        self._to_reader: SimpleQueue[tuple[ReceivedRequest, Read] | None] = SimpleQueue()
         self._writer = Writer(store, config, self._to_writer, self._refused)
         self._sent_bytes = 0  # of requests that were given to the writer
         self._memory = MemoryLimit(config.buffer.memory_gib)
@@ -171,7 +171,7 @@ class Service:
             unreadable = RecordError(f"message: cannot be read ({error!r:.200})")
             self._send(client, "unreadable", messages.error_frames(rid, unreadable))
 
-    def _dispatch(self, request: Request) -> None:
+    def _dispatch(self, request: ReceivedRequest) -> None:
         if request.operation.thread == "reader":
             self._waiting[request.client] += 1
             handler = READ_HANDLERS[request.operation.name]
@@ -232,7 +232,9 @@ class Service:
             self._replies.put(request.client, request.rid, reply, groups)
             self._replies.wake_front()
 
-    def _try_read(self, request: Request, read: Read) -> tuple[Record | R3LError, list[bytes]]:
+    def _try_read(
+        self, request: ReceivedRequest, read: Read
+    ) -> tuple[Record | R3LError, list[bytes]]:
         try:
             self._replies.check_credit(request.client)
             with self.store.read() as txn:

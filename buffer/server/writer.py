@@ -22,7 +22,7 @@ from buffer.groups.unit_of_work import UnitOfWork
 from buffer.server.capacity import Capacity
 from buffer.server.handlers import Result, WriteHandlers
 from buffer.storage.store import Store
-from buffer.wire.messages import Request
+from buffer.wire.messages import ReceivedRequest
 from r3l.config import RunConfig
 from r3l.errors import BufferError_, R3LError, StoreError, UserError
 from r3l.process.notices import notice_again
@@ -34,7 +34,7 @@ READER_CHECK_S = 10.0
 STALLED_S = 3.0
 log = logging.getLogger(__name__)
 
-Results = list[tuple[Request, Result]]
+Results = list[tuple[ReceivedRequest, Result]]
 
 
 class Writer:
@@ -44,7 +44,7 @@ class Writer:
         self,
         store: Store,
         config: RunConfig,
-        queue: SimpleQueue[Request | None],
+        queue: SimpleQueue[ReceivedRequest | None],
         refused: Counter[str],
     ) -> None:
         self.store, self.config, self.queue = store, config, queue
@@ -74,9 +74,9 @@ class Writer:
                 send(results)
             self.done_bytes += sum(request.nbytes for request in requests)
 
-    def _take(self) -> tuple[list[Request], bool]:
+    def _take(self) -> tuple[list[ReceivedRequest], bool]:
         """Waits for requests; returns them, and whether more may follow."""
-        requests: list[Request] = []
+        requests: list[ReceivedRequest] = []
         size = 0
         try:
             until = min(self._ticked + TICK_S, self._retain_at)
@@ -91,7 +91,7 @@ class Writer:
         except Empty:
             return requests, True
 
-    def _transact(self, requests: list[Request]) -> Results:
+    def _transact(self, requests: list[ReceivedRequest]) -> Results:
         """Carries out the requests in one transaction and commits it; returns the results."""
         try:
             with self.store.write() as txn:

@@ -25,7 +25,7 @@ from r3l.records import Purpose, Role
 TABLES = tuple(
     "sys count task task_id state live tomb part partial group history tag draw ledger".split()
 )
-SCHEMA = 8  # version of the tables; that of the records is codec.SCHEMA
+SCHEMA = 9  # version of the tables; that of the records is codec.SCHEMA
 KEY_LIMIT = 400  # bytes of tag and task id together; LMDB's keys end at 511
 
 

@@ -171,7 +171,7 @@ class LedgerRow(Record):
     attempts: tuple[TrainedAttempt, ...] = ()
 
 
-class Progress(Record):
+class RunPosition(Record):
     """The learner's version, and the position in the task lists.
 
     `newest`: the newest version known when a learner last set its version. `epoch`: the current

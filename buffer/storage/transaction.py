@@ -17,7 +17,7 @@ from buffer.storage.layout import (
     task_key,
     u64,
 )
-from buffer.storage.rows import DrawRow, GroupRow, LedgerRow, Progress, Status
+from buffer.storage.rows import DrawRow, GroupRow, LedgerRow, RunPosition, Status
 from r3l import codec
 from r3l.errors import NotFound, StoreError
 from r3l.records import Group, GroupState, Purpose, Record, Role, Task
@@ -88,10 +88,10 @@ class Txn:
         schema = codec.unpack(data).get("schema") if data is not None else 0
         return schema if type(schema) is int else 0
 
-    def progress(self) -> Progress:
-        return self._read("sys", b"progress", Progress) or Progress()
+    def progress(self) -> RunPosition:
+        return self._read("sys", b"progress", RunPosition) or RunPosition()
 
-    def put_progress(self, progress: Progress) -> None:
+    def put_progress(self, progress: RunPosition) -> None:
         self.put("sys", b"progress", codec.encode(progress))
 
     def counts(self) -> Counter[str]:

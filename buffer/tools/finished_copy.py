@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from buffer.sampling import task_history
 from buffer.storage import counts, folder_lock
-from buffer.storage.rows import GroupRow, Progress
+from buffer.storage.rows import GroupRow, RunPosition
 from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
 from r3l import codec
@@ -82,7 +82,7 @@ class _Copy:
         with self._target.write() as txn:
             for name, number in self._counts.items():
                 txn.put_count(name, number)
-            txn.put_progress(Progress(closed=True))
+            txn.put_progress(RunPosition(closed=True))
 
     def _put(self, txn: Txn, before: GroupRow, group: Group) -> None:
         index = self._tasks.setdefault(group.task.task_id, len(self._tasks))

@@ -40,7 +40,7 @@ REQUESTS_IN_FLIGHT = 256  # requests a client may have waiting for a reply
 
 
 @dataclass(frozen=True)
-class Request:
+class ReceivedRequest:
     """A request as the service sees it. `client`: the sender's routing id."""
 
     client: bytes
@@ -85,7 +85,7 @@ def _with_sum(header: dict[str, Any], *frames: bytes) -> list[bytes]:
     return [codec.pack(header | {"sum": _sum(header, frames)}), *frames]
 
 
-def read_request(client: bytes, header: dict[str, Any], frames: Sequence[Frame]) -> Request:
+def read_request(client: bytes, header: dict[str, Any], frames: Sequence[Frame]) -> ReceivedRequest:
     """Reads a request: its header and the frames after it. Raises R3LError if it is malformed."""
     name = header.get("op")
     operation = OPERATIONS.get(name) if isinstance(name, str) else None
@@ -96,7 +96,7 @@ def read_request(client: bytes, header: dict[str, Any], frames: Sequence[Frame])
     if len(frames) != 1:
         raise RecordError(f"{name}: has {len(frames)} frames after the header; must have one")
     arguments = codec.decode(operation.request, frames[0])
-    return Request(client, operation, header["rid"], arguments, len(frames[0]))
+    return ReceivedRequest(client, operation, header["rid"], arguments, len(frames[0]))
 
 
 def check_role(operation: Operation, role: str) -> None:

@@ -19,7 +19,7 @@ from r3l.errors import R3LError, UserError
 from r3l.files.run_folder import ProcessStatus, RunFolder
 from r3l.process.last_heartbeat import LastHeartbeat
 from r3l.process.memory import STEADY_MEMORY, oom_kills
-from r3l.process.run_keeper import Kept, end_in_order, tell_keeper
+from r3l.process.run_keeper import KeptProcess, end_in_order, tell_keeper
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ KILLED_S = 5.0  # timeout of a kill; a process that waits in the kernel takes lo
 @dataclass(frozen=True)
 class Command:
     """What a process executes. `env`: variables added to the environment that it inherits.
-    `worker`, `at_once`: see `Kept`."""
+    `worker`, `at_once`: see `KeptProcess`."""
 
     words: list[str]
     env: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Command:
 
 
 @dataclass(kw_only=True)
-class Child(Kept):
+class Child(KeptProcess):
     """One started command.
 
     `log_from`: offset of its output in its log file. `killed_for`: why the launcher killed it.
@@ -248,7 +248,7 @@ class Children:
 def _environment(own: dict[str, str] | None = None) -> dict[str, str]:
     """Returns a child's environment variables. Leaves out the rank of an outer job, because a child
     with a rank waits for other ranks. Replaces a TMPDIR that is too long for sockets' paths."""
-    outer = {name: one for name, one in os.environ.items() if not OUTER_JOB.fullmatch(name)}
+    outer = {name: value for name, value in os.environ.items() if not OUTER_JOB.fullmatch(name)}
     if len(outer.get("TMPDIR", "").encode()) > LONGEST_TMPDIR:
         outer["TMPDIR"] = "/tmp"
     given = STEADY_MEMORY | outer | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": import_path()}

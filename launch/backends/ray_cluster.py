@@ -186,7 +186,7 @@ class RemoteChild(Child):
         self.runner.kill(self.name)
 
 
-class Ranks(RemoteChild):
+class RankGroup(RemoteChild):
     """Treats all ranks as one process: when one rank fails, the others are killed."""
 
     def __init__(self, ranks: list[RemoteChild]) -> None:
@@ -239,7 +239,7 @@ class RayChildren(Children):
         self.clear(name)
         names = self.ranks if name == self.ranks[0] else [name]
         started = [self._start(each, command) for each in names]
-        child = Ranks(started) if len(started) > 1 else started[0]
+        child = RankGroup(started) if len(started) > 1 else started[0]
         self.members[name] = child
         self.tell(child)  # so that the buffer ends after this machine's ranks
         return child

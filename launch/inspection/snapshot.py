@@ -54,7 +54,7 @@ class Process:
 
 
 @dataclass
-class Progress:
+class Forecast:
     """The finished steps, and a forecast. A field is None if it is not known yet.
 
     Measured over the last RECENT steps: `learner_idle`, the share of the time in which the learner
@@ -91,7 +91,7 @@ class Buffer:
 
 
 @dataclass
-class Actor:
+class ActorState:
     """What the buffer knows about an actor. `process`: the actor's name in the launcher, or ""."""
 
     name: str
@@ -110,7 +110,7 @@ class Snapshot:
     at: float
     processes: list[Process]
     launcher: int | None
-    progress: Progress
+    progress: Forecast
     needed: int  # groups of a step
     max_staleness: int
     lease_s: float
@@ -122,7 +122,7 @@ class Snapshot:
     learns_nothing: list[Cause] = field(default_factory=list)
     guidance: Cause | None = None
     buffer: Buffer = field(default_factory=Buffer)
-    actors: list[Actor] = field(default_factory=list)
+    actors: list[ActorState] = field(default_factory=list)
     errors: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -193,17 +193,17 @@ def processes_of(run: Path) -> list[Process]:
     )
 
 
-def forecast(steps: Sequence[StepLine], planned: int, now: float) -> Progress:
+def forecast(steps: Sequence[StepLine], planned: int, now: float) -> Forecast:
     """Forecasts when the next and the last step will end, from the median recent step time."""
     if not steps:
-        return Progress(0, planned)
+        return Forecast(0, planned)
     last = steps[-1]
     idle = [
         [line.metrics[tag] for line in steps[-RECENT:] if tag in line.metrics]
         for tag in ("learner/idle_share", "actor/idle_share")
     ]
     learner, actor = (statistics.fmean(shares) if shares else None for shares in idle)
-    progress = Progress(last.step, planned, now - last.time, learner_idle=learner, actor_idle=actor)
+    progress = Forecast(last.step, planned, now - last.time, learner_idle=learner, actor_idle=actor)
     progress.calls_per_s = last.metrics.get("agent/calls_per_s")
     times = [step.time for step in steps[-RECENT - 1 :]]
     if len(times) > 1 and last.step < planned:
@@ -265,7 +265,7 @@ def ask(buffer: Buffer, status: ProcessStatus | None, keys: str) -> None:
         buffer.error = str(error)
 
 
-def actors_of(stats: BufferStats, run: RunFolder, lease_s: float) -> list[Actor]:
+def actors_of(stats: BufferStats, run: RunFolder, lease_s: float) -> list[ActorState]:
     """Returns what the buffer knows about the actors that the launcher started, and about those
     that sent a message within the last `lease_s` seconds."""
     actors = []
@@ -275,6 +275,7 @@ def actors_of(stats: BufferStats, run: RunFolder, lease_s: float) -> list[Actor]
         known = status is not None and status.name == name  # not an earlier actor of this process
         if known or numbers["seen_s"] < lease_s:
             version, requests = numbers.get("weight_version", 0), numbers.get("requests_running", 0)
-            actors.append(Actor(name, process if known else "", numbers["seen_s"], int(version),
-                                int(requests), numbers.get("idle_share", 0.0)))  # fmt: skip
+            idle, process = numbers.get("idle_share", 0.0), process if known else ""
+            seen_s, version = numbers["seen_s"], int(version)
+            actors.append(ActorState(name, process, seen_s, version, int(requests), idle))
     return actors

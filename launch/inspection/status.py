@@ -8,7 +8,7 @@ from msgspec import to_builtins
 
 from buffer.viewer import page
 from launch.inspection import snapshot
-from launch.inspection.snapshot import Actor, Snapshot
+from launch.inspection.snapshot import ActorState, Snapshot
 from r3l.files.run_folder import RunFolder, run_folder
 from r3l.process.command_line import echo
 
@@ -126,7 +126,7 @@ def _doing(now: Snapshot, name: str) -> str:
     return "has not contacted the buffer" if actor is None else _actor(actor, now)
 
 
-def _actor(actor: Actor, now: Snapshot) -> str:
+def _actor(actor: ActorState, now: Snapshot) -> str:
     behind = now.buffer.stats.learner_version - actor.version
     return (
         f"{actor.requests} requests, weights v{actor.version}"

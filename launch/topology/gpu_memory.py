@@ -92,7 +92,7 @@ def model_shape(folder: Path) -> ModelShape | None:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class MemoryEstimate:
     """Estimates the GPU memory of a run's processes. `reference`: whether the loss needs a model as
     reference. With adapters it takes no memory: it is the trained model without the adapters."""
 
@@ -195,7 +195,7 @@ def share_memory(
     machines: Sequence[Machine],
     trained: Set[tuple[str, str]],
     engines: Counter[ActorPlace],
-    estimate: Estimate | None,
+    estimate: MemoryEstimate | None,
     *,
     force: bool,
 ) -> tuple[dict[ActorPlace, float | None], tuple[str, ...]]:
@@ -240,7 +240,7 @@ def share_memory(
     return shares, tuple(lines)
 
 
-def _activations(estimate: Estimate) -> str:
+def _activations(estimate: MemoryEstimate) -> str:
     """Describes the activations of a rank, with their size unless learner.dtype is float32."""
     if estimate.learner.dtype == "float32":
         return "activations"
@@ -260,7 +260,9 @@ def check_rank_fits(requested: RequestedPlaces, parts: dict[str, float], gib: fl
         )
 
 
-def check_engine_fits(requested: RequestedPlaces, estimate: Estimate, engines: Engines) -> None:
+def check_engine_fits(
+    requested: RequestedPlaces, estimate: MemoryEstimate, engines: Engines
+) -> None:
     """Refuses an engine that has no room for one request, and shows the arithmetic."""
     least = estimate.actor_parts(requested.actor_gpus, 1)
     used = engines.count * engines.gib + engines.rank_gib
@@ -272,7 +274,7 @@ def check_engine_fits(requested: RequestedPlaces, estimate: Estimate, engines: E
         )
 
 
-def _engine_line(requested: RequestedPlaces, estimate: Estimate, engines: Engines) -> str:
+def _engine_line(requested: RequestedPlaces, estimate: MemoryEstimate, engines: Engines) -> str:
     """Compares an engine's need with its share, in one line."""
     gpus, wants = requested.actor_gpus, estimate.actor.concurrent_requests
     held = min(wants, estimate.requests_held(gpus, engines.gib))

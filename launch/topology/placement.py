@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launch.topology.gpu_memory import Estimate, share_memory
+from launch.topology.gpu_memory import MemoryEstimate, share_memory
 from launch.topology.machines import ActorPlace, Machine, RequestedPlaces
 from r3l.config import RunConfig
 from r3l.errors import UserError
@@ -78,7 +78,7 @@ class Plan:
 def place(
     requested: RequestedPlaces,
     machines: Sequence[Machine],
-    estimate: Estimate | None = None,
+    estimate: MemoryEstimate | None = None,
     *,
     force: bool = False,
 ) -> Topology:

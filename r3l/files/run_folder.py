@@ -87,7 +87,7 @@ class SkippedStep:
 
 
 @dataclass(frozen=True)
-class Limits:
+class LoweredLimits:
     """The settings that the learner lowered because memory ran out."""
 
     tokens_per_micro_batch: Annotated[int, msgspec.Meta(ge=1)]
@@ -246,14 +246,14 @@ class RunFolder:
 
     def keep_token_budget(self, budget: int) -> None:
         """Records a lowered token budget; several ranks may do so at the same time."""
-        write_json(self.path / "limits.json", asdict(Limits(budget)))
+        write_json(self.path / "limits.json", asdict(LoweredLimits(budget)))
 
     def token_budget(self, configured: int) -> int:
         """Returns the token budget to start with: the configured one, or a lower one from an
         earlier start."""
         remedy = f"delete the file to begin with the configured {configured}"
         path = self.path / "limits.json"
-        limits = read_json(path, remedy, Limits)
+        limits = read_json(path, remedy, LoweredLimits)
         return configured if limits is None else min(configured, limits.tokens_per_micro_batch)
 
     # ── outputs ─────────────────────────────────────────────────────────────────────────

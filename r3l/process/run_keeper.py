@@ -41,7 +41,7 @@ LOOKS_S = 0.05
 
 
 @dataclass
-class Kept:
+class KeptProcess:
     """A command that leads a process group. `pid`: None if another launcher started the command.
     `worker`: if the command is itself a launcher, arguments that identify the processes that it
     started on this machine. They get SIGTERM; the launcher gets none, since it would kill them.
@@ -98,7 +98,7 @@ class Kept:
 
 
 def end_in_order(
-    members: Sequence[Kept],
+    members: Sequence[KeptProcess],
     heartbeat: LastHeartbeat | None = None,
     hurry: Callable[[], bool] = lambda: False,
 ) -> list[str]:
@@ -136,10 +136,10 @@ def main() -> None:
     """Reads the processes of a run from the pipe, and ends them when it is closed."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)  # they are for the launcher
-    kept: dict[str, Kept] = {}
+    kept: dict[str, KeptProcess] = {}
     for line in sys.stdin:
         values = json.loads(line)
-        kept[values["name"]] = Kept(**values | {"worker": tuple(values["worker"])})
+        kept[values["name"]] = KeptProcess(**values | {"worker": tuple(values["worker"])})
     members = list(kept.values())
     names = ", ".join(member.name for member in members if not member.ended)
     print(f"r3l-keeper: the launcher is gone; ending {names or 'nothing'}", flush=True)

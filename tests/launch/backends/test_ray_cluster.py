@@ -11,7 +11,7 @@ import pytest
 
 from launch.backends import ray_cluster
 from launch.backends.processes import Command
-from launch.backends.ray_cluster import Ranks, RayChildren, Runner
+from launch.backends.ray_cluster import RankGroup, RayChildren, Runner
 from launch.backends.ray_placement import Bundle
 from r3l.errors import UserError
 from tests.launch.fakes import plan_for, said, topology, until
@@ -128,7 +128,7 @@ def test_a_rank_that_fails_ends_the_others_and_gives_the_reason(cluster: Cluster
         "print('r3l-learner: it broke'); sys.exit(3)"
     )
     child = children.start("learner", python(fails))
-    assert isinstance(child, Ranks)
+    assert isinstance(child, RankGroup)
     until(lambda: child.exit_code is not None)
     assert child.exit_code == 3 and child.reason() == "it broke"
     assert child.ranks[0].exit_code == -signal.SIGKILL

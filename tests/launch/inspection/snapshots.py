@@ -1,7 +1,7 @@
 """Snapshots made by hand."""
 
 from buffer.wire.operations import BufferStats
-from launch.inspection.snapshot import Actor, Buffer, Process, Progress, Snapshot
+from launch.inspection.snapshot import ActorState, Buffer, Forecast, Process, Snapshot
 
 GIB = 1 << 30
 
@@ -25,7 +25,7 @@ def healthy(**changes):
         "processes": [process("buffer", 11), process("learner", 12), process("actor-0", 13),
                       process("actor-1", 14)],
         "launcher": 10,
-        "progress": Progress(12, 60, 4.0, 10.0, 6.0, 476.0),
+        "progress": Forecast(12, 60, 4.0, 10.0, 6.0, 476.0),
         "needed": 16,
         "max_staleness": 1,
         "lease_s": 120.0,
@@ -33,7 +33,7 @@ def healthy(**changes):
         "learner_doing": "micro-batch 3 of 8",
         "heartbeat_ago_s": 0.5,
         "buffer": buffer(train={"complete": 9, "leased": 4}),
-        "actors": [Actor("actor-0.ab", "actor-0", 0.4, 12, 30, 0.1),
-                   Actor("actor-1.cd", "actor-1", 0.4, 11, 0, 0.9)],
+        "actors": [ActorState("actor-0.ab", "actor-0", 0.4, 12, 30, 0.1),
+                   ActorState("actor-1.cd", "actor-1", 0.4, 11, 0, 0.9)],
     }  # fmt: skip
     return Snapshot(**(values | changes))

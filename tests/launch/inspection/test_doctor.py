@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from launch.cli import main
 from launch.inspection.doctor import findings
 from launch.inspection.learning import Cause
-from launch.inspection.snapshot import Actor, Progress
+from launch.inspection.snapshot import ActorState, Forecast
 from tests.launch.inspection.snapshots import GIB, buffer, healthy, process
 
 
@@ -32,7 +32,7 @@ ALL = [process("buffer", 11), process("learner", 12), process("actor-0", 13)]
         ({"processes": ALL[:1]}, "learner is not running", "logs/learner.log"),
         ({"buffer": buffer(reply_s=None, error="no reply for 5 s")},
          "the buffer does not answer: no reply for 5 s", "its disk may be slow"),
-        ({"actors": [Actor("actor-0.ab", "actor-0", 70.0, 12, 1, 0.0)]},
+        ({"actors": [ActorState("actor-0.ab", "actor-0", 70.0, 12, 1, 0.0)]},
          "actor-0 has sent nothing for 1.2 min", "after 120 s (buffer.lease_s)"),
         ({"heartbeat_ago_s": 500.0}, "no heartbeat for 8.3 min: micro-batch 3", "learner.hang_s"),
         ({"buffer": buffer(free_bytes=GIB)}, "disk has 1.00 GiB left", "buffer.retention"),
@@ -42,8 +42,8 @@ ALL = [process("buffer", 11), process("learner", 12), process("actor-0", 13)]
          "30 groups expired: stale", "fewer actors"),
         ({"buffer": buffer(slot_drops={"base/environment_lost": 200})},
          "200 base attempts failed: environment_lost", "logs"),
-        ({"progress": Progress(12, 60, 90.0, 10.0, -80.0, 470.0)}, "overdue by 1.3 min", ""),
-        ({"actors": [Actor("actor-0.ab", "actor-0", 0.1, 8, 1, 0.0)]},
+        ({"progress": Forecast(12, 60, 90.0, 10.0, -80.0, 470.0)}, "overdue by 1.3 min", ""),
+        ({"actors": [ActorState("actor-0.ab", "actor-0", 0.1, 8, 1, 0.0)]},
          "actor-0 has weights v8, the learner has v12", "logs/actor-0.log"),
         ({"learns_nothing": [Cause("no retry is better", "raise it")]},
          "it learns nothing: no retry is better", "raise it"),
@@ -62,19 +62,19 @@ def test_what_is_no_problem_is_a_hint_or_nothing():
     assert not any(one.problem for one in hints)
     said = " | ".join(one.what for one in hints)
     gain = Cause("guidance gain: -0.11 ± 0.04 over another attempt", "set the gate")
-    (hint,) = findings(healthy(processes=[], progress=Progress(60, 60), guidance=gain))
+    (hint,) = findings(healthy(processes=[], progress=Forecast(60, 60), guidance=gain))
     assert (hint.problem, hint.what, hint.remedy) == (False, gain.what, gain.remedy)
     assert "expired leases: 3" in said and "continued 4 of their attempts, dropped 2" in said
     assert "hangs of the learner: 1" in said
     assert (
         problems(buffer=buffer(drops={"no_contrast": 90, "stale": 9}, train={"trained": 100})) == []
     )
-    assert findings(healthy(processes=[], progress=Progress(60, 60))) == []
+    assert findings(healthy(processes=[], progress=Forecast(60, 60))) == []
 
 
 @pytest.mark.parametrize(("waiting", "hints"), [(3.0, 0), (4.0, 1)])
 def test_attempts_that_wait_for_the_environment_are_a_hint(waiting, hints):
-    now = healthy(progress=Progress(12, 60, session_waits=waiting))  # 30 requests are running
+    now = healthy(progress=Forecast(12, 60, session_waits=waiting))  # 30 requests are running
     said = [one for one in findings(now) if "wait for the environment" in one.what]
     assert len(said) == hints and all("raise env.workers" in one.remedy for one in said)
 
@@ -91,8 +91,8 @@ def test_attempts_that_wait_for_the_environment_are_a_hint(waiting, hints):
 )  # fmt: skip
 @pytest.mark.parametrize("processes", [ALL, []])
 def test_what_limits_the_pace_is_named_and_by_how_much(processes, learner, actors, what, remedy):
-    progress = Progress(60, 60, learner_idle=learner, actor_idle=actors)
-    several = [Actor(f"actor-{n}.ab", f"actor-{n}", 0.1, 12, 1, 0.0) for n in range(4)]
+    progress = Forecast(60, 60, learner_idle=learner, actor_idle=actors)
+    several = [ActorState(f"actor-{n}.ab", f"actor-{n}", 0.1, 12, 1, 0.0) for n in range(4)]
     (found,) = findings(healthy(processes=processes, actors=several, progress=progress))
     assert found.what == what and remedy in found.remedy and not found.problem
 

@@ -5,7 +5,7 @@ import json
 from click.testing import CliRunner
 
 from launch.cli import main
-from launch.inspection.snapshot import Buffer, Progress
+from launch.inspection.snapshot import Buffer, Forecast
 from launch.inspection.status import ago, lines, waits
 from tests.launch.fakes import refused
 from tests.launch.inspection.snapshots import buffer, healthy, process
@@ -44,7 +44,7 @@ def test_who_waits_for_whom_is_said():
 
 
 def test_a_step_that_is_late_and_a_launcher_that_has_ended_are_said():
-    late = healthy(progress=Progress(12, 60, 30.0, 10.0, -20.0, 470.0), launcher=None)
+    late = healthy(progress=Forecast(12, 60, 30.0, 10.0, -20.0, 470.0), launcher=None)
     assert "the next one is overdue by 20.0 s" in text(late)
     assert "its launcher has ended" in text(late)
 
@@ -55,7 +55,7 @@ def test_the_agents_of_all_actors_are_summed_up():
     actors = {"actor-0.ab": numbers, "actor-1.cd": numbers, "old.ef": {"agents_running": 0.0}}
     stats = buffer(actors=actors, slot_drops={"base/agent_exit": 3})
     line = "agents: 14 running, 1,600 calls, 3.5 a second in the last step"
-    shown = text(healthy(buffer=stats, progress=Progress(1, 9, 1.0, calls_per_s=3.5)))
+    shown = text(healthy(buffer=stats, progress=Forecast(1, 9, 1.0, calls_per_s=3.5)))
     assert f"{line}; failed slots: base/agent_exit 3" in shown
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from envs.builtin.policy import builtin_policy
-from launch.topology.gpu_memory import Estimate, ModelShape, arithmetic, model_shape, total
+from launch.topology.gpu_memory import MemoryEstimate, ModelShape, arithmetic, model_shape, total
 from r3l.config import load
 
 SEVEN = ModelShape(7_615_616_512, 28, 3584, 4, 128, 152_064, 18_944)  # Qwen2.5-7B
 
 
-def estimate(*overrides: str, reference: bool = False) -> Estimate:
+def estimate(*overrides: str, reference: bool = False) -> MemoryEstimate:
     config = load(None, ["actor.max_model_len=8192", *overrides])
-    return Estimate(SEVEN, config.learner, config.actor, reference)
+    return MemoryEstimate(SEVEN, config.learner, config.actor, reference)
 
 
 GIB_PARAMETERS = SEVEN.parameters / 2**30
@@ -66,7 +66,7 @@ def test_activations_are_those_that_a_gpu_showed() -> None:
         (SEVEN, 8192, 15.0, 19.05, ("learner.gradient_checkpointing=true",)),
     ):
         config = load(None, [f"learner.tokens_per_micro_batch={tokens}", *settings])
-        estimated = Estimate(shape, config.learner, config.actor).activations()
+        estimated = MemoryEstimate(shape, config.learner, config.actor).activations()
         assert held + estimated == pytest.approx(peak, rel=0.03)
 
 

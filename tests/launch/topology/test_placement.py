@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.topology.gpu_memory import Estimate, total
+from launch.topology.gpu_memory import MemoryEstimate, total
 from launch.topology.machines import Machine, RequestedPlaces, described, parse_learner
 from launch.topology.placement import Plan, Topology, place
 from r3l.config import load
@@ -20,7 +20,7 @@ def placed(actors: int, learner: str, hardware: str, *settings: str, **more: int
     config = load(None, list(settings))
     ranks, device, machines = parse_learner(learner)
     wanted = RequestedPlaces(actors, ranks, device, machines, **more)
-    return place(wanted, described(hardware), Estimate(SEVEN, config.learner, config.actor))
+    return place(wanted, described(hardware), MemoryEstimate(SEVEN, config.learner, config.actor))
 
 
 def gpus(topology: Topology) -> list[str]:
@@ -105,7 +105,7 @@ def test_sixteen_actors_and_eight_ranks_share_what_the_model_states_leave() -> N
     topology = placed(16, "8gpu", "8x141GB", *FITS)
     assert [p.gpus for p in topology.actors[:9]] == [(str(i % 8),) for i in range(9)]
     config = load(None, list(FITS))
-    states = total(Estimate(SEVEN, config.learner, config.actor).learner_parts(8))
+    states = total(MemoryEstimate(SEVEN, config.learner, config.actor).learner_parts(8))
     (share,) = {p.share for p in topology.actors}
     assert share is not None and 3 * share * 141 + states <= 0.95 * 141, "a third is the rank's"
     assert 3 * (share + 0.01) * 141 + states > 0.95 * 141
@@ -147,7 +147,7 @@ def test_what_does_not_fit_is_refused_with_the_arithmetic(
 
 def test_force_places_what_the_estimate_refuses() -> None:
     config = load()
-    needs = Estimate(SEVEN, config.learner, config.actor)
+    needs = MemoryEstimate(SEVEN, config.learner, config.actor)
     topology = place(RequestedPlaces(2, 1, "gpu"), described("1x24GB"), needs, force=True)
     assert {p.share for p in topology.actors} == {0.16}
 

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from r3l.process.process_list import every_process
-from r3l.process.run_keeper import Kept
+from r3l.process.run_keeper import KeptProcess
 
 SLEEPS = [sys.executable, "-c", "import time; time.sleep(600)", "do", "it"]
 
@@ -20,6 +20,8 @@ def test_a_process_with_the_id_of_an_ended_one_is_found(monkeypatch: pytest.Monk
             assert not ended.is_running()
             monkeypatch.setitem(psutil._pmap, child.pid, ended)  # what process_iter remembers
             assert child.pid in {p.pid for p in every_process() if p.is_running()}
-            assert [p.pid for p in Kept("c", None, worker=("do", "it")).workers()] == [child.pid]
+            assert [p.pid for p in KeptProcess("c", None, worker=("do", "it")).workers()] == [
+                child.pid
+            ]
         finally:
             child.kill()

@@ -13,7 +13,7 @@ import pytest
 
 from r3l.process import run_keeper
 from r3l.process.last_heartbeat import HEARTBEAT, LastHeartbeat
-from r3l.process.run_keeper import Kept, end_in_order, tell_keeper
+from r3l.process.run_keeper import KeptProcess, end_in_order, tell_keeper
 from tests.processes import lives
 
 pytestmark = pytest.mark.system
@@ -184,7 +184,7 @@ def test_what_a_process_started_is_killed_with_it_although_it_has_ended(
 def test_a_process_with_the_id_of_an_ended_one_is_not_killed() -> None:
     other = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
-        kept = Kept("actor-0", other.pid)
+        kept = KeptProcess("actor-0", other.pid)
         assert kept._leader is not None
         kept._leader._ident = (other.pid, 1.0)  # as the kept one began at another time
         kept.kill()
@@ -195,7 +195,7 @@ def test_a_process_with_the_id_of_an_ended_one_is_not_killed() -> None:
         other.wait()
 
 
-class Counted(Kept):
+class Counted(KeptProcess):
     """A process that ends so many looks after it was asked."""
 
     def __init__(self, name: str, looks: float, events: list[str]) -> None:
