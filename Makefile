@@ -138,7 +138,7 @@ bench-actors: $(VENV)/.installed
 bench-buffer: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.buffer throughput
 
-# Beside TRL, which it installs in build/peers. PEERS='--sizes 1,12,60'
+# Next to TRL, which it installs in build/peers. PEERS='--sizes 1,12,60'
 bench-peers: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.peers $(PEERS)
 
