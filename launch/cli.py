@@ -174,8 +174,8 @@ def train_command(
             echo(starter.preview(plan))
             return
         if check:
-            told = (config.env.title, config.algorithm.name, plan.config.model)
-            echo(f"all checks passed: {', '.join(told)}")
+            shown = (config.env.title, config.algorithm.name, plan.config.model)
+            echo(f"all checks passed: {', '.join(shown)}")
             return
         children = starter.reserve(plan)
         lock = plans.write_run_folder(plan)

@@ -240,8 +240,8 @@ def check_resumable(
 
 
 def restore(trainer: Trainer, checkpoint: Path) -> RunState:
-    """Restores the optimizer, schedule, full-precision weights and RNG. Call `check_resumable` first. The
-    model must already be loaded from the same folder."""
+    """Restores the optimizer, schedule, full-precision weights and RNG. Call `check_resumable`
+    first. The model must already be loaded from the same folder."""
     from learner.step import optimizer_state
 
     state = read_state(checkpoint)

@@ -152,7 +152,7 @@ def install(extra: str) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Suggests the known name whose last part (after a dot) is `name`, or else the most similar
-    one; "" if none is similar."""
+    one; "" if there is no similar name."""
     names = list(known)
     near = [candidate for candidate in names if candidate.rpartition(".")[2] == name]
     near = near or get_close_matches(name, names, n=3, cutoff=0.7)

@@ -169,7 +169,7 @@ def _trained(row: Row, into: str, group_id: str, attempt: Trajectory) -> Trained
 
 
 def _baseline(groups: Sequence[Group], replayed: Container[str]) -> float:
-    """Computes the median of the groups' mean rewards: of new groups or, if none is new, of all."""
+    """Computes the median of the mean rewards of the new groups, or of all if there are none."""
     whole = [group for group in groups if group.trajectories]
     means = [group.rewards.mean() for group in whole if group.group_id not in replayed]
     return float(np.median(means or [group.rewards.mean() for group in whole] or [0.0]))

@@ -82,8 +82,8 @@ keep [G])."""
 @dataclass(frozen=True)
 class ReplayContext:
     """The batch in which a group is replayed. `version`: the number of optimizer steps so far.
-    `baseline`: the median of the mean rewards of the batch's new groups, or of all its groups if
-    none is new."""
+    `baseline`: the median of the mean rewards of the batch's new groups, or of all its groups if it
+    has no new ones."""
 
     version: int
     baseline: float
