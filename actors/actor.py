@@ -93,7 +93,7 @@ class Actor:
             await self.requests.leave(self.held)
 
     async def _explore_forever(self) -> NoReturn:
-        """Hash the engine's weights, then lease a group whenever the engine has room for it."""
+        """Hashes the engine's weights, then leases a group whenever the engine has room for it."""
         await self.policy.hash_first_weights()
         while True:
             while not self.occupancy.admits(self.live.total(), self.plan.base):
@@ -156,14 +156,14 @@ class Actor:
         return kept
 
     def _fingerprint(self, result: SlotResult) -> tuple[int, str] | None:
-        """Return the newest version in a result and the hash of its weights, or None if unknown."""
+        """Returns the newest version in a result and the hash of its weights; None if unknown."""
         attempt = result.trajectory
         version = self.policy.version if attempt is None else int(attempt.step_versions.max())
         known = self.policy.fingerprints.get(version)
         return (version, known) if known else None
 
     async def _heartbeat(self) -> NoReturn:
-        """Renew every lease and report the metrics, at once and then every HEARTBEAT_S."""
+        """Renews every lease and reports the metrics, at once and then every HEARTBEAT_S."""
         while True:
             self.metrics.weight_version = self.policy.version
             self.metrics.idle_share = fmean(self.unused or [0.0])
@@ -177,7 +177,7 @@ class Actor:
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _watch(self) -> NoReturn:
-        """Detect an engine that died between requests, and measure how busy a live engine is."""
+        """Detects an engine that died between requests, and measures how busy a live engine is."""
         while True:
             if self.policy.dead:
                 raise EngineDead("the engine process has ended")
@@ -188,7 +188,7 @@ class Actor:
 
 
 def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the failure to report: EngineDead if it occurred, otherwise the first failure."""
+    """Returns the failure to report: EngineDead if it occurred, otherwise the first failure."""
     if deaths := failures.subgroup(EngineDead):
         failures = deaths
     first = failures.exceptions[0]

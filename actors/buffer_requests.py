@@ -140,7 +140,7 @@ class BufferRequests:
                 await self._wait(error, f"a put of {group_id}")
 
     def _granted(self) -> list[str]:
-        """Return the group of the newest lease, if it was granted; its task may not have begun."""
+        """Returns the group of the newest lease, if it was granted; its task may not have begun."""
         leasing = self._leasing
         if leasing is None or not leasing.done() or leasing.cancelled() or leasing.exception():
             return []
@@ -148,7 +148,7 @@ class BufferRequests:
         return [reply.group_id] if isinstance(reply, Lease) else []
 
     async def _wait(self, error: BufferUnavailable | StoreError, request: str) -> None:
-        """Wait before `request` is repeated. If the service did not reply, the client has already
+        """Waits before `request` is repeated. If the service did not reply, the client has already
         waited."""
         self._count(error)
         log.warning("%s waits for the buffer: %s", request, error)

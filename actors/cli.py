@@ -74,7 +74,7 @@ def main(
 
 
 def check_name(name: str) -> None:
-    """Raise UserError if `name` is too long for the buffer or cannot be printed."""
+    """Raises UserError if `name` is too long for the buffer or cannot be printed."""
     if len(name) > LONGEST_NAME:
         raise UserError(
             f"--name {name[:20]!r}…: {len(name)} characters; at most {LONGEST_NAME} are allowed"
@@ -148,8 +148,8 @@ async def _run(
 
 @contextmanager
 def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Make SIGTERM and SIGINT set `stop` inside this context. SIGHUP, sent when the terminal or ssh
-    session ends, does the same unless the process runs under nohup. Outside the context, for
+    """Makes SIGTERM and SIGINT set `stop` inside this context. SIGHUP, sent when the terminal or
+    ssh session ends, does the same unless the process runs under nohup. Outside the context, for
     example while an engine starts, these signals end the process."""
     loop = asyncio.get_running_loop()
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

@@ -197,8 +197,8 @@ class VLLMPolicy:
         return final
 
     def prompt(self, token_ids: Sequence[int]) -> Any:
-        """Make an engine prompt from tokens. Its salt lets prompts share cached prefixes only while
-        the engine holds the same weights."""
+        """Makes an engine prompt from tokens. Its salt lets prompts share cached prefixes only
+        while the engine holds the same weights."""
         from vllm.inputs.engine import tokens_input
 
         return tokens_input(list(token_ids), cache_salt=f"weights-{self._loads}")
@@ -296,12 +296,12 @@ class VLLMPolicy:
             self.fingerprints[self.version] = engine_hash
 
     async def hash_weights(self) -> str:
-        """Hash the weights of all workers, in the engine's own layout."""
+        """Hashes the weights of all workers, in the engine's own layout."""
         workers = await self.engine.collective_rpc("r3l_weight_digest")
         return hashlib.blake2b("\n".join(workers).encode(), digest_size=16).hexdigest()
 
     def close(self) -> None:
-        """End the engine process and its unfinished requests."""
+        """Ends the engine process and its unfinished requests."""
         if self.engine is not None:
             self.engine.shutdown()
         self.engine = None

@@ -30,7 +30,7 @@ OWNED_ARGUMENTS = {
 
 
 def check_engine_arguments(config: ActorConfig) -> None:
-    """Raise UserError if `actor.engine` has an argument that the actor sets or vLLM lacks."""
+    """Raises UserError if `actor.engine` has an argument that the actor sets or vLLM lacks."""
     for name in config.engine:
         if name in OWNED_ARGUMENTS:
             instead = OWNED_ARGUMENTS[name]
@@ -98,7 +98,7 @@ def engine_arguments(
 
 
 def _cpu_arguments(context_length: int) -> dict[str, Any]:
-    """Return the arguments for a CPU engine.
+    """Returns the arguments for a CPU engine.
 
     Prefills are not split: for a split prefill of a seeded request vLLM 0.32 rewinds the random
     stream, which CPU generators cannot do. Cache blocks are small, so that short prompts share

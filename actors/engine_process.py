@@ -34,7 +34,7 @@ _threads = 0
 
 
 def leave_threads_to_engine() -> None:
-    """Make this process use one OpenMP thread until it forks its first engine, which gets all
+    """Makes this process use one OpenMP thread until it forks its first engine, which gets all
     threads. Call it before the process computes anything."""
     import torch
 
@@ -45,8 +45,8 @@ def leave_threads_to_engine() -> None:
 
 @contextmanager
 def forked() -> Iterator[None]:
-    """Make vLLM fork its engine inside this context, if this process can be forked. Enter it in the
-    main thread: the kernel ends a child when the thread that started it ends."""
+    """Makes vLLM fork its engine inside this context, if this process can be forked. Enter it in
+    the main thread: the kernel ends a child when the thread that started it ends."""
     import torch
 
     global _parent, _threads
@@ -72,7 +72,7 @@ def forked() -> Iterator[None]:
 
 
 def _begin() -> None:
-    """In a fork, give up the parent's connections and end when the parent ends. The given-up
+    """In a fork, gives up the parent's connections and ends when the parent ends. The given-up
     descriptors then refer to /dev/null, so that closing one later cannot close another file."""
     global _parent
     if not _parent:

@@ -15,16 +15,16 @@ class Occupancy:
         self.target, self.share = target, 1.0
 
     def observe(self, running: int, live: int) -> None:
-        """Record that `running` of `live` attempts have a request in the engine now."""
+        """Records that `running` of `live` attempts have a request in the engine now."""
         if live:
             seen = min(max(running / live, LEAST_SHARE), 1.0)
             self.share += SMOOTHING * (seen - self.share)
 
     def admits(self, live: int, more: int) -> bool:
-        """Return whether `more` attempts fit within the target in addition to `live` attempts. If
+        """Returns whether `more` attempts fit within the target in addition to `live` attempts. If
         no attempt is live, they always fit."""
         return live == 0 or (live + more) * self.share <= self.target
 
     def missing(self, live: int) -> float:
-        """Return the share of the target that `live` attempts leave unfilled, from 0 to 1."""
+        """Returns the share of the target that `live` attempts leave unfilled, from 0 to 1."""
         return max(0.0, 1.0 - live * self.share / self.target)

@@ -175,7 +175,7 @@ class Check:
             self._same_reply(played, second, how)
 
     def _interleaved(self, played: Recorded) -> None:
-        """Play the same actions in a second instance; between them, play others in the first."""
+        """Plays the same actions in a second instance; between them, plays others in the first."""
         if self.other is None:
             return
         how, rng = "another instance, interleaved", random.Random(self.seed + 1)

@@ -259,7 +259,7 @@ class Run:
             self.children.members["buffer"].kill()
 
     def _actors(self) -> dict[str, Child]:
-        """The ready actors, keyed by their name in the buffer."""
+        """Returns the ready actors, keyed by their name in the buffer."""
         actors = [self.children.members[name] for name in self.actor_names]
         return {status.name: child for child in actors if (status := child.status)}
 

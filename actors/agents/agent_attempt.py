@@ -241,7 +241,7 @@ class AgentEnvironment:
             self.session.fail(error)
 
     async def _save(self, world: World, node: Node) -> None:
-        """Save the world before a call, and finish the save even if the caller is cancelled."""
+        """Saves the world before a call, and finishes the save even if the caller is cancelled."""
         await asyncio.shield(world.save(node.number))
 
     async def _restore(self, tape: TapePlayer, world: World, node: Node) -> None:
@@ -265,7 +265,7 @@ class AgentEnvironment:
         return self._record(Outcome(0.0, finish=""), "all")[0]
 
     def _count_continued(self) -> None:
-        """Count the calls and tokens that a continued attempt took over."""
+        """Counts the calls and tokens that a continued attempt took over."""
         counts = self.gateway.metrics.partial
         samples = [node.sample for node in self.session.tree.nodes if node.taped]
         counts["continued" if samples else "dropped"] += 1

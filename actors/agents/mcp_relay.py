@@ -90,7 +90,7 @@ class McpRelay:
         return {"jsonrpc": "2.0", "id": message["id"]} | reply
 
     async def close(self) -> None:
-        """Disconnect from the servers; their processes end with the attempt."""
+        """Disconnects from the servers; their processes end with the attempt."""
         for opening in self.live.values():
             opening.cancel()
             if opening.done() and not opening.cancelled() and not opening.exception():

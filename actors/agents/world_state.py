@@ -62,13 +62,13 @@ class Snapshots:
         return World(self, Path(folder), run) if folder else None
 
     async def keep(self, world: World, attempt: Trajectory) -> None:
-        """Keep the world of an attempt that has ended, to retry it."""
+        """Keeps the world of an attempt that has ended, to retry it."""
         await world.end()
         self.worlds[_name(attempt)] = world
         await self.make_room()
 
     async def make_room(self) -> None:
-        """Remove the oldest worlds of ended attempts while they are too many or too large."""
+        """Removes the oldest worlds of ended attempts while they are too many or too large."""
         while self.worlds and (len(self.worlds) > MOST_ATTEMPTS or self.bytes > MOST_BYTES):
             await self.worlds.pop(next(iter(self.worlds))).remove()
 
@@ -101,7 +101,7 @@ class World:
         self._one = asyncio.Lock()
 
     async def save(self, call: int) -> None:
-        """Save the state before a call. If this fails, all saved states of the attempt are lost."""
+        """Saves the state before a call. If this fails, the attempt loses all saved states."""
         async with self._one:
             if not self.saving:
                 return
@@ -132,7 +132,7 @@ class World:
         self.snapshots.counts["restored"] += 1
 
     async def end(self) -> None:
-        """Save no more, and wait for the save under way."""
+        """Saves no more, and waits for the save under way."""
         self.saving = False
         async with self._one:
             pass
@@ -158,7 +158,7 @@ class World:
 
 
 def _remove_left(parent: Path) -> None:
-    """Remove the folders of actors that were killed. A live actor's folder is locked."""
+    """Removes the folders of actors that were killed. A live actor's folder is locked."""
     for folder in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):  # it is locked, or another user's
             lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)

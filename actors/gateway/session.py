@@ -103,7 +103,7 @@ class Session:
         return sampling
 
     def received(self, digest: str) -> None:
-        """Note that the agent got the answer to a request."""
+        """Notes that the agent got the answer to a request."""
         if digest in self._newest:
             self._newest[digest][0].seen = True
 
@@ -114,7 +114,7 @@ class Session:
         self.end()
 
     def end(self) -> None:
-        """Answer no further call."""
+        """Answers no further call."""
         self.ended.set()
         self.restored.set()
 
@@ -259,7 +259,7 @@ class Session:
         return _written(node, read, len(sample.token_ids))
 
     def fail(self, error: R3LError) -> None:
-        """End the attempt with an error; if it already had one, keep the first."""
+        """Ends the attempt with an error; if it already had one, keeps the first."""
         self.problem = self.problem or error
         self.end()
 

@@ -53,7 +53,7 @@ class RangeSize:
             self.size = max(self.size // 2, SMALLEST)
 
     def stalled(self) -> None:
-        """Record that a deadline passed without a reply."""
+        """Records that a deadline passed without a reply."""
         self.size = max(self.size // 8, SMALLEST)
 
 
@@ -97,7 +97,7 @@ class ChunkRanges:
         self._unrequested = deque(index for index in missing if index not in self._partial)
 
     def next(self, size: int) -> ChunkRange | None:
-        """Return the next range to request, at most `size` bytes, or None if all are requested."""
+        """Returns the next range to request, at most `size` bytes, or None if all are requested."""
         for index, chunk in self._partial.items():
             if left := len(chunk.data) - chunk.requested:
                 wanted = ChunkRange(index, chunk.requested, min(size, left))
@@ -153,7 +153,7 @@ class ChunkRanges:
 
 
 def _fits(requested: ChunkRange, size: int, full: bool, lengths: list[Any], nbytes: int) -> bool:
-    """Return whether a reply of `nbytes` fits the requested range and the chunk's `size`."""
+    """Returns whether a reply of `nbytes` fits the requested range and the chunk's `size`."""
     if not all(type(length) is int and length >= 0 for length in lengths):
         return False
     total = sum(lengths)

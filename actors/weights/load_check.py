@@ -28,7 +28,7 @@ class LoadCheck:
         self._differed = 0
 
     def check(self, manifest: Manifest, workers: Iterable[str]) -> None:
-        """Raise EngineSick if a parameter was not loaded or differs from the published weights.
+        """Raises EngineSick if a parameter was not loaded or differs from the published weights.
         `workers`: the report of each worker (vllm_backend.WeightReport)."""
         reports = [json.loads(report) for report in workers]
         if missing := sorted({name for report in reports for name in report["missing"]}):

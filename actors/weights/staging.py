@@ -42,7 +42,7 @@ class StagedWeights:
         return f"/proc/{os.getpid()}/fd/{self._file}"
 
     def missing(self, manifest: Manifest) -> list[int]:
-        """Return the chunks that do not have the manifest's version."""
+        """Returns the chunks that do not have the manifest's version."""
         return [i for i, version in enumerate(self.versions) if version != manifest.version]
 
     def replace(self, index: int, manifest: Manifest, data: memoryview) -> None:
@@ -77,14 +77,14 @@ class StagedWeights:
         self.versions[index] = manifest.version
 
     def close(self) -> None:
-        """Close the file; the memory is freed when no process maps it."""
+        """Closes the file; the memory is freed when no process maps it."""
         os.close(self._file)
 
 
 def staged_tensors(
     path: str, layout: Layout, *, shared: bool = False
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield each (name, tensor) of a staged file. Writes reach the file only if `shared`."""
+    """Yields each (name, tensor) of a staged file. Writes reach the file only if `shared`."""
     import torch
 
     data = torch.from_file(path, shared=shared, size=layout.total_bytes, dtype=torch.uint8)

@@ -143,7 +143,7 @@ class WeightSubscriber:
         return staged
 
     def disconnect(self) -> None:
-        """Close the connection; the next request opens a new one."""
+        """Closes the connection; the next request opens a new one."""
         if self._socket is not None:
             self._socket.close(linger=0)
             self._socket = None
@@ -156,7 +156,7 @@ class WeightSubscriber:
             self.staged = None
 
     def _stage(self, manifest: Manifest) -> StagedWeights:
-        """Return the staged set for this manifest. Nothing is reused from another publisher."""
+        """Returns the staged set for this manifest. Nothing is reused from another publisher."""
         old = self.staged
         if old is None or old.layout != manifest.layout:
             if old is not None:
@@ -188,7 +188,7 @@ class WeightSubscriber:
     async def _request_more(
         self, staged: StagedWeights, manifest: Manifest, requested: dict[int, ChunkRange]
     ) -> None:
-        """Request missing ranges until REQUESTS_IN_FLIGHT requests wait for a reply."""
+        """Requests missing ranges until REQUESTS_IN_FLIGHT requests wait for a reply."""
         while len(requested) < REQUESTS_IN_FLIGHT and (
             wanted := self._ranges.next(self._range_size.size)
         ):
@@ -278,7 +278,7 @@ Load = Callable[[str, Manifest], Awaitable[float]]
 
 
 async def follow(subscriber: WeightSubscriber, load: Load, *, every_s: float = 0.1) -> None:
-    """Keep the engine on the newest weights until cancelled.
+    """Keeps the engine on the newest weights until cancelled.
 
     A failed fetch is counted and repeated while generation continues. Versions are skipped if they
     are replaced while another version is being fetched or loaded.

@@ -55,10 +55,10 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
     update_info_cls = StagedUpdate
 
     def init_transfer_engine(self, init_info: StagedInit) -> None:
-        """Do nothing: the worker holds no connection."""
+        """Does nothing: the worker holds no connection."""
 
     def start_weight_update(self) -> None:
-        """Restore the checkpoint-format parameters of every layer."""
+        """Restores the checkpoint-format parameters of every layer."""
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
         tied = bool(getattr(self.model_config.hf_text_config, "tie_word_embeddings", False))
@@ -71,7 +71,7 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
         self.model.r3l_load.received(manifest, loaded)
 
     def finish_weight_update(self) -> None:
-        """Repack every layer for its kernels."""
+        """Repacks every layer for its kernels."""
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         finalize_layerwise_reload(self.model, self.model_config)
@@ -83,7 +83,7 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
                 module.quant_method.process_weights_after_loading(module)
 
     def shutdown(self) -> None:
-        """Do nothing: the worker holds no resources."""
+        """Does nothing: the worker holds no resources."""
 
 
 class Load:
@@ -114,13 +114,13 @@ class Load:
                 )
 
     def received(self, manifest: Manifest, loaded: set[str] | None) -> None:
-        """Record a received set. `loaded`: the parameters that were loaded, or None if unknown."""
+        """Records a received set. `loaded`: the parameters that were loaded, or None if unknown."""
         self._dtypes = {entry.dtype for entry in manifest.layout.tensors}
         if loaded is not None:
             self.missing = self.names - loaded
 
     def finish(self) -> None:
-        """Compute the sums of layers whose weights are not processed for a kernel."""
+        """Computes the sums of layers whose weights are not processed for a kernel."""
         for method in self._wrapped:
             del method.process_weights_after_loading
         for layer, name in self._layers.items():
@@ -158,7 +158,7 @@ class WeightReport:
     model_runner: Any
 
     def r3l_weight_digest(self) -> str:
-        """Hash this worker's parameters, in the layout that its kernels use."""
+        """Hashes this worker's parameters, in the layout that its kernels use."""
         return digest(self.model_runner.get_model())
 
     def r3l_load_report(self) -> str:
@@ -167,7 +167,7 @@ class WeightReport:
 
 
 def element_sums(parameter: torch.Tensor) -> tuple[int, int]:
-    """Compute the sums of r3l.weights.sums over a parameter, on its device."""
+    """Computes the sums of r3l.weights.sums over a parameter, on its device."""
     first = second = 0
     for block in parameter.detach().reshape(-1).split(DIGEST_WORDS):
         bits = block.to(torch.float32).view(torch.int32).to(torch.int64) & 0xFFFF_FFFF
@@ -176,7 +176,7 @@ def element_sums(parameter: torch.Tensor) -> tuple[int, int]:
 
 
 def digest(model: torch.nn.Module) -> str:
-    """Hash a model's parameters. Almost all of the work is done on their device.
+    """Hashes a model's parameters. Almost all of the work is done on their device.
 
     Each block of 64-bit words becomes one sum mod 2^64, in which every word is multiplied by an odd
     factor of its own: a change of a single word always changes the sum.
@@ -207,7 +207,7 @@ def _is_error(record: logging.LogRecord) -> bool:
 
 
 def register() -> None:
-    """Entry point: register the backend in this process; may be called more than once."""
+    """Registers the backend in this process; an entry point that may be called more than once."""
     end_with_starter()
     # A level would not do: vLLM configures its loggers again in each process, which resets levels.
     logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").addFilter(_is_error)

@@ -86,12 +86,12 @@ class _Client:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Set up the attributes that only this kind of client has."""
+        """Sets up the attributes that only this kind of client has."""
         raise NotImplementedError
 
     def __del__(self) -> None:
-        """Close a client that was not closed, but not while the interpreter shuts down: threads may
-        still use it then."""
+        """Closes a client that was not closed, but not while the interpreter shuts down: threads
+        may still use it then."""
         opened = hasattr(self, "_closed") and not self._closed
         if opened and not sys.is_finalizing():
             warnings.warn(f"{self._who} was not closed", ResourceWarning,
@@ -125,7 +125,7 @@ class _Client:
             raise ClientClosed(f"{self._who} was closed and cannot send {call.operation}")
 
     def _overdue(self, call: Call[Any], start: float) -> None:
-        """Report that a reply is missing. `start`: when it was asked for, on the steady clock."""
+        """Reports that a reply is missing. `start`: when it was asked for, on the steady clock."""
         now = time.monotonic()
         if now < max(start, self._reported_at) + REPORT_S:
             return
@@ -164,7 +164,7 @@ class BufferClient(_Client, BlockingCalls):
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """End another thread's request with ClientClosed, then close the connection."""
+        """Ends another thread's request with ClientClosed, then closes the connection."""
         self._closed = True
         with self._lock:  # only one thread at a time may touch a socket, also to close it
             self._context.destroy(linger=0)
@@ -210,7 +210,7 @@ class BufferClient(_Client, BlockingCalls):
         raise self._unavailable(call, time.monotonic() - start)
 
     def _reply(self, call: Call[Any], rid: str, start: float, until: float) -> list[Frame] | None:
-        """Return the reply to a request, or None if it does not arrive in time."""
+        """Returns the reply to a request, or None if it does not arrive in time."""
         while not self._closed and (left := until - time.monotonic()) > 0:
             if not self._socket.poll(min(left, CLOSE_CHECK_S) * 1000):
                 self._overdue(call, start)
@@ -244,7 +244,7 @@ class AsyncBufferClient(_Client, AsyncCalls):
         self._turns = asyncio.Semaphore(REQUESTS_AT_ONCE)
 
     async def close(self) -> None:
-        """Close the connection; waiting requests end with ClientClosed."""
+        """Closes the connection; waiting requests end with ClientClosed."""
         self._closed = True
         self._drop_socket()
         self._context.destroy(linger=0)
@@ -317,7 +317,7 @@ class AsyncBufferClient(_Client, AsyncCalls):
                 await self._send(waiting)
 
     def _receive(self) -> None:
-        """Hand each arrived reply to its request. Only the first reply to a request counts."""
+        """Hands each arrived reply to its request. Only the first reply to a request counts."""
         while self._socket is not None and has_message(self._socket):
             received = receive_message(self._socket)
             try:

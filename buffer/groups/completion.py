@@ -25,7 +25,7 @@ def lacks_contrast(work: UnitOfWork, row: GroupRow) -> bool:
 def expire_without_contrast(
     work: UnitOfWork, row: GroupRow, by: Trigger, last: Parts | None = None
 ) -> GroupRow:
-    """Expire a group that lacks contrast (`last`: see UnitOfWork.expire). Admission then grants a
+    """Expires a group that lacks contrast (`last`: see UnitOfWork.expire). Admission then grants a
     new group in its place, and the next draw names the expired group."""
     replaced = (*work.index.progress.replaced, row.group_id)
     work.update_progress(replaced=replaced[-REPLACED_BATCHES * work.groups_per_step :])
@@ -49,7 +49,7 @@ def with_resolved(row: GroupRow, outcomes: Sequence[SlotOutcome]) -> GroupRow:
 
 
 def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutcome]) -> GroupRow:
-    """Write the record of a group whose slots are all resolved, or expire the group. `last`:
+    """Writes the record of a group whose slots are all resolved, or expires the group. `last`:
     the outcomes of the last put, which are not in table `part`."""
     parts = {outcome.key: outcome.encoded for outcome in last}
     if work.gates_retries and row.purpose == "train":

@@ -19,14 +19,14 @@ log = logging.getLogger(__name__)
 
 
 def extend(work: UnitOfWork, consumer: str) -> None:
-    """Give all open draws of a consumer the whole `draw_s` again."""
+    """Gives all open draws of a consumer the whole `draw_s` again."""
     holders = {drawn.consumer for drawn in work.index.draws.values()}
     known = {name: at for name, at in work.index.last_seen.items() if name in holders}
     work.index.last_seen = known | {consumer: work.now}
 
 
 def expire_overdue(work: UnitOfWork) -> None:
-    """Expire and count the draws of consumers that were silent for too long."""
+    """Expires and counts the draws of consumers that were silent for too long."""
     index, limit = work.index, work.config.draw_s
     for name in {drawn.consumer for drawn in index.draws.values()}:
         silent = work.now - index.last_seen.setdefault(name, work.now)

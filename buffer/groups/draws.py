@@ -186,7 +186,7 @@ def _check_draw(work: UnitOfWork, args: operations.DrawGroups) -> None:
 
 
 def _check_share(work: UnitOfWork, args: operations.DrawGroups) -> None:
-    """Raise LimitExceeded if the consumer would hold more groups than a learner can use."""
+    """Raises LimitExceeded if the consumer would hold more groups than a learner can use."""
     held = draw_deadlines.held_by(work.index.draws).get(args.consumer, 0)
     if held + args.count > (most := _most_held(work)):
         raise LimitExceeded(
@@ -197,7 +197,7 @@ def _check_share(work: UnitOfWork, args: operations.DrawGroups) -> None:
 
 
 def _most_held(work: UnitOfWork) -> int:
-    """The most groups that a consumer may hold: as many as can be in flight, B(η + 1)."""
+    """Returns the most groups that a consumer may hold: as many as can be in flight, B(η + 1)."""
     return work.groups_per_step * (work.config.max_staleness + 1)
 
 
@@ -296,7 +296,7 @@ def _expire_unusable(work: UnitOfWork, version: int) -> None:
 
 
 def _check_free(work: UnitOfWork, drawn: DrawRow) -> None:
-    """Raise DrawExpired if groups of an expired draw are no longer free."""
+    """Raises DrawExpired if groups of an expired draw are no longer free."""
     taken = [group_id for group_id in drawn.groups if not draw_deadlines.is_free(work, group_id)]
     if taken:
         raise DrawExpired(

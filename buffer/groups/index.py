@@ -79,7 +79,7 @@ class Index:
         self.next_group = max(self.next_group, int(row.group_id[1:]) + 1)
 
     def put_draw(self, draw: DrawRow) -> None:
-        """Add a draw, or replace it after its outcome changed."""
+        """Adds a draw, or replaces it after its outcome changed."""
         at = draw.consumer, draw.version
         if draw.outcome in ("released", "expired", "rewound"):
             self.returned[at] = draw
@@ -120,7 +120,7 @@ class Index:
         return len(self._complete) + (len(self.replays()) if again is None else again)
 
     def forget_replay(self, row: GroupRow) -> None:
-        """Remove a trained group from the groups that may be drawn again."""
+        """Removes a trained group from the groups that may be drawn again."""
         self._replayable.pop(row.group_id, None)
 
     def unfinished(self, purpose: Purpose) -> list[GroupRow]:

@@ -13,7 +13,7 @@ from r3l.rollout import engine_symptoms
 
 
 def check_version(work: UnitOfWork, version: int) -> None:
-    """Raise SickResult if an actor reports a policy version that no learner has made."""
+    """Raises SickResult if an actor reports a policy version that no learner has made."""
     if symptom := engine_symptoms.of_versions([version], work.index.progress.newest_version):
         raise SickResult(symptom.message, cause=symptom.cause)
 

@@ -23,7 +23,7 @@ SILENT_S = 10.0
 
 
 def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | Wait:
-    """Lease an unheld or a new group to the actor, or return a Wait with the reason.
+    """Leases an unheld or a new group to the actor, or returns a Wait with the reason.
 
     While evaluation and training both have work, actors hold equally many groups of each, so that
     the evaluation ends soon while generation for training continues. Before the first step,
@@ -84,7 +84,7 @@ def release(work: UnitOfWork, args: operations.Release) -> Ids:
 
 
 def extend(work: UnitOfWork, seconds: float) -> None:
-    """Extend all leases and draws, which could not be renewed while the service stood still."""
+    """Extends all leases and draws, which could not be renewed while the service stood still."""
     index = work.index
     for row in [*index.unfinished("eval"), *index.unfinished("train")]:
         if row.has_holder:
@@ -93,8 +93,8 @@ def extend(work: UnitOfWork, seconds: float) -> None:
 
 
 def expire_overdue(work: UnitOfWork) -> None:
-    """Expire all draws and leases whose deadline has passed. Then expire unfinished groups without
-    a holder that are too old to be drawn."""
+    """Expires all draws and leases whose deadline has passed. Then expires unfinished groups
+    without a holder that are too old to be drawn."""
     index = work.index
     draw_deadlines.expire_overdue(work)
     _expire_leases(work, work.now)
@@ -123,7 +123,7 @@ def _expire_silent(work: UnitOfWork) -> bool:
 
 
 def check_name(name: str, what: str) -> None:
-    """Raise RecordError if the name of an actor, consumer or cause is empty, too long, or has
+    """Raises RecordError if the name of an actor, consumer or cause is empty, too long, or has
     characters that could end a line or control a terminal."""
     if not 0 < len(name) <= operations.NAME_LIMIT or not name.isprintable():
         raise RecordError(

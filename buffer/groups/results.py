@@ -91,7 +91,7 @@ def _row(work: UnitOfWork, group_id: str) -> GroupRow:
 
 
 def _check_put(work: UnitOfWork, row: GroupRow, actor: str, new: Sequence[SlotOutcome]) -> None:
-    """Raise an error unless this actor may resolve these slots of the group now."""
+    """Raises an error unless this actor may resolve these slots of the group now."""
     for outcome in new:
         if outcome.key not in row.plan.slots():
             raise RecordError(
@@ -118,7 +118,7 @@ def _check_put(work: UnitOfWork, row: GroupRow, actor: str, new: Sequence[SlotOu
 
 
 def _check_same(row: GroupRow, sent: Sequence[SlotOutcome]) -> None:
-    """Raise Conflict if the result of a resolved slot differs from the stored result."""
+    """Raises Conflict if the result of a resolved slot differs from the stored result."""
     kept = result_checksums.by_slot(row)
     for outcome in sent:
         if kept.get(outcome.key, outcome.checksum) != outcome.checksum:
@@ -136,7 +136,7 @@ def _check_same(row: GroupRow, sent: Sequence[SlotOutcome]) -> None:
 def _accept(
     work: UnitOfWork, row: GroupRow, new: Sequence[SlotOutcome], fingerprint: tuple[int, str] | None
 ) -> GroupRow:
-    """Accept results of open slots. The last result finishes the group."""
+    """Accepts results of open slots. The last result finishes the group."""
     filled = with_resolved(row, new).with_changes(
         lease_expired=False,
         deadline=work.now + work.config.lease_s,

@@ -73,7 +73,7 @@ RULES: dict[GroupState, tuple[str, Callable[[GroupRow], bool]]] = {
 
 
 def check_move(before: GroupRow | None, after: GroupRow, by: Trigger) -> None:
-    """Raise IllegalMove unless trigger `by` may change the row `before` (None: a new group) to
+    """Raises IllegalMove unless trigger `by` may change the row `before` (None: a new group) to
     `after`."""
     state: State = "new" if before is None else before.state
     if by not in MOVES.get((state, after.state), ()):
@@ -90,7 +90,7 @@ def broken_rule(row: GroupRow) -> str:
 
 
 def check_evict(row: GroupRow) -> None:
-    """Raise IllegalMove unless the group is closed: trained, expired or a finished evaluation."""
+    """Raises IllegalMove unless the group is closed: trained, expired or a finished evaluation."""
     if not row.closed:
         raise _illegal(row, "evict", f"cannot remove a {row.purpose} group that is {row.state}")
 

@@ -51,7 +51,7 @@ class UnitOfWork:
         return row
 
     def move(self, row: GroupRow, state: GroupState, by: Trigger, **changes: Any) -> GroupRow:
-        """Move a group to `state` and write its row."""
+        """Moves a group to `state` and writes its row."""
         times = row.times | {state: self.now}
         return self.save(row.with_changes(state=state, times=times, **changes), by)
 
@@ -62,7 +62,7 @@ class UnitOfWork:
         self._add(counts.evicted(row))
 
     def expire(self, row: GroupRow, cause: str, by: Trigger, last: Parts | None = None) -> GroupRow:
-        """Expire a group under `cause`. Its results stay readable.
+        """Expires a group under `cause`. Its results stay readable.
 
         `last`: results of the last put, which are not in table `part`.
         """
@@ -87,7 +87,7 @@ class UnitOfWork:
         self._counted.add(name)
 
     def finish(self) -> None:
-        """Write counts and progress; call this last inside the transaction."""
+        """Writes counts and progress; call this last inside the transaction."""
         for name in self._counted:
             self.txn.put_count(name, self.index.counts[name])
         if self._progressed:

@@ -41,7 +41,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
-        """Pick `count` different candidates."""
+        """Picks `count` different candidates."""
 
 
 class Fifo(Sampler):

@@ -41,7 +41,7 @@ class TaskSampler(ABC):
 
     @abstractmethod
     def next(self, view: TaskView) -> int:
-        """Return the index of the next task, from 0 to `view.size` − 1."""
+        """Returns the index of the next task, from 0 to `view.size` − 1."""
 
 
 class Shuffled(TaskSampler):
@@ -89,5 +89,5 @@ def make(config: TaskSamplerConfig) -> TaskSampler:
 
 @lru_cache(maxsize=4)
 def _shuffled(seed: int, epoch: int, size: int) -> Order:
-    """Return the order in which an epoch leases its tasks."""
+    """Returns the order in which an epoch leases its tasks."""
     return np.random.default_rng([seed, epoch]).permutation(size)

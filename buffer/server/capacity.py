@@ -19,7 +19,7 @@ class Capacity:
         self._limit: int | None = None  # bytes of results held when the map was nearly used up
 
     def refusal(self, held: int) -> str:
-        """Return why new results are refused now, or "". `held`: bytes of all stored results."""
+        """Returns why new results are refused now, or "". `held`: bytes of all stored results."""
         free = self.store.free_bytes
         if free < self.floor:
             return f"its disk has {free >> 20} MiB left, but {self.floor >> 20} MiB must stay free"

@@ -100,7 +100,7 @@ class WriteHandlers:
 
 
 def _needs_only_arguments(function: Callable[[UnitOfWork, Any], Record]) -> WriteHandler:
-    """Make a handler from a function that needs only a request's arguments."""
+    """Makes a handler from a function that needs only a request's arguments."""
     return lambda work, request: function(work, request.arguments)
 
 
@@ -110,7 +110,7 @@ ReadHandler = Callable[[Txn, Any], tuple[Record, list[bytes]]]
 
 
 def _reply_with_groups(find: Callable[[Txn, Any], list[GroupRow]]) -> ReadHandler:
-    """Make a handler that replies with the groups that `find` returns."""
+    """Makes a handler that replies with the groups that `find` returns."""
 
     def handler(txn: Txn, args: Any) -> tuple[Record, list[bytes]]:
         rows = find(txn, args)

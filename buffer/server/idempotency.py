@@ -24,7 +24,7 @@ class KeptReplies(Record):
 
 
 def once(work: UnitOfWork, request: ReceivedRequest, carry_out: Callable[[], Any]) -> Any:
-    """Return the kept reply to this request, or call `carry_out` if there is none."""
+    """Returns the kept reply to this request, or calls `carry_out` if there is none."""
     if not request.operation.keeps_reply:
         return carry_out()
     data = work.txn.get("sys", b"replies")

@@ -16,7 +16,7 @@ class MemoryLimit:
         self._to_trim = 0  # checks: libzmq frees a closed connection's memory gradually
 
     def exceeded(self, in_transit: int) -> bool:
-        """Return whether the process exceeds its memory limit. `in_transit`: bytes of unread
+        """Returns whether the process exceeds its memory limit. `in_transit`: bytes of unread
         messages and of unsent replies."""
         if private_bytes() - self._at_rest > self._limit:
             self._to_trim = TRIMS

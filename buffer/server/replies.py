@@ -42,13 +42,13 @@ class Replies:
         self.ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def wake_front(self) -> None:
-        """Wake the front, which takes the queued replies."""
+        """Wakes the front, which takes the queued replies."""
         os.eventfd_write(self.ready, 1)
 
     def put(
         self, client: bytes, rid: str, reply: Record | R3LError, groups: Sequence[bytes] = ()
     ) -> None:
-        """Queue the reply to a request: a record and the groups after it, or an error."""
+        """Queues the reply to a request: a record and the groups after it, or an error."""
         if isinstance(reply, R3LError):
             frames = messages.error_frames(rid, reply)
             name = reply.cause if isinstance(reply, SickResult) else type(reply).__name__
@@ -60,12 +60,12 @@ class Replies:
         self._waiting.append(Reply(client, "", frames))
 
     def take(self) -> list[Reply]:
-        """Take the queued replies; call it only when `ready` is readable."""
+        """Takes the queued replies; call it only when `ready` is readable."""
         os.eventfd_read(self.ready)
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
     def send(self, client: bytes, frames: list[bytes], socket: Any) -> None:
-        """Send a reply; its large frames count as unsent until libzmq releases them."""
+        """Sends a reply; its large frames count as unsent until libzmq releases them."""
         size = _large(frames)
         if not size:
             send_message(socket, [client, *frames])
@@ -79,7 +79,7 @@ class Replies:
         self._tracked.append((tracker, client, size))
 
     def release_sent(self) -> None:
-        """Subtract from the clients' unsent bytes the frames that libzmq has released."""
+        """Subtracts from the clients' unsent bytes the frames that libzmq has released."""
         for _ in range(len(self._tracked)):
             tracker, client, size = self._tracked.popleft()
             if tracker.done:
@@ -92,7 +92,7 @@ class Replies:
             return dict(self._unsent)
 
     def check_credit(self, client: bytes) -> None:
-        """Raise LimitExceeded if the unsent bytes of a client exceed UNSENT_LIMIT."""
+        """Raises LimitExceeded if the unsent bytes of a client exceed UNSENT_LIMIT."""
         unsent = self._unsent[client]
         if unsent > UNSENT_LIMIT:
             raise LimitExceeded(

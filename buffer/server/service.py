@@ -91,11 +91,11 @@ class Service:
             raise
 
     def stop(self) -> None:
-        """Ask `run` to end; may be called from a signal handler or another thread."""
+        """Asks `run` to end; may be called from a signal handler or another thread."""
         self._stop.set()
 
     def run(self) -> None:
-        """Serve until stopped, then reply to the received requests and close the sockets."""
+        """Serves until stopped, then replies to the received requests and closes the sockets."""
         threads = [  # daemons: if the front fails the process ends, and loses nothing acknowledged
             threading.Thread(target=self._run_writer, name="writer", daemon=True),
             threading.Thread(target=self._run_reader, name="reader", daemon=True),
@@ -120,7 +120,7 @@ class Service:
     # ── front ───────────────────────────────────────────────────────────────────────────
 
     def _front(self, *, receive: bool) -> None:
-        """Wait for messages and replies, and pass them on."""
+        """Waits for messages and replies, and passes them on."""
         sources = [(source, zmq.POLLIN) for source in (self._replies.ready, *self._access.sockets)]
         if receive:
             sources.append((self._router, zmq.POLLIN))
@@ -140,14 +140,14 @@ class Service:
             self._hand_over()
 
     def _check_connections(self) -> None:
-        """Accept or refuse connections, and shut down the ones that take too much memory."""
+        """Accepts or refuses connections, and shuts down the ones that take too much memory."""
         traffic, unsent = self._access.traffic, self._replies.unsent()
         self._access.update()
         if self._memory.exceeded(traffic.unread() + sum(unsent.values())):
             self._refused["too_much_memory"] += traffic.shut_down_largest(unsent)
 
     def _receive(self, client: bytes, role: str, frames: list[Frame]) -> None:
-        """Check one message, then pass it on or reply with an error."""
+        """Checks one message, then passes it on or replies with an error."""
         rid = ""
         try:
             header = messages.read_header(frames)
@@ -225,7 +225,7 @@ class Service:
         self._replies.wake_front()
 
     def _run_reader(self) -> None:
-        """Read groups and send them: query results, and groups whose draw was written to disk."""
+        """Reads groups and sends them: query results, and groups whose draw was written to disk."""
         while (item := self._to_reader.get()) is not None:
             request, read = item
             reply, groups = self._try_read(request, read)

@@ -25,7 +25,7 @@ class ActorReports:
         self._actors: OrderedDict[str, tuple[float, dict[str, float]]] = OrderedDict()
 
     def update(self, actor: str, metrics: Mapping[str, float]) -> None:
-        """Merge an actor's metrics into its earlier ones."""
+        """Merges an actor's metrics into its earlier ones."""
         _, known = self._actors.pop(actor, (0.0, {}))
         merged = known | dict(metrics)
         if len(merged) > METRICS_LIMIT:
@@ -35,7 +35,7 @@ class ActorReports:
             self._actors.popitem(last=False)
 
     def report(self) -> dict[str, dict[str, float]]:
-        """Return each actor's metrics, with `seen_s`: seconds since it last sent metrics."""
+        """Returns each actor's metrics, with `seen_s`: seconds since it last sent metrics."""
         now = time.monotonic()
         return {
             name: metrics | {"seen_s": now - at} for name, (at, metrics) in self._actors.items()

@@ -124,7 +124,7 @@ class Writer:
             return [(request, cause) for request in requests]
 
     def _tick(self, work: UnitOfWork) -> None:
-        """Expire leases and draws, evict groups and clear readers, whichever is due."""
+        """Expires leases and draws, evicts groups and clears readers, whichever is due."""
         now = time.monotonic()
         if now - self._ticked >= TICK_S:
             self._ticked = now

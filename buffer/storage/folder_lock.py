@@ -53,7 +53,7 @@ def new_folder(folder: Path, what: str) -> Iterator[Path]:
 
 
 def check_new(folder: Path, what: str) -> None:
-    """Raise UserError unless `folder` is empty or missing; `.` and `/` are refused too."""
+    """Raises UserError unless `folder` is empty or missing; `.` and `/` are refused too."""
     if not folder.name:
         raise UserError(f"{what} {folder}: cannot be used; name a new folder inside it")
     if folder.is_file():
@@ -63,7 +63,7 @@ def check_new(folder: Path, what: str) -> None:
 
 
 def refuse_remote(folder: Path) -> None:
-    """Raise UserError if `folder` is on a network file system."""
+    """Raises UserError if `folder` is on a network file system."""
     place = folder.resolve()
     mounts = psutil.disk_partitions(all=True)
     above = [mount for mount in mounts if place.is_relative_to(mount.mountpoint)]

@@ -35,7 +35,7 @@ def u64(number: int) -> bytes:
 
 
 def tag_prefix(purpose: Purpose, tag: str) -> bytes:
-    """The prefix shared by all keys of a purpose and tag."""
+    """Returns the prefix shared by all keys of a purpose and tag."""
     return purpose.encode() + b"\0" + tag.encode() + b"\0"
 
 
@@ -44,7 +44,7 @@ def task_key(purpose: Purpose, tag: str, index: int) -> bytes:
 
 
 def task_id_key(purpose: Purpose, tag: str, task_id: str) -> bytes:
-    """The key of a task's id; raises LimitExceeded if an LMDB key cannot hold tag and id."""
+    """Returns the key of a task's id; raises LimitExceeded if no LMDB key can hold tag and id."""
     if "\0" in tag + task_id:
         raise LimitExceeded(f"tag {tag!r:.80}, task id {task_id!r:.80}: neither may have a NUL")
     size = len(tag.encode()) + len(task_id.encode())
@@ -56,10 +56,10 @@ def task_id_key(purpose: Purpose, tag: str, task_id: str) -> bytes:
 
 
 def part_key(group_id: str, role: Role, slot: int) -> bytes:
-    """The key of an accepted result, or of the progress of a slot."""
+    """Returns the key of an accepted result, or of the progress of a slot."""
     return b"\0".join((group_id.encode(), role.encode(), f"{slot:06d}".encode()))
 
 
 def history_key(task_id: str, group_id: str) -> bytes:
-    """The key of a finished group in its task's history."""
+    """Returns the key of a finished group in its task's history."""
     return task_id.encode() + b"\0" + group_id.encode()

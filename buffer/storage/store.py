@@ -91,7 +91,7 @@ class Store:
         self._tables = {name: self._env.open_db(name.encode(), create=False) for name in TABLES}
 
     def _refuse_other_schema(self) -> None:
-        """Raise SchemaVersionError if the store has an older or newer schema."""
+        """Raises SchemaVersionError if the store has an older or newer schema."""
         schema = 0
         with suppress(lmdb.NotFoundError):
             self._tables = {"sys": self._env.open_db(b"sys", create=False)}
@@ -104,8 +104,8 @@ class Store:
             )
 
     def _refuse_cut_off(self, size: int) -> None:
-        """Raise UserError if pages in use are missing at the file's end: the system kills a process
-        that reads a missing page."""
+        """Raises UserError if pages in use are missing at the file's end: the system kills a
+        process that reads a missing page."""
         with self._env.begin():  # keeps the pages that are checked from being reused
             whole = self._used_bytes
             if size < whole and lmdb_verify.verify(str(self.folder)):
@@ -139,7 +139,7 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Txn]:
-        """Open a consistent view. Close it soon: old pages are not reused while it is open."""
+        """Opens a consistent view. Close it soon: old pages are not reused while it is open."""
         self._refuse_fork()
         with self._env.begin() as raw:
             yield Txn(raw, self._tables)
@@ -229,7 +229,7 @@ class Store:
 
 
 def _create(folder: Path) -> None:
-    """Create the data file of a new store. The file appears with all its tables, or not at all."""
+    """Creates the data file of a new store. The file appears with all its tables, or not at all."""
     partial = folder / UNFINISHED
     shutil.rmtree(partial, ignore_errors=True)
     with lmdb.open(str(partial), max_dbs=16, lib_version=0) as env:
@@ -242,7 +242,7 @@ def _create(folder: Path) -> None:
 
 
 def _refuse_empty(folder: Path) -> None:
-    """Raise UserError for an empty file, which LMDB would turn into a new store."""
+    """Raises UserError for an empty file, which LMDB would turn into a new store."""
     data = folder / "data.mdb"
     if data.exists() and data.stat().st_size == 0:
         raise UserError(
@@ -252,7 +252,7 @@ def _refuse_empty(folder: Path) -> None:
 
 
 def _refuse_other_files(folder: Path) -> None:
-    """Raise UserError if the folder holds other files instead of a store."""
+    """Raises UserError if the folder holds other files instead of a store."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if "data.mdb" not in names and names - OURS:
         raise UserError(

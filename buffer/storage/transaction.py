@@ -83,7 +83,7 @@ class Txn:
     # ── the store itself ────────────────────────────────────────────────────────────────
 
     def schema(self) -> int:
-        """The schema version of the tables; 0 if the store has no schema entry."""
+        """Returns the schema version of the tables; 0 if the store has no schema entry."""
         data = self.get("sys", b"schema")
         schema = codec.unpack(data).get("schema") if data is not None else 0
         return schema if type(schema) is int else 0
@@ -101,7 +101,7 @@ class Txn:
         )
 
     def put_count(self, name: str, number: int) -> None:
-        """Write a count, or delete its key if the count is 0."""
+        """Writes a count, or deletes its key if the count is 0."""
         if number:
             self.put("count", name.encode(), u64(number))
         else:
@@ -142,11 +142,11 @@ class Txn:
         self.put("state", row.group_id.encode(), codec.encode(row))
 
     def add_tag(self, row: GroupRow) -> None:
-        """List a new group under its purpose and tag."""
+        """Lists a new group under its purpose and tag."""
         self.put("tag", tag_prefix(row.purpose, row.tag) + row.group_id.encode(), b"")
 
     def set_live(self, row: GroupRow) -> None:
-        """Add a group to the list of live groups, or remove it if it is closed."""
+        """Adds a group to the list of live groups, or removes it if it is closed."""
         if row.closed:
             self.delete("live", row.group_id.encode())
         else:
@@ -184,7 +184,7 @@ class Txn:
     # ── results and records of groups ───────────────────────────────────────────────────
 
     def put_part(self, group_id: str, role: Role, slot: int, data: bytes | memoryview) -> None:
-        """Write one accepted result of an unfinished group, and delete its slot's progress."""
+        """Writes one accepted result of an unfinished group, and deletes its slot's progress."""
         key = part_key(group_id, role, slot)
         self.put("part", key, data)
         self.delete("partial", key)
@@ -202,8 +202,8 @@ class Txn:
         return list(self.keys("partial", group_id.encode() + b"\0"))
 
     def write_record(self, row: GroupRow, last: Parts | None = None) -> None:
-        """Write the record of a finished group from its results in table `part` and `last` (results
-        not in that table). Delete the table's entries and the progress of the slots."""
+        """Writes the record of a finished group from its results in table `part` and `last`
+        (results not in that table). Deletes the table's entries and the progress of the slots."""
         parts = self.parts(row.group_id)
         for role, slot in parts:
             self.delete("part", part_key(row.group_id, role, slot))
@@ -212,7 +212,7 @@ class Txn:
         self.put_record(row, self._compose(row, parts | (last or {})))
 
     def put_record(self, row: GroupRow, record: bytes) -> None:
-        """Write the immutable record of a group and list it under its task."""
+        """Writes the immutable record of a group and lists it under its task."""
         self.put("group", row.group_id.encode(), record)
         self.put("history", history_key(row.task_id, row.group_id), b"")
 
@@ -266,7 +266,7 @@ class Txn:
         )
 
     def evict(self, row: GroupRow) -> None:
-        """Remove a closed group. Later results for its id are refused."""
+        """Removes a closed group. Later results for its id are refused."""
         key = row.group_id.encode()
         self.delete("group", key)
         self.delete("state", key)

@@ -78,7 +78,7 @@ class _Copy:
                     self._put(txn, row, replace(group, group_id=f"g{self._last:010d}"))
 
     def finish(self) -> None:
-        """Write the counts and mark the store as closed to new groups."""
+        """Writes the counts and marks the store as closed to new groups."""
         with self._target.write() as txn:
             for name, number in self._counts.items():
                 txn.put_count(name, number)

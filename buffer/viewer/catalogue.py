@@ -43,7 +43,7 @@ class Catalogue:
             return self._facts
 
     def _read(self) -> None:
-        """Read all rows, but decode only changed rows."""
+        """Reads all rows, but decodes only changed rows."""
         known: dict[bytes, tuple[int, Facts]] = {}
         with self.store.read() as txn:
             self.total = txn.size("state")

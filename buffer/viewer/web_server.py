@@ -74,21 +74,21 @@ class Viewer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}/{self.key}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread; close it at once if too many are open."""
+        """Serves a connection in a thread; closes it at once if too many are open."""
         if self._free.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection, then make room for another."""
+        """Serves a connection, then makes room for another."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore browsers that disconnected."""
+        """Ignores browsers that disconnected."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -168,7 +168,7 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "r3l", ""
 
     def do_GET(self) -> None:
-        """Answer with the page or with JSON; errors are JSON too."""
+        """Answers with the page or with JSON; errors are JSON too."""
         if not _is_here(self.headers.get("Host", "")):
             self._refuse(HTTPStatus.FORBIDDEN, "this host name is not served")
             return
@@ -215,7 +215,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing, because a page that follows a run sends a request every two seconds."""
+        """Logs nothing, because a page that follows a run sends a request every two seconds."""
 
 
 def _is_here(host: str) -> bool:

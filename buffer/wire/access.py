@@ -62,8 +62,8 @@ class Access:
         self.sockets = (self._events, self._requests)
 
     def update(self) -> None:
-        """Count opened and closed connections, accept or refuse new ones, and shut down connections
-        that send too much."""
+        """Counts opened and closed connections, accepts or refuses new ones, and shuts down
+        connections that send too much."""
         now = self._updated_at = time.monotonic()
         while self._events.poll(0):
             kind, connection = _EVENT.unpack(self._events.recv_multipart()[0])
@@ -101,7 +101,7 @@ class Access:
         self._requests.close(linger=0)
 
     def _trim(self, now: float, *, shut_down: bool) -> None:
-        """After a shutdown, return freed memory to the system every FREES_S, until no connection
+        """After a shutdown, returns freed memory to the system every FREES_S, until no connection
         was shut down for FREES_S. Otherwise many small frames would stay in the heap."""
         if self._trim_at and now >= self._trim_at:
             return_freed_memory()
@@ -148,8 +148,8 @@ def _roles(keys: ServiceKeys) -> dict[bytes, str]:
 
 
 def _protect(router: Any, keys: ServiceKeys | None) -> None:
-    """Make a socket ask (ZAP) whether to accept each connection, and close connections whose
-    handshake takes longer than HANDSHAKE_S. Encrypt the socket if there are keys."""
+    """Makes a socket ask (ZAP) whether to accept each connection, and closes connections whose
+    handshake takes longer than HANDSHAKE_S. Encrypts the socket if there are keys."""
     router.set(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
     router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
     router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else all are accepted if no thread handles them

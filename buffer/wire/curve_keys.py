@@ -100,7 +100,7 @@ def _is_key(key: str) -> bool:
 
 
 def present(dealer: Any, keys: ClientKeys) -> None:
-    """Make a client's socket authenticate itself and the service."""
+    """Makes a client's socket authenticate itself and the service."""
     dealer.set(zmq.CURVE_SERVERKEY, keys.service.encode())
     dealer.set(zmq.CURVE_PUBLICKEY, keys.public.encode())
     dealer.set(zmq.CURVE_SECRETKEY, keys.secret.encode())

@@ -67,7 +67,7 @@ def read_header(frames: Sequence[Frame]) -> dict[str, Any]:
 
 
 def check_sum(header: dict[str, Any], frames: Sequence[Frame]) -> None:
-    """Raise RecordError if the checksum in a message's header is wrong. A header may lack the
+    """Raises RecordError if the checksum in a message's header is wrong. A header may lack the
     checksum, because clients of other libraries may leave it out."""
     if (found := header.pop("sum", None)) is not None and found != _sum(header, frames[1:]):
         raise RecordError("message: is damaged (wrong checksum)", cause=DAMAGED)
@@ -81,7 +81,7 @@ def _sum(header: dict[str, Any], frames: Sequence[Frame]) -> int:
 
 
 def _with_sum(header: dict[str, Any], *frames: bytes) -> list[bytes]:
-    """Return a message whose header has the checksum of the whole message."""
+    """Returns a message whose header has the checksum of the whole message."""
     return [codec.pack(header | {"sum": _sum(header, frames)}), *frames]
 
 
@@ -100,7 +100,7 @@ def read_request(client: bytes, header: dict[str, Any], frames: Sequence[Frame])
 
 
 def check_role(operation: Operation, role: str) -> None:
-    """Raise NotAllowed if this role (buffer.wire.access) may not request the operation."""
+    """Raises NotAllowed if this role (buffer.wire.access) may not request the operation."""
     if operation.learner and role != LEARNER:
         raise NotAllowed(
             f"{operation.name}: needs a learner's key; use the learner.json that r3l-buffer keygen "
@@ -120,7 +120,7 @@ def request_frames(name: str, rid: str, arguments: Record) -> list[bytes]:
 
 
 def reply_frames(rid: str, reply: Record, groups: Sequence[bytes] = ()) -> list[bytes]:
-    """Encode a reply. `groups`: the encoded groups that follow it."""
+    """Encodes a reply. `groups`: the encoded groups that follow it."""
     header = {"v": PROTOCOL, "rid": rid, "ok": True}
     return _with_sum(header, codec.encode(reply), *groups)
 

@@ -66,7 +66,7 @@ class Received:
 
 
 def receive_from_peer(router: Any) -> Received:
-    """Receive a message that has already arrived at a ROUTER."""
+    """Receives a message that has already arrived at a ROUTER."""
     (client, *frames), last = _receive(router, 1 + FRAMES_LIMIT)
     return Received(bytes(client), last.get("User-Id"), last.get(zmq.SRCFD), frames)
 

@@ -70,7 +70,7 @@ class Traffic:
         self.connections.pop(connection, None)
 
     def mark_read(self, message: Received) -> None:
-        """Subtract a read message's bytes from the unread bytes of its connection."""
+        """Subtracts a read message's bytes from the unread bytes of its connection."""
         if (known := self.connections.get(message.connection)) is not None:
             known.client = message.client
             known.unread -= sum(self._wire_bytes(len(frame)) for frame in message.frames)

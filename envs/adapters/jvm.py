@@ -74,7 +74,7 @@ class Jvm:
                 raise self._failure() from error
 
     def close(self) -> None:
-        """End the JVM, wait for its process, remove its folder."""
+        """Ends the JVM, waits for its process and removes its folder."""
         self.lost = self.lost or "closed"
         if self.process.poll() is None:
             self.process.kill()
@@ -110,7 +110,7 @@ def acquire(env: str, classpath: Sequence[str], heap_mib: int, timeout_s: float)
 
 
 def release(jvm: Jvm) -> None:
-    """Release a JVM. It ends when its last user releases it."""
+    """Releases a JVM. It ends when its last user releases it."""
     with _sharing:
         jvm.users -= 1
         if jvm.users == 0:

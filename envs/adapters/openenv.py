@@ -80,8 +80,8 @@ class OpenEnv:
         return _text(data["observation"]), {}
 
     def step(self, action: str) -> StepAnswer:
-        """Send an action. If the server does not understand it, or its environment raises an error,
-        the observation is the server's message."""
+        """Sends an action. If the server does not understand it, or its environment raises an
+        error, the observation is the server's message."""
         chosen = self._action(action)
         if chosen is None:
             return NO_ACTION, 0.0, False, False, {}
@@ -94,7 +94,7 @@ class OpenEnv:
         return _text(data["observation"]), reward, bool(data.get("done")), False, {}
 
     def close(self) -> None:
-        """End the session; a second call does nothing."""
+        """Ends the session; a second call does nothing."""
         self.socket = None
         self.session.close()
 

@@ -87,7 +87,7 @@ class WebShop:
         )
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Enter the shop with the goal `options["goal"]`, or the training goal of `seed`."""
+        """Enters the shop with the goal `options["goal"]`, or the training goal of `seed`."""
         _, train = splits(len(self.server.goals))
         goal = int((options or {}).get("goal", train[seed % len(train)]))
         if not 0 <= goal < len(self.server.goals):
@@ -143,7 +143,7 @@ class WebShop:
         return whole if earned >= 1.0 and len(whole) <= self.spec.max_steps else []
 
     def close(self) -> None:
-        """Delete the session, which upstream would keep; the shop stays open for other attempts."""
+        """Deletes the session, which upstream would keep; the shop stays open for others."""
         self.server.user_sessions.pop(self.visitor.session, None)
 
     def _start(self) -> None:
@@ -177,7 +177,7 @@ class WebShop:
         return ("search", words) if words else ("problem", "A search needs words.")
 
     def _read_page(self) -> None:
-        """Read which actions the page offers."""
+        """Reads which actions the page offers."""
         actions = self.visitor.get_available_actions()
         self.can_search = bool(actions["has_search_bar"])
         # a click on the search button does nothing by itself

@@ -141,7 +141,7 @@ def categories(settings: Settings) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def seeded() -> Iterator[None]:
-    """Seed the global random generator, which upstream uses, with SEED; restore it afterwards."""
+    """Seeds the global random generator, which upstream uses, with SEED; restores it afterwards."""
     state = random.getstate()
     random.seed(SEED)
     try:
@@ -218,7 +218,7 @@ def _module(name: str, **attributes: Any) -> ModuleType:
 
 
 def main() -> None:
-    """Print the categories of the goals as JSON. The first argument is the settings as JSON."""
+    """Prints the categories of the goals as JSON. The first argument is the settings as JSON."""
     logging.disable(logging.WARNING)
     try:
         goals = _start(Settings(*json.loads(sys.argv[1]))).server.goals

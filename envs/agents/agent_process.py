@@ -98,6 +98,6 @@ class AgentProcess:
         return written.rpartition("\n")[2].strip()
 
     def kill(self) -> None:
-        """Kill the process's whole group, since children may still run after the process ended."""
+        """Kills the process's whole group, since children may still run after the process ended."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)

@@ -43,7 +43,7 @@ def find(target: str) -> Any:
 
 
 def call(function: Any, arguments: list[Any]) -> None:
-    """Call the function and print its result as a line of its own."""
+    """Calls the function and prints its result as a line of its own."""
     value = function(*arguments[: _takes(function)])
     if inspect.isawaitable(value):
         value = asyncio.run(_awaited(value))

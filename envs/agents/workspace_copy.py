@@ -113,7 +113,7 @@ def listed(work: Path, seen: Seen | None = None, objects: Path = Path()) -> List
 
 
 def put_back(work: Path, wanted: Listing, objects: Path) -> None:
-    """Write the files that differ from `wanted`, in place unless they have hard links, and remove
+    """Writes the files that differ from `wanted`, in place unless they have hard links, and removes
     all files that `wanted` does not list."""
     found = listed(work)
     for name, (kind, mode, _) in found.items():

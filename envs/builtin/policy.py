@@ -10,7 +10,7 @@ BUILTIN_WORLDS = ("workshop", "keys")
 
 
 def builtin_policy() -> Path:
-    """The shipped tiny policy, a Hugging Face model folder (made by `r3l-learner warmup`)."""
+    """Returns the folder of the shipped tiny policy, which `r3l-learner warmup` made."""
     return Path(__file__).parent / "policies" / "tiny"
 
 

@@ -135,7 +135,7 @@ class EnvPool:
         self._room = asyncio.Semaphore(count * sessions)
 
     async def acquire(self) -> _Worker:
-        """Wait for a free session, and take it from the least loaded worker."""
+        """Waits for a free session, and takes it from the least loaded worker."""
         began = time.monotonic()
         await self._room.acquire()
         self.metrics.session_wait_s += time.monotonic() - began
@@ -193,7 +193,7 @@ class RemoteEnv:
         return self._call("step", action)
 
     def close(self) -> None:
-        """Release the session; does not wait."""
+        """Releases the session; does not wait."""
         if self.worker is not None:
             self.worker.post({"op": "close", "session": self.session})
             self.pool.release(self.worker)
@@ -235,7 +235,7 @@ class _Worker:
         return future
 
     async def end(self) -> None:
-        """Ask the process to close everything; kill it if it does not."""
+        """Asks the process to close everything; kills it if it does not."""
         self.calls.put_nowait(None)
         done, _ = await asyncio.wait([self.serving], timeout=END_S)
         if not done:
@@ -317,7 +317,7 @@ class _Worker:
         raise EnvironmentFailed(f"{called} {why}", cause=f"environment_{cause}")
 
     def _fail_waiting(self) -> None:
-        """Stop accepting calls, and fail the calls that wait."""
+        """Stops accepting calls, and fails the calls that wait."""
         if self.end_cause not in ("", "environment_closed"):
             log.warning("%s: a worker process was killed: %s", self.config.name, self.end_cause)
         self.end_cause = self.end_cause or "environment_closed"
@@ -361,7 +361,7 @@ async def _end(process: Process, mark: str, *, patient: bool) -> None:
 
 
 def _kill_marked(mark: str) -> None:
-    """Kill every process of this user that has a reaper's mark in its environment variables."""
+    """Kills every process of this user that has a reaper's mark in its environment variables."""
     for process in every_process():
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get(MARK) == mark:
@@ -374,6 +374,6 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Mark a future's exception as retrieved, so that an abandoned call logs nothing."""
+    """Marks a future's exception as retrieved, so that an abandoned call logs nothing."""
     if not future.cancelled():
         future.exception()

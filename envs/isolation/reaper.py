@@ -49,7 +49,7 @@ def main(actor: int) -> None:
 
 
 def _reap(worker: int) -> NoReturn:
-    """Wait for the worker, clear up after it, and exit with its status."""
+    """Waits for the worker, clears up after it, and exits with its status."""
 
     def kill_worker(*_: object) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -75,7 +75,7 @@ def _reap(worker: int) -> NoReturn:
 
 
 def _clear() -> None:
-    """Kill the remaining children, including those adopted meanwhile."""
+    """Kills the remaining children, including those adopted meanwhile."""
     end = time.monotonic() + CLEAR_S
     while time.monotonic() < end:
         try:

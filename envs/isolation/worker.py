@@ -54,7 +54,7 @@ class Sessions:
         return {"spec": asdict(env.spec), "offers": offers}
 
     def call(self, session: int, method: str, arguments: list[Any]) -> dict[str, Any]:
-        """Call a method of a session's environment. Raises EnvironmentFailed."""
+        """Calls a method of a session's environment. Raises EnvironmentFailed."""
         try:
             if session not in self.held:
                 self.held[session] = self.free.pop() if self.free else self.make()
@@ -69,7 +69,7 @@ class Sessions:
             raise raised(error) from error
 
     def close(self, session: int) -> dict[str, Any]:
-        """End a session. Closes the environment if it has failed or serves only one session."""
+        """Ends a session. Closes the environment if it has failed or serves only one session."""
         env = self.held.pop(session, None)
         if env is not None and session not in self.failed and not getattr(env, "once", False):
             self.free.append(env)
@@ -84,7 +84,7 @@ class Sessions:
 
 
 def serve(sessions: Sessions, requests: BinaryIO, answers: BinaryIO) -> None:
-    """Reply to requests until the input ends or memory has run out."""
+    """Replies to requests until the input ends or memory has run out."""
     worker = os.getpid()
     while request := read(requests):
         operation = getattr(sessions, request.pop("op"))
@@ -115,7 +115,7 @@ def read(stream: BinaryIO) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serve on standard input and output; anything else that is printed goes to standard error."""
+    """Serves on standard input and output; anything else that is printed goes to standard error."""
     logging.basicConfig(level=logging.WARNING, format="%(name)s %(levelname)s %(message)s")
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:
@@ -153,8 +153,8 @@ def _close(env: TextEnv) -> None:
 
 
 def _end_fork() -> NoReturn:
-    """End a process that the environment forked. Otherwise it would answer requests in its parent's
-    place."""
+    """Ends a process that the environment forked. Otherwise it would answer requests in its
+    parent's place."""
     try:
         os.write(2, b"the environment forked a process that returned; it should call os._exit\n")
     finally:

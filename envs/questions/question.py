@@ -94,7 +94,7 @@ class Question(ABC):
 
     @abstractmethod
     def judge(self, answer: str) -> Judgement:
-        """Judge an answer to the current question."""
+        """Judges an answer to the current question."""
 
     @abstractmethod
     def solution(self) -> str:

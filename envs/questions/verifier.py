@@ -79,7 +79,7 @@ class Verifier:
             self.close()
 
     def close(self) -> None:
-        """End the worker; a later check starts another."""
+        """Ends the worker; a later check starts another."""
         process, self.process = self.process, None
         if process is not None:
             process.kill()

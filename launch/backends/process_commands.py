@@ -68,7 +68,7 @@ class ProcessCommands:
         return replace(rank, words=words)
 
     def rank(self) -> Command:
-        """The command of one learner rank; environment variables hold the rank's number."""
+        """Returns the command of one learner rank; environment variables hold the rank's number."""
         topology = self.plan.topology
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if topology.device == "cpu" else {}
         # DeepSpeed's launcher starts the ranks without -P.
@@ -84,7 +84,7 @@ class ProcessCommands:
         return Command(words, _cpu_env(topology.threads) | hidden | ranks, worker)
 
     def _ranks(self) -> list[str]:
-        """The DeepSpeed launcher's arguments that place the ranks."""
+        """Returns the DeepSpeed launcher's arguments that place the ranks."""
         ranks = self.plan.topology.ranks[0]
         if ranks.gpus and all(gpu.isdecimal() for gpu in ranks.gpus):
             # A count would start at GPU 0 and ignore CUDA_VISIBLE_DEVICES.
@@ -107,14 +107,14 @@ class ProcessCommands:
 
 
 def _cpu_env(threads: int | None) -> dict[str, str]:
-    """OpenMP settings that let waiting threads sleep; {} if `threads` is None."""
+    """Returns OpenMP settings that let waiting threads sleep; {} if `threads` is None."""
     if threads is None:
         return {}
     return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def _keys(plan: Plan, file: str) -> list[str]:
-    """The option that names a key file or the key folder; [] if the run has no keys."""
+    """Returns the option that names a key file or the key folder; [] if the run has no keys."""
     return [] if plan.keys is None else ["--keys", str(plan.keys / file)]
 
 

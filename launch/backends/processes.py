@@ -99,7 +99,7 @@ class Child(KeptProcess):
         return self.status is not None
 
     def last_lines(self, count: int) -> list[str]:
-        """The last `count` output lines, not counting NOISE."""
+        """Returns the last `count` output lines, not counting NOISE."""
         return [line for line in self._tail() if not NOISE.match(line)][-count:]
 
     def reason(self) -> str:
@@ -256,5 +256,5 @@ def _environment(own: dict[str, str] | None = None) -> dict[str, str]:
 
 
 def import_path() -> str:
-    """The PYTHONPATH for a child that runs with -P: this code's folder comes first."""
+    """Returns the PYTHONPATH for a child that runs with -P: this code's folder comes first."""
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

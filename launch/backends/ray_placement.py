@@ -132,7 +132,7 @@ def bundles(topology: Topology) -> tuple[Bundle, ...]:
 
 
 def rank_name(rank: int) -> str:
-    """The name of a rank's process and log: "learner" for rank 0, otherwise "learner-<rank>"."""
+    """Returns the name of a rank's process and log: `learner` for rank 0, or `learner-<rank>`."""
     return f"learner-{rank}" if rank else "learner"
 
 
@@ -152,7 +152,7 @@ class RayCommands(ProcessCommands):
         self.services = plan.topology.machines[0].name
 
     def learner(self) -> Command:
-        """The command of one rank; runners replace DeepSpeed's launcher."""
+        """Returns the command of one rank; runners replace DeepSpeed's launcher."""
         rank = self.rank()
         if (count := self.plan.topology.count) == 1:
             return rank

@@ -63,11 +63,11 @@ class SlurmCommands(ProcessCommands):
         self.nodes = {name: f'"${{nodes[{index}]}}"' for index, name in enumerate(names)}
 
     def buffer_step(self) -> str:
-        """The step that runs the buffer service, on the first node."""
+        """Returns the step that runs the buffer service, on the first node."""
         return f"{self._on(self.first)} {NOTED} buffer {shlex.join(self.buffer().words)}"
 
     def learner_step(self) -> str:
-        """The step that runs all learner ranks; srun replaces DeepSpeed's launcher."""
+        """Returns the step that runs all learner ranks; srun replaces DeepSpeed's launcher."""
         ranks, count = self.plan.topology.ranks, self.plan.topology.count
         where = f"--nodes={len(ranks)} --ntasks={count} --ntasks-per-node={ranks[0].count}"
         rank = self.rank()
@@ -76,7 +76,7 @@ class SlurmCommands(ProcessCommands):
         return " ".join([step, *([AS_RANK] if count > 1 else []), command])
 
     def actor_step(self, index: int) -> str:
-        """The step that runs one actor, on its node."""
+        """Returns the step that runs one actor, on its node."""
         machine = self.plan.topology.actors[index].machine
         self.services = "127.0.0.1" if machine == self.first else self.first
         command = self.actor(index)
@@ -85,7 +85,7 @@ class SlurmCommands(ProcessCommands):
         return step.replace(f"//{self.first}:", '//"$first":')
 
     def resources(self) -> str:
-        """The sbatch options that request the nodes."""
+        """Returns the sbatch options that request the nodes."""
         topology = self.plan.topology
         gpus = len(topology.machines[0].gpus)
         tasks = f"--nodes={len(self.nodes)} --ntasks-per-node={topology.ranks[0].count}"

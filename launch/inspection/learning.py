@@ -37,7 +37,7 @@ class Recent:
         return len(values) >= least and all(map(holds, values))
 
     def mean(self, tag: str) -> float:
-        """The mean of a metric over the steps that have it; 0 if none has it."""
+        """Returns the mean of a metric over the steps that have it; 0 if none has it."""
         values = [metrics[tag] for metrics in self.metrics if tag in metrics]
         return fmean(values) if values else 0.0
 

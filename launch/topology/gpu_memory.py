@@ -110,7 +110,7 @@ class MemoryEstimate:
         return cls(shape, config.learner, config.actor, config.algorithm.build().needs_reference)
 
     def learner_parts(self, ranks: int) -> dict[str, float]:
-        """The GiB of one rank's model states, keyed by part."""
+        """Returns the GiB of one rank's model states, keyed by part."""
         shape, learner = self.shape, self.learner
         stage = zero_stage(learner, bf16=learner.dtype != "float32")
         whole, adapted = shape.parameters / GIB, learner.lora.rank * 20 * shape.width * shape.layers
@@ -130,7 +130,7 @@ class MemoryEstimate:
         return {name: gib for name, gib in parts.items() if gib}
 
     def activations(self) -> float:
-        """The GiB of the activations of a rank's largest micro-batch in bfloat16."""
+        """Returns the GiB of the activations of a rank's largest micro-batch in bfloat16."""
         shape, tokens = self.shape, self.learner.tokens_per_micro_batch
         kept = 26 * shape.width + 8 * shape.feed_forward
         if self.learner.gradient_checkpointing:
@@ -138,19 +138,19 @@ class MemoryEstimate:
         return (tokens * shape.layers * kept + 20 * CHUNK * shape.vocabulary) / GIB
 
     def actor_parts(self, gpus: int, requests: int) -> dict[str, float]:
-        """The GiB of an actor on each of its GPUs, keyed by part, with KV memory for `requests`."""
+        """Returns an actor's GiB on each of its GPUs, by part, with KV memory for `requests`."""
         weights = self._actor_bytes * self.shape.parameters / gpus / GIB
         cache = self._given_cache or requests * self._request_gib(gpus)
         return {"weights": weights, "KV": cache, "fixed": FIXED_GIB}
 
     def requests_held(self, gpus: int, gib: float) -> int:
-        """How many requests of full length fit in an actor that has `gib` GiB on each GPU."""
+        """Returns how many requests of full length fit an actor with `gib` GiB on each GPU."""
         parts = self.actor_parts(gpus, 0)
         cache = self._given_cache or gib - total(parts)
         return max(0, int(cache / self._request_gib(gpus)))
 
     def _request_gib(self, gpus: int) -> float:
-        """The GiB of KV cache for one request of full length, on each of an actor's GPUs."""
+        """Returns the GiB of KV cache for a request of full length on each of an actor's GPUs."""
         heads = max(1, -(-self.shape.kv_heads // gpus))
         a_token = 2 * self._actor_bytes * self.shape.layers * heads * self.shape.head_width
         return a_token * self.actor.max_model_len / GIB
@@ -166,7 +166,7 @@ class MemoryEstimate:
 
 
 def total(parts: dict[str, float]) -> float:
-    """The sum of all parts, in GiB."""
+    """Returns the sum of all parts, in GiB."""
     return sum(parts.values())
 
 

@@ -125,7 +125,7 @@ def _names(count: int) -> list[str]:
 
 
 def gpu_gib() -> float | None:
-    """The memory of this machine's smallest GPU, in GiB; None if nvidia-smi cannot tell."""
+    """Returns the memory of this machine's smallest GPU, in GiB; None if nvidia-smi cannot tell."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
         listing = subprocess.run(

@@ -10,7 +10,7 @@ GONE_S = 30.0  # without a heartbeat (due every 2 s) for this long, an actor cou
 
 
 def buffer_metrics(stats: BufferStats) -> Metrics:
-    """Compute the metrics `buffer/…` from the service's counts."""
+    """Computes the metrics `buffer/…` from the service's counts."""
     return {
         **{f"buffer/{state}": float(count) for state, count in stats.train.items()},
         **{f"buffer/expired_{cause}": float(count) for cause, count in stats.drops.items()},
@@ -32,7 +32,7 @@ def buffer_metrics(stats: BufferStats) -> Metrics:
 
 
 def actor_metrics(actors: Mapping[str, Mapping[str, float]], version: int) -> Metrics:
-    """Compute the metrics of r3l.actor_metrics, such as `actor/…`, from BufferStats.actors.
+    """Computes the metrics of r3l.actor_metrics, such as `actor/…`, from BufferStats.actors.
     `version` is the learner's version."""
     here = [numbers for numbers in actors.values() if numbers.get("seen_s", 0.0) < GONE_S]
     present = [*map(ActorMetrics.read, here)]

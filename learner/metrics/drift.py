@@ -16,7 +16,7 @@ SUMS = ("tokens", "k3", "gap", "ratio", "ratio_squared", "entropy")
 def drift_sums(
     logprobs_BT: Tensor, old_logprobs_BT: Tensor, entropy_BT: Tensor, roles_BT: dict[str, Tensor]
 ) -> dict[str, float]:
-    """Sum every quantity named in SUMS over the tokens of every role, keyed `sum_<name>_<role>`.
+    """Sums every quantity named in SUMS over the tokens of every role, keyed `sum_<name>_<role>`.
     `roles_BT`: for each role, which policy tokens of the micro-batch have it, bool [B, T] (`fresh`:
     sampled with the learner's current weights). Sums can be added over micro-batches and ranks."""
     sums: dict[str, float] = {}
@@ -36,7 +36,7 @@ def drift_sums(
 
 
 def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
-    """Compute for each role KL(behaviour ‖ policy) by the k3 estimate and the mean entropy, both in
+    """Computes for each role KL(behaviour ‖ policy) by the k3 estimate and the mean entropy, in
     nats a token, and the effective sample size (Σw)² / Σw² per token. Role `all` has no suffix."""
     metrics: dict[str, float] = {}
     for role in ROLES:
@@ -52,7 +52,7 @@ def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
 
 
 def engine_metrics(sums: dict[str, float]) -> dict[str, float]:
-    """Compare engine and learner on `fresh` tokens, where only number formats and kernels differ:
+    """Compares engine and learner on `fresh` tokens, where only number formats and kernels differ:
     KL(engine ‖ learner) by the k3 estimate, and the mean distance of log-probabilities, both in
     nats a token."""
     tokens = sums.get("sum_tokens_fresh", 0.0)
@@ -64,5 +64,5 @@ def engine_metrics(sums: dict[str, float]) -> dict[str, float]:
 
 
 def clipped_share(norm: float, limit: float) -> float:
-    """Return the share of the gradient norm that clipping to `limit` removes."""
+    """Returns the share of the gradient norm that clipping to `limit` removes."""
     return max(0.0, 1.0 - limit / norm) if norm > 0 else 0.0

@@ -23,7 +23,7 @@ EXAMPLE = 160  # characters of a reflection in a notice
 def group_metrics(
     groups: Sequence[Group], *, requires_success: bool = True, several: bool = False
 ) -> Metrics:
-    """Compute the metrics `group/…`. `requires_success`: a verified correction must have full
+    """Computes the metrics `group/…`. `requires_success`: a verified correction must have full
     reward (r3l.rollout.group.verified); `several`: the run has several environments."""
     bases = [t for g in groups for t in g.trajectories if t.role == "base"]
     distilled = [t for g in groups for t in g.trajectories if t.role == "distilled"]
@@ -70,7 +70,7 @@ def group_metrics(
 
 
 def success_by_environment(groups: Sequence[Group]) -> Metrics:
-    """Return each environment's success rate: the share of base slots with full reward."""
+    """Returns each environment's success rate: the share of base slots with full reward."""
     played, won = Counter[str](), Counter[str]()
     for group in groups:
         bases = [result.trajectory for result in group.results if result.role == "base"]
@@ -80,7 +80,7 @@ def success_by_environment(groups: Sequence[Group]) -> Metrics:
 
 
 def unread_reflection(groups: Sequence[Group]) -> str:
-    """Return a line that quotes the beginning of a reflection if none of the step's reflections is
+    """Returns a line that quotes the beginning of a reflection if none of the step's reflections is
     readable, else ""."""
     reflections = [r.reflection for group in groups for r in group.results if r.reflection]
     if not reflections or not all(reflection.cause for reflection in reflections):
@@ -93,7 +93,7 @@ def unread_reflection(groups: Sequence[Group]) -> str:
 
 
 def selection_metrics(groups: Sequence[Group], algorithm: Algorithm) -> Metrics:
-    """Compute `group/dropped`, the share of attempts that the algorithm does not train on
+    """Computes `group/dropped`, the share of attempts that the algorithm does not train on
     (r3l.algorithms.algorithm.Selection)."""
     kept = [
         trained
@@ -105,7 +105,7 @@ def selection_metrics(groups: Sequence[Group], algorithm: Algorithm) -> Metrics:
 
 
 def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
-    """Compute `staleness/…`: how stale groups drawn at `version` are; the time of each phase."""
+    """Computes `staleness/…`: how stale groups drawn at `version` are; the time of each phase."""
     ages = [version - g.oldest_version for g in groups]
     bases = [t for g in groups for t in g.trajectories if t.role == "base"]
     retries = [t for g in groups for t in g.trajectories if t.role == "distilled"]
@@ -124,7 +124,7 @@ def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
 
 
 def replay_metrics(draw: Draw) -> Metrics:
-    """Compute the metrics `replay/…` from a draw's replayed groups and its recalled attempts."""
+    """Computes the metrics `replay/…` from a draw's replayed groups and its recalled attempts."""
     again = [group for group in draw.groups if group.group_id in draw.row.replayed]
     joined = [recalled.trajectory for recalled in draw.recalled]
     return finite(
@@ -140,7 +140,7 @@ def replay_metrics(draw: Draw) -> Metrics:
 
 
 def histograms(groups: Sequence[Group], version: int) -> dict[str, Any]:
-    """Return the values for histograms, keyed by tag."""
+    """Returns the values for histograms, keyed by tag."""
     attempts = [t for g in groups for t in g.trajectories]
     values = {
         "group/pivot": [t.pivot for t in attempts if t.role == "distilled"],
@@ -166,7 +166,7 @@ def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> li
 
 
 def _corrections(group: Group) -> list[tuple[Trajectory, Trajectory]]:
-    """Return a group's (base, distilled) pairs."""
+    """Returns a group's (base, distilled) pairs."""
     bases = {t.slot: t for t in group.trajectories if t.role == "base"}
     return [
         (bases[t.parent], t)

@@ -39,7 +39,7 @@ class Reporter:
         self._line(line)
 
     def scalars(self, version: int, metrics: dict[str, float]) -> None:
-        """Record metrics in the loggers only. Every tag must be listed in learner.metrics.tags."""
+        """Records metrics in the loggers only. Every tag must be listed in learner.metrics.tags."""
         for tag in metrics:
             check_tag(tag)
         for logger in self.loggers:

@@ -210,13 +210,13 @@ the meaning of a metric read as one phrase; a tag with `<…>` is a family of ta
 
 @cache
 def check_tag(tag: str) -> None:
-    """Warn once if a tag is not in the table. In tests the warning is an error."""
+    """Warns once if a tag is not in the table. In tests the warning is an error."""
     if not _KNOWN.fullmatch(tag):
         warnings.warn(f"unknown metric {tag}: add it to learner/metrics/tags.py", stacklevel=2)
 
 
 def markdown() -> str:
-    """Return the page docs/metrics.md."""
+    """Returns the page docs/metrics.md."""
     parts = ["# Metrics", "", INTRODUCTION]
     for prefix, (subject, _) in SECTIONS.items():
         parts += [

@@ -37,7 +37,7 @@ LR_HELP = (
 
 
 def _setting(name: str, kind: click.ParamType[Any], meaning: str) -> Callable[[F], F]:
-    """Make the command-line option for the field `name` of Recipe."""
+    """Makes the command-line option for the field `name` of Recipe."""
     option, default = "--" + name.replace("_", "-"), getattr(Recipe, name)
     return click.option(option, type=kind, default=default, show_default=True, help=meaning)
 
@@ -120,8 +120,8 @@ def warmup_command(
 
 
 def _options(envs: tuple[str, ...], given: tuple[str, ...]) -> dict[str, Any]:
-    """Parse the environment's options from --set. Raises UserError if an option is malformed or the
-    environment refuses it."""
+    """Parses the environment's options from --set. Raises UserError if an option is malformed or
+    the environment refuses it."""
     if given and len(envs) > 1:
         raise UserError(f"--set {given[0]}: needs exactly one --env, but there are {len(envs)}")
     options = {}

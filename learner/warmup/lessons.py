@@ -58,7 +58,7 @@ class Demonstrator:
     context_length: int = 1 << 20
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
-        """Return the demonstrator's next action, which does not depend on `token_ids`."""
+        """Returns the demonstrator's next action, which does not depend on `token_ids`."""
         return reply(self.chat, self.env.demonstrate(self.skill, self.rng, self.advice))
 
 
@@ -74,7 +74,7 @@ class Teacher:
         self.prompts = Prompts(env.spec.prompts)
 
     def lessons(self, task: Task) -> list[Lesson]:
-        """Make a demonstration, a reflection and, if the attempt can be improved, a retry."""
+        """Makes a demonstration, a reflection and, if the attempt can be improved, a retry."""
         return asyncio.run(self._lessons(task))
 
     async def _lessons(self, task: Task) -> list[Lesson]:
@@ -127,7 +127,7 @@ class Teacher:
 
 
 def teachers(env: str, chat: ChatFormat, skill: Skill, options: Mapping[str, Any]) -> list[Teacher]:
-    """Make a teacher for each practice variant of a registered environment.
+    """Makes a teacher for each practice variant of a registered environment.
 
     Raises UserError if the environment has no demonstrations, or refuses `options`.
     """
@@ -137,7 +137,7 @@ def teachers(env: str, chat: ChatFormat, skill: Skill, options: Mapping[str, Any
 
 
 def texts(env: Demonstrating) -> Iterable[str]:
-    """Yield texts whose words should be tokens of a tokenizer for `env`."""
+    """Yields texts whose words should be tokens of a tokenizer for `env`."""
     rng, skill = random.Random(0), Skill(mistakes=0.3, waste=0.2)
     yield from env.vocabulary()
     for prompts in (Prompts(env.spec.prompts), Prompts()):
@@ -155,7 +155,7 @@ def texts(env: Demonstrating) -> Iterable[str]:
 
 
 def copies(words: Sequence[int], rng: random.Random) -> Iterator[Lesson]:
-    """Yield lessons with a random token sequence twice; the second copy is learned."""
+    """Yields lessons with a random token sequence twice; the second copy is learned."""
     while True:
         copied = rng.choices(words, k=rng.randint(6, 24))
         mask = [False] * len(copied) + [True] * len(copied)
@@ -163,7 +163,7 @@ def copies(words: Sequence[int], rng: random.Random) -> Iterator[Lesson]:
 
 
 def reply(chat: ChatFormat, text: str) -> Sample:
-    """Tokenize a complete reply, with the end token that the policy would sample."""
+    """Tokenizes a complete reply, with the end token that the policy would sample."""
     ids = (*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_id)
     return Sample(ids, (0.0,) * len(ids), 0, 0, "stop")
 
@@ -178,7 +178,7 @@ class _Conversation(msgspec.Struct):
 
 
 def message_lessons(file: Path, chat: ChatFormat, context_length: int) -> list[Lesson]:
-    """Read a lesson from every line of a file. Raise UserError for the first line that is not a
+    """Reads a lesson from every line of a file. Raises UserError for the first line that is not a
     conversation or that has more than `context_length` tokens, or for a file without lines."""
     lessons = []
     for number, line in numbered_lines(file, f"--data {file}", "give a file of JSON lines"):
@@ -198,7 +198,7 @@ def message_lessons(file: Path, chat: ChatFormat, context_length: int) -> list[L
 
 
 def shuffled(lessons: Sequence[Lesson], rng: random.Random) -> Iterator[Lesson]:
-    """Yield lessons endlessly, in a new order in every round."""
+    """Yields lessons endlessly, in a new order in every round."""
     while lessons:
         yield from rng.sample(lessons, len(lessons))
 

@@ -57,8 +57,8 @@ class Recipe:
 
     @cached_property
     def start(self) -> Path | None:
-        """Return the folder of the model to continue from, None if `model` is None. Raise UserError
-        if `model` names no model folder."""
+        """Returns the folder of the model to continue from, None if `model` is None. Raises
+        UserError if `model` names no model folder."""
         return None if self.model is None else model_path(self.model)
 
     @property
@@ -76,12 +76,12 @@ class Recipe:
         return (LORA_LR if self.lora else PRETRAINED_LR) if self.pretrained else TINY_LR
 
     def resolved(self) -> Self:
-        """Return the recipe with a number of steps and a learning rate."""
+        """Returns the recipe with a number of steps and a learning rate."""
         steps = PRETRAINED_STEPS if self.pretrained else TINY_STEPS
         return replace(self, steps=self.steps or steps, lr=self.lr or self.usual_lr)
 
     def warning(self) -> str:
-        """Return what is dangerous about a resolved recipe, or ""."""
+        """Returns what is dangerous about a resolved recipe, or ""."""
         times = (self.lr or 0) / self.usual_lr
         if not self.pretrained or times < 10:
             return ""
@@ -93,7 +93,7 @@ class Recipe:
 
     @property
     def learner(self) -> LearnerConfig:
-        """Return the trainer's settings. The recipe must be `resolved`."""
+        """Returns the trainer's settings. The recipe must be `resolved`."""
         assert self.steps is not None and self.lr is not None
         return LearnerConfig(
             lora=LoraConfig(rank=self.lora),
@@ -109,7 +109,7 @@ class Recipe:
         )
 
     def command(self, out: Path) -> str:
-        """Return the command that makes the folder `out` again."""
+        """Returns the command that makes the folder `out` again."""
         words = ["r3l-learner", "warmup", "--out", str(out)]
         for env in self.envs:
             words += ["--env", env]
@@ -124,7 +124,7 @@ class Recipe:
         return shlex.join(words)
 
     def record(self, out: Path) -> dict[str, Any]:
-        """Describe how the folder `out` was made, as JSON: the command, the worlds with all their
+        """Describes how the folder `out` was made, as JSON: the command, the worlds with all their
         options, the demonstrator, and the record of the folder that training continued from."""
         worlds = [
             {"env": name, "options": registry.all_options(name, self.options)} for name in self.envs
@@ -139,7 +139,7 @@ class Recipe:
 
 
 def _origin(folder: Path | None) -> Any:
-    """Return the record of the folder that training continued from, or its path if there is no
+    """Returns the record of the folder that training continued from, or its path if there is no
     record."""
     record = folder / RECORD if folder is not None else None
     if record is not None and record.is_file():
@@ -148,6 +148,6 @@ def _origin(folder: Path | None) -> Any:
 
 
 def _written(value: Any) -> str:
-    """Write an option's value in the form that --set reads."""
+    """Writes an option's value in the form that --set reads."""
     plain = isinstance(value, str) and yaml_text.parse(value, "value") == value
     return value if plain else json.dumps(value)

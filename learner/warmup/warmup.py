@@ -88,7 +88,7 @@ def warmup(recipe: Recipe, out: Path) -> None:
 
 
 def _dtype(folder: Path) -> torch.dtype:
-    """The number format in which a model folder's weights are stored."""
+    """Returns the number format in which a model folder's weights are stored."""
     stored: Any = AutoConfig.from_pretrained(folder, local_files_only=True).dtype
     return stored if isinstance(stored, torch.dtype) else torch.float32
 

@@ -26,7 +26,7 @@ _REPLIED: AgentMessage = {"role": "assistant", "content": "r"}
 
 
 def tool_call(name: str, arguments: Any, call_id: str) -> dict[str, Any]:
-    """A call of a tool, as templates expect it in `tool_calls`."""
+    """Returns a call of a tool, as templates expect it in `tool_calls`."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 

@@ -79,7 +79,7 @@ class ScienceWorld:
         return listed(tasks, eval_tasks)
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Load `options["variation"]` of `options["task"]`, or else the task of `seed`."""
+        """Loads `options["variation"]` of `options["task"]`, or else the task of `seed`."""
         chosen = options or task_of_seed(self.listed, seed).options
         self.history = (str(chosen["task"]), str(chosen["variation"]), self.simplification)
         self.turn, self.ends = self.simulator.turn(self.history), []
@@ -118,7 +118,7 @@ class ScienceWorld:
         return list(self.simulator.gold(self.history[:START]))
 
     def close(self) -> None:
-        """Release the JVM, which ends when the process's last environment releases it."""
+        """Releases the JVM, which ends when the process's last environment releases it."""
         self.simulator.close()
 
     def _shown(self, text: str) -> str:

@@ -56,7 +56,7 @@ class Simulator:
         return [(history[end - 1], self.turn(history[:end])) for end in ends]
 
     def expect(self, history: History, turn: Turn) -> None:
-        """Remember a reply from another process, so that a replay is checked against it."""
+        """Remembers a reply from another process, so that a replay is checked against it."""
         _known.setdefault(history, turn)
 
     def gold(self, start: History) -> tuple[str, ...]:
@@ -70,12 +70,12 @@ class Simulator:
         return _gold[start]
 
     def call(self, call: Callable[[Any], Any]) -> Any:
-        """Run `call` with upstream's server object while no other call on the JVM is running."""
+        """Runs `call` with upstream's server object while no other call on the JVM is running."""
         assert self.jvm is not None, "nothing was loaded"
         return self.jvm.call(lambda: call(self.server))
 
     def close(self) -> None:
-        """Release the JVM, which ends when the process's last simulator releases it."""
+        """Releases the JVM, which ends when the process's last simulator releases it."""
         self._free()
         if self.jvm is not None:
             machine, self.jvm = self.jvm, None
@@ -121,7 +121,7 @@ class Simulator:
         self.call(lambda server: server.load(task, int(variation), simplification, gold))
 
     def _free(self) -> None:
-        """Release the loaded task in Python and in Java. Otherwise Java would keep 12 MiB per task
+        """Releases the loaded task in Python and in Java. Otherwise Java would keep 12 MiB per task
         until Python collects py4j's reference cycles, hundreds of tasks later."""
         machine, server = self.jvm, self.server
         self.server, self.live = None, ()

@@ -23,7 +23,7 @@ class LoggerContext:
 
     @property
     def settings(self) -> dict[str, str | float | bool]:
-        """Return the run's settings, keyed by full name, except lists and unset settings."""
+        """Returns the run's settings, keyed by full name, except lists and unset settings."""
         flat = flat_settings(self.config.model_dump(mode="json"))
         return {key: value for key, value in flat.items() if isinstance(value, str | int | float)}
 
@@ -40,20 +40,20 @@ class Logger:
 
     @classmethod
     def check(cls, target: str) -> None:
-        """Raise UserError if `target` cannot be written, for example because a login is missing."""
+        """Raises UserError if `target` cannot be written, for example without a login."""
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
-        """Write a version's metrics, keyed by tag."""
+        """Writes a version's metrics, keyed by tag."""
         raise NotImplementedError
 
     def histograms(self, version: int, histograms: Mapping[str, Any]) -> None:
-        """Write a version's arrays, keyed by tag."""
+        """Writes a version's arrays, keyed by tag."""
 
     def close(self) -> None:
-        """Write all buffered data."""
+        """Writes all buffered data."""
 
 
 def check_installed(name: str, package: str) -> None:
-    """Raise UserError if the module that a logger needs is not installed."""
+    """Raises UserError if the module that a logger needs is not installed."""
     if package and importlib.util.find_spec(package) is None:
         raise UserError(f"log {name}: {package} is not installed; {install(name)}")

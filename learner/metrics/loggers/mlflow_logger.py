@@ -25,7 +25,7 @@ class MLflowLogger(Logger):
 
     @classmethod
     def check(cls, target: str) -> None:
-        """Raise UserError if the tracking server cannot be reached."""
+        """Raises UserError if the tracking server cannot be reached."""
         uri = urlparse(_uri(target))
         if uri.scheme not in PORTS:
             return
@@ -68,7 +68,7 @@ class MLflowLogger(Logger):
         self._client.log_batch(self._id, metrics=values)
 
     def close(self) -> None:
-        """End the MLflow run."""
+        """Ends the MLflow run."""
         self._client.set_terminated(self._id)
 
 

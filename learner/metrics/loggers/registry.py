@@ -32,7 +32,7 @@ SYNCHRONOUS = {"tensorboard"}
 
 
 def check_entries(entries: Iterable[str]) -> None:
-    """Check the entries of the setting `log`. Raises UserError if a logger is unknown or repeated,
+    """Checks the entries of the setting `log`. Raises UserError if a logger is unknown or repeated,
     or if its package or login is missing."""
     names = [entry.partition(":")[0] for entry in entries]
     for name, entry in zip(names, entries, strict=True):
@@ -50,7 +50,7 @@ def check_entries(entries: Iterable[str]) -> None:
 
 
 def start(context: LoggerContext) -> list[Logger]:
-    """Start the loggers in a run's setting `log`. Loggers that write to services run in threads."""
+    """Starts the loggers in a run's setting `log`. Those that write to services run in threads."""
     made: list[Logger] = []
     for entry in context.config.log:
         name, _, target = entry.partition(":")
@@ -76,7 +76,7 @@ class Background(Logger):
         self._later(lambda logger: logger.histograms(version, histograms))
 
     def close(self) -> None:
-        """Write all queued data, for at most CLOSE_S."""
+        """Writes all queued data, for at most CLOSE_S."""
         with suppress(queue.Full):  # then the thread is alive
             self._calls.put(None, timeout=CLOSE_S)
             self._thread.join(CLOSE_S)

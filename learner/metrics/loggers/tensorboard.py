@@ -44,7 +44,7 @@ class TensorBoard(Logger):
         self._write(lambda writer, retries: None)
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
-        """Write metrics as curves: `eval/` always, the others only if `shows(version)`."""
+        """Writes metrics as curves: `eval/` always, the others only if `shows(version)`."""
         if not shows(version):
             metrics = {tag: value for tag, value in metrics.items() if tag.startswith("eval/")}
 
@@ -56,7 +56,7 @@ class TensorBoard(Logger):
         self._write(write)
 
     def histograms(self, version: int, histograms: Mapping[str, Any]) -> None:
-        """Write arrays as histograms, if `shows(version)`."""
+        """Writes arrays as histograms, if `shows(version)`."""
         if not shows(version):
             return
 
@@ -67,7 +67,7 @@ class TensorBoard(Logger):
         self._write(write)
 
     def close(self) -> None:
-        """Write all buffered data, and mark the run as ended."""
+        """Writes all buffered data, and marks the run as ended."""
 
         def write(writer: SummaryWriter, retries: SummaryWriter) -> None:
             writer.file_writer.add_summary(self._hparams()[2])
@@ -88,7 +88,7 @@ class TensorBoard(Logger):
             self._again_at = time.monotonic() + AGAIN_S
 
     def _open(self) -> tuple[SummaryWriter, SummaryWriter]:
-        """Return the writers of the run and of its retries; new ones if the files were removed."""
+        """Returns the writers of the run and of its retries; new ones if the files were removed."""
         if self._writers is not None and not any(self.folder.glob("events.*")):
             log.warning("%s: was removed; new files are begun, training continues", self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)  # for what the old writer has buffered
@@ -108,7 +108,7 @@ class TensorBoard(Logger):
         return self._writers
 
     def _hparams(self) -> tuple[Any, Any, Any]:
-        """Return the "HParams" summaries: the experiment, the start of the run, its end."""
+        """Returns the "HParams" summaries: the experiment, the start of the run, its end."""
         summaries: tuple[Any, Any, Any] = hparams(self._settings, {RESULT: 0.0})
         return summaries
 
@@ -127,6 +127,6 @@ def shows(version: int) -> bool:
 
 
 def hyperparameters(settings: Mapping[str, str | float | bool]) -> dict[str, str | float | bool]:
-    """Select the settings in COMPARED, then all settings of the algorithm, keyed by full name."""
+    """Selects the settings in COMPARED, then all settings of the algorithm, keyed by full name."""
     names = (*COMPARED, *(name for name in settings if name.startswith("algorithm.")))
     return {name: settings[name] for name in names if name in settings}

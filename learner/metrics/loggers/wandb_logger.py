@@ -25,7 +25,7 @@ class WandbLogger(Logger):
 
     @classmethod
     def check(cls, target: str) -> None:
-        """Raise UserError if not logged in, unless wandb is offline."""
+        """Raises UserError if not logged in, unless wandb is offline."""
         if os.environ.get("WANDB_MODE") in UNSENT or os.environ.get("WANDB_API_KEY"):
             return
         server = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
@@ -61,7 +61,7 @@ class WandbLogger(Logger):
         self._run.log({"version": version, **shown})
 
     def close(self) -> None:
-        """Send or write all buffered data."""
+        """Sends or writes all buffered data."""
         self._run.finish()
 
 
