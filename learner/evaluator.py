@@ -171,8 +171,7 @@ def nothing_played(stats: BufferStats, before: int) -> str:
 
 
 def in_messages(tasks: Sequence[Task]) -> Iterator[list[Task]]:
-    """Splits tasks into batches, each small enough (MESSAGE_BYTES) for one message to the
-    buffer."""
+    """Splits tasks into batches that each fit one message to the buffer (MESSAGE_BYTES)."""
     message: list[Task] = []
     size = 0
     for task in tasks:

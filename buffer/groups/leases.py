@@ -156,8 +156,7 @@ def _lease(work: UnitOfWork, row: GroupRow) -> Lease:
 
 
 def _count_held(work: UnitOfWork, purpose: Purpose) -> int:
-    """Counts the unfinished groups of a purpose whose actor renewed its lease in the last
-    SILENT_S."""
+    """Counts a purpose's unfinished groups whose actor renewed its lease in the last SILENT_S."""
     since = work.now + work.config.lease_s - SILENT_S
     rows = work.index.unfinished(purpose)
     return sum(row.has_holder and row.deadline >= since for row in rows)

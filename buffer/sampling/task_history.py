@@ -34,8 +34,7 @@ def attempts(
 
 
 def read(txn: Txn, into: str, group_id: str, role: Role, slot: int) -> Recalled | None:
-    """Returns a recalled attempt with its tokens, or None if the attempt's group is evicted or
-    damaged."""
+    """Returns a recalled attempt with its tokens, or None if its group is evicted or damaged."""
     row = txn.row(group_id)
     if row is None or not txn.record_is_sound(row):
         return None

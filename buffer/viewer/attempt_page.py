@@ -72,10 +72,8 @@ def pairs(
 
     `trained`: how the learner trained on each attempt, keyed by role and slot."""
 
-    def plain(view: AttemptView | None) -> Plain | None:
-        if view is not None:
-            return _slot(view, group, texts, trained.get((view.role, view.slot)))
-        return None
+    def plain(v: AttemptView | None) -> Plain | None:
+        return None if v is None else _slot(v, group, texts, trained.get((v.role, v.slot)))
 
     return [
         {

@@ -275,7 +275,6 @@ def actors_of(stats: BufferStats, run: RunFolder, lease_s: float) -> list[ActorS
         known = status is not None and status.name == name  # not an earlier actor of this process
         if known or numbers["seen_s"] < lease_s:
             version, requests = numbers.get("weight_version", 0), numbers.get("requests_running", 0)
-            idle, process = numbers.get("idle_share", 0.0), process if known else ""
-            seen_s, version = numbers["seen_s"], int(version)
-            actors.append(ActorState(name, process, seen_s, version, int(requests), idle))
+            actors.append(ActorState(name, process if known else "", numbers["seen_s"],
+                        int(version), int(requests), numbers.get("idle_share", 0.0)))  # fmt: skip
     return actors

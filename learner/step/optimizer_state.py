@@ -143,8 +143,7 @@ def _fragment(trainer: Trainer, parameter: nn.Parameter) -> Fragment | None:
 
 
 def _state(trainer: Trainer, tensor: Tensor, keys: set[str], updates: int) -> dict[str, Any]:
-    """Returns the torch optimizer's state of a tensor after `updates` steps; creates it if
-    missing."""
+    """Returns the optimizer's state of a tensor after `updates` steps; creates it if missing."""
     inner = _torch_optimizer(trainer)
     state: dict[str, Any] = inner.state[tensor]
     if not state.keys() >= keys:

@@ -101,8 +101,7 @@ def _located(root: type[BaseModel], location: Sequence[int | str]) -> tuple[str,
 
 
 def _sections_in(holder: type[BaseModel], key: str) -> list[type[BaseModel]]:
-    """Returns the section classes that may be under a key: one, several (for algorithms), or
-    none."""
+    """Returns the section classes that may be under a key: one, several (algorithms), or none."""
     if key not in holder.model_fields:
         return []
     annotation = holder.model_fields[key].annotation
