@@ -25,11 +25,6 @@ def test_every_public_name_is_there_and_another_is_refused_with_the_list() -> No
         _ = r3l.Bufer
 
 
-def test_importing_r3l_imports_nothing_else(tmp_path: Path) -> None:
-    heavy = "print([m for m in ('numpy', 'zmq', 'pydantic', 'buffer') if m in sys.modules])"
-    assert python(f"import r3l; {heavy}", tmp_path) == "[]\n"
-
-
 def test_a_notebook_may_lie_beside_modules_with_the_names_of_ours(tmp_path: Path) -> None:
     (tmp_path / "buffer.py").write_text("raise SystemExit('not the one')")
     (tmp_path / "envs.py").write_text("")

@@ -145,15 +145,6 @@ def test_a_new_algorithm_takes_one_file_and_its_line_in_the_registry(tmp_path):
     assert used.stdout == message
 
 
-def test_configuration_and_algorithms_import_without_torch():
-    code = (
-        "import sys, r3l.config\n"
-        "r3l.config.RunConfig().algorithm.build()\n"
-        "assert not {'torch', 'vllm'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 OWN = '''
 from dataclasses import replace
 from pydantic import Field
