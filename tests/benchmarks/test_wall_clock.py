@@ -58,7 +58,7 @@ def test_seconds_begin_with_the_first_step_if_the_evaluation_ends_after_it(tmp_p
 
 
 def test_scienceworld_needs_its_warm_policy(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"scienceworld.*make the folder with r3l-learner warmup"):
+    with pytest.raises(UserError, match=r"scienceworld.*r3l-learner warmup"):
         System(SCIENCEWORLD, "grpo", 0).arguments(tmp_path)
 
 

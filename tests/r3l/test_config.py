@@ -42,9 +42,7 @@ def test_the_defaults_are_the_settings_of_the_paper():
 
 
 def test_training_attempts_are_never_greedy_and_evaluations_may_be():
-    with pytest.raises(
-        UserError, match=r"^config actor\.temperature: must be at least 0\.01, not 0$"
-    ):
+    with pytest.raises(UserError, match=r"^config actor\.temperature: .* 0\.01, not 0$"):
         load(None, ["actor.temperature=0"])
     assert load(None, ["eval.temperature=0"]).eval.temperature == 0
     for name in ("actor.temperature", "actor.reflect_temperature", "eval.temperature"):

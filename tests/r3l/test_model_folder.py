@@ -57,7 +57,7 @@ def test_a_model_folder_without_config_or_tokenizer_is_refused(model: Path) -> N
 
 def test_checksums_of_an_earlier_version_are_refused_with_what_to_do(model: Path) -> None:
     write_json(model / CHECKSUMS, {"files": {}})  # without a step
-    with pytest.raises(UserError, match=rf"{CHECKSUMS}.*delete {CHECKSUMS} if .* earlier version"):
+    with pytest.raises(UserError, match=rf"{CHECKSUMS}.*delete {CHECKSUMS} if"):
         check_checksums(model, "model mine")
 
 

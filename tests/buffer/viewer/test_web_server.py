@@ -117,7 +117,7 @@ def test_a_store_that_was_moved_away_is_said(asked, store):
 
 def test_a_port_in_use_is_one_line(asked):
     port = asked.viewer.server_address[1]
-    with pytest.raises(UserError, match=f"^--port {port}: in use; choose another, or 0 for"):
+    with pytest.raises(UserError, match=f"^--port {port}: in use"):
         Viewer(asked.viewer.viewed, port)
 
 

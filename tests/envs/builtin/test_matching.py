@@ -182,7 +182,7 @@ def test_a_dial_out_of_range_is_refused_with_the_range(options, line):
     with pytest.raises(UserError) as refused:
         registry.make("workshop", **options)
     assert str(refused.value) == line
-    with pytest.raises(UserError, match=r"workshop\.loud: unknown; workshop knows .*, decisive"):
+    with pytest.raises(UserError, match=r"workshop\.loud: unknown; .*decisive"):
         registry.make("workshop", loud=1)
 
 

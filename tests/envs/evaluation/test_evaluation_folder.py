@@ -26,7 +26,7 @@ def test_a_folder_of_another_evaluation_is_refused_and_says_what_differs(tmp_pat
     EvaluationFolder(tmp_path, {"seed": 7, "split": "eval"})  # of which nothing was played
     folder = EvaluationFolder(tmp_path, {"seed": 0, "split": "eval"})
     folder.add(attempted("t", 0))
-    with pytest.raises(UserError, match=r"holds an evaluation with seed 0, but this one has 1"):
+    with pytest.raises(UserError, match=r"seed 0, but this one has 1"):
         EvaluationFolder(tmp_path, {"seed": 1, "split": "eval"})
     for damaged in (b"", b"{}", b"[]", b"5", b"\xff"):
         (tmp_path / "settings.json").write_bytes(damaged)

@@ -29,7 +29,7 @@ def test_settings_with_a_checksum_are_read_and_refused_after_a_change(tmp_path: 
     assert load(path).learner.steps == 7
     for changed in (text.replace("7", "8"), text[:-3], text.replace("one\n", "one\nlog: []\n")):
         path.write_text(changed)
-        with pytest.raises(UserError, match=r"config\.yaml: damaged \(wrong checksum in its first"):
+        with pytest.raises(UserError, match=r"config\.yaml: damaged"):
             load(path)
     path.write_text(text.partition("\n")[2].replace("7", "8"))  # edited by hand
     assert load(path).learner.steps == 8

@@ -93,7 +93,7 @@ def test_what_is_missing_is_absent_and_a_folder_without_settings_is_no_run(
     assert run.token_budget(8192) == 8192
     assert run.service_id("wandb") == "" and run.best_evaluation() is None
     for read in (run.started, run.settings, run.own_settings, lambda: run.settings_of(1)):
-        with pytest.raises(UserError, match=r"nothing: has no config\.yaml, so no run was started"):
+        with pytest.raises(UserError, match=r"nothing: has no config\.yaml"):
             read()
 
 
@@ -154,9 +154,7 @@ def test_a_lost_evaluation_of_the_best_weights_is_reported(
 
 def test_settings_before_a_step_with_another_name_are_refused(begun: RunFolder) -> None:
     (begun.path / "config.before-step-last.yaml").write_text("seed: 1\n")
-    with pytest.raises(
-        UserError, match=r"before-step-last\.yaml: its name does not end in a step number"
-    ):
+    with pytest.raises(UserError, match=r"before-step-last\.yaml: .* step number"):
         begun.settings_of(1)
 
 

@@ -141,13 +141,13 @@ def test_a_template_that_changes_its_first_letter_with_the_turn_is_refused_with_
     None
 ):
     tokenizer = tokenizer_for("{{ messages | length }}" + CHATML, specials=SPECIALS[CHATML])
-    with pytest.raises(UserError, match=r"at turn 1 '3<\|im_start.*' instead of '1<\|im_start"):
+    with pytest.raises(UserError, match=r"at turn 1 '3.*' instead of '1"):
         ChatFormat(tokenizer)
 
 
 def test_a_template_that_forgets_earlier_reasoning_is_refused_or_kept_on_request() -> None:
     tokenizer = tokenizer_for(FORGETFUL)
-    with pytest.raises(UserError, match=r"removes the reasoning.*actor\.earlier_reasoning=keep"):
+    with pytest.raises(UserError, match=r"reasoning.*actor\.earlier_reasoning=keep"):
         ChatFormat(tokenizer)
     kept = ChatFormat(tokenizer, earlier_reasoning="keep")
     assert tokenizer.decode(kept.turn("user", "x")) == "\n<|im_start|>user\nx<|im_end|>\n"

@@ -21,7 +21,7 @@ def test_a_number_may_have_an_exponent_without_a_point_and_a_text_that_looks_so_
 def test_a_repeated_key_is_refused_by_name():
     with pytest.raises(
         UserError,
-        match=r"^config run.yaml: not valid YAML \(line 1, column 1: learner appears twice",
+        match=r"^config run.yaml: .*line 1.*learner appears twice",
     ):
         parse("learner:\n  lr: 1\nseed: 1\nlearner:\n  steps: 2\n", "config run.yaml")
     assert parse("a: {x: 1}\nb: {x: 2}", "config") == {"a": {"x": 1}, "b": {"x": 2}}
@@ -48,13 +48,11 @@ def test_an_alias_is_refused_by_name_and_none_is_written():
     bomb = "a: &a [x, x]\n" + "".join(
         f"{name}: &{name} [*{old}, *{old}]\n" for old, name in pairwise("abcdefghi")
     )
-    with pytest.raises(
-        UserError, match=r"^config: not valid YAML \(line 2, column 8: \*a is an alias; write the "
-    ):
+    with pytest.raises(UserError, match=r"^config: .*line 2, column 8: \*a is an alias"):
         parse(bomb, "config")
     with pytest.raises(
         UserError,
-        match=r"^override 'env.options=\*x': not valid YAML \(line 1, column 1: \*x is an",
+        match=r"^override 'env.options=\*x': .*\*x is an",
     ):
         load(None, ["env.options=*x"])
     shared = {"name": "x"}

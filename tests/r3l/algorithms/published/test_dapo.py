@@ -36,7 +36,7 @@ def test_dapo_lowers_the_reward_of_overlong_attempts(make_trajectory):
     assert not advantages_of(algorithm, [long, short])[1].any()
     off = get("dapo", std="none", overlong_limit=8, overlong_buffer=0)
     assert advantages_of(off, [long, short, failure])[0] == pytest.approx([1 / 3, 1 / 3, -2 / 3])
-    with pytest.raises(UserError, match="overlong_buffer 4096 is more than overlong_limit 100"):
+    with pytest.raises(UserError, match=r"overlong_buffer 4096 .* overlong_limit 100"):
         load(None, ["algorithm=dapo", "algorithm.overlong_limit=100"])
 
 
