@@ -17,7 +17,10 @@ from r3l.config import dump, load
 from r3l.errors import EngineDead
 from r3l.model_folder import write_checksums
 from tests.envs.evaluation.fakes import attempted, turn
+from tests.r3l.fakes import ScriptedPolicy
 from tests.r3l.rollout.test_chat import FORGETFUL, tokenizer_for
+
+AGENT = Path(__file__).parents[1] / "actors" / "agents" / "stdlib_agent.py"
 
 
 @pytest.fixture
@@ -109,6 +112,29 @@ def test_a_finished_evaluation_is_shown_again_without_an_engine(tmp_path, monkey
     assert json.loads(again.output) == json.loads(first.output)
     assert json.loads(again.output)["all"]["estimates"]["success"]["mean"] == 1.0
     assert (tmp_path / "report.json").exists()
+
+
+def test_an_agent_is_evaluated_and_its_calls_are_shown(tmp_path, monkeypatch):
+    @asynccontextmanager
+    async def engine(*_):
+        yield ScriptedPolicy(lambda text: "yes")
+
+    monkeypatch.setattr("launch.eval_cli.own_engine", engine)
+    tasks = tmp_path / "tasks.jsonl"
+    asked = [{"id": n, "question": f"q{n}", "answer": "yes"} for n in range(3)]
+    tasks.write_text("\n".join(map(json.dumps, asked)))
+    given = json.dumps({"command": f"python {AGENT}", "tasks": str(tasks)})
+    command = ["--env", "agent", f"env.options={given}", "--tasks", "3", "--out", "out"]
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, [*command, "--show", "1"])
+    assert result.exit_code == 0, result.output
+    assert "Are you sure?" in result.output
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["all"]["tasks"] == 3 and report["all"]["failed"] == {}
+    assert report["all"]["estimates"]["success"]["mean"] == 1.0
+    refused = CliRunner().invoke(main, [*command[:-1], "no", "actor.agent.tool_parser=nope"])
+    assert refused.exit_code == 2 and "tool_parser" in refused.output
+    assert not (tmp_path / "no").exists()
 
 
 def test_an_evaluation_on_disk_is_read_shown_and_compared(tmp_path, played):

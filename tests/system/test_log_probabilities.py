@@ -99,9 +99,9 @@ def test_a_greedy_token_has_its_log_probability_at_temperature_1(served: Served)
     assert max(served.run(ask())) < 0.0
 
 
-def config_of(folder: Path) -> RunConfig:
+def config_of(folder: Path, mood: str) -> RunConfig:
     tasks = folder / "tasks.jsonl"
-    asked = [{"id": n, "question": "use saw", "answer": "use", "mood": ""} for n in range(8)]
+    asked = [{"id": n, "question": "use saw", "answer": "use", "mood": mood} for n in range(8)]
     tasks.write_text("\n".join(map(json.dumps, asked)))
     given = {"command": f"python {AGENT}", "tasks": str(tasks)}
     return load(
@@ -146,19 +146,24 @@ def learned(token_ids: Any) -> Any:
     return logits.gather(1, ids[0, 1:, None])[:, 0].numpy()
 
 
+@pytest.mark.parametrize(
+    ("mood", "conversations"), [("", 1), ("forks", 2)], ids=["chain", "fork with a tool"]
+)
 def test_the_learner_computes_the_log_probabilities_that_are_stored_of_an_agent(
-    served: Served, tmp_path: Path
+    served: Served, tmp_path: Path, mood: str, conversations: int
 ) -> None:
-    groups = explored(served, config_of(tmp_path), GroupPlan(1), 8)
+    groups = explored(served, config_of(tmp_path, mood), GroupPlan(1), 8)
     results = [result for group in groups for result in group]
     assert results
     for result in results:
         played = result.trajectory
         assert played is not None and played.num_steps == 2, result.cause
-        assert not played.extra.segments  # the second call continues the first
-        sampled = played.response_mask[1:]
-        gap = np.abs(learned(played.token_ids)[sampled] - played.logprobs[1:][sampled]).max()
-        assert gap < 1e-5, gap
+        assert len(played.conversations()) == conversations
+        for sequence in played.conversations():
+            mine = learned(sequence.token_ids)
+            for start, end in sequence.step_spans.tolist():
+                gap = np.abs(mine[start - 1 : end - 1] - sequence.logprobs[start:end]).max()
+                assert gap < 1e-5, gap
 
 
 def test_a_retry_has_the_tokens_of_its_base_and_samples_with_the_guidance(

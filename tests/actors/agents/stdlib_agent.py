@@ -27,14 +27,20 @@ def main():
         {"role": "user", "content": task["question"]},
     ]
     mood = task.get("mood", "")
+    if mood == "greedy":
+        bytearray(4 << 30)
     if mood == "silent":
         time.sleep(600)
     if mood == "mute":
         print(json.dumps({"reward": 1.0}))
         return
-    first = ask(messages)
+    tool = {"type": "function", "function": {"name": "saw", "parameters": {"type": "object"}}}
+    more = {"tools": [tool]} if mood == "forks" else {}
+    first = ask(messages, **more)
+    if mood == "forks":
+        ask([*messages, first, {"role": "user", "content": "use file"}], **more)
     messages += [first, {"role": "user", "content": "Are you sure?"}]
-    ask(messages)
+    ask(messages, **more)
     if mood == "raises":
         sys.exit("I give up")
     if mood == "vague":

@@ -86,6 +86,12 @@ def test_an_unchanged_agent_becomes_a_trajectory_with_its_tape(tmp_path: Path) -
     assert not left_behind()
 
 
+def test_an_agent_has_the_memory_of_an_environment_and_no_more(tmp_path: Path) -> None:
+    (result,), _ = play(config_of(tmp_path, "greedy", "env.memory_mib=1024"))
+    assert (result.status, result.cause) == ("failed", "agent_exit")
+    assert not left_behind()
+
+
 class _Remote(BaseHTTPRequestHandler):
     """A server of agents. It posts its result, or replies."""
 

@@ -109,26 +109,44 @@ def played(name: str, options: dict[str, Any]) -> tuple[Trajectory, Calculator, 
     return result.trajectory, policy, metrics
 
 
+@pytest.mark.parametrize("mode", ["whole", "stream"])
 @pytest.mark.parametrize(
     ("script", "conversations", "rebased"),
     [
-        (EXAMPLES / "calculator_openai.py", 1, 0),
-        (EXAMPLES / "calculator_openai_agents.py", 1, 0),
-        (EXAMPLES / "calculator_langgraph.py", 1, 0),
-        (CLIENTS / "parallel_stream.py", None, None),
-        (CLIENTS / "impatient.py", 1, 0),
-        (CLIENTS / "anthropic_tool.py", 1, 0),
-        (CLIENTS / "handoff.py", 2, 1),
+        (CLIENTS / "parallel.py", None, None),
         (CLIENTS / "schema.py", 1, 1),
+        (CLIENTS / "impatient.py", 1, 0),
+        (CLIENTS / "agents_tool.py", 1, 0),
+        (CLIENTS / "handoff.py", 2, 1),
+        (CLIENTS / "subgraph.py", 2, 1),
+        (CLIENTS / "anthropic_tool.py", 1, 0),
+        (CLIENTS / "anthropic_schema.py", 1, 1),
+        (CLIENTS / "impatient_anthropic.py", 1, 0),
         (CLIENTS / "smol.py", None, None),
         (CLIENTS / "pydantic_agent.py", 1, 0),
     ],
     ids=lambda value: value.stem if isinstance(value, Path) else "",
 )
 def test_a_client_is_trained_on_exactly_what_the_engine_read(
-    script: Path, conversations: int | None, rebased: int | None, tmp_path: Path
+    script: Path, conversations: int | None, rebased: int | None, mode: str, tmp_path: Path
 ) -> None:
-    made, policy, metrics = run_client(f"python {script}", tmp_path)
+    made, policy, metrics = run_client(f"python {script} {mode}", tmp_path)
+    check_tokens(made, policy, metrics)
+    assert conversations in (None, len(made.conversations()))
+    assert rebased in (None, metrics.agent["rebased"])
+
+
+@pytest.mark.parametrize("example", ["openai", "openai_agents", "langgraph"])
+def test_an_example_is_trained_on_exactly_what_the_engine_read(
+    example: str, tmp_path: Path
+) -> None:
+    made, policy, metrics = run_client(f"python {EXAMPLES}/calculator_{example}.py", tmp_path)
+    check_tokens(made, policy, metrics)
+    assert len(made.conversations()) == 1 and metrics.agent["rebased"] == 0
+
+
+def check_tokens(made: Trajectory, policy: Calculator, metrics: ActorMetrics) -> None:
+    """Each reply is trained once, after the tokens that the policy read before it."""
     assert made.reward == 1.0, read_tape(made.extra.tape)
     trained = []
     for sequence in made.conversations():
@@ -138,8 +156,6 @@ def test_a_client_is_trained_on_exactly_what_the_engine_read(
             trained += [tuple(ids[start:end])] if step >= sequence.extra.start else []
     assert len(trained) == len(set(trained)) > 0
     assert metrics.agent["calls"] == len(policy.sampled)  # nothing was sampled twice
-    assert conversations in (None, len(made.conversations()))
-    assert rebased in (None, metrics.agent["rebased"])
 
 
 def test_the_tools_of_an_mcp_server_are_called(tmp_path: Path) -> None:

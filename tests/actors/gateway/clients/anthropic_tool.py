@@ -1,6 +1,7 @@
-"""Anthropic's client: a tool call and its result, whole and streamed."""
+"""Anthropic's client: a tool call and its result."""
 
 import json
+import sys
 
 from anthropic import Anthropic
 
@@ -10,14 +11,21 @@ tools = [
 ]
 messages = [{"role": "user", "content": "What is 12 times 13?"}]
 more = {"model": "policy", "max_tokens": 200, "system": "Use the tool.", "tools": tools}
-first = client.messages.create(messages=messages, **more)
+
+
+def ask():
+    if "stream" not in sys.argv:
+        return client.messages.create(messages=messages, **more)
+    with client.messages.stream(messages=messages, **more) as stream:
+        return stream.get_final_message()
+
+
+first = ask()
 (use,) = [block for block in first.content if block.type == "tool_use"]
 messages += [
     {"role": "assistant", "content": [block.model_dump() for block in first.content]},
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": "156"}]},
 ]
-with client.messages.stream(messages=messages, **more) as stream:
-    last = stream.get_final_message()
-print(
-    json.dumps({"reward": float("156" in last.content[0].text and use.input == {"a": 12, "b": 13})})
-)
+last = ask()
+right = "156" in last.content[0].text and use.input == {"a": 12, "b": 13}
+print(json.dumps({"reward": float(right)}))

@@ -1,6 +1,9 @@
 """pydantic-ai: a tool, whose arguments it serialises again."""
 
+import asyncio
 import json
+import sys
+from collections.abc import AsyncIterator
 
 from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIChatModel
@@ -14,5 +17,15 @@ def multiply(a: int, b: int) -> int:
     return a * b
 
 
-result = agent.run_sync("What is 12 times 13?")
-print(json.dumps({"reward": float("156" in result.output)}))
+async def read(context: object, events: AsyncIterator[object]) -> None:
+    async for _ in events:  # with a handler the model's replies are streamed
+        pass
+
+
+async def main() -> None:
+    handler = read if "stream" in sys.argv else None
+    result = await agent.run("What is 12 times 13?", event_stream_handler=handler)
+    print(json.dumps({"reward": float("156" in result.output)}))
+
+
+asyncio.run(main())

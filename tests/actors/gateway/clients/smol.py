@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 from smolagents import OpenAIServerModel, ToolCallingAgent, tool
 
@@ -20,7 +21,13 @@ def multiply(a: int, b: int) -> int:
 model = OpenAIServerModel(
     "policy", api_base=os.environ["OPENAI_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"]
 )
-agent = ToolCallingAgent(tools=[multiply], model=model, max_steps=3, verbosity_level=0)
+agent = ToolCallingAgent(
+    tools=[multiply],
+    model=model,
+    max_steps=3,
+    verbosity_level=0,
+    stream_outputs="stream" in sys.argv,
+)
 result = agent.run("What is 12 times 13?")
 print()
 print(json.dumps({"reward": 1.0, "feedback": str(result)}))

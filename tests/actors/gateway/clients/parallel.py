@@ -1,17 +1,20 @@
-"""The openai client: three parallel tool calls in a stream, put together by the client."""
+"""The openai client: three parallel tool calls, in a stream put together by the client."""
 
 import json
+import sys
 
 from openai import OpenAI
 
 TOOL = {"name": "multiply", "parameters": {"type": "object", "properties": {}}}
 client = OpenAI()
 messages = [{"role": "user", "content": "three of them"}]
-with client.chat.completions.stream(
-    model="policy", messages=messages, tools=[{"type": "function", "function": TOOL}]
-) as stream:
-    stream.until_done()
-    reply = stream.get_final_completion().choices[0].message
+asked = {"model": "policy", "tools": [{"type": "function", "function": TOOL}]}
+if "stream" in sys.argv:
+    with client.chat.completions.stream(messages=messages, **asked) as stream:
+        stream.until_done()
+        reply = stream.get_final_completion().choices[0].message
+else:
+    reply = client.chat.completions.create(messages=messages, **asked).choices[0].message
 messages.append(
     {
         "role": "assistant",
