@@ -193,6 +193,21 @@ def test_a_damaged_chunk_is_refused(publisher: WeightPublisher) -> None:
     subscribed(publisher.endpoint, scenario)
 
 
+def test_a_damaged_manifest_is_refused_before_anything_is_fetched(
+    publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher.publish(1, some_weights(elements=100))
+    of_whole = learner.publisher.xxh3_64_intdigest
+    monkeypatch.setattr(learner.publisher, "xxh3_64_intdigest", lambda data: of_whole(data) ^ 1)
+
+    async def scenario(subscriber: WeightSubscriber) -> None:
+        with pytest.raises(WeightsError, match="manifest is damaged") as refused:
+            await subscriber.latest()
+        assert refused.value.cause == "checksum"
+
+    subscribed(publisher.endpoint, scenario)
+
+
 def test_a_version_replaced_during_a_fetch_costs_only_the_changed_chunks(
     publisher: WeightPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
