@@ -1,5 +1,6 @@
 """The command `r3l-buffer view`."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -33,6 +34,9 @@ PORT = 8420
 def view(place: str, port: int, model: Path | None) -> None:
     """Show the groups of a run or store in this machine's browser, until Ctrl-C. RUN is a run's
     name or folder, or a store's folder. The store is only read, so the run may continue."""
+    if (Path(place) / "results.jsonl").is_file():
+        read = f"r3l-eval --read {shlex.quote(place)} --show 5"
+        raise UserError(f"view {place}: is an evaluation, not a store; {read} shows what it said")
     check_store(folder := store_path(place), "view")
     folder = folder.resolve()
     with (

@@ -58,6 +58,7 @@ FILES = {
     "first/config.yaml": f"model: {builtin_policy()}\n",
     "runs/first/config.yaml": f"model: {builtin_policy()}\n",
     "halfmodel/config.json": "{}",
+    "evaluation/results.jsonl": "{}\n",
     "door.py": MINE.replace("Mine", "Door"),
     "exits.py": "raise SystemExit(0)",
     "syntax.py": "class Bad\n",
