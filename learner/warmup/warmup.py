@@ -59,13 +59,14 @@ def warmup(recipe: Recipe, out: Path) -> None:
         check_model_folder(start, f"--model {recipe.model or start}")
         tokenizer = read_tokenizer(start, f"--model {recipe.model or start}")
         chat = ChatFormat(tokenizer, earlier_reasoning=recipe.earlier_reasoning)
-        own: list[Lesson] = []
-        if recipe.data is not None:
-            settings = AutoConfig.from_pretrained(start, local_files_only=True)
-            own = message_lessons(recipe.data, chat, settings.max_position_embeddings)
+        settings = AutoConfig.from_pretrained(start, local_files_only=True)
+        context = getattr(settings, "max_position_embeddings", 1 << 30)
+        own = message_lessons(recipe.data, chat, context) if recipe.data is not None else []
         stream = lesson_stream(recipe, chat, own)
+        first = list(itertools.islice(stream, POOL))  # nothing is written if they cannot be made
+        _check_lengths(first, recipe, context)
+        stream = itertools.chain(first, stream)
         cut = batches(stream, recipe.tokens_per_batch, random.Random(recipe.seed))
-        cut = itertools.chain([next(cut)], cut)  # without lessons nothing is written
         transformers_logging.disable_progress_bar()
         newest = _begin(recipe, out)
         trainer, state = load_run(newest, start, recipe.learner, None, recipe.seed)
@@ -85,6 +86,17 @@ def warmup(recipe: Recipe, out: Path) -> None:
     (out / UNFINISHED).rename(out / RECORD)
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     echo(f"saved in {out}, as {str(_dtype(out)).removeprefix('torch.')}")
+
+
+def _check_lengths(lessons: Iterable[Lesson], recipe: Recipe, context: int) -> None:
+    """Raises UserError if a lesson has more than `context` tokens."""
+    longest = max(lessons, key=lambda lesson: len(lesson.token_ids))
+    if (length := len(longest.token_ids)) > context:
+        raise UserError(
+            f"--env {' '.join(recipe.envs)}: a lesson ({longest.kind}) has {length} tokens, more "
+            f"than the model's context of {context}; shorten the tasks with --set, or take another "
+            "--model"
+        )
 
 
 def _dtype(folder: Path) -> torch.dtype:

@@ -81,6 +81,16 @@ def test_the_same_seed_gives_the_same_weights_and_a_folder_can_be_gone_on_from(t
     assert any(not torch.equal(a[key], c[key]) for key in a)
 
 
+def test_a_lesson_longer_than_the_context_is_refused_before_anything_is_written(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tiny_policy, "CONTEXT_LENGTH", 200)
+    with pytest.raises(UserError, match=r"--env keys: a lesson \(\w+\) has \d+ tokens") as caught:
+        warmup.warmup(Recipe(("keys",), steps=2).resolved(), tmp_path / "out")
+    assert "context of 200; shorten the tasks" in str(caught.value)
+    assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+
+
 def test_an_interrupted_warm_up_continues_to_the_same_weights(tmp_path, monkeypatch, capsys):
     recipe = Recipe(("keys",), steps=4, tokens_per_batch=512).resolved()
     warmup.warmup(recipe, tmp_path / "whole")
