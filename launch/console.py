@@ -73,7 +73,8 @@ def step_line(recent: Sequence[StepLine], steps: int) -> str:
         return f"{values[name]:.2f}" if name in values else "  – "
 
     gain = "group/guidance_gain"
-    gained = f"gain {values[gain]:+.2f}  " if gain in values else ""
+    error = f" ± {values[f'{gain}_se']:.2f}" if f"{gain}_se" in values else ""
+    gained = f"gain {values[gain]:+.2f}{error}  " if gain in values else ""
     age, oldest = values.get("staleness/mean", 0.0), values.get("staleness/max", 0.0)
     eta = "" if ends is None else f"ETA {ago(ends)}  "
     return (

@@ -221,9 +221,10 @@ class Rank0:
             **{f"learner/{name}": float(n) for name, n in self.counts.items()},
         }
         if unread := unread_reflection(explored):
-            notice_again("unread reflection", unread)
+            why = f"none of the step's reflections can be read; one begins {unread}"
+            notice_again("unread reflection", why)
         shown = histograms(explored, draw.version) if self.actors else {}
-        self.reporter.step(version, metrics, shown)
+        self.reporter.step(version, metrics, shown, unread)
         self._report_evaluations(self.evaluator.collect())
         self.is_first_step = False
         if not self.actors:  # no launcher does it

@@ -30,6 +30,7 @@ class Recent:
 
     def __init__(self, steps: Sequence[StepLine]) -> None:
         self.metrics = [step.metrics for step in list(steps)[-LOOKED_AT:]]
+        self.unread = steps[-1].unread
 
     def all(self, tag: str, holds: Callable[[float], bool], least: int = LOOKED_AT) -> bool:
         """Whether at least `least` steps have the metric, and `holds` is true in each of them."""
@@ -58,13 +59,16 @@ def causes(steps: Sequence[StepLine]) -> list[Cause]:
 
 def guidance(steps: Sequence[StepLine]) -> Cause | None:
     """Returns the guidance gain (r3l.algorithms.guidance_gain) of the last GAIN_STEPS steps that
-    measured it, None if there are none; and a remedy if it is clearly negative without a gate."""
-    tags = ("group/guidance_gain", "group/guidance_gain_se")
-    known = [[step.metrics[tag] for tag in tags] for step in steps if tags[0] in step.metrics]
+    measured it, None if there are none; and a remedy if it is clearly negative without a gate. A
+    step counts by its number of retried attempts; earlier versions of r3l did not record it."""
+    tag = "group/guidance_gain"
+    known = [step.metrics for step in steps if tag in step.metrics][-GAIN_STEPS:]
     if not known:
         return None
-    gains, errors = zip(*known[-GAIN_STEPS:], strict=True)
-    gain, error = fmean(gains), math.hypot(*errors) / len(errors)
+    slots = [metrics.get("group/guidance_slots", 1.0) for metrics in known]
+    gain = fmean((metrics[tag] for metrics in known), weights=slots)
+    errors = [n * metrics[f"{tag}_se"] for n, metrics in zip(slots, known, strict=True)]
+    error = math.hypot(*errors) / sum(slots)
     gated = "group/without_retries" in steps[-1].metrics
     harms = gain < -error < 0 and not gated
     remedy = "algorithm.gate=measured leaves retries out of most groups" if harms else ""
@@ -123,8 +127,10 @@ def _contrast(recent: Recent) -> Iterator[Cause]:
 
 def _reflections(recent: Recent) -> Iterator[Cause]:
     if recent.all("group/reflection_valid", lambda share: share == 0.0):
+        example = f"; one begins {recent.unread}" if recent.unread else ""
         yield Cause(
-            f"no reflection can be read (mostly {recent.most_frequent('group/reflection_')})",
+            f"no reflection can be read (mostly {recent.most_frequent('group/reflection_')})"
+            f"{example}",
             "raise actor.max_reflection_tokens, set algorithm.constrained_reflection=true, warm "
             "the model up with r3l-learner warmup, or set algorithm=grpo",
         )

@@ -17,7 +17,7 @@ from r3l.weights.manifest import fingerprints_agree
 
 Metrics = dict[str, float]
 REMEMBERED = 1000
-EXAMPLE = 160  # characters of a reflection in a notice
+EXAMPLE = 160  # characters of a reflection that are shown
 
 
 def group_metrics(
@@ -30,9 +30,10 @@ def group_metrics(
     reflected = [r for g in groups for r in g.results if r.reflection is not None]
     pairs = [pair for g in groups for pair in _corrections(g)]
     rewards = [g.rewards for g in groups]
-    gain, error = guidance_gain.estimate(
-        [guidance_gain.of_group((t.role, t.slot, t.reward) for t in g.trajectories) for g in groups]
-    )
+    gains = [
+        guidance_gain.of_group((t.role, t.slot, t.reward) for t in g.trajectories) for g in groups
+    ]
+    gain, error = guidance_gain.estimate(gains)
     metrics = {
         "group/reward_mean": mean(t.reward for t in bases + distilled),
         "group/reward_max": mean(r.max() for r in rewards),
@@ -47,6 +48,7 @@ def group_metrics(
         ),
         "group/guidance_gain": gain,
         "group/guidance_gain_se": error,
+        "group/guidance_slots": sum(one.slots for one in gains) or float("nan"),
         "group/pivot_relative": mean(t.pivot / t.num_steps for t in distilled),
         "group/no_contrast": mean(r.min() == r.max() for r in rewards),
         "group/steps_mean": mean(t.num_steps for t in bases),
@@ -80,16 +82,12 @@ def success_by_environment(groups: Sequence[Group]) -> Metrics:
 
 
 def unread_reflection(groups: Sequence[Group]) -> str:
-    """Returns a line that quotes the beginning of a reflection if none of the step's reflections is
-    readable, else ""."""
+    """Returns the quoted beginning of a reflection if none of the step's reflections is readable,
+    else ""."""
     reflections = [r.reflection for group in groups for r in group.results if r.reflection]
     if not reflections or not all(reflection.cause for reflection in reflections):
         return ""
-    first = reflections[0]
-    return (
-        f"none of the step's {len(reflections)} reflections can be read ({first.cause}); one "
-        f"begins {first.text[:EXAMPLE]!r}"
-    )
+    return repr(reflections[0].text[:EXAMPLE])
 
 
 def selection_metrics(groups: Sequence[Group], algorithm: Algorithm) -> Metrics:

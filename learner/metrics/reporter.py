@@ -26,13 +26,19 @@ class Reporter:
         if history.reached > start:
             self._line(AgainLine(start, history.reached))
 
-    def step(self, version: int, metrics: dict[str, float], histograms: dict[str, Any]) -> None:
+    def step(
+        self,
+        version: int,
+        metrics: dict[str, float],
+        histograms: dict[str, Any],
+        unread: str = "",
+    ) -> None:
         self.scalars(version, metrics)
         for tag in histograms:
             check_tag(tag)
         for logger in self.loggers if histograms else ():
             logger.histograms(version, histograms)
-        self._line(StepLine(version, metrics))
+        self._line(StepLine(version, metrics, unread=unread))
 
     def evaluation(self, line: EvalLine) -> None:
         self.scalars(line.step, {f"eval/{name}": n for name, n in line.metrics.items()})

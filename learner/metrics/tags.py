@@ -44,6 +44,7 @@ GROUP = (
     ("verified_rate", "share", "retries that count as verified corrections"),
     ("guidance_gain", "reward", "that guided retries earn beyond further attempts"),
     ("guidance_gain_se", "reward", "standard error of guidance_gain"),
+    ("guidance_slots", "attempts", "retried, on which guidance_gain is measured"),
     ("without_retries", "share", "groups explored without retries, by the measured gate"),
     ("pivot_relative", "share", "of a retry's steps that precede its pivot, mean over retries"),
     ("pivot", "histogram", "pivots of the retries, in steps"),

@@ -14,11 +14,13 @@ MEASURED = {"success", "reward", "steps", "tasks", "failed"}
 
 @dataclass(frozen=True)
 class StepLine:
-    """An optimizer step: the version it made, when it ended, and its metrics, keyed by tag."""
+    """An optimizer step: the version it made, when it ended, and its metrics, keyed by tag.
+    `unread`: how one of its reflections begins if none of them can be read."""
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     time: float = field(default_factory=time.time)
+    unread: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ STEP_BEGINS = b'{"kind": "step"'
 def to_json(line: ProgressLine) -> dict[str, Any]:
     """Returns a line as a flat object, so that many lines make a table."""
     kind = next(name for name, each in KINDS.items() if each is type(line))
-    values = asdict(line)
+    values = {name: value for name, value in asdict(line).items() if value != ""}
     metrics = values.pop("metrics", {})
     return {"kind": kind, "step": line.step, "time": line.time, **values, **metrics}
 
@@ -80,7 +82,7 @@ def from_json(values: Mapping[str, Any]) -> ProgressLine:
     malformed."""
     kind = KINDS[values["kind"]]
     own = {each.name for each in fields(kind)} - {"metrics"}
-    read = {name: values[name] for name in own}
+    read = {name: values[name] for name in own if name in values or name != "unread"}
     names = (name for name in values if name not in own and name != "kind")
     read["metrics"] = {intern(name): values[name] for name in names}  # one text for all lines
     line: ProgressLine = msgspec.convert(read, kind)  # its ValidationError is a ValueError

@@ -74,6 +74,8 @@ def test_a_step_line_shows_when_all_steps_will_be_done_once_two_are() -> None:
 def test_a_step_line_shows_what_guidance_gained_if_it_was_measured() -> None:
     line = step_line([StepLine(1, {"group/guidance_gain": 0.031})], 9)
     assert "trigger   –   gain +0.03  staleness" in line
+    gains = {"group/guidance_gain": 0.621, "group/guidance_gain_se": 0.048}
+    assert "gain +0.62 ± 0.05  staleness" in step_line([StepLine(1, gains)], 9)
 
 
 def test_lengths_and_what_is_cut_off_are_shown_of_steps_and_evaluations() -> None:

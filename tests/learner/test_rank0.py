@@ -25,7 +25,7 @@ from r3l.codec import encode
 from r3l.config import load
 from r3l.errors import BufferUnavailable, DrawExpired, NotFound, UserError
 from r3l.files.run_folder import RunFolder
-from r3l.records import Group
+from r3l.records import Group, ReflectionRecord
 from tests.learner.fakes import explore_group
 
 GROUP = explore_group((0.0, 1.0), (1.0, None), group_id="g5")
@@ -281,6 +281,20 @@ def test_groups_that_were_replaced_in_the_batch_count_in_its_metrics(
     assert line["group/no_contrast"] == 5 / 6
     assert line["group/success_base"] == (1 + 5 * 2) / 12
     assert rank.last_state.groups == ("g5",)
+
+
+def test_a_step_without_a_readable_reflection_is_reported_with_the_beginning_of_one(
+    rank: Rank0, tmp_path: Path
+) -> None:
+    finish(rank, DRAW, 2, StepResult(True, dict(METRICS)))
+    thought = ReflectionRecord("Well, I think", cause="not_json")
+    unread = [msgspec.structs.replace(one, reflection=thought) for one in GROUP.results]
+    group = msgspec.structs.replace(GROUP, results=tuple(unread))
+    draw = dataclasses.replace(DRAW, records=[encode(group)])
+    finish(rank, draw, 3, StepResult(True, dict(METRICS)))
+    read, line = reported(tmp_path)
+    assert "unread" not in read and line["unread"] == "'Well, I think'"
+    assert line["group/reflection_not_json"] == 1.0
 
 
 def test_a_step_with_an_expired_draw_is_not_published(rank: Rank0, calls: list[str]) -> None:

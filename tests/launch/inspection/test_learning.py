@@ -1,5 +1,7 @@
 """Why a run learns nothing: every cause is named with a setting, and a healthy run is silent."""
 
+from dataclasses import replace
+
 import pytest
 
 from launch.inspection.learning import LOOKED_AT, LearningWatch, causes, guidance
@@ -67,12 +69,32 @@ def test_weights_that_do_not_change_are_named_although_few_steps_publish_them() 
 
 def test_what_guidance_brings_is_said_with_its_error() -> None:
     assert guidance(steps()) is None
-    gains = {"group__guidance_gain": -0.11, "group__guidance_gain_se": 0.2}
+    gains = {
+        "group__guidance_gain": -0.11, "group__guidance_gain_se": 0.2, "group__guidance_slots": 8.0,
+    }  # fmt: skip
     said = guidance(steps(25, **gains))
     assert said is not None and "algorithm.gate=measured" in said.remedy
     assert said.what == "guidance gain: -0.11 ± 0.04 over another attempt"  # 0.2 / √20
     unsure = guidance(steps(1, **gains))
     assert unsure is not None and not unsure.remedy
+    without_slots = {tag: value for tag, value in gains.items() if not tag.endswith("slots")}
+    assert guidance(steps(25, **without_slots)) == said  # as earlier versions wrote them
+
+
+def test_a_step_counts_in_the_guidance_gain_by_its_retried_attempts() -> None:
+    tags = "group__guidance_gain", "group__guidance_gain_se", "group__guidance_slots"
+    many = steps(1, **dict(zip(tags, (0.5, 0.2, 30.0), strict=True)))
+    few = steps(1, **dict(zip(tags, (-1.0, 0.9, 10.0), strict=True)))
+    said = guidance([*many, *few])
+    # (30 × 0.5 − 10 × 1) / 40, and √((30 × 0.2)² + (10 × 0.9)²) / 40
+    assert said is not None and said.what.startswith("guidance gain: +0.12 ± 0.27 over")
+
+
+def test_the_example_of_a_reflection_that_cannot_be_read_is_of_the_last_step() -> None:
+    unread = {"group__reflection_valid": 0.0, "group__reflection_not_json": 1.0}
+    quoted = [replace(step, unread=f"'Well {step.step}'") for step in steps(**unread)]
+    (cause,) = causes(quoted)
+    assert cause.what == "no reflection can be read (mostly not_json); one begins 'Well 5'"
 
 
 def test_a_cause_is_reported_once_until_it_disappears() -> None:

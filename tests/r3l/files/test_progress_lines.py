@@ -16,7 +16,13 @@ from tests.r3l.files.made import evaluation
 
 
 @pytest.mark.parametrize(
-    "line", [StepLine(3, {"learner/loss": 0.5}), evaluation(4), AgainLine(2, 5)]
+    "line",
+    [
+        StepLine(3, {"learner/loss": 0.5}),
+        StepLine(3, {"learner/loss": 0.5}, unread="'Well'"),
+        evaluation(4),
+        AgainLine(2, 5),
+    ],
 )
 def test_a_line_is_read_back_as_it_was_written(line: ProgressLine) -> None:
     assert from_json(to_json(line)) == line
@@ -36,7 +42,7 @@ def test_a_line_is_flat_so_that_a_table_can_be_made_of_many() -> None:
 @pytest.mark.parametrize(
     "change",
     [{"kind": "stop"}, {"kind": []}, {"step": "3"}, {"step": 1.5}, {"learner/loss": "low"},
-     {"time": None}],
+     {"time": None}, {"unread": 1.0}],
 )  # fmt: skip
 def test_a_line_with_another_type_in_a_field_is_none(change: dict[str, object]) -> None:
     line = to_json(StepLine(3, {"learner/loss": 0.5}))
