@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from benchmarks.real_model import chart
+from benchmarks.real_model.chart import Panel
 from benchmarks.real_model.step_rows import ALL
 from benchmarks.real_model.training import VARIANTS
 from benchmarks.results.lines import LINES, read_lines
+from benchmarks.results.statistics import T_975
 
 FILE, PAGE = LINES / "real-model.jsonl", LINES / "real-model.md"
 PICTURE = LINES / "real-model.svg"
@@ -71,7 +73,7 @@ def gains(probes: Lines) -> str:
     rows = [["success of first attempts", *(f"{line['success']:.2f}" for line in probes)]]
     for kind, title in KINDS.items():
         rows.append([title, *(_gain(line["gains"].get(kind)) for line in probes)])
-    return _table(["guidance", *(f"dose {_where(line)[1]}" for line in probes)], rows)
+    return _table(["guidance", *map(_named, probes)], rows)
 
 
 def ways(probes: Lines) -> str:
@@ -82,8 +84,11 @@ def ways(probes: Lines) -> str:
             shares = (found[name] for name in ("parsed", "right_verdict", "retried_failures"))
             causes = ", ".join(f"{cause} {count}" for cause, count in found["causes"].items())
             cells = [f"{share:.2f}" for share in shares]
-            rows.append([_where(line)[1], way, *cells, f"{found['tokens']:.0f}", causes or "–"])
-    head = "dose, decoded, can be read, verdict is right, failures retried, tokens, not read"
+            dose = [machine(line), f"{line['dose']:,}"]
+            rows.append([*dose, way, *cells, f"{found['tokens']:.0f}", causes or "–"])
+    head = (
+        "machine, dose, decoded, can be read, verdict is right, failures retried, tokens, not read"
+    )
     return _table(head.split(", "), rows)
 
 
@@ -100,30 +105,24 @@ def examples(probes: Lines) -> str:
 
 
 def training(runs: Lines, units: Sequence[str]) -> str:
-    """Held-out success and costs, by dose and variant."""
+    """Held-out success and costs, by machine, dose and variant."""
     rows = []
-    for dose, variant, made in _by_variant(runs):
-        before = fmean(run["evaluations"][0][1] for run in made)
-        after = fmean(after_start(run) for run in made)
-        last = fmean(run["evaluations"][-1][1] for run in made)
-        cells = [f"{dose:,}", TITLES[variant], f"{before:.3f}", f"{after:.3f}", f"{last:.3f}"]
-        rows.append([*cells, *_spent(made, units), _seeds(made)])
-    head = ["dose", "variant", "before", "mean after", "last", *(UNITS[unit] for unit in units)]
-    return _table([*head, "seeds"], rows)
+    for where, dose, variant, made in _by_variant(runs):
+        after = over_seeds([after_start(run) for run in made], 3)
+        cells = [where, f"{dose:,}", TITLES[variant], f"{_before(made):.3f}", after]
+        rows.append([*cells, _last(made, 3), *_spent(made, units), _seeds(made)])
+    head = ["machine", "dose", "variant", "before", "mean after", "last"]
+    return _table([*head, *(UNITS[unit] for unit in units), "seeds"], rows)
 
 
 def workshop(runs: Lines) -> str:
     """Steps to a held-out success, and costs, by machine and variant."""
     rows = []
-    for machine in sorted({run["machine"] for run in runs}):
-        for variant in VARIANTS:
-            made = [r for r in runs if (r["machine"], r["variant"]) == (machine, variant)]
-            if made:
-                cells = [machine, TITLES[variant], f"{made[0]['evaluations'][0][1]:.2f}"]
-                cells += [", ".join(_steps_to(run, share) for run in made) for share in (0.5, 0.9)]
-                last = fmean(run["evaluations"][-1][1] for run in made)
-                spent = _spent(made, ("tokens", "trained", "cpu", "wall"))
-                rows.append([*cells, f"{last:.2f}", *spent, _seeds(made)])
+    for where, _, variant, made in _by_variant(runs):
+        cells = [where, TITLES[variant], f"{_before(made):.2f}"]
+        cells += [", ".join(_steps_to(run, share) for run in made) for share in (0.5, 0.9)]
+        spent = _spent(made, ("tokens", "trained", "cpu", "wall"))
+        rows.append([*cells, _last(made, 2), *spent, _seeds(made)])
     head = ["machine", "variant", "before", "steps to 0.5", "to 0.9", "last", *UNITS.values()]
     return _table([*head, "seeds"], rows)
 
@@ -134,7 +133,7 @@ def calculator(runs: Lines) -> str:
     rows = []
     for run in sorted(runs, key=lambda run: run["seed"]):
         successes = [f"{success:.2f}" for _, success in run["evaluations"]]
-        rows.append([run["machine"], str(run["seed"]), *successes, *_spent([run], ("wall",))])
+        rows.append([machine(run), str(run["seed"]), *successes, *_spent([run], ("wall",))])
     return _table(["machine", "seed", *steps, UNITS["wall"]], rows)
 
 
@@ -145,12 +144,18 @@ def draw(lines: Lines, out: Path) -> None:
         for kind in ("train", "workshop", "calculator")
     }
     sums = [line for line in kinds["train"] if line["dose"] == 200 and not on_gpu(line)]
-    shown = {
-        "sums, on one core": sums,
-        "workshop, on a GPU": kinds["workshop"],
-        "calculator agent, on a GPU": kinds["calculator"],
-    }
-    chart.draw({title: _by_title(runs) for title, runs in shown.items()}, out)
+    panels = []
+    for where in sorted({machine(line) for line in sums}):
+        of_machine = [line for line in sums if machine(line) == where]
+        made = _by_title(of_machine)
+        panels.append(Panel(f"sums, {where}", made))
+        longer = _by_title(
+            [line | {"variant": line["variant"].removesuffix("_long")} for line in of_machine]
+        )
+        panels.append(Panel(f"sums, also 80 steps, {where}", longer, "tokens"))
+    panels.append(Panel("workshop, on a GPU", _by_title(kinds["workshop"])))
+    panels.append(Panel("calculator agent, on a GPU", _by_title(kinds["calculator"])))
+    chart.draw(panels, out)
 
 
 def _by_title(runs: Lines) -> dict[str, Lines]:
@@ -178,8 +183,36 @@ def _seeds(runs: Lines) -> str:
     return ", ".join(str(seed) for seed in sorted(run["seed"] for run in runs))
 
 
-def _where(line: dict[str, Any]) -> tuple[bool, str]:
-    return on_gpu(line), f"{line['dose']:,}{', GPU' if on_gpu(line) else ''}"
+def _before(runs: Lines) -> float:
+    return fmean(run["evaluations"][0][1] for run in runs)
+
+
+def _last(runs: Lines, digits: int) -> str:
+    return over_seeds([run["evaluations"][-1][1] for run in runs], digits)
+
+
+def over_seeds(values: Sequence[float], digits: int) -> str:
+    """The mean and, of two seeds or more, half its 95 % t-interval."""
+    mean, count = f"{fmean(values):.{digits}f}", len(values)
+    if count < 2:
+        return mean
+    half = T_975[min(count - 1, len(T_975)) - 1] * stdev(values) / count**0.5
+    return f"{mean} ± {half:.{digits}f}"
+
+
+def _where(line: dict[str, Any]) -> tuple[bool, str, int]:
+    """The place of a line in a table: processors first."""
+    return on_gpu(line), line["machine"], line.get("dose", 0)
+
+
+def _named(line: dict[str, Any]) -> str:
+    return f"dose {line['dose']:,}, {machine(line)}"
+
+
+def machine(line: dict[str, Any]) -> str:
+    """The name of a line's machine, without the words that say nothing."""
+    name = str(line["machine"]).removeprefix("NVIDIA ").removesuffix(" Processor")
+    return name.replace("(R)", "")
 
 
 def on_gpu(line: dict[str, Any]) -> bool:
@@ -190,7 +223,7 @@ def on_gpu(line: dict[str, Any]) -> bool:
 def phases(runs: Lines) -> str:
     """Seconds of a step by phase, and what it trained on."""
     rows = []
-    for dose, variant, made in _by_variant(runs):
+    for where, dose, variant, made in _by_variant(runs):
         steps = fmean(len(run["curve"]["tokens"]) for run in made)
         means = {tag: fmean(run["means"].get(tag, 0.0) for run in made) for tag in made[0]["means"]}
         seconds = [f"{means.get(f'learner/{phase}_s', 0.0):.1f}" for phase in PHASES]
@@ -198,22 +231,23 @@ def phases(runs: Lines) -> str:
         sampled = fmean(run["curve"]["tokens"][-1] for run in made) / steps
         aux = means.get("group/aux_samples", 0.0)
         cells = [f"{sampled:,.0f}", f"{computed:,.0f}", f"{aux:.1f}", *seconds]
-        rows.append([str(dose), TITLES[variant], *cells, f"{means['learner/wait_s']:.1f}"])
-    head = "dose, variant, sampled tokens, trained tokens, auxiliary samples"
+        names = [where, f"{dose:,}", TITLES[variant]]
+        rows.append([*names, *cells, f"{means['learner/wait_s']:.1f}"])
+    head = "machine, dose, variant, sampled tokens, trained tokens, auxiliary samples"
     return _table([*head.split(", "), *PHASES, "waiting"], rows)
 
 
 def rows_of_a_step(runs: Lines) -> str:
     """Rows and computed tokens of a step by the kind of its rows."""
     rows = []
-    for dose, variant, made in _by_variant(runs):
-        cells = [str(dose), TITLES[variant]]
+    for where, dose, variant, made in _by_variant(runs):
+        cells = [where, f"{dose:,}", TITLES[variant]]
         for kind in (*ROWS, ALL):
             found = [run["rows"].get(kind, {"rows": 0.0, "nodes": 0.0}) for run in made]
             counts = (fmean(one[name] for one in found) for name in ("rows", "nodes"))
             cells.append(" / ".join(f"{count:,.0f}" for count in counts))
         rows.append(cells)
-    return _table(["dose", "variant", *ROWS, ALL], rows)
+    return _table(["machine", "dose", "variant", *ROWS, ALL], rows)
 
 
 def after_start(run: dict[str, Any]) -> float:
@@ -221,12 +255,13 @@ def after_start(run: dict[str, Any]) -> float:
     return fmean(success for _, success in run["evaluations"][1:])
 
 
-def _by_variant(runs: Lines) -> Iterable[tuple[int, str, Lines]]:
-    for dose in sorted({run["dose"] for run in runs}):
+def _by_variant(runs: Lines) -> Iterable[tuple[str, int, str, Lines]]:
+    """Runs by machine, dose and variant: the warm-up of another machine is another policy."""
+    for where in sorted({_where(run) for run in runs}):
         for variant in VARIANTS:
-            made = [run for run in runs if (run["dose"], run["variant"]) == (dose, variant)]
+            made = [run for run in runs if (_where(run), run["variant"]) == (where, variant)]
             if made:
-                yield dose, variant, made
+                yield machine(made[0]), where[-1], variant, made
 
 
 def _gain(found: dict[str, float] | None) -> str:

@@ -108,6 +108,24 @@ def test_a_run_in_the_workshop_counts_the_steps_to_the_first_evaluation_that_is_
     )
 
 
+def test_runs_of_several_seeds_have_a_mean_with_its_interval_and_no_other_machines_runs() -> None:
+    assert page.over_seeds([0.25], 2) == "0.25"
+    assert page.over_seeds([0.2, 0.3], 3) == "0.250 ± 0.635"  # 12.706 × 0.0707 / √2
+    assert page.over_seeds([0.2, 0.3, 0.4], 3) == "0.300 ± 0.248"
+    curve = {"tokens": [9], "trained": [9], "cpu": [4], "wall": [0.0]}
+    runs = [
+        {"machine": machine, "dose": 200, "variant": "r3l", "seed": seed, "curve": curve,
+         "evaluations": [[0, first], [5, 0.5]]}
+        for machine, seed, first in (
+            ("AMD EPYC", 1, 0.1), ("AMD EPYC", 2, 0.2), ("Intel(R) Xeon(R) Processor", 1, 0.4),
+        )
+    ]  # fmt: skip
+    assert page.training(runs, ["cpu"]).splitlines()[2:] == [
+        "| AMD EPYC | 200 | R³L | 0.150 | 0.500 ± 0.000 | 0.500 ± 0.000 | 4 | 1, 2 |",
+        "| Intel Xeon | 200 | R³L | 0.400 | 0.500 | 0.500 | 4 | 1 |",
+    ]
+
+
 def test_a_demonstrated_conversation_calls_the_tool_and_repeats_its_result() -> None:
     system, asked, call, result, answer = json.loads(next(calculator.conversations()))["messages"]
     assert "multiply" in system["content"] and asked["content"] == "What is 12 times 3?"
