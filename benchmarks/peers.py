@@ -8,6 +8,9 @@ what its plan gives it. A run's first SKIPPED steps are left out.
 The size 135 is SmolLM2-135M-Instruct, with 4 prompts of about 75 tokens; the others are untrained.
 
 TRL is installed beside the packages of this environment, in `build/peers`, when it is missing.
+
+Every run is a line of docs/results/peers.jsonl, and so is the floor of a size. `--read` prints the
+tables of the lines again.
 """
 
 import json
@@ -17,21 +20,30 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import click
 import psutil
+from msgspec import convert
 
 from benchmarks.peers_trl import LEARNING_RATE, SAMPLES, TOKENS
+from benchmarks.results.lines import LINES, append, processor
 from envs.builtin.policy import model_path
 from envs.registry import make
 from learner.warmup import tiny_policy
 from r3l.process.memory import STEADY_MEMORY
 
 ROOT = Path(__file__).parent.parent
+FILE = LINES / "peers.jsonl"
+HEAD = [
+    "| parameters | | s/step | CPU s/step | first step, s | memory, GiB |",
+    "|---|---|---|---|---|---|",
+]
 SITE = ROOT / "build" / "peers"
 PACKAGES = "trl==1.16.0 accelerate==1.15.0 datasets==5.2.0 dill multiprocess xxhash pyarrow".split()
 SKIPPED = 3
@@ -56,7 +68,7 @@ SPANS = (
 )  # fmt: skip
 WORDS = "river stone lamp window garden letter bridge candle".split()
 SYSTEM, SAID = "Say something.", 51  # words of an observation: a prompt has 64 tokens
-FILE = f"""
+WORLD = f"""
 from r3l.rollout.env_interface import EnvSpec
 
 WORDS = {WORDS!r}
@@ -103,7 +115,7 @@ def write_work(folder: Path, size: str) -> None:
         (folder / "model").symlink_to(model_path("smollm2"))
     else:
         write_model(folder / "model", *SIZES[size])
-    (folder / "words.py").write_text(FILE, encoding="utf-8")
+    (folder / "words.py").write_text(WORLD, encoding="utf-8")
     env = make(f"{folder / 'words.py'}:Words")
     asked = [
         [{"role": "system", "content": SYSTEM}, {"role": "user", "content": env.reset(seed=n)[0]}]
@@ -247,6 +259,32 @@ def table(size: str, found: dict[str, list[Measured]]) -> list[str]:
     return rows
 
 
+def rows_of(lines: Sequence[dict[str, Any]]) -> list[str]:
+    """The rows of one size, from its lines in a results file."""
+    rows = list[str]()
+    for name in PEERS:
+        runs = [convert(line, Measured) for line in lines if line["peer"] == name]
+        rows += table(lines[0]["size"], {name: runs} if runs else {})
+    for line in lines:
+        if line["peer"] == "floor":
+            lowest = (line["sampling_s"] + line["training_s"]) / line["cores"]
+            rows.append(f"| {line['size']} M | floor | {lowest:.2f} | | | |")
+    return rows
+
+
+def again(lines: Sequence[dict[str, Any]]) -> list[str]:
+    """The table of each measurement in a results file."""
+    shown = list[str]()
+    for _, made in groupby(lines, key=lambda line: line["at"]):
+        own = list(made)
+        work = {name: own[0][name] for name in ("at", "machine", "steps", "bf16")}
+        shown += [", ".join(f"{name} {value}" for name, value in work.items()), "", *HEAD]
+        for _, of_size in groupby(own, key=lambda line: line["size"]):
+            shown += rows_of(list(of_size))
+        shown.append("")
+    return shown
+
+
 def install() -> None:
     """Install TRL, unless it is there."""
     if not (SITE / "trl").exists():
@@ -259,28 +297,38 @@ def install() -> None:
 @click.option("--steps", default=20, show_default=True, type=click.IntRange(SKIPPED + 2))
 @click.option("--rounds", default=2, show_default=True, type=click.IntRange(1))
 @click.option("--bf16", is_flag=True, help="r3l's learner and TRL compute in bfloat16")
-def main(sizes: str, steps: int, rounds: int, bf16: bool) -> None:
-    """Measure r3l and TRL in turns and print the table."""
+@click.option("--lines", type=click.Path(path_type=Path), default=FILE, help="results file")
+@click.option("--read", is_flag=True, help="print the tables of --lines, and measure nothing")
+def main(sizes: str, steps: int, rounds: int, bf16: bool, lines: Path, read: bool) -> None:
+    """Measure r3l and TRL in turns, append the lines, and print the table."""
+    if read:
+        texts = lines.read_text(encoding="utf-8").splitlines() if lines.exists() else []
+        click.echo("\n".join(again([json.loads(text) for text in texts])))
+        return
     install()
-    rows = ["| parameters | | s/step | CPU s/step | first step, s | memory, GiB |"]
-    rows += ["|---|---|---|---|---|---|"]
-    notes = list[str]()
+    rows, notes, began = [*HEAD], list[str](), time.strftime("%Y-%m-%d %H:%M:%S")
     for size in sizes.split(","):
-        found: dict[str, list[Measured]] = {name: [] for name in PEERS}
+        work, made = Work(steps, PROMPTS[size], bf16), list[dict[str, Any]]()
+        named = {"at": began, "machine": processor(), "size": size, **asdict(work)}
         with tempfile.TemporaryDirectory(prefix="r3l-peers-") as name:
-            folder, work = Path(name), Work(steps, PROMPTS[size], bf16)
+            folder = Path(name)
             write_work(folder, size)
+            found: dict[str, list[Measured]] = {name: [] for name in PEERS}
             for _ in range(rounds):
                 for peer, prepare in PEERS.items():
                     found[peer].append(measure(*prepare(folder, work), folder / "said.log"))
+                    made.append(named | {"peer": peer} | asdict(found[peer][-1]))
+                    append(lines, made[-1])
             alone = floor(folder, work)
+            spent = dict(zip(("sampling_s", "training_s"), alone, strict=True))
+            made.append(named | {"peer": "floor", "cores": len(os.sched_getaffinity(0))} | spent)
+            append(lines, made[-1])
             notes += [
                 f"{size} M: sampling alone {alone[0]:.2f} CPU s/step, training {alone[1]:.2f}",
                 f"{size} M: {profile(found['r3l'], max(folder.glob('run-*/progress.jsonl')))}",
             ]
-        lowest = sum(alone) / len(os.sched_getaffinity(0))
-        rows += [*table(size, found), f"| {size} M | floor | {lowest:.2f} | | | |"]
-        click.echo("\n".join(rows[-len(PEERS) - 1 :]), err=True)
+        rows += rows_of(made)
+        click.echo("\n".join(rows_of(made)), err=True)
     click.echo("\n".join([*rows, "", *notes]))
 
 

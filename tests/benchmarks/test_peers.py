@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from transformers import AutoTokenizer
 
 from benchmarks import peers, peers_floor
@@ -49,6 +50,33 @@ def test_the_table_has_medians_over_all_runs() -> None:
         Measured(20.0, [9.0], {"learner": 5.0}, 1.5),
     ]
     assert peers.table("12", {"r3l": runs}) == ["| 12 M | r3l | 2.00 | 4.00 | 15.0 | 1.00 |"]
+
+
+def test_the_table_can_be_made_again_from_the_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Measured(10.0, [1.0, 2.0], {"learner": 2.0, "engine": 1.0}, 0.5)
+    monkeypatch.setattr(peers, "install", lambda: None)
+    monkeypatch.setattr(peers, "write_work", lambda folder, size: None)
+    monkeypatch.setattr(peers, "measure", lambda *_: run)
+    monkeypatch.setattr(peers, "floor", lambda folder, work: (1.0, 0.5))
+    monkeypatch.setattr(peers, "profile", lambda runs, file: "spans")
+    monkeypatch.setattr(peers.os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: [self])
+    words = ["--lines", str(tmp_path / "peers.jsonl")]
+    measured = CliRunner().invoke(peers.main, [*words, "--sizes", "1,12", "--rounds", "2"])
+    lines = [json.loads(text) for text in (tmp_path / "peers.jsonl").read_text().splitlines()]
+    assert [line["peer"] for line in lines] == ["r3l", "TRL", "r3l", "TRL", "floor"] * 2
+    assert lines[0]["steps_s"] == [1.0, 2.0] and lines[0]["prompts"] == 12
+    rows = [line for line in measured.stdout.splitlines() if line.startswith("| ")]
+    assert rows[1:4] == [
+        "| 1 M | r3l | 1.50 | 3.00 | 10.0 | 0.50 |",
+        "| 1 M | TRL | 1.50 | 3.00 | 10.0 | 0.50 |",
+        "| 1 M | floor | 0.75 | | | |",
+    ]
+    read = CliRunner().invoke(peers.main, [*words, "--read"]).stdout.splitlines()
+    assert [line for line in read if line.startswith("| ")] == rows
+    assert read[0].startswith("at 20") and read[0].endswith("steps 20, bf16 False")
 
 
 def test_the_profile_tells_the_cpu_time_of_every_process_and_the_spans_of_a_step(
