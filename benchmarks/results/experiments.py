@@ -63,6 +63,7 @@ VARIANTS: dict[str, Variant] = {
     "r3l_kl": _r3l("R³L with a KL term", "kl_coef=0.001"),
     "r3l_failures": _r3l("R³L, reflects on failures", "reflect_on=failures"),
     "max_advantage": _r3l("advantage of a success 1 (release)", "max_advantage=1.0"),
+    "r3l_std": _r3l("R³L, divided by σ", "std=population"),
     "sft_none": _r3l("without auxiliary loss", "sft_weight=0"),
     "sft_quarter": _r3l("auxiliary tokens at most 1/4 of the others", "sft_share=0.25"),
     "sft_tenth": _r3l("auxiliary loss × 0.1", "sft_weight=0.1"),
@@ -236,6 +237,7 @@ _CONTROLS = ("restart", "teacher", "pivot_earlier", "pivot_later")
 _ROWS = ("no_credit", "no_amplify", "from_start", "no_guidance", "no_credit_from_start")
 _HISTORY = ("r3l_recall", "r3_no_context", "arpo", "replay_half", "replay_most", "r3l_replay_most",
             "spear", "curriculum", "flat_replaced")  # fmt: skip
+LONG_ROW_VARIANTS = ("r3l", "no_credit", "no_amplify", "r3l_std", "sft_none", "grpo")
 _MORE = ("no_credit_no_guidance", "r3l_kl", "raft", "opmd", "reflect_grpo",
          "critique_grpo", "dapo", "gspo", "rloo")  # fmt: skip
 
@@ -259,7 +261,7 @@ EXPERIMENTS: dict[str, tuple[Part, ...]] = {
     "e3": (Part((_EASY, _HARD), _CONTROLS, 3),),
     "e10": (
         Part(tuple(cell.name for cell in HINTED), ("r3l", "grpo"), 3),
-        Part((LONG_ROW.name,), ("r3l", "no_credit", "no_amplify", "sft_none", "grpo"), 6),
+        Part((LONG_ROW.name,), LONG_ROW_VARIANTS, 6),
     ),
     "e11": (Part(_RHO_1, ("grpo", "grpo_no_kl", "r3l", "sft_none", "sft_quarter"), 3),),
     "e6": (Part((REPLAYED,), ("stored_grpo", "stored_r3l", *_HISTORY), 3),),
