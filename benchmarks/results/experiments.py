@@ -238,6 +238,7 @@ _ROWS = ("no_credit", "no_amplify", "from_start", "no_guidance", "no_credit_from
 _HISTORY = ("r3l_recall", "r3_no_context", "arpo", "replay_half", "replay_most", "r3l_replay_most",
             "spear", "curriculum", "flat_replaced")  # fmt: skip
 LONG_ROW_VARIANTS = ("r3l", "no_credit", "no_amplify", "r3l_std", "sft_none", "grpo")
+LONG_ROW_SEEDS = 6
 _MORE = ("no_credit_no_guidance", "r3l_kl", "raft", "opmd", "reflect_grpo",
          "critique_grpo", "dapo", "gspo", "rloo")  # fmt: skip
 
@@ -261,7 +262,7 @@ EXPERIMENTS: dict[str, tuple[Part, ...]] = {
     "e3": (Part((_EASY, _HARD), _CONTROLS, 3),),
     "e10": (
         Part(tuple(cell.name for cell in HINTED), ("r3l", "grpo"), 3),
-        Part((LONG_ROW.name,), LONG_ROW_VARIANTS, 6),
+        Part((LONG_ROW.name,), LONG_ROW_VARIANTS, LONG_ROW_SEEDS),
     ),
     "e11": (Part(_RHO_1, ("grpo", "grpo_no_kl", "r3l", "sft_none", "sft_quarter"), 3),),
     "e6": (Part((REPLAYED,), ("stored_grpo", "stored_r3l", *_HISTORY), 3),),

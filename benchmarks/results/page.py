@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import cells, tables, wall_clock
-from benchmarks.results.cells import BASES, CELLS, EASIEST, HINTED, TOLD
+from benchmarks.results import cells, long_row, tables, wall_clock
+from benchmarks.results.cells import BASES, CELLS, EASIEST, HINTED, LONG_ROW, TOLD
 from benchmarks.results.charts import grid, overview
 from benchmarks.results.experiments import (
     E0_TOKENS,
@@ -117,8 +117,13 @@ def _values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
         easiest=tables.final(tables.runs_of(records, "e0", EASIEST.name)),
         summaries=summaries(records, warm),
         levers=tables.over_grpo(records, "e2", tables.variants_of("e2")),
-        remarks=tables.over_grpo(records, "e10", ("r3l",)),
+        remarks=tables.over_grpo(
+            [run for run in records if run["cell"] != LONG_ROW.name], "e10", ("r3l",)
+        ),
         remark_policies=tables.warm_policies(warm, records, [cell.name for cell in HINTED]),
+        long_row_state=long_row.state(records),
+        long_row=long_row.ablations(records),
+        long_row_policies=tables.warm_policies(warm, records, [LONG_ROW.name]),
         auxiliary=tables.without_auxiliary(records),
         per_token=tables.per_token(records, "e11", "grpo_no_kl"),
         compute=tables.over_grpo(

@@ -90,10 +90,12 @@ def cost(run: Record, success: float, unit: str) -> Cost:
 
 
 def ratio(over: Sequence[Record], under: Sequence[Record], success: float, unit: str) -> Ratio:
-    """Cost of the runs `over` divided by that of the runs `under`; both need runs. Only seeds that
-    both have are compared, since each may be of a machine and a warm policy of its own; all are if
-    the two share none."""
-    over, under, paired = _of_shared_seeds(over, under)
+    """Cost of the runs `over` divided by that of the runs `under`; both need runs. Only pairs
+    are compared, since a seed may be of a machine and a warm policy of its own; all runs are if
+    there is no pair."""
+    paired = pairs(over, under)
+    if paired:
+        over, under = [one for one, _ in paired], [other for _, other in paired]
     tops, bottoms = ([cost(run, success, unit) for run in runs] for runs in (over, under))
     first, second = (np.array([one.amount for one in costs]) for costs in (tops, bottoms))
     open_top, open_bottom = (not all(c.reached for c in costs) for costs in (tops, bottoms))
@@ -104,25 +106,31 @@ def ratio(over: Sequence[Record], under: Sequence[Record], success: float, unit:
     return Ratio(float(first.mean() / second.mean()), interval, kind)
 
 
-def _of_shared_seeds(
-    over: Sequence[Record], under: Sequence[Record]
-) -> tuple[Sequence[Record], Sequence[Record], bool]:
-    """The runs of the seeds that both sides have, in the same order; all of them, and False, if
-    there is no such seed."""
-    shared = {run["seed"] for run in over} & {run["seed"] for run in under}
-    if not shared:
-        return over, under, False
-    first, second = ({run["seed"]: run for run in side} for side in (over, under))
-    seeds = sorted(shared)
-    return [first[seed] for seed in seeds], [second[seed] for seed in seeds], True
+def pairs(over: Sequence[Record], under: Sequence[Record]) -> list[tuple[Record, Record]]:
+    """The runs of both sides that have the same seed, kind of machine and warm policy."""
+    others = {_twins(run): run for run in under}
+    mine = sorted((run for run in over if _twins(run) in others), key=lambda run: run["seed"])
+    return [(run, others[_twins(run)]) for run in mine]
+
+
+def _twins(run: Record) -> tuple[Any, ...]:
+    return run["seed"], run.get("machine"), run.get("policy", 0)
+
+
+def t_interval(values: Array) -> tuple[float, float | None]:
+    """The mean and half of its 95 % t-interval, None for one value."""
+    middle, count = float(values.mean()), len(values)
+    if count < 2:
+        return middle, None
+    quantile = T_975[min(count - 1, len(T_975)) - 1]
+    return middle, quantile * float(values.std(ddof=1)) / math.sqrt(count)
 
 
 def _of_logarithms(values: Array) -> tuple[float, tuple[float, float] | None]:
     """The geometric mean of ratios, from their logarithms, and its 95 % t-interval."""
-    middle, count = float(values.mean()), len(values)
-    if count < 2:
+    middle, half = t_interval(values)
+    if half is None:
         return math.exp(middle), None
-    half = T_975[min(count - 1, len(T_975)) - 1] * float(values.std(ddof=1)) / math.sqrt(count)
     return math.exp(middle), (math.exp(middle - half), math.exp(middle + half))
 
 

@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from benchmarks.results.statistics import Cost, band, ceiling, cost, ratio, smooth
+from benchmarks.results.statistics import (
+    Cost,
+    band,
+    ceiling,
+    cost,
+    pairs,
+    ratio,
+    smooth,
+    t_interval,
+)
 
 Run = dict[str, object]
 
@@ -88,3 +97,18 @@ def test_the_ceiling_of_a_cosine_is_one_for_equal_halves_and_by_hand_for_others(
     assert ceiling(1.0) == 1.0
     assert ceiling(0.6) == pytest.approx(0.75**0.5)
     assert ceiling(-0.1) == ceiling(-1.0) == 0.0
+
+
+def test_runs_are_paired_by_seed_machine_and_policy() -> None:
+    ours: list[Run] = [{"seed": 1}, {"seed": 0}, {"seed": 2, "machine": "a"}, {"seed": 3}]
+    theirs: list[Run] = [{"seed": 0, "policy": 0}, {"seed": 1}, {"seed": 2, "machine": "b"}]
+    assert pairs(ours, [*theirs, {"seed": 3, "policy": 1}]) == [
+        (ours[1], theirs[0]),
+        (ours[0], theirs[1]),
+    ]
+
+
+def test_a_t_interval_by_hand_and_none_for_one_value() -> None:
+    middle, half = t_interval(np.array([1.0, 2.0, 3.0]))
+    assert middle == 2.0 and half == pytest.approx(4.303 / 3**0.5)
+    assert t_interval(np.array([5.0])) == (5.0, None)
