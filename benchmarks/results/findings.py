@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.idealised import WORLDS
 from benchmarks.results.cells import BASES, BRIEF, CELLS, EASIEST, TOLD, Cell
 from benchmarks.results.experiments import ESTIMATORS, VARIANTS
-from benchmarks.results.statistics import UNITS, Ratio, Record, cost, ratio
+from benchmarks.results.statistics import UNITS, Ratio, Record, cost, over_price, ratio
 from r3l.algorithms.registry import REGISTRY
 
 WORTH = (0.5, 0.8)
@@ -297,8 +297,9 @@ def numbers(
 ) -> Numbers:
     """By `experiment cell variant what`, such as `e0 grpo success` (in EASIEST), `e4 0 credit
     noise`, `e2 base-0.13-rho-1 sft_none steps` (to 0.5 over GRPO's), `e5 r3l reward`
-    (in ScienceWorld), `e5 base-0.13-rho-1 r3l seconds` (to 0.5 over GRPO's) and `e1 base-0.13-rho-1
-    r3l twin cpu` (to 0.5 over those of R³L without reflection)."""
+    (in ScienceWorld), `e5 base-0.13-rho-1 r3l seconds` (to 0.5 over GRPO's), `e1 base-0.13-rho-1
+    r3l twin cpu` (to 0.5 over those of R³L without reflection) and `e11 base-0.13-rho-1 r3l price`
+    (of a token, over that of GRPO without reference)."""
     found, scores = Numbers(), dict[str, float]()
     for step in {line["step"] for line in gradients}:
         mine = [line for line in gradients if line["step"] == step]
@@ -325,11 +326,14 @@ def numbers(
                 found[f"e1 {cell} {variant} success"] = _mean(runs, "success")
             if runs and (twin := select(records, "e1", cell, "no_reflect")):
                 found[f"e1 {cell} {variant} twin cpu"] = shown(ratio(runs, twin, 0.5, "cpu"))
-            for experiment in ("e1", "e2", "e10"):
+            mine, plain = (select(records, "e11", cell, name) for name in (variant, "grpo_no_kl"))
+            if known := over_price(mine, plain):
+                found[f"e11 {cell} {variant} price"] = shown(known)
+            for experiment in ("e1", "e2", "e10", "e11"):
                 runs, baseline = against(records, experiment, cell, variant)
                 for unit in UNITS if runs and baseline else ():
-                    known = ratio(runs, baseline, 0.5, unit)
-                    found[f"{experiment} {cell} {variant} {unit}"] = shown(known)
+                    costs = ratio(runs, baseline, 0.5, unit)
+                    found[f"{experiment} {cell} {variant} {unit}"] = shown(costs)
     if {"r3l", "grpo"} <= scores.keys():
         gain = scores["r3l"] - scores["grpo"]
         found["e5 gain"] = f"a gain of {gain:.3f}" if gain > 0 else "no gain"

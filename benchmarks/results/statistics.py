@@ -101,7 +101,7 @@ def ratio(over: Sequence[Record], under: Sequence[Record], success: float, unit:
     open_top, open_bottom = (not all(c.reached for c in costs) for costs in (tops, bottoms))
     kind = "?" if open_top and open_bottom else ">" if open_top else "<" if open_bottom else "="
     if paired:
-        return Ratio(*_of_logarithms(np.log(first / second)), kind)
+        return geometric(first / second, kind)
     interval = _interval(first, second) if min(len(first), len(second)) > 1 else None
     return Ratio(float(first.mean() / second.mean()), interval, kind)
 
@@ -126,12 +126,23 @@ def t_interval(values: Array) -> tuple[float, float | None]:
     return middle, quantile * float(values.std(ddof=1)) / math.sqrt(count)
 
 
-def _of_logarithms(values: Array) -> tuple[float, tuple[float, float] | None]:
-    """The geometric mean of ratios, from their logarithms, and its 95 % t-interval."""
-    middle, half = t_interval(values)
+def geometric(ratios: Sequence[float] | Array, kind: str = "=") -> Ratio:
+    """The geometric mean of ratios and the 95 % t-interval of their logarithms."""
+    middle, half = t_interval(np.log(ratios))
     if half is None:
-        return math.exp(middle), None
-    return math.exp(middle), (math.exp(middle - half), math.exp(middle + half))
+        return Ratio(math.exp(middle), None, kind)
+    return Ratio(math.exp(middle), (math.exp(middle - half), math.exp(middle + half)), kind)
+
+
+def price(run: Record) -> float:
+    """CPU seconds for 1,000 sampled tokens."""
+    return float(1000 * run["cpu"] / run["tokens"])
+
+
+def over_price(over: Sequence[Record], under: Sequence[Record]) -> Ratio | None:
+    """The ratio of the prices of paired runs, None if there is no pair."""
+    quotients = [price(mine) / price(other) for mine, other in pairs(over, under)]
+    return geometric(quotients) if quotients else None
 
 
 def _interval(first: Array, second: Array) -> tuple[float, float]:

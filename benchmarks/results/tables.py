@@ -23,7 +23,17 @@ from benchmarks.results.findings import (
     shown,
     table,
 )
-from benchmarks.results.statistics import UNITS, Record, ceiling, cost, gained, ratio, smooth
+from benchmarks.results.statistics import (
+    UNITS,
+    Record,
+    ceiling,
+    cost,
+    gained,
+    over_price,
+    price,
+    ratio,
+    smooth,
+)
 
 FINAL = ("success", "steps", "attempts")
 ALONE_AT_FIRST = ("grpo", "r3l")
@@ -139,16 +149,16 @@ def without_auxiliary(records: Sequence[Record]) -> str:
 
 
 def per_token(records: Sequence[Record], experiment: str, baseline: str) -> str:
-    """CPU seconds for 1,000 sampled tokens of each variant, and over those of `baseline`."""
+    """CPU seconds for 1,000 sampled tokens of each variant, and over those of `baseline` in the
+    runs of the same seed and machine."""
     rows = []
     for cell in CELLS:
-        prices = {
-            variant: [1000 * run["cpu"] / run["tokens"] for run in made]
-            for variant, made in runs_of(records, experiment, cell).items()
-        }
-        for variant, its in prices.items():
-            ratio_to = f"{mean(its) / mean(prices[baseline]):.2f}" if baseline in prices else "–"
-            rows.append([cell, LABELS[variant], _pm(its, 2), ratio_to, str(len(its))])
+        runs = runs_of(records, experiment, cell)
+        for variant, made in runs.items():
+            found = over_price(made, runs.get(baseline, []))
+            over = "1" if variant == baseline else "–" if found is None else shown(found)
+            prices = _pm([price(run) for run in made], 2)
+            rows.append([cell, LABELS[variant], prices, over, str(len(made))])
     over = f"over {LABELS[baseline]}"
     return table(["cell", "variant", "CPU seconds for 1,000 tokens", over, "seeds"], rows)
 

@@ -316,6 +316,23 @@ def test_a_cost_is_the_mean_of_the_runs_that_got_there_and_says_how_many_did() -
     assert tables._costs([never], 0.5, "steps") == "–"
 
 
+def test_the_price_of_a_token_is_compared_in_runs_of_the_same_seed_and_machine() -> None:
+    cell = "base-0.13-rho-1"
+
+    def made(variant: str, seed: int, cpu: float, machine: str = "one") -> dict[str, object]:
+        named = {"experiment": "e11", "cell": cell, "variant": variant, "seed": seed}
+        return named | {"machine": machine, "cpu": cpu, "tokens": 1000}
+
+    plain = [made("grpo_no_kl", 0, 2.0), made("grpo_no_kl", 1, 4.0), made("grpo_no_kl", 2, 9.0)]
+    ours = [made("sft_none", 0, 3.0), made("sft_none", 2, 9.0, machine="another")]
+    both = [made("r3l", 0, 4.0), made("r3l", 1, 8.0)]
+    rows = tables.per_token([*plain, *ours, *both], "e11", "grpo_no_kl").splitlines()[2:]
+    found = {row.split(" | ")[1]: row.split(" | ")[2:] for row in rows}
+    assert found["R³L"] == ["6.00 ± 2.83", "2.00 (2.00–2.00)", "2 |"]
+    assert found["without auxiliary loss"] == ["6.00 ± 4.24", "1.50 (one seed)", "2 |"]
+    assert found["GRPO without reference"][1] == "1"
+
+
 def line_of(run: Run) -> dict[str, object]:
     named = {"experiment": run.experiment, "cell": run.cell.name, "variant": run.variant}
     curve = {"tokens": [9], "cpu": [0.5], "success_base": [None]}
