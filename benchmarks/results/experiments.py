@@ -80,9 +80,11 @@ VARIANTS: dict[str, Variant] = {
     "grpo_lr_high": Variant("GRPO, learning rate × 2", ("algorithm=grpo", "learner.lr=4.0e-4")),
     "grpo_lr_4": Variant("GRPO, learning rate × 4", ("algorithm=grpo", "learner.lr=8.0e-4")),
     "grpo_lr_8": Variant("GRPO, learning rate × 8", ("algorithm=grpo", "learner.lr=1.6e-3")),
+    "grpo_lr_16": Variant("GRPO, learning rate × 16", ("algorithm=grpo", "learner.lr=3.2e-3")),
     "r3l_lr_high": Variant("R³L, learning rate × 2", ("algorithm=r3l", "learner.lr=4.0e-4")),
     "r3l_lr_4": Variant("R³L, learning rate × 4", ("algorithm=r3l", "learner.lr=8.0e-4")),
     "r3l_lr_8": Variant("R³L, learning rate × 8", ("algorithm=r3l", "learner.lr=1.6e-3")),
+    "r3l_lr_16": Variant("R³L, learning rate × 16", ("algorithm=r3l", "learner.lr=3.2e-3")),
     "stored_grpo": _stored("GRPO", "algorithm=grpo"),
     "stored_r3l": _stored("R³L", "algorithm=r3l"),
     "r3l_recall": _stored("R³L with replay", "algorithm=r3l", "algorithm.recall_count=2"),
@@ -228,8 +230,8 @@ _COSTLY = tuple(
 _RHO_1 = tuple(name for name in _MAP if CELLS[name].rho == 1)
 _EASY, _HARD = "base-0.13-rho-1", "base-0.002-rho-1"
 REPLAYED = "base-0.005-rho-1"
-GRPO_FASTER = ("grpo_lr_high", "grpo_lr_4", "grpo_lr_8")
-R3L_FASTER = ("r3l_lr_high", "r3l_lr_4", "r3l_lr_8")
+GRPO_FASTER = ("grpo_lr_high", "grpo_lr_4", "grpo_lr_8", "grpo_lr_16")
+R3L_FASTER = ("r3l_lr_high", "r3l_lr_4", "r3l_lr_8", "r3l_lr_16")
 """Variants with higher learning rates than the common one."""
 _LEVERS = ("r3l_failures", "max_advantage", "sft_none", "sft_tenth")
 _STALE = ("r3l_lag_1", "r3l_lag_4", "r3l_clipped_lag_4", "grpo_lag_1", "grpo_lag_4")

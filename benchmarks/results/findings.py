@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.idealised import WORLDS
 from benchmarks.results.cells import BASES, BRIEF, CELLS, EASIEST, TOLD, Cell
 from benchmarks.results.experiments import ESTIMATORS, VARIANTS
-from benchmarks.results.statistics import UNITS, Ratio, Record, cost, over_price, ratio
+from benchmarks.results.statistics import UNITS, Ratio, Record, cost, over_price, pairs, ratio
 from r3l.algorithms.registry import REGISTRY
 
 WORTH = (0.5, 0.8)
@@ -84,6 +84,17 @@ def shown(found: Ratio) -> str:
         return f"{sign}{found.value:.2f} (one seed)"
     low, high = found.interval
     return f"{sign}{found.value:.2f} ({low:.2f}–{high:.2f})"
+
+
+def over(mine: Sequence[Record], other: Sequence[Record], worth: float, unit: str) -> str:
+    """What `mine` cost over `other`; a dash without runs on both sides, and for CPU seconds of
+    different kinds of machines."""
+    if not mine or not other:
+        return "–"
+    kinds = [{run.get("machine") for run in runs} for runs in (mine, other)]
+    if unit == "cpu" and kinds[0] != kinds[1] and not pairs(mine, other):
+        return "–"
+    return shown(ratio(mine, other, worth, unit))
 
 
 def summaries(records: Sequence[Record], warm: Mapping[str, Record]) -> str:
@@ -325,15 +336,15 @@ def numbers(
             if runs := select(records, "e1", cell, variant):
                 found[f"e1 {cell} {variant} success"] = _mean(runs, "success")
             if runs and (twin := select(records, "e1", cell, "no_reflect")):
-                found[f"e1 {cell} {variant} twin cpu"] = shown(ratio(runs, twin, 0.5, "cpu"))
+                found[f"e1 {cell} {variant} twin cpu"] = over(runs, twin, 0.5, "cpu")
             mine, plain = (select(records, "e11", cell, name) for name in (variant, "grpo_no_kl"))
             if known := over_price(mine, plain):
                 found[f"e11 {cell} {variant} price"] = shown(known)
             for experiment in ("e1", "e2", "e10", "e11"):
                 runs, baseline = against(records, experiment, cell, variant)
                 for unit in UNITS if runs and baseline else ():
-                    costs = ratio(runs, baseline, 0.5, unit)
-                    found[f"{experiment} {cell} {variant} {unit}"] = shown(costs)
+                    costs = over(runs, baseline, 0.5, unit)
+                    found[f"{experiment} {cell} {variant} {unit}"] = costs
     if {"r3l", "grpo"} <= scores.keys():
         gain = scores["r3l"] - scores["grpo"]
         found["e5 gain"] = f"a gain of {gain:.3f}" if gain > 0 else "no gain"
@@ -359,16 +370,6 @@ def other_rates(records: Iterable[Record]) -> str:
     if any(record["variant"].startswith("grpo_lr_") for record in records):
         return "one learning rate (others, of GRPO and of R³L, below)"
     return "one learning rate, also for GRPO: no run with another one was made"
-
-
-def best_rate(runs: Mapping[str, Sequence[Record]], algorithm: str, worth: float) -> str | None:
-    """Which variant of grpo or r3l, among the runs of a cell by variant, has the learning rate that
-    takes the fewest steps to a success of `worth`; None if one rate alone was tried."""
-    common = runs.get(algorithm, [])
-    tried = [name for name in runs if name == algorithm or name.startswith(f"{algorithm}_lr_")]
-    if not common or len(tried) < 2:
-        return None
-    return min(tried, key=lambda name: ratio(runs[name], common, worth, "steps").value)
 
 
 def offline_gaps(lines: Sequence[Record], variants: Mapping[str, tuple[str, Any]]) -> str:

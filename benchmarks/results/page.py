@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import cells, long_row, tables, wall_clock
+from benchmarks.results import cells, long_row, rates, tables, wall_clock
 from benchmarks.results.cells import BASES, CELLS, EASIEST, HINTED, LONG_ROW, TOLD
 from benchmarks.results.charts import grid, overview
 from benchmarks.results.experiments import (
@@ -113,7 +113,8 @@ def _values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
         others=tables.over_grpo(records, "e1", ("r3l_failures", "grpo_equal", "no_reflect",
                                                 "grpo_lr_low", *GRPO_FASTER, *R3L_FASTER)),
         same_rate=tables.same_rate(records),
-        tuned=tables.over_tuned_grpo(records),
+        tuned=rates.over_tuned_grpo(records),
+        missing_rates=rates.missing_rates(records),
         easiest=tables.final(tables.runs_of(records, "e0", EASIEST.name)),
         summaries=summaries(records, warm),
         levers=tables.over_grpo(records, "e2", tables.variants_of("e2")),

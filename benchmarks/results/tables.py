@@ -17,9 +17,9 @@ from benchmarks.results.findings import (
     RHOS,
     WORTH,
     against,
-    best_rate,
     both,
     cell_of,
+    over,
     shown,
     table,
 )
@@ -31,7 +31,6 @@ from benchmarks.results.statistics import (
     gained,
     over_price,
     price,
-    ratio,
     smooth,
 )
 
@@ -74,10 +73,10 @@ def regime_map(
                 foreseen = guess[f"to_{worth}"]["ratio"]
                 shown = [
                     str(foreseen["steps"]),
-                    _ratio(ours, theirs, worth, "steps"),
+                    over(ours, theirs, worth, "steps"),
                     str(foreseen[f"tokens_rho_{rho}"]),
-                    _ratio(ours, theirs, worth, "tokens"),
-                    _ratio(ours, theirs, worth, "cpu"),
+                    over(ours, theirs, worth, "tokens"),
+                    over(ours, theirs, worth, "cpu"),
                     str(len(shared)),
                 ]
                 rows.append([f"{base:g}{mark}", f"{rho:g}", f"{worth:g}", *shown])
@@ -94,16 +93,10 @@ def map_to_half(records: Sequence[Record], warm: Mapping[str, Record]) -> str:
             ours, theirs = both(records, base, rho)
             mark = "" if warm.get(cell_of(base, rho).name, {}).get("told", 0.0) >= TOLD else " †"
             seeds = {run["seed"] for run in ours} & {run["seed"] for run in theirs}
-            costs = [_ratio(ours, theirs, WORTH[0], unit) for unit in UNITS]
+            costs = [over(ours, theirs, WORTH[0], unit) for unit in UNITS]
             rows.append([f"{base:g}{mark}", f"{rho:g}", *costs, str(len(seeds))])
     columns = ["ρ", "steps", "tokens", "CPU seconds", "seeds"]
     return table(["base success", *columns], rows)
-
-
-def _ratio(over: Sequence[Record], under: Sequence[Record], worth: float, unit: str) -> str:
-    if not over or not under:
-        return "–"
-    return shown(ratio(over, under, worth, unit))
 
 
 def warm_policies(
@@ -129,7 +122,7 @@ def over_grpo(records: Sequence[Record], experiment: str, variants: Iterable[str
         for variant in variants:
             ours, grpo = against(records, experiment, cell, variant)
             if ours:
-                shown = [_ratio(ours, grpo, worth, unit) for worth in WORTH for unit in UNITS]
+                shown = [over(ours, grpo, worth, unit) for worth in WORTH for unit in UNITS]
                 rows.append([cell, LABELS[variant], *shown, str(len(ours))])
     columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
     return table(["cell", "variant", *columns, "seeds"], rows)
@@ -142,7 +135,7 @@ def without_auxiliary(records: Sequence[Record]) -> str:
         ours = runs_of(records, "e2", cell).get("sft_none", [])
         whole = runs_of(records, "e1", cell).get("r3l", [])
         if ours and whole:
-            costs = [_ratio(ours, whole, worth, unit) for worth in WORTH for unit in UNITS]
+            costs = [over(ours, whole, worth, unit) for worth in WORTH for unit in UNITS]
             rows.append([cell, *costs, str(len(ours))])
     columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
     return table(["cell", *columns, "seeds"], rows)
@@ -156,11 +149,11 @@ def per_token(records: Sequence[Record], experiment: str, baseline: str) -> str:
         runs = runs_of(records, experiment, cell)
         for variant, made in runs.items():
             found = over_price(made, runs.get(baseline, []))
-            over = "1" if variant == baseline else "–" if found is None else shown(found)
+            quotient = "1" if variant == baseline else "–" if found is None else shown(found)
             prices = _pm([price(run) for run in made], 2)
-            rows.append([cell, LABELS[variant], prices, over, str(len(made))])
-    over = f"over {LABELS[baseline]}"
-    return table(["cell", "variant", "CPU seconds for 1,000 tokens", over, "seeds"], rows)
+            rows.append([cell, LABELS[variant], prices, quotient, str(len(made))])
+    price_column, over_column = "CPU seconds for 1,000 tokens", f"over {LABELS[baseline]}"
+    return table(["cell", "variant", price_column, over_column, "seeds"], rows)
 
 
 def same_rate(records: Sequence[Record]) -> str:
@@ -171,24 +164,10 @@ def same_rate(records: Sequence[Record]) -> str:
     for cell, ours, theirs in sorted(pairs, key=lambda pair: list(CELLS).index(pair[0])):
         runs = runs_of(records, "e1", cell)
         if ours in runs and theirs in runs and R3L_FASTER[0] in runs:
-            costs = [_ratio(runs[ours], runs[theirs], at, unit) for at in WORTH for unit in UNITS]
+            costs = [over(runs[ours], runs[theirs], at, unit) for at in WORTH for unit in UNITS]
             rows.append([cell, LABELS[ours], LABELS[theirs], *costs])
     columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
     return table(["cell", "R³L", "GRPO", *columns], rows)
-
-
-def over_tuned_grpo(records: Sequence[Record]) -> str:
-    """R³L over GRPO with its best learning rate, in cells where both have several."""
-    rows = []
-    for cell, worth in ((cell, worth) for cell in CELLS for worth in WORTH):
-        runs = runs_of(records, "e1", cell)
-        ours, theirs = (best_rate(runs, algorithm, worth) for algorithm in ("r3l", "grpo"))
-        if ours is None or theirs is None:
-            continue
-        for variant in ("r3l", ours):
-            costs = [_ratio(runs[variant], runs[theirs], worth, unit) for unit in UNITS]
-            rows.append([cell, f"{worth:g}", LABELS[variant], LABELS[theirs], *costs])
-    return table(["cell", "success", "R³L", "GRPO", *UNITS.values()], rows)
 
 
 def final(runs: dict[str, list[Record]]) -> str:
@@ -256,7 +235,7 @@ def wall_clock(records: Sequence[Record]) -> str:
         ours, theirs = runs.get("r3l", []), runs.get("grpo", [])
         if ours and theirs:
             shown = [
-                _ratio(ours, theirs, worth, unit)
+                over(ours, theirs, worth, unit)
                 for worth in WORTH
                 for unit in ("steps", "tokens", "wall")
             ]

@@ -8,7 +8,6 @@ from benchmarks.results.experiments import VARIANTS
 from benchmarks.results.findings import (
     Numbers,
     against,
-    best_rate,
     cell_of,
     claim_in_words,
     crossing,
@@ -16,6 +15,7 @@ from benchmarks.results.findings import (
     numbers,
     offline_gaps,
     other_rates,
+    over,
     policies,
     summaries,
 )
@@ -114,19 +114,17 @@ def test_what_offline_runs_lack_is_said() -> None:
     assert offline_gaps([*lines, *lines, *[{"variant": "raft"}] * 2], variants) == ""
 
 
+def test_cpu_seconds_of_different_machines_are_not_compared() -> None:
+    here = [run("c", "r3l", 10, seed=0) | {"machine": "a"}]
+    there = [run("c", "grpo", 10, seed=0) | {"machine": "b"}]
+    assert over(here, there, 0.5, "steps") == "1.00 (one seed)"
+    assert over(here, there, 0.5, "cpu") == over(here, [], 0.5, "steps") == "–"
+    assert over(here, [*there, *here], 0.5, "cpu") == "1.00 (one seed)"
+
+
 def test_other_learning_rates_are_promised_only_if_there_are_runs() -> None:
     assert "no run with another one" in other_rates([run("c", "grpo", 9)])
     assert "below" in other_rates([run("c", "grpo_lr_low", 9)])
-
-
-def test_the_best_learning_rate_takes_the_fewest_steps() -> None:
-    one = {"grpo": [run("c", "grpo", 20)], "r3l": [run("c", "r3l", 9)]}
-    assert best_rate(one, "grpo", 0.5) is None
-    rates = {"grpo_lr_low": 30, "grpo_lr_high": 12, "grpo_lr_4": 15, "grpo_equal": 8}
-    more = {name: [run("c", name, steps)] for name, steps in rates.items()}
-    assert best_rate(one | more, "grpo", 0.5) == "grpo_lr_high"
-    assert best_rate(one | more, "r3l", 0.5) is None
-    assert best_rate(one | {"r3l_lr_4": [run("c", "r3l_lr_4", 10)]}, "r3l", 0.5) == "r3l"
 
 
 def test_the_first_prediction_has_a_world_for_each_of_the_map() -> None:
