@@ -228,6 +228,8 @@ _COSTLY = tuple(
 )
 """Cells in which a step of R³L samples more tokens than one of GRPO."""
 _RHO_1 = tuple(name for name in _MAP if CELLS[name].rho == 1)
+_OTHER_RHO = tuple(name for name in _MAP if name not in _RHO_1)
+EQUAL_COMPUTE = ("grpo_no_kl", "sft_none", "sft_quarter")
 _EASY, _HARD = "base-0.13-rho-1", "base-0.002-rho-1"
 REPLAYED = "base-0.005-rho-1"
 GRPO_FASTER = ("grpo_lr_high", "grpo_lr_4", "grpo_lr_8", "grpo_lr_16")
@@ -266,7 +268,10 @@ EXPERIMENTS: dict[str, tuple[Part, ...]] = {
         Part(tuple(cell.name for cell in HINTED), ("r3l", "grpo"), 3),
         Part((LONG_ROW.name,), LONG_ROW_VARIANTS, LONG_ROW_SEEDS),
     ),
-    "e11": (Part(_RHO_1, ("grpo", "grpo_no_kl", "r3l", "sft_none", "sft_quarter"), 3),),
+    "e11": (
+        Part(_RHO_1, ("grpo", *EQUAL_COMPUTE, "r3l"), 3),
+        Part(_OTHER_RHO, EQUAL_COMPUTE, 3),
+    ),
     "e6": (Part((REPLAYED,), ("stored_grpo", "stored_r3l", *_HISTORY), 3),),
 }
 

@@ -127,6 +127,7 @@ def _values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
         long_row_policies=tables.warm_policies(warm, records, [LONG_ROW.name]),
         auxiliary=tables.without_auxiliary(records),
         per_token=tables.per_token(records, "e11", "grpo_no_kl"),
+        over_no_kl=tables.over_variant(records, "e11", "grpo_no_kl"),
         compute=tables.over_grpo(
             [run for run in records if run["experiment"] == "e11"], "e11", tables.variants_of("e11")
         ),

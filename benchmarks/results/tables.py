@@ -156,6 +156,20 @@ def per_token(records: Sequence[Record], experiment: str, baseline: str) -> str:
     return table(["cell", "variant", price_column, over_column, "seeds"], rows)
 
 
+def over_variant(records: Sequence[Record], experiment: str, baseline: str) -> str:
+    """Ratios of all variants but GRPO to `baseline` in the same cell of an experiment."""
+    rows = []
+    for cell in CELLS:
+        runs = runs_of(records, experiment, cell)
+        for variant in (name for name in runs if name not in ("grpo", baseline)):
+            if twins := runs.get(baseline):
+                mine = runs[variant]
+                costs = [over(mine, twins, worth, unit) for worth in WORTH for unit in UNITS]
+                rows.append([cell, LABELS[variant], *costs, str(len(mine))])
+    columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
+    return table(["cell", "variant", *columns, "seeds"], rows)
+
+
 def same_rate(records: Sequence[Record]) -> str:
     """R³L over GRPO with the same learning rate."""
     rates = zip(("r3l", *R3L_FASTER), ("grpo", *GRPO_FASTER), strict=True)

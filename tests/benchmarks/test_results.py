@@ -333,6 +333,14 @@ def test_the_price_of_a_token_is_compared_in_runs_of_the_same_seed_and_machine()
     assert found["GRPO without reference"][1] == "1"
 
 
+def test_equal_compute_has_every_cell_of_the_map() -> None:
+    made = list(runs(("e11",)))
+    cells = {name for name, cell in CELLS.items() if cell.world is not None}
+    for variant in ("grpo_no_kl", "sft_none", "sft_quarter"):
+        assert {run.cell.name for run in made if run.variant == variant} == cells
+    assert {run.seed for run in made} == {0, 1, 2}
+
+
 def line_of(run: Run) -> dict[str, object]:
     named = {"experiment": run.experiment, "cell": run.cell.name, "variant": run.variant}
     curve = {"tokens": [9], "cpu": [0.5], "success_base": [None]}
