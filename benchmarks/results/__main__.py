@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,12 @@ Running = set[subprocess.Popen[bytes]]
 @click.option(
     "--first-seed", type=click.IntRange(min=0), default=0, help="seeds before it are left"
 )
+@click.option(
+    "--policy",
+    type=click.IntRange(min=0),
+    default=0,
+    help="number of the warm policy of each cell: seed of its warm-up",
+)
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--lines", type=_FOLDER, default=LINES, help="folder of the results files")
 @click.option("--policies", type=_FOLDER, default=POLICIES, help="folder of the warm policies")
@@ -64,6 +71,7 @@ def main(
     variants: tuple[str, ...],
     seeds: int,
     first_seed: int,
+    policy: int,
     jobs: int,
     lines: Path,
     policies: Path,
@@ -77,10 +85,10 @@ def main(
         if parent is not None:
             _end_with(parent)
         if warm is not None:
-            CELLS[warm].warm(policies)
+            replace(CELLS[warm], number=policy).warm(policies)
             return
         if one is not None:
-            _make(_the_run(*one), lines, policies)
+            _make(_the_run(*one).with_policy(policy), lines, policies)
             return
         chosen = known("--only", only.split(","), EXPERIMENTS)
         known("--cell", cells, CELLS)
@@ -89,10 +97,11 @@ def main(
         page.write(found, lines)
         missing = [
             run
-            for run in runs(chosen)
+            for run in (run.with_policy(policy) for run in runs(chosen))
             if first_seed <= run.seed < seeds
             and (not cells or run.cell.name in cells)
             and (not variants or run.variant in variants)
+            and (not policy or run.cell.withheld is not None)
             and not any(_is(line, run) for line in found)
         ]
         if not only_page and not _make_all(missing, jobs, lines, policies):
@@ -119,7 +128,7 @@ def _the_run(experiment: str, cell: str, variant: str, seed: int) -> Run:
 
 def _is(line: dict[str, Any], run: Run) -> bool:
     found = (line["experiment"], line["cell"], line["variant"], line["seed"])
-    return found == (run.experiment, *run.key)
+    return (*found, line.get("policy", 0)) == (run.experiment, *run.key, run.cell.number)
 
 
 def _make(run: Run, lines: Path, policies: Path) -> None:
@@ -145,8 +154,13 @@ def _make(run: Run, lines: Path, policies: Path) -> None:
         )
     )
     named = {"experiment": run.experiment, "cell": run.cell.name, "variant": run.variant}
+    named |= _numbered(run.cell)
     line = named | {"seed": run.seed, "setup": run.setup(), "machine": processor()} | result
     append(lines / f"{run.experiment}.jsonl", line)
+
+
+def _numbered(cell: Cell) -> dict[str, Any]:
+    return {"policy": cell.number} if cell.number else {}
 
 
 def _make_all(missing: Sequence[Run], jobs: int, lines: Path, policies: Path) -> bool:
@@ -163,10 +177,8 @@ def _make_all(missing: Sequence[Run], jobs: int, lines: Path, policies: Path) ->
         def make(run: Run) -> str:
             if run.cell.name in warmed:
                 warmed[run.cell.name].result()
-            arguments = [run.experiment, *map(str, run.key)]
-            return _spawn(
-                ["--one", *arguments, "--lines", str(lines), "--policies", str(policies)], running
-            )
+            named = ["--one", run.experiment, *map(str, run.key), "--policy", str(run.cell.number)]
+            return _spawn([*named, "--lines", str(lines), "--policies", str(policies)], running)
 
         making = {pool.submit(make, run): run for run in missing}
         for ended in as_completed(making):
@@ -184,13 +196,14 @@ def _make_all(missing: Sequence[Run], jobs: int, lines: Path, policies: Path) ->
 def _warm(cell: Cell, policies: Path, lines: Path, running: Running) -> None:
     """Warm a cell's policy in a process of its own and append what was measured of it, unless that
     was measured before: on a processor of the same kind a policy is the same to the last bit."""
-    if not (policies / cell.name / RECORD).exists():
-        said = _spawn(["--warm", cell.name, "--policies", str(policies)], running)
+    if not (policies / cell.folder / RECORD).exists():
+        named = ["--warm", cell.name, "--policy", str(cell.number)]
+        said = _spawn([*named, "--policies", str(policies)], running)
         if said:
             raise UserError(said.strip().splitlines()[-1].removeprefix("benchmarks.results: "))
     quality = cell.warm(policies)
     file = lines / "warm.jsonl"
-    line = {"cell": cell.name, "setup": cell.setup()} | quality
+    line = {"cell": cell.name, "setup": cell.setup()} | _numbered(cell) | quality
     if line not in read_lines(file):
         append(file, line)
     click.echo(f"{cell.name}: warm, {quality}")

@@ -32,7 +32,8 @@ class Cell:
     that do nothing; `certainty`: probability of a step at which it knows a withheld rule. `base`
     and `rho`: the base success, and the cost of a reflection in attempts, that the cell stands for.
     `equal`: group size at which a step of GRPO samples as many tokens as one of R³L. `steps`: limit
-    of optimizer steps. `world`: its idealisation, if any.
+    of optimizer steps. `world`: its idealisation, if any. `number`: of its warm policy, which is
+    the seed of its warm-up.
     """
 
     name: str
@@ -46,6 +47,12 @@ class Cell:
     equal: int = 16
     steps: int = 60
     world: World | None = None
+    number: int = 0
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder of its policy."""
+        return f"{self.name}-policy-{self.number}" if self.number else self.name
 
     def overrides(self) -> tuple[str, ...]:
         """The settings of a run in this cell."""
@@ -64,7 +71,8 @@ class Cell:
         common = ("--steps", str(self.warm_steps), "--lr", "2e-3")
         waste = ("--waste", str(self.waste)) if self.waste != Recipe.waste else ()
         sure = ("--certainty", str(self.certainty)) if self.certainty != Recipe.certainty else ()
-        return (*common, *waste, *sure)
+        seed = ("--seed", str(self.number)) if self.number else ()
+        return (*common, *waste, *sure, *seed)
 
     @property
     def origin(self) -> tuple[object, ...]:
@@ -82,23 +90,23 @@ class Cell:
         for another world or for other steps."""
         if self.withheld is None:
             return ORIGIN
-        (warmed,) = warmed_for(folder / self.name)
+        (warmed,) = warmed_for(folder / self.folder)
         options, skill = all_options("workshop", dict(self.options)), warmed.skill
         wanted = (options, self.withheld, self.waste, self.certainty, self.warm_steps)
         given = (warmed.options, skill.withheld, skill.waste, skill.certainty, warmed.steps)
         if given != wanted:
             raise UserError(
-                f"{folder / self.name}: a warm policy of another world or warm-up; "
+                f"{folder / self.folder}: a warm policy of another world or warm-up; "
                 "delete it and run again"
             )
-        return folder / self.name
+        return folder / self.folder
 
     def warm(self, folder: Path) -> dict[str, float]:
         """Warm and measure the policy unless that was done; what was measured of it, shares of 1.
         A folder that a command which was stopped left without its record is made again."""
         if self.withheld is None:
             return {}
-        out = folder / self.name
+        out = folder / self.folder
         if not (out / RECORD).exists():
             shutil.rmtree(out, ignore_errors=True)
             call = [sys.executable, "-m", "learner.cli", *self.warmup(out)]
@@ -203,4 +211,4 @@ CELLS = {cell.name: cell for cell in (EASIEST, *_regime_map(), *BRIEF, *HINTED, 
 def setup_of(line: Mapping[str, Any]) -> str | None:
     """The setup that a line about a warm policy has today."""
     cell = CELLS.get(line["cell"])
-    return cell.setup() if cell is not None else None
+    return replace(cell, number=line.get("policy", 0)).setup() if cell is not None else None

@@ -1,7 +1,7 @@
 """The experiments: which variants run in which cells, with how many seeds and what budget."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -167,8 +167,12 @@ class Run:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What names it among the runs of its experiment."""
+        """What names it among the runs of its experiment with the same policy."""
         return self.cell.name, self.variant, self.seed
+
+    def with_policy(self, number: int) -> "Run":
+        """The same run from another warm policy of its cell."""
+        return replace(self, cell=replace(self.cell, number=number))
 
     def settings(self) -> list[str]:
         """Its settings, over SETTINGS."""
@@ -199,12 +203,13 @@ def parsed(file: Path) -> dict[str, object]:
 def setup_of(line: Mapping[str, Any]) -> str | None:
     """The setup that the line of a run has today."""
     wanted = (line["experiment"], line["cell"], line["variant"], line["seed"])
-    return _setups().get(wanted)
+    return _setups(line.get("policy", 0)).get(wanted)
 
 
 @cache
-def _setups() -> dict[tuple[str, str, str, int], str]:
-    return {(run.experiment, *run.key): run.setup() for run in runs()}
+def _setups(policy: int) -> dict[tuple[str, str, str, int], str]:
+    made = (run.with_policy(policy) for run in runs())
+    return {(run.experiment, *run.key): run.setup() for run in made}
 
 
 @dataclass(frozen=True)

@@ -113,10 +113,11 @@ SHAPES: dict[str, type] = {
 """What a line needs by the name of its file, if not what a training run has."""
 KEYS = {
     "e4": ("step", "seed"),
-    "warm": ("cell", "told", "reflection_cost"),
+    "warm": ("cell", "policy", "told", "reflection_cost"),
     "real-model": ("kind", "machine", "dose", "variant", "seed"),
 }
-"""What tells the lines of a file apart, if not cell, variant and seed."""
+"""What tells the lines of a file apart, if not cell, variant, seed and the number of the warm
+policy, where a line has it."""
 
 
 def append(file: Path, line: dict[str, Any]) -> None:
@@ -138,7 +139,10 @@ def read_lines(file: Path, setup: Setup | None = None) -> list[dict[str, Any]]:
     """The lines of a results file, none if there is no file. Raises UserError for one that is not
     JSON, has not what the page needs, is the second of a run, or is of another setup than `setup`
     says."""
-    shape, named = SHAPES.get(file.stem, _Run), KEYS.get(file.stem, ("cell", "variant", "seed"))
+    shape, named = (
+        SHAPES.get(file.stem, _Run),
+        KEYS.get(file.stem, ("cell", "variant", "seed", "policy")),
+    )
     records, places = list[dict[str, Any]](), dict[tuple[Any, ...], int]()
     texts = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     for number, text in enumerate(texts, 1):
@@ -155,7 +159,7 @@ def read_lines(file: Path, setup: Setup | None = None) -> list[dict[str, Any]]:
             raise UserError(
                 f"{file}:{number}: the parts of its curve differ in length; delete the line"
             )
-        key = tuple(line.get(name) for name in named)
+        key = tuple(line[name] for name in named if line.get(name) is not None)
         if setup is not None and line["setup"] != setup(line):
             raise UserError(
                 f"{file}:{number}: {' '.join(map(str, key))} is a run of another setup; delete the "

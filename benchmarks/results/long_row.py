@@ -1,6 +1,6 @@
 """The ablations in a long row: what each loses against R³L, beside what was predicted."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import mean
 from typing import Any
 
@@ -9,7 +9,9 @@ import numpy as np
 from benchmarks.results.cells import LONG_ROW
 from benchmarks.results.experiments import LONG_ROW_SEEDS, LONG_ROW_VARIANTS, VARIANTS
 from benchmarks.results.findings import select, table
-from benchmarks.results.statistics import Record, pairs, smooth, t_interval
+from benchmarks.results.statistics import Record, of_policies, pairs, smooth, t_interval
+
+Pair = tuple[Record, Record]
 
 PREDICTED = {
     "no_credit": "0.05",
@@ -39,9 +41,9 @@ def ablations(records: Sequence[Record]) -> str:
             VARIANTS[variant].label,
             f"{mean(map(first_attempts, runs)):.3f}",
             "–" if same else PREDICTED.get(variant, "nothing"),
-            "–" if same else _above([*map(_first, pairs(ours, runs))]),
+            "–" if same else _above(pairs(ours, runs), _first),
             f"{mean(run['success'] for run in runs):.3f}",
-            "–" if same else _above([*map(_held_out, pairs(ours, runs))]),
+            "–" if same else _above(pairs(ours, runs), _held_out),
             str(len(runs)),
         ])  # fmt: skip
     columns = ["last first attempts", "R³L above it, predicted", "found", "held-out tasks",
@@ -54,20 +56,20 @@ def first_attempts(run: Record) -> float:
     return smooth(run["curve"]["success_base"])[-1]
 
 
-def _first(pair: tuple[Record, Record]) -> float:
+def _first(pair: Pair) -> float:
     return first_attempts(pair[0]) - first_attempts(pair[1])
 
 
-def _held_out(pair: tuple[Record, Record]) -> float:
+def _held_out(pair: Pair) -> float:
     ours, its = pair
     return float(ours["success"] - its["success"])
 
 
-def _above(gaps: Sequence[float]) -> str:
+def _above(twins: Sequence[Pair], gap: Callable[[Pair], float]) -> str:
     """The mean of paired differences with its interval."""
-    if not gaps:
+    if not twins:
         return "–"
-    middle, half = t_interval(np.array(gaps))
+    middle, half = t_interval(of_policies(twins, np.array([gap(pair) for pair in twins])))
     if half is None:
         return f"{middle:+.3f} (one seed)"
     return f"{middle:+.3f} ({middle - half:+.3f} to {middle + half:+.3f})"

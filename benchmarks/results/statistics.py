@@ -101,7 +101,7 @@ def ratio(over: Sequence[Record], under: Sequence[Record], success: float, unit:
     open_top, open_bottom = (not all(c.reached for c in costs) for costs in (tops, bottoms))
     kind = "?" if open_top and open_bottom else ">" if open_top else "<" if open_bottom else "="
     if paired:
-        return geometric(first / second, kind)
+        return geometric(np.exp(of_policies(paired, np.log(first / second))), kind)
     interval = _interval(first, second) if min(len(first), len(second)) > 1 else None
     return Ratio(float(first.mean() / second.mean()), interval, kind)
 
@@ -115,6 +115,18 @@ def pairs(over: Sequence[Record], under: Sequence[Record]) -> list[tuple[Record,
 
 def _twins(run: Record) -> tuple[Any, ...]:
     return run["seed"], run.get("machine"), run.get("policy", 0)
+
+
+def of_policies(twins: Sequence[tuple[Record, Record]], values: Array) -> Array:
+    """The values of pairs, or the mean of each warm policy's where their lines number several: a
+    policy of another kind of machine is another one."""
+    policies = [_twins(mine)[1:] for mine, _ in twins]
+    if len({number for _, number in policies}) < 2:
+        return values
+    return np.array([
+        np.mean([value for value, its in zip(values, policies, strict=True) if its == policy])
+        for policy in dict.fromkeys(policies)
+    ])  # fmt: skip
 
 
 def t_interval(values: Array) -> tuple[float, float | None]:

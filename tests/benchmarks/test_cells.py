@@ -1,12 +1,13 @@
 """The cells: the worlds of the prediction, each with commands that warm its policy."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.idealised import WORLDS
-from benchmarks.results.cells import BASES, CELLS, EASIEST, ORIGIN
+from benchmarks.results.cells import BASES, CELLS, EASIEST, ORIGIN, setup_of
 from envs.registry import all_options
 from r3l.errors import UserError
 
@@ -28,6 +29,16 @@ def test_every_policy_is_warmed_from_the_same_one(tmp_path: Path) -> None:
     assert command[command.index("--model") + 1] == str(ORIGIN)
     assert command[command.index("--withheld") + 1] == "10"
     assert EASIEST.warm(tmp_path) == {} and EASIEST.policy(tmp_path) == ORIGIN
+
+
+def test_a_numbered_policy_has_its_own_seed_folder_and_setup(tmp_path: Path) -> None:
+    cell = CELLS["base-0.005-rho-1"]
+    second = replace(cell, number=2)
+    command = second.warmup(tmp_path / "out")
+    assert command[-2:] == ["--seed", "2"] and "--seed" not in cell.warmup(tmp_path / "out")
+    assert (cell.folder, second.folder) == ("base-0.005-rho-1", "base-0.005-rho-1-policy-2")
+    assert setup_of({"cell": cell.name}) == cell.setup() != second.setup()
+    assert setup_of({"cell": cell.name, "policy": 2}) == second.setup()
 
 
 def test_a_policy_of_another_world_is_refused(tmp_path: Path) -> None:

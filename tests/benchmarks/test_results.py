@@ -182,6 +182,32 @@ def test_a_command_stopped_half_way_makes_only_what_is_missing(
     assert [run.seed for run in made] == [3, 4]
 
 
+def test_another_warm_policy_has_runs_and_lines_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Run] = []
+
+    def fake(missing, jobs, lines, policies):  # type: ignore[no-untyped-def]
+        made[:] = missing
+        return True
+
+    monkeypatch.setattr("benchmarks.results.__main__._make_all", fake)
+    monkeypatch.setattr(page, "write", lambda *_: None)
+    chosen = ["--only", "e1", "--cell", "base-0.13-rho-1", "--variant", "r3l", "--seeds", "2"]
+    arguments = [*chosen, "--lines", str(tmp_path)]
+    first = next(run for run in runs(("e1",)) if run.key == ("base-0.13-rho-1", "r3l", 0))
+    second = first.with_policy(1)
+    assert first.setup() != second.setup() and first.with_policy(0) == first
+    write(tmp_path / "e1.jsonl", [line_of(first), line_of(second) | {"policy": 1}])
+    for policy in ("0", "1"):
+        assert invoke(*arguments, "--policy", policy) == (0, "")
+        assert [(run.seed, run.cell.number) for run in made] == [(1, int(policy))]
+    assert invoke("--only", "e0", "--policy", "1", "--lines", str(tmp_path)) == (0, "")
+    assert made == []  # the easiest world has one policy
+    write(tmp_path / "e1.jsonl", [line_of(second)])
+    assert "is a run of another setup" in invoke(*arguments)[1]
+
+
 @pytest.mark.nightly
 @pytest.mark.system
 def test_a_command_that_is_killed_leaves_nobody_and_its_run_is_made_again(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from benchmarks.results.statistics import (
     band,
     ceiling,
     cost,
+    of_policies,
     pairs,
     ratio,
     smooth,
@@ -106,6 +107,21 @@ def test_runs_are_paired_by_seed_machine_and_policy() -> None:
         (ours[1], theirs[0]),
         (ours[0], theirs[1]),
     ]
+
+
+def test_several_policies_are_the_unit_of_an_interval_and_one_is_not() -> None:
+    twins = [({"seed": s, "policy": p}, {}) for p in (0, 1) for s in (0, 1)]
+    values = np.array([1.0, 3.0, 5.0, 9.0])
+    assert of_policies(twins, values).tolist() == [2.0, 7.0]
+    assert of_policies([({"seed": s}, {}) for s in range(4)], values) is values
+    machines = [({"seed": 0, "policy": 1, "machine": m}, {}) for m in "ab"]
+    assert of_policies([*twins[:2], *machines], values).tolist() == [2.0, 5.0, 9.0]
+    quick, slow = ([0.0] * late + [1.0] * 5 for late in (0, 10))
+    ours = [run(quick) | {"seed": s, "policy": s} for s in (0, 1)]
+    theirs = [run(slow) | {"seed": s, "policy": s} for s in (0, 1)]
+    more = ([run(slow) | {"seed": 5, "policy": 0}], [run(slow) | {"seed": 5, "policy": 0}])
+    found = ratio([*ours, *more[0]], [*theirs, *more[1]], 0.5, "steps")
+    assert found.value == pytest.approx((1 / 13) ** (3 / 4))  # the first policy's is its root
 
 
 def test_a_t_interval_by_hand_and_none_for_one_value() -> None:
