@@ -305,7 +305,11 @@ def offline_setup_of(line: Mapping[str, Any]) -> str | None:
     return offline_setup(CELLS[line["cell"]], line["variant"])
 
 
-def gradients_setup_of(line: Mapping[str, Any]) -> str:
-    """The setup that a line about gradients has today."""
+def gradients_setup_of(line: Mapping[str, Any]) -> str | None:
+    """The setup that a line about gradients has today; one that names no cell is of EASIEST."""
     counts = (line["groups"], line["reference"])
-    return digest(parsed(SETTINGS), ESTIMATORS, REFERENCE, ALONE, BATCH, *counts)
+    common = (parsed(SETTINGS), ESTIMATORS, REFERENCE, ALONE, BATCH, *counts)
+    cell = CELLS.get(line.get("cell", EASIEST.name))
+    if cell is None:
+        return None
+    return digest(*common, *((BASE, cell.origin) if cell != EASIEST else ()))

@@ -3,7 +3,7 @@
     policy ─► groups with retries ─► each group's gradient, with and without credit ─► noise, cosine
         └───► many groups of plain attempts ─► plain policy gradient, the unbiased reference
 
-    python -m benchmarks.results.gradients
+    python -m benchmarks.results.gradients [--cell long-row]
 
 *noise* is the trace of the covariance of a group's gradient over the squared norm of the mean: the
 number of groups whose mean has a signal as strong as its noise. *cosine* is that of the mean
@@ -21,16 +21,17 @@ import torch
 from torch import Tensor
 
 from benchmarks.results.alternate import explore, full_weights, load_weights, sampler
-from benchmarks.results.cells import ORIGIN
+from benchmarks.results.cells import CELLS, EASIEST, Cell
 from benchmarks.results.experiments import (
     ALONE,
+    BASE,
     BATCH,
     ESTIMATORS,
     REFERENCE,
     SETTINGS,
     gradients_setup_of,
 )
-from benchmarks.results.lines import LINES, append, read_lines
+from benchmarks.results.lines import LINES, POLICIES, append, read_lines
 from benchmarks.results.local_policy import LocalPolicy
 from envs.registry import task_source
 from learner.step.batch import Row, collate, micro_batches, rows_of
@@ -72,34 +73,63 @@ class Moments:
         return spread / max(signal - spread / self.count, 1e-30)
 
 
+@dataclass(frozen=True)
+class Start:
+    """A world and the policy that training starts from."""
+
+    cell: Cell
+    model: Path
+
+    def config(self, overrides: Sequence[str], seed: int) -> RunConfig:
+        """The settings of a run from here."""
+        world = (*BASE, *self.cell.overrides()) if self.cell != EASIEST else ()
+        settings = [f"model={self.model}", *world, *overrides, f"seed={seed}"]
+        return configuration.load(SETTINGS, settings)
+
+
 @click.command()
 @click.option("--groups", type=click.IntRange(min=4), default=128, show_default=True)
 @click.option("--reference", type=click.IntRange(min=4), default=512, show_default=True)
 @click.option("--steps", multiple=True, type=int, default=(0, 8), show_default=True)
 @click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--cell", "name", type=click.Choice([*CELLS]), default=EASIEST.name)
 @click.option("--lines", type=click.Path(path_type=Path), default=LINES, show_default=True)
-def main(groups: int, reference: int, steps: tuple[int, ...], seeds: int, lines: Path) -> None:
+@click.option("--policies", type=click.Path(path_type=Path), default=POLICIES, show_default=True)
+def main(
+    groups: int,
+    reference: int,
+    steps: tuple[int, ...],
+    seeds: int,
+    name: str,
+    lines: Path,
+    policies: Path,
+) -> None:
     """Measure the policy after each of STEPS optimizer steps of R³L, a line each in e4.jsonl.
-    Lines that are there are not made again."""
+    Lines that are there are not made again; a warm policy that is missing is made first."""
     torch.set_num_threads(1)
+    cell = CELLS[name]
+    named = {} if cell == EASIEST else {"cell": name}
     try:
         stored = read_lines(lines / FILE, gradients_setup_of)
+        cell.warm(policies)
+        start = Start(cell, cell.policy(policies))
     except UserError as error:
         click.echo(f"benchmarks.results.gradients: {error}", err=True)
         sys.exit(2)
-    there = {(line["step"], line["seed"]) for line in stored}
+    mine = [line for line in stored if line.get("cell") == named.get("cell")]
+    there = {(line["step"], line["seed"]) for line in mine}
     for seed in range(seeds):
         missing = [step for step in steps if (step, seed) not in there]
-        for step, policy in _trained(missing, seed):
-            found = compare(policy, groups, reference, seed)
-            line = {"step": step, "seed": seed} | found
+        for step, policy in _trained(start, missing, seed):
+            found = compare(start, policy, groups, reference, seed)
+            line = named | {"step": step, "seed": seed} | found
             append(lines / FILE, line | {"setup": gradients_setup_of(line)})
             click.echo(f"step {step}, seed {seed}: done")
 
 
-def _trained(steps: Sequence[int], seed: int) -> Iterator[tuple[int, LocalPolicy]]:
+def _trained(start: Start, steps: Sequence[int], seed: int) -> Iterator[tuple[int, LocalPolicy]]:
     """The policy after each of `steps` optimizer steps."""
-    config = _config(ESTIMATORS["credit"][1], seed)
+    config = start.config(ESTIMATORS["credit"][1], seed)
     trainer = Trainer(Path(config.model), config.learner, config.algorithm.build(), seed=seed)
     policy = sampler(Path(config.model), seed)
     for step in range(max(steps, default=-1) + 1):
@@ -110,10 +140,12 @@ def _trained(steps: Sequence[int], seed: int) -> Iterator[tuple[int, LocalPolicy
         load_weights(policy, full_weights(trainer))
 
 
-def compare(policy: LocalPolicy, count: int, reference: int, seed: int) -> dict[str, object]:
+def compare(
+    start: Start, policy: LocalPolicy, count: int, reference: int, seed: int
+) -> dict[str, object]:
     """Noise and cosine of each estimator on the same `count` groups of the policy."""
     far = 1_000_000  # tasks that no run trains on
-    plain = _config(REFERENCE, seed)
+    plain = start.config(REFERENCE, seed)
     halves = [
         _moments(policy, _groups(policy, plain, reference // 2, far + i * reference), plain)
         for i in (1, 2)
@@ -124,9 +156,9 @@ def compare(policy: LocalPolicy, count: int, reference: int, seed: int) -> dict[
         "reference": reference,
         "halves": _cosine(halves[0].mean, halves[1].mean),
     }
-    stored = _groups(policy, _config(ESTIMATORS["credit"][1], seed), count, far)
+    stored = _groups(policy, start.config(ESTIMATORS["credit"][1], seed), count, far)
     for name, (_, overrides) in ESTIMATORS.items():
-        moments = _moments(policy, stored, _config((*overrides, *ALONE), seed))
+        moments = _moments(policy, stored, start.config((*overrides, *ALONE), seed))
         cosine = _cosine(moments.mean, target)
         found[name] = {"noise": round(moments.noise, 2), "cosine": cosine}
     return found
@@ -136,7 +168,7 @@ def gradients(policy: LocalPolicy, groups: Sequence[Group], config: RunConfig) -
     """The gradient of each group's loss at the policy's weights, as one step on it has it."""
     plain = config.learner.model_copy(update={"dtype": "float32", "zero_stage": 0})
     algorithm = config.algorithm.build()
-    trainer = Trainer(ORIGIN, plain, algorithm)
+    trainer = Trainer(Path(config.model), plain, algorithm)
     weights = dict(policy.model.named_parameters())
     for name, value in trainer.module.lm.named_parameters():
         value.data.copy_(weights[name])
@@ -167,12 +199,10 @@ def _cosine(one: Tensor, other: Tensor) -> float:
     return round(float(torch.nn.functional.cosine_similarity(one, other, dim=0)), 4)
 
 
-def _config(overrides: Sequence[str], seed: int) -> RunConfig:
-    return configuration.load(SETTINGS, [f"model={ORIGIN}", *overrides, f"seed={seed}"])
-
-
 def _groups(policy: LocalPolicy, config: RunConfig, count: int, first: int) -> list[Group]:
-    tasks = task_source(config.env.name).tasks("train", count, config.seed, first)
+    tasks = task_source(config.env.name, **config.env.options).tasks(
+        "train", count, config.seed, first
+    )
     plan = config.algorithm.build().plan()
     return [
         group

@@ -112,7 +112,7 @@ SHAPES: dict[str, type] = {
 }
 """What a line needs by the name of its file, if not what a training run has."""
 KEYS = {
-    "e4": ("step", "seed"),
+    "e4": ("cell", "step", "seed"),
     "warm": ("cell", "policy", "told", "reflection_cost"),
     "real-model": ("kind", "machine", "dose", "variant", "seed"),
 }

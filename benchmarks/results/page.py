@@ -88,7 +88,8 @@ def _values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
     gradients = read_lines(lines / "e4.jsonl", gradients_setup_of)
     systems = read_lines(lines / "e5.jsonl", wall_clock.setup_of)
     offline = read_lines(lines / "e8.jsonl", offline_setup_of)
-    found = numbers(records, gradients, systems)
+    easiest = [line for line in gradients if "cell" not in line]
+    found = numbers(records, easiest, systems)
     return dict(
         window=WINDOW,
         worth=" and ".join(f"{worth:g}" for worth in WORTH),
@@ -136,7 +137,10 @@ def _values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
         stopped=STEPS,
         offline_steps=OFFLINE_STEPS,
         offline=tables.offline(offline),
-        gradients=tables.gradients(gradients),
+        gradients=tables.gradients(easiest),
+        gradients_long=tables.gradients(
+            [line for line in gradients if line.get("cell") == LONG_ROW.name]
+        ),
         wall=tables.wall_clock(systems),
         scienceworld=tables.scienceworld(systems, wall_clock.SCIENCEWORLD, (5, 10)),
         scienceworld_long=tables.scienceworld(
