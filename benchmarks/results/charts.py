@@ -70,8 +70,8 @@ def overview(ratios: Mapping[str, Mapping[float, Sequence[tuple[float, Ratio, bo
             values = [ratio.value for _, ratio, _ in points]
             axis.plot(bases, values, color=colour, label=f"ρ {rho:g}", linewidth=1.2)
             for base, ratio, counts in points:
-                low, high = ratio.interval or (ratio.value, ratio.value)
-                axis.plot([base, base], [low, high], color=colour, linewidth=1)
+                if ratio.kind == "=" and ratio.interval:
+                    axis.plot([base, base], ratio.interval, color=colour, linewidth=1)
                 axis.plot(base, ratio.value, "v" if ratio.kind == "<" else "o", color=colour,
                           markerfacecolor=colour if counts else "white", markersize=6)  # fmt: skip
         axis.axhline(1, color="#4a5568", linewidth=0.8, linestyle="--")

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.idealised import WORLDS
 from benchmarks.results.cells import BASES, BRIEF, CELLS, EASIEST, TOLD, Cell
-from benchmarks.results.experiments import ESTIMATORS, VARIANTS
+from benchmarks.results.experiments import ESTIMATORS, REPLAYED, VARIANTS
 from benchmarks.results.statistics import UNITS, Ratio, Record, cost, over_price, pairs, ratio
 from r3l.algorithms.registry import REGISTRY
 
@@ -46,8 +46,8 @@ def against(
 
 
 def policies(lines: Iterable[Record]) -> dict[str, Record]:
-    """What was measured of the warm policies of every cell: the mean if it has several, and how
-    many it has (`policies`)."""
+    """What was measured of the warm policies of every cell: the mean if it has several, how many it
+    has (`policies`), and the least that one of them was told."""
     mine: dict[str, list[Record]] = {}
     for line in lines:
         mine.setdefault(line["cell"], []).append(line)
@@ -57,7 +57,7 @@ def policies(lines: Iterable[Record]) -> dict[str, Record]:
             for name in its[0]
             if all(isinstance(line.get(name), int | float) for line in its)
         }
-        | {"policies": len(its)}
+        | {"policies": len(its), "lowest told": min(line["told"] for line in its)}
         for cell, its in mine.items()
     }
 
@@ -76,12 +76,14 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def shown(found: Ratio) -> str:
-    """A ratio with its interval."""
+    """A ratio with its interval; a bound has none, because the spread of bounds says nothing."""
     if found.kind == "?":
         return "neither"
     sign = "" if found.kind == "=" else f"{found.kind} "
     if found.interval is None:
         return f"{sign}{found.value:.2f} (one seed)"
+    if sign:
+        return f"{sign}{found.value:.2f}"
     low, high = found.interval
     return f"{sign}{found.value:.2f} ({low:.2f}–{high:.2f})"
 
@@ -345,10 +347,23 @@ def numbers(
                 for unit in UNITS if runs and baseline else ():
                     costs = over(runs, baseline, 0.5, unit)
                     found[f"{experiment} {cell} {variant} {unit}"] = costs
+    found |= _stored_numbers(records)
     if {"r3l", "grpo"} <= scores.keys():
         gain = scores["r3l"] - scores["grpo"]
         found["e5 gain"] = f"a gain of {gain:.3f}" if gain > 0 else "no gain"
     return found
+
+
+def _stored_numbers(records: Sequence[Record]) -> dict[str, str]:
+    """CPU seconds to 0.5 with stored groups: `e6 spear cpu` over GRPO's, `e6 spear r3l cpu` over
+    those of R³L without replay."""
+    runs = {variant: select(records, "e6", REPLAYED, variant) for variant in VARIANTS}
+    return {
+        f"e6 {variant} {name}": over(its, runs[baseline], 0.5, "cpu")
+        for variant, its in runs.items()
+        for name, baseline in (("cpu", "stored_grpo"), ("r3l cpu", "stored_r3l"))
+        if its
+    }
 
 
 def _mean(runs: Sequence[Record], name: str) -> str:

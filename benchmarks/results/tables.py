@@ -103,7 +103,16 @@ def warm_policies(
     warm: dict[str, Any], records: Sequence[Record], cells: Iterable[str] = tuple(CELLS)
 ) -> str:
     """What was measured of the warm policy of each cell."""
-    columns = ("success", "told", "parsed", "pivots", "guided", "restart", "reflection_cost")
+    columns = (
+        "success",
+        "told",
+        "lowest told",
+        "parsed",
+        "pivots",
+        "guided",
+        "restart",
+        "reflection_cost",
+    )
     rows = []
     for name in (name for name in cells if name in warm):
         mine = (r for r in records if r["cell"] == name and r["variant"] in ALONE_AT_FIRST)

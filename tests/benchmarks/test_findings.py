@@ -66,8 +66,9 @@ def test_a_cell_with_several_warm_policies_has_their_mean() -> None:
     first, second = ({"cell": "a", "told": told, "guided": 0.5} for told in (0.85, 0.95))
     other = {"cell": "b", "told": 0.9, "guided": None}
     found = policies([first, second | {"reward": 0.1}, other])
-    assert found["a"] == {"told": pytest.approx(0.9), "guided": 0.5, "policies": 2}
-    assert found["b"] == {"told": 0.9, "policies": 1}
+    assert found["a"] == {"told": pytest.approx(0.9), "guided": 0.5, "policies": 2,
+                          "lowest told": 0.85}  # fmt: skip
+    assert found["b"] == {"told": 0.9, "policies": 1, "lowest told": 0.9}
 
 
 @pytest.mark.parametrize(

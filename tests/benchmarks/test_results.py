@@ -330,6 +330,7 @@ def test_the_pages_are_made_from_the_committed_lines_alone() -> None:
     assert LINES.parent / "results.md" in pages and set(LINES.glob("*.md")) - others < set(pages)
     for path, text in pages.items():
         assert text == path.read_text(encoding="utf-8"), path
+        assert "\n> " not in text, f"{path}: a bound at the start of a line is a quotation"
 
 
 def test_a_cost_is_the_mean_of_the_runs_that_got_there_and_says_how_many_did() -> None:
