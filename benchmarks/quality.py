@@ -22,6 +22,7 @@ from launch.checks.of_model import chat_format, model_folder
 from launch.evaluation.play import own_engine
 from learner.warmup.recipe import RECORD
 from r3l import config as configuration
+from r3l.algorithms.algorithm import AlgorithmConfig
 from r3l.algorithms.published.grpo import GRPOConfig
 from r3l.algorithms.r3l import R3LConfig
 from r3l.config import RunConfig
@@ -70,8 +71,11 @@ ACTOR = ActorConfig(max_reflection_tokens=256)
 @click.option(
     "--tasks", type=click.IntRange(1), default=100, show_default=True, help="of each environment"
 )
+@click.option(
+    "--outcome-first", is_flag=True, help="reflections begin with the outcome; records nothing"
+)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-def quality(model: Path, tasks: int, overrides: tuple[str, ...]) -> None:
+def quality(model: Path, tasks: int, outcome_first: bool, overrides: tuple[str, ...]) -> None:
     """Play held-out tasks with a policy of `r3l-learner warmup`, and record its quality in MODEL.
 
     KEY=VALUE are settings, such as actor.earlier_reasoning=keep.
@@ -82,8 +86,9 @@ def quality(model: Path, tasks: int, overrides: tuple[str, ...]) -> None:
     chat_format(config, model_folder(config.model))
     log = model / "engine.log"
     echo(f"starting an engine for {model} (log: {log})", err=True)
-    measured = asyncio.run(_measure_all(worlds, config, tasks, log))
-    keep_quality(model, {env: asdict(its) for env, its in measured.items()})
+    measured = asyncio.run(_measure_all(worlds, config, tasks, log, outcome_first))
+    if not outcome_first:
+        keep_quality(model, {env: asdict(its) for env, its in measured.items()})
     for env, its in measured.items():
         shares = " ".join(f"{k} {v:.2f}" for k, v in asdict(its).items() if k != "tasks")
         echo(f"{env} ({its.tasks} tasks): {shares}")
@@ -98,30 +103,45 @@ def keep_quality(folder: Path, quality: Mapping[str, Mapping[str, float]]) -> No
 
 
 async def _measure_all(
-    worlds: Sequence[Warmed], config: RunConfig, count: int, log: Path
+    worlds: Sequence[Warmed], config: RunConfig, count: int, log: Path, outcome_first: bool
 ) -> dict[str, Quality]:
     async with own_engine(config, log) as policy:
         return {
-            world.env: await measure(policy, world.env, count, world.options, actor=config.actor)
+            world.env: await measure(
+                policy,
+                world.env,
+                count,
+                world.options,
+                actor=config.actor,
+                outcome_first=outcome_first,
+            )
             for world in worlds
         }
 
 
 async def measure(
-    policy: Policy, env: str, count: int, options: Mapping[str, Any], *, actor: ActorConfig = ACTOR
+    policy: Policy,
+    env: str,
+    count: int,
+    options: Mapping[str, Any],
+    *,
+    actor: ActorConfig = ACTOR,
+    outcome_first: bool = False,
 ) -> Quality:
     """Play at most `count` held-out tasks at temperature 1: attempt, reflect, retry. Then restart
     the failed tasks, and play each task once more with every rule stated."""
     tasks = registry.tasks(env, options, "eval", count, seed=0)
     count = len(tasks)
+    plain = GRPOConfig(group_size=1, std="none")
     explore = partial(_explore, policy, actor, env)
-    groups = await explore(options, tasks, reflect=True)
+    reflecting = R3LConfig(group_size=2, outcome_first=outcome_first)
+    groups = await explore(options, tasks, reflecting)
     firsts = [_slot(results, "base").trajectory for results in groups]
     seconds = [_slot(results, "distilled") for results in groups]
     failed = [i for i, first in enumerate(firsts) if first is None or first.reward < 1.0]
-    again = await explore(options, [tasks[i] for i in failed], reflect=False)
+    again = await explore(options, [tasks[i] for i in failed], plain)
     informed = {**options, **getattr(demonstrating(env, **options), "told", dict)()}
-    told = await explore(informed, tasks, reflect=False)
+    told = await explore(informed, tasks, plain)
     teacher = demonstrating(env, **options)
     thoughts = [slot.reflection for slot in seconds]
     right = [
@@ -147,12 +167,11 @@ async def _explore(
     env: str,
     options: Mapping[str, Any],
     tasks: Sequence[Task],
-    *,
-    reflect: bool,
+    algorithm: AlgorithmConfig,
 ) -> list[list[SlotResult]]:
     config = RunConfig(
         env=EnvConfig(name=env, options=dict(options)),
-        algorithm=R3LConfig(group_size=2) if reflect else GRPOConfig(group_size=1, std="none"),
+        algorithm=algorithm,
         actor=actor,
     )
     make = partial(registry.make, env, **options)

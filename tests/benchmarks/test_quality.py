@@ -15,6 +15,7 @@ from benchmarks.warmed import warmed_for
 from envs.builtin.policy import builtin_policy
 from learner.warmup.recipe import RECORD
 from r3l.errors import EngineDead
+from r3l.rollout import reflection
 
 
 @pytest.mark.nightly
@@ -51,6 +52,21 @@ def test_the_quality_is_printed_and_kept_in_the_record(warmed):
     assert result.exit_code == 0, result.output
     assert "workshop (4 tasks): success" in result.output and "reflection_cost" in result.output
     assert warmed_for(warmed)[0].quality["tasks"] == 4
+
+
+def test_outcome_first_reaches_the_reflections_and_is_not_recorded(warmed, monkeypatch):
+    asked = []
+    schema = reflection.json_schema
+
+    def noted(*steps, outcome_first=False):
+        asked.append(outcome_first)
+        return schema(*steps, outcome_first=outcome_first)
+
+    monkeypatch.setattr(reflection, "json_schema", noted)
+    result = CliRunner().invoke(quality, [str(warmed), "--tasks", "2", "--outcome-first"])
+    assert result.exit_code == 0, result.output
+    assert "pivots" in result.output and asked == [True, True]
+    assert warmed_for(warmed)[0].quality == {}
 
 
 def test_a_policy_is_whole_although_it_could_not_be_measured(warmed, monkeypatch):
