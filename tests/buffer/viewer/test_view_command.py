@@ -193,7 +193,7 @@ def test_hostile_text_is_shown_as_text(browser, tmp_path, serve_store, monkeypat
     assert HOSTILE in text(browser, ".columns > div .observation")
     assert HOSTILE in text(browser, "main .facts")
     assert browser.value("document.querySelectorAll('img, iframe').length") == 0
-    assert browser.value("document.scripts.length") == 2
+    assert browser.value("document.scripts.length") == 1
     assert "owned" not in browser.value("document.title") and browser.said == []
     store.close()
 
