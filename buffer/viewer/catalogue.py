@@ -10,6 +10,7 @@ from typing import Any
 from buffer.storage.rows import GroupRow
 from buffer.storage.store import Store
 from buffer.tools import group_facts
+from buffer.viewer.attempt_page import Texts, plain_group
 from r3l import codec
 
 GROUPS_LIMIT = 100_000  # newest groups that are listed
@@ -23,13 +24,22 @@ class Catalogue:
     """The groups of a store, newest first: their facts (buffer.tools.group_facts), `rewards`,
     `failures`, `times`. Threads may share it. `change`: the newest transaction that was read."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.change, self.total = -1, 0
+    kind = "store"
+
+    def __init__(self, store: Store, texts: Texts) -> None:
+        self.store, self.folder, self.texts = store, store.folder, texts
+        self.change, self.total, self.version = -1, 0, 0
         self._facts: list[Facts] = []
         self._known: dict[bytes, tuple[int, Facts]] = {}  # by key: hash of the row, its facts
         self._lock = threading.Lock()
         self._next = 0.0  # monotonic second before which the store is not read again
+
+    @property
+    def gone(self) -> bool:
+        return self.store.gone
+
+    def group(self, group_id: str) -> Facts:
+        return plain_group(self.store, group_id, self.texts)
 
     def read(self) -> Sequence[Facts]:
         """Returns the groups. Reads the store again if it has changed, but spends at most SHARE of
@@ -46,7 +56,7 @@ class Catalogue:
         """Reads all rows, but decodes only changed rows."""
         known: dict[bytes, tuple[int, Facts]] = {}
         with self.store.read() as txn:
-            self.total = txn.size("state")
+            self.total, self.version = txn.size("state"), txn.progress().version
             for key, data in islice(txn.scan("state", backwards=True), GROUPS_LIMIT):
                 found = self._known.get(key)
                 if found is None or found[0] != hash(data):

@@ -1,6 +1,5 @@
 """The command `r3l-buffer view`."""
 
-import shlex
 from pathlib import Path
 
 import click
@@ -8,7 +7,9 @@ import click
 from buffer.storage.store import Store
 from buffer.storage.store_path import check_store, store_path
 from buffer.viewer.attempt_page import Texts
-from buffer.viewer.web_server import ViewedStore, Viewer
+from buffer.viewer.catalogue import Catalogue
+from buffer.viewer.evaluation_catalogue import RESULTS, EvaluationCatalogue
+from buffer.viewer.web_server import Viewed, Viewer
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import UserError
@@ -32,22 +33,28 @@ PORT = 8420
     help="model folder whose tokenizer shows tokens as text; default: the run's",
 )
 def view(place: str, port: int, model: Path | None) -> None:
-    """Show the groups of a run or store in this machine's browser, until Ctrl-C. RUN is a run's
-    name or folder, or a store's folder. The store is only read, so the run may continue."""
-    if (Path(place) / "results.jsonl").is_file():
-        read = f"r3l-eval --read {shlex.quote(place)} --show 5"
-        raise UserError(f"view {place}: is an evaluation, not a store; {read} shows what it said")
+    """Show the groups of a run, store or evaluation in this machine's browser, until Ctrl-C. RUN is
+    a run's name, or one of their folders. It is only read, so the run may continue."""
+    if (Path(place) / RESULTS).is_file():
+        if model is not None:
+            raise UserError(f"--model {model}: an evaluation has no tokens; leave it out")
+        if not (evaluation := EvaluationCatalogue(Path(place))).read():
+            raise UserError(f"view {place}: has no attempt in {RESULTS}; check the path")
+        _serve(Viewed(place, evaluation), port)
+        return
     check_store(folder := store_path(place), "view")
     folder = folder.resolve()
-    with (
-        Store(folder, map_gib=None, read_only=True) as store,  # maps what its service may write
-        Viewer(viewed(store, folder.parent, model), port) as viewer,
-    ):
+    with Store(folder, map_gib=None, read_only=True) as store:  # maps what its service may write
+        _serve(viewed(store, folder.parent, model), port)
+
+
+def _serve(shown: Viewed, port: int) -> None:
+    with Viewer(shown, port) as viewer:
         echo(f"{viewer.viewed.title}: open {viewer.url} (Ctrl-C ends the viewer)")
         viewer.serve_forever()
 
 
-def viewed(store: Store, run: Path, model: Path | None = None) -> ViewedStore:
+def viewed(store: Store, run: Path, model: Path | None = None) -> Viewed:
     """Returns a store to view. If `run` is a run's folder, adds its title, tokenizer and facts.
 
     Raises UserError if `model` has no tokenizer.
@@ -56,11 +63,11 @@ def viewed(store: Store, run: Path, model: Path | None = None) -> ViewedStore:
         raise UserError(f"--model {model}: has no tokenizer.json; give a model folder")
     config, notice = _config(run / "config.yaml")
     if config is None:
-        return ViewedStore(str(store.folder), store, Texts(model), notice)
+        return Viewed(str(store.folder), Catalogue(store, Texts(model)), notice)
     texts = Texts(model or Path(config.model))
     facts = (("environment", config.env.title), ("algorithm", config.algorithm.name),
              ("model", Path(config.model).name))  # fmt: skip
-    return ViewedStore(run.name, store, texts, "", facts)
+    return Viewed(run.name, Catalogue(store, texts), "", facts)
 
 
 def _config(file: Path) -> tuple[RunConfig | None, str]:

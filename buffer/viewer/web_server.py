@@ -1,4 +1,4 @@
-"""The viewer's server: serves the page, and the store as JSON, read-only and on this machine only.
+"""The viewer's server: serves the page, and groups as JSON, read-only and on this machine only.
 
     GET /KEY/                             the page
     GET /KEY/api/run                      title, facts, version, groups by state, Catalogue.change
@@ -7,7 +7,7 @@
     GET /KEY/api/group  ?id=              one group with its attempts
 
 KEY is new at every start, so that neither other users of the machine nor other sites in the user's
-browser can read the store. Host names of other machines are refused (DNS rebinding).
+browser can read the groups. Host names of other machines are refused (DNS rebinding).
 """
 
 import errno
@@ -23,11 +23,10 @@ from urllib.parse import parse_qs
 
 import lmdb
 
-from buffer.storage.store import Store
 from buffer.tools.group_facts import parse_filter
 from buffer.viewer import page
-from buffer.viewer.attempt_page import Texts, plain_group
 from buffer.viewer.catalogue import Catalogue, Facts, tasks
+from buffer.viewer.evaluation_catalogue import EvaluationCatalogue
 from r3l.errors import NotFound, R3LError, UserError
 
 LIMIT = 500  # of lines in one reply
@@ -37,25 +36,24 @@ Query = dict[str, str]
 
 
 @dataclass(frozen=True)
-class ViewedStore:
-    """The store that a viewer shows, with its `title`. `notice`: why the run's settings are
-    unknown, "" if they are known; `facts`: more about the run, keyed by name."""
+class Viewed:
+    """What a viewer shows, with its `title`. `notice`: why the run's settings are unknown, "" if
+    they are known; `facts`: more about the run or the evaluation, keyed by name."""
 
     title: str
-    store: Store
-    texts: Texts
+    catalogue: Catalogue | EvaluationCatalogue
     notice: str = ""
     facts: tuple[tuple[str, str], ...] = ()
 
 
 class Viewer(ThreadingHTTPServer):
-    """Serves one store on the loopback address. Raises UserError if the port cannot be used."""
+    """Serves one catalogue on the loopback address. Raises UserError if the port cannot be used."""
 
     daemon_threads = True
     most_connections = 32  # each has a thread; a browser opens six
 
-    def __init__(self, viewed: ViewedStore, port: int) -> None:
-        self.viewed, self.catalogue = viewed, Catalogue(viewed.store)
+    def __init__(self, viewed: Viewed, port: int) -> None:
+        self.viewed, self.catalogue = viewed, viewed.catalogue
         self.key = secrets.token_urlsafe(12)
         self.page, self.policy = page.served().encode(), page.policy()
         self._free = threading.BoundedSemaphore(self.most_connections)
@@ -102,10 +100,8 @@ class Viewer(ThreadingHTTPServer):
         }
         if name not in answers:
             raise NotFound(f"there is no {name!r:.40}; ask for {', '.join(answers)}")
-        if self.viewed.store.gone:
-            raise UserError(
-                f"store {self.viewed.store.folder}: was moved or deleted; start the viewer again"
-            )
+        if (shown := self.catalogue).gone:
+            raise UserError(f"{shown.folder}: was moved or deleted; start the viewer again")
         return answers[name](query)
 
     def _run(self, query: Query) -> Any:
@@ -114,14 +110,13 @@ class Viewer(ThreadingHTTPServer):
         for group in listed:
             counts = states.setdefault(group["purpose"], {})
             counts[group["state"]] = counts.get(group["state"], 0) + 1
-        with self.viewed.store.read() as txn:
-            version = txn.progress().version
         return {
             "title": self.viewed.title,
+            "kind": self.catalogue.kind,
             "notice": self.viewed.notice,
             "facts": self.viewed.facts,
             "change": self.catalogue.change,
-            "version": version,
+            "version": self.catalogue.version,
             "total": self.catalogue.total,
             "listed": len(listed),
             "states": states,
@@ -143,7 +138,7 @@ class Viewer(ThreadingHTTPServer):
         return {"total": total, "groups": groups[: _limit(query)]}
 
     def _group(self, query: Query) -> Any:
-        return plain_group(self.viewed.store, query.get("id", ""), self.viewed.texts)
+        return self.catalogue.group(query.get("id", ""))
 
     def _accepted(self, query: Query) -> Sequence[Facts]:
         """Returns the groups that pass the request's filter, newest first. If the request names a

@@ -6,11 +6,15 @@ import threading
 from urllib.parse import urlencode
 
 import pytest
+from msgspec import to_builtins
 
 from buffer.storage.store import Store
+from buffer.viewer.evaluation_catalogue import RESULTS
 from buffer.viewer.view_command import viewed
 from buffer.viewer.web_server import Viewer
+from r3l.files import json_lines
 from tests.buffer.viewer import stores
+from tests.envs.evaluation.fakes import attempted, turn
 
 
 @pytest.fixture
@@ -25,8 +29,8 @@ def store(tmp_path):
 class Asked:
     """A viewer that serves in a thread."""
 
-    def __init__(self, store):
-        self.viewer = Viewer(viewed(store, store.folder.parent), 0)
+    def __init__(self, shown):
+        self.viewer = Viewer(shown, 0)
         self.thread = threading.Thread(target=self.viewer.serve_forever, daemon=True)
         self.thread.start()
 
@@ -51,17 +55,39 @@ class Asked:
 
 
 @pytest.fixture
-def serve_store():
-    """Starts viewers of stores."""
+def show():
+    """Starts viewers."""
     started = []
 
-    def start(store):
-        started.append(Asked(store))
+    def start(shown):
+        started.append(Asked(shown))
         return started[-1]
 
     yield start
     for one in started:
         one.close()
+
+
+@pytest.fixture
+def serve_store(show):
+    """Starts viewers of stores."""
+    return lambda store: show(viewed(store, store.folder.parent))
+
+
+@pytest.fixture
+def evaluation(tmp_path):
+    """A folder in which two tasks were attempted twice; one attempt failed."""
+    folder = tmp_path / "evaluation"
+    folder.mkdir()
+    said = turn("a door", "open it", 5, 1.0), turn("a hall", "walk on", 7)
+    for one in (
+        attempted("door/1", 1, "doors", 0.25, steps=said[:1], last="it is shut"),
+        attempted("door/0", 0, "doors", 1.0, steps=said, oldest_version=40),
+        attempted("door/1", 0, "doors", cause="environment_hang"),
+        attempted("door/0", 1, "doors", 0.5, steps=said, oldest_version=40, last="it is over"),
+    ):
+        json_lines.append(folder / RESULTS, to_builtins(one))
+    return folder
 
 
 @pytest.fixture

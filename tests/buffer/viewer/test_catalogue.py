@@ -4,12 +4,17 @@ import pytest
 
 from buffer.tools import group_facts
 from buffer.viewer import catalogue
-from buffer.viewer.catalogue import Catalogue, tasks
+from buffer.viewer.attempt_page import Texts
+from buffer.viewer.catalogue import tasks
 from tests.buffer.viewer import stores
 
 
+def catalogue_of(store):
+    return catalogue.Catalogue(store, Texts(None))
+
+
 def test_groups_are_listed_newest_first_with_the_names_of_a_query(store):
-    listed = Catalogue(store).read()
+    listed = catalogue_of(store).read()
     assert [one["group"] for one in listed[:2]] == ["g0000000040", "g0000000039"]
     assert len(listed) == 40
     assert set(listed[0]) == group_facts.NAMES | {"rewards", "failures", "times"}
@@ -22,7 +27,7 @@ def test_a_change_is_seen_and_only_what_changed_is_decoded(store, monkeypatch):
     monkeypatch.setattr(
         catalogue.codec, "decode", lambda kind, data: decoded.append(kind) or decode(kind, data)
     )
-    seen = Catalogue(store)
+    seen = catalogue_of(store)
     seen.read()
     rows = decoded.count(stores.GroupRow)
     before, seen._next = seen.change, 0.0
@@ -38,7 +43,7 @@ def test_a_change_is_seen_and_only_what_changed_is_decoded(store, monkeypatch):
 def test_a_store_that_changes_all_the_time_is_read_a_twentieth_of_it(store, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(catalogue.time, "monotonic", lambda: now[0])
-    seen, reads = Catalogue(store), []
+    seen, reads = catalogue_of(store), []
     monkeypatch.setattr(seen, "_read", lambda: reads.append(now.__setitem__(0, now[0] + 2.0)))
     for _ in range(100):
         with store.write() as txn:
@@ -50,13 +55,13 @@ def test_a_store_that_changes_all_the_time_is_read_a_twentieth_of_it(store, monk
 
 def test_only_the_newest_groups_of_a_large_store_are_listed(store, monkeypatch):
     monkeypatch.setattr(catalogue, "GROUPS_LIMIT", 10)
-    seen = Catalogue(store)
+    seen = catalogue_of(store)
     assert [one["group"][-2:] for one in seen.read()] == [f"{n}" for n in range(40, 30, -1)]
     assert seen.total == 40
 
 
 def test_tasks_are_summed_up_and_put_in_order(store):
-    groups = list(Catalogue(store).read())
+    groups = list(catalogue_of(store).read())
     newest = tasks(groups, "newest")
     assert [one["task"] for one in newest] == [f"door/{n:04}" for n in (3, 2, 1, 0)]
     assert newest[0] == {
@@ -72,7 +77,7 @@ def test_tasks_are_summed_up_and_put_in_order(store):
 
 def test_a_task_without_a_trajectory_has_no_reward_and_comes_last(store):
     groups = [one | {"reward": None} if one["task"] == "door/0003" else one
-              for one in Catalogue(store).read()]  # fmt: skip
+              for one in catalogue_of(store).read()]  # fmt: skip
     last = tasks(groups, "lowest")[-1]
     assert (last["task"], last["mean"], last["best"], last["trend"]) == (
         "door/0003",

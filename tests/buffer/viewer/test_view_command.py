@@ -6,14 +6,19 @@ import sys
 
 import pytest
 from click.testing import CliRunner
+from msgspec import to_builtins
 
 from buffer.storage.store import Store
+from buffer.viewer.evaluation_catalogue import RESULTS, EvaluationCatalogue
 from buffer.viewer.view_command import view, viewed
+from buffer.viewer.web_server import Viewed
 from r3l import config as configuration
 from r3l.config import RunConfig
+from r3l.files import json_lines
 from tests.buffer.fakes import refused
 from tests.buffer.viewer import stores
 from tests.buffer.viewer.chromium import Browser
+from tests.envs.evaluation.fakes import attempted
 
 HOSTILE = "</pre></script><script>document.title='owned'</script><img src=x onerror=alert(1)>"
 
@@ -35,6 +40,14 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(store, capsys):
     refused(["view", place, "--model", "/nowhere"], "has no tokenizer.json", capsys)
     refused(["view", place, "--port", "70000"], "--port", capsys)
     assert "RUN" in CliRunner().invoke(view, ["--help"]).output
+
+
+def test_an_evaluations_folder_is_served(evaluation):
+    command = [sys.executable, "-m", "buffer.cli", "view", str(evaluation), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline().startswith(f"{evaluation}: open http://127.0.0.1:")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
 
 
 def test_a_port_in_use_ends_the_command_and_ctrl_c_ends_a_viewer(store):
@@ -214,6 +227,30 @@ def test_tokens_are_shown_with_the_runs_tokenizer_and_marked_if_trained(
     for dark in (False, True):
         browser.picture(store.folder.parent / "page.png", dark)
         assert (store.folder.parent / "page.png").stat().st_size > 10_000
+
+
+def test_an_evaluations_conversations_are_shown(browser, evaluation, show):
+    asked = show(Viewed("mine", EvaluationCatalogue(evaluation)))
+    browser.said.clear()
+    browser.open(asked.viewer.url)
+    assert browser.value("document.querySelectorAll('#list a').length") == 2
+    assert browser.value("document.querySelectorAll('main circle').length") == 2
+    shown = [browser.value("document.body.innerText")]
+    browser.value("document.querySelector('#list a').click()")
+    browser.wait("document.querySelectorAll('.pair').length === 2")
+    first = text(browser, "details[data-slot='0']").replace("\xa0", " ")
+    assert "a hall" in first and "walk on" in first and "12 tokens" in first
+    browser.wait("document.getElementById('live').innerText.includes('follows the evaluation')")
+    shown.append(browser.value("document.body.innerText"))
+    browser.value("document.querySelectorAll('#list a')[1].click()")
+    browser.wait("document.querySelector('main').innerText.includes('failed: environment_hang')")
+    json_lines.append(evaluation / RESULTS, to_builtins(attempted("door/1", 0, reward=1.0)))
+    asked.viewer.catalogue._next = 0.0
+    browser.wait("!document.querySelector('main').innerText.includes('environment_hang')")
+    shown.append(browser.value("document.body.innerText"))
+    for page in shown:
+        assert not [word for word in ("null", "NaN", "undefined", "Invalid") if word in page]
+    assert "trained" not in shown[1] and browser.said == []
 
 
 def test_an_agents_calls_are_a_tree_of_which_one_conversation_is_shown(
