@@ -55,6 +55,18 @@ def test_a_call_is_answered_and_received() -> None:
     with_server(test)
 
 
+def test_the_kernel_holds_no_answer_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, create = [], socket.create_server
+    monkeypatch.setattr(
+        socket, "create_server", lambda place: made.append(create(place)) or made[0]
+    )
+
+    async def test(client: httpx.AsyncClient, session: Any) -> None:
+        assert made[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)  # connections inherit it
+
+    with_server(test)
+
+
 def test_an_answer_that_cannot_be_written_is_not_received(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*given: Any) -> Any:
         raise ValueError
