@@ -57,7 +57,7 @@ class WebApp:
                 f"actor.agent.port={port}: cannot listen on {host} ({error.strerror}); set 0 for "
                 "any free port"
             ) from None
-        # Otherwise the kernel holds an answer back until the client confirms its head: 40 ms a call.
+        # Else the kernel holds an answer back until the client confirms its head: 40 ms a call.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config = uvicorn.Config(
             self.app,
