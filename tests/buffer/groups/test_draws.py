@@ -59,13 +59,15 @@ class Rows(Sampler):
     pick = lambda self, candidates, count, source: candidates[:count]
 class Twice(Sampler):
     pick = lambda self, candidates, count, source: [Pick(candidates[0])] * count
+class Few(Sampler):
+    pick = lambda self, candidates, count, source: [Pick(candidates[0])]
 class Last(TaskSampler):
     next = lambda self, view: view.size
 """
 
 
 @pytest.mark.parametrize(
-    "sampler, why", [("Rows", "'GroupRow' object has no"), ("Twice", "2 picks")]
+    "sampler, why", [("Rows", "'GroupRow' object has no"), ("Twice", "2 picks"), ("Few", "2 picks")]
 )
 def test_a_sampler_of_the_users_own_that_picks_no_batch_is_named(
     desk, tasks, tmp_path, sampler, why

@@ -196,7 +196,7 @@ def untouched(run: Path) -> None:
         (evicted, 4, "step 4: 3 of its 3 groups were evicted (g0000000010)"),
         (without_store, 4, "no store in"),
         (of_another_model, 8, "trained from another model"),
-        (untouched, 10, "step 10 is not in the ledger"),
+        (untouched, 10, "step 10 is not in the ledger; its last step is 9"),
     ],
 )
 def test_what_is_missing_is_named_in_one_line(
