@@ -148,10 +148,10 @@ def train_command(
     """
     named = dict(zip(SHORTCUTS, (env_name, model, steps, seed, actor_gpus), strict=True))
     try:
-        from launch import plan as plans
         from launch.checks.plan_options import PlanOptions
         from launch.checks.presets import check_model_is_named, settings_file
         from launch.checks.resume import nothing_to_do
+        from launch.preparation import prepare, write_run_folder
         from launch.supervisor import Run
         from r3l import config as configuration
         from r3l.files.run_folder import run_folder
@@ -167,7 +167,7 @@ def train_command(
         check_model_is_named(config, preset)
         if sys.stderr.isatty() and not options.dry_run and not quiet:  # it takes seconds
             echo("checking the settings, the model and the environment …", err=True)
-        plan, starter = plans.make_plan(config, options), backend(options.cluster)
+        plan, starter = prepare(config, options), backend(options.cluster)
         for note in plan.notes:
             echo(f"note: {note}")
         if options.dry_run:
@@ -178,7 +178,7 @@ def train_command(
             echo(f"all checks passed: {', '.join(shown)}")
             return
         children = starter.reserve(plan)
-        lock = plans.write_run_folder(plan)
+        lock = write_run_folder(plan)
         if starter.starts_later:
             echo(starter.write_script(plan))
             return
@@ -222,7 +222,7 @@ def train(
     from launch.checks.plan_options import PlanOptions
     from launch.checks.presets import settings_file
     from launch.checks.resume import nothing_to_do
-    from launch.plan import make_plan, write_run_folder
+    from launch.preparation import prepare, write_run_folder
     from launch.supervisor import Run
     from r3l import config as configuration
     from r3l.files.run_folder import run_folder
@@ -244,7 +244,7 @@ def train(
         if resume and (done := nothing_to_do(folder, config)):
             echo(done)
             return folder
-        plan = make_plan(config, PlanOptions(folder, actors, learner, resume=resume))
+        plan = prepare(config, PlanOptions(folder, actors, learner, resume=resume))
         lock = write_run_folder(plan)
     for note in plan.notes:
         echo(f"note: {note}")

@@ -1,106 +1,31 @@
-"""Checks a run's settings and options and makes its plan, before any process is started.
+"""Decides where every process of a run runs, and at which addresses they reach each other."""
 
-settings, options ─► checks, one after the other ─► Plan ─► the run's folder
-                     └ the first that fails: one line, exit code 2
-"""
-
-from typing import TextIO
-
-from buffer.wire.curve_keys import generate
 from launch.backends.registry import backend
-from launch.checks.notes import notes
-from launch.checks.of_command_line import (
-    check_disk,
-    check_hardware,
-    check_ranks,
-    check_run_folder,
-    check_settings,
-)
-from launch.checks.of_model import (
-    chat_format,
-    check_agent,
-    check_checkpoint,
-    check_learner,
-    check_world,
-    model_folder,
-)
-from launch.checks.of_tasks import check_first_steps, first_tasks, try_first_steps
 from launch.checks.plan_options import PlanOptions
-from launch.checks.resume import changed_settings
-from launch.checks.services import check_addresses, with_reachable_services
-from launch.inspection import versions
+from launch.checks.services import with_reachable_services
 from launch.topology.gpu_memory import MemoryEstimate
 from launch.topology.machines import described
-from launch.topology.placement import Plan, place, place_ranks
+from launch.topology.placement import Plan, place
 from r3l.config import RunConfig
-from r3l.errors import UserError
-from r3l.files.run_folder import RunFolder
 
 ANY_NODE = "other nodes"
 
 
 def make_plan(config: RunConfig, options: PlanOptions) -> Plan:
-    """Checks a run and returns its plan. Raises UserError if a check fails."""
+    """Plans a run. `config.model` is the path of the model's folder. Raises UserError if there are
+    too few devices, if memory is too small, or if actors cannot reach a service."""
     starter = backend(options.cluster)
-    # Cheap checks come first: a typing mistake is answered at once.
-    check_run_folder(options)
-    check_addresses(options)
-    check_hardware(options, starter)
-    check_settings(config, options, starter)
-    requested = options.places(config.actor)
-    # Then the machines: nvidia-smi or Ray may take seconds to describe them.
     machines = starter.machines() if options.hardware is None else described(options.hardware)
-    place_ranks(requested, machines)
-    check_ranks(requested, config.learner.groups_per_step)
-    # Then what is read from disk: tasks and the model.
-    tasks, model = first_tasks(config), model_folder(config.model)
-    chat = None if options.dry_run else chat_format(config, model)
-    if chat is not None:
-        check_agent(config, chat)
-    check_learner(config.learner, requested.device, model)
-    # Then what needs both: whether everything fits and can be reached.
-    settled = config.model_copy(update={"model": str(model)})
-    topology = place(requested, machines, MemoryEstimate.of(settled), force=options.force)
+    requested = options.places(config.actor)
+    topology = place(requested, machines, MemoryEstimate.of(config), force=options.force)
     anywhere = (ANY_NODE,) if starter.moves_actors else ()
-    options = with_reachable_services(options, topology.elsewhere or anywhere)
-    check_disk(config.learner, options, model)
-    changed: tuple[str, ...] = ()
-    if options.resume:
-        changed = changed_settings(options.run, settled, force=options.force)
-        check_checkpoint(options.run, config.learner, requested.device, model)
-    # Then first steps: the user's own code runs here for the first time.
-    steps = {} if chat is None else try_first_steps(config, tasks, chat)
-    if chat is not None and steps:
-        check_first_steps(settled, chat, tasks, steps)
-    check_world(config, settled)
+    reachable = with_reachable_services(options, topology.elsewhere or anywhere)
     return Plan(
-        config=settled,
+        config=config,
         run=options.run,
         topology=topology,
-        buffer_bind=options.buffer_bind,
-        weights_bind=options.weights_bind,
+        buffer_bind=reachable.buffer_bind,
+        weights_bind=reachable.weights_bind,
         resume=options.resume,
-        keys=options.keys,
-        changed=changed,
-        notes=tuple(notes(settled, steps, slow=not options.dry_run)),
+        keys=reachable.keys,
     )
-
-
-def write_run_folder(plan: Plan) -> TextIO:
-    """Writes the run folder with the settings for all processes; returns the folder's lock.
-
-    This process holds the lock until the returned file is closed. Raises UserError if the folder
-    cannot be written, or if another launcher holds the lock.
-    """
-    try:
-        (plan.run / "logs").mkdir(parents=True, exist_ok=True)
-        lock = RunFolder(plan.run).lock()
-        if plan.keys is not None and not plan.keys.exists():
-            generate(plan.keys)
-        RunFolder(plan.run).write_settings(plan.config)
-        RunFolder(plan.run).write_versions(versions.installed())
-    except OSError as error:
-        raise UserError(
-            f"run {plan.run}: cannot be written ({error.strerror}); choose another with --run"
-        ) from None
-    return lock

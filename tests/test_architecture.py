@@ -197,7 +197,7 @@ LIGHT = (
     ("import envs.registry; envs.registry.make('keys')", "torch transformers envs.builtin.workshop "
      "reasoning_gym textworld scienceworld"),
     ("import r3l.algorithms.registry, r3l.weights.chunks, buffer", "torch vllm"),
-    ("import launch.plan, launch.supervisor", "torch vllm"),
+    ("import launch.preparation, launch.supervisor", "torch vllm"),
 )  # fmt: skip
 """What is done one after the other, and the modules that are not loaded then."""
 COMMANDS = ("launch.cli", "launch.eval_cli", "actors.cli", "learner.cli", "learner.cli train",

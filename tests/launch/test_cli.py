@@ -32,7 +32,7 @@ def test_ctrl_c_while_a_run_is_checked_says_that_nothing_was_started(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("launch.plan.make_plan", interrupted)
+    monkeypatch.setattr("launch.preparation.prepare", interrupted)
     result = CliRunner().invoke(main, ["--run", str(run)])
     assert (result.exit_code, run.exists()) == (130, False)
     assert result.stderr == "r3l-launch: interrupted; nothing was started\n"

@@ -22,7 +22,7 @@ from envs.builtin.policy import builtin_policy
 from launch.backends import ray_cluster, ray_placement
 from launch.backends.processes import Command
 from launch.checks.plan_options import PlanOptions
-from launch.plan import make_plan, write_run_folder
+from launch.preparation import prepare, write_run_folder
 from launch.supervisor import Run
 from r3l.config import load
 from tests.launch.fakes import until
@@ -50,7 +50,7 @@ class Simulated(ray_placement.RayCommands):
 
 def launch(run: Path) -> int:
     """What r3l-launch --cluster ray does."""
-    plan = make_plan(load(None, SETTINGS), PlanOptions(run, 2, "2x1cpu", cluster="ray"))
+    plan = prepare(load(None, SETTINGS), PlanOptions(run, 2, "2x1cpu", cluster="ray"))
     ray = ray_cluster.Ray()
     print(ray.preview(plan), flush=True)
     reserved = ray.reserve(plan)

@@ -15,7 +15,7 @@ from launch.backends.dry_run import table
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Command
 from launch.checks.plan_options import PlanOptions
-from launch.plan import make_plan, write_run_folder
+from launch.preparation import prepare, write_run_folder
 from launch.supervisor import Run
 from r3l.config import load
 
@@ -47,7 +47,7 @@ class Rehearsed(ProcessCommands):
 
 def main(run: Path) -> int:
     options = PlanOptions(run, ACTORS, f"{RANKS}gpu", dry_run=True, hardware="8x80GB")
-    plan = make_plan(load(None, SETTINGS), options)
+    plan = prepare(load(None, SETTINGS), options)
     print(*table(plan), sep="\n", flush=True)
     with write_run_folder(plan):
         return Run(plan, lambda line: print(line, flush=True), Rehearsed(plan)).execute()

@@ -6,13 +6,13 @@ from launch.backends.backend import Backend
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Children
 from launch.checks.plan_options import PlanOptions
-from launch.plan import make_plan
+from launch.preparation import prepare
 from launch.topology.machines import HERE
 from r3l.config import load
 
 
 def test_a_backend_starts_the_commands_as_children_here(run: Path) -> None:
-    backend, plan = Backend(), make_plan(load(), PlanOptions(run))
+    backend, plan = Backend(), prepare(load(), PlanOptions(run))
     assert type(backend.commands(plan)) is ProcessCommands
     children = backend.reserve(plan)
     assert type(children) is Children and children.logs == run / "logs" and not run.exists()

@@ -9,7 +9,7 @@ import pytest
 from launch.backends.process_commands import ProcessCommands, free_port
 from launch.backends.processes import Children, Command
 from launch.checks.plan_options import PlanOptions
-from launch.plan import make_plan, write_run_folder
+from launch.preparation import prepare, write_run_folder
 from launch.topology.placement import Plan
 from r3l.config import load
 from tests.launch.fakes import topology
@@ -93,14 +93,14 @@ def test_several_ranks_are_started_by_deepspeeds_launcher(small: Plan) -> None:
 
 def test_keys_are_made_for_an_address_that_other_machines_reach(tmp_path: Path) -> None:
     options = PlanOptions(tmp_path / "run", 1, buffer_bind="tcp://0.0.0.0:*")
-    plan = make_plan(load(), options)
+    plan = prepare(load(), options)
     assert plan.keys == tmp_path / "run" / "keys" and not plan.keys.exists()
     write_run_folder(plan).close()
-    again = make_plan(load(), replace(options, resume=True))
+    again = prepare(load(), replace(options, resume=True))
     assert again.keys == plan.keys
     assert option(ProcessCommands(plan).buffer(), "--keys") == str(plan.keys / "service.json")
     assert option(ProcessCommands(plan).actor(0), "--keys") == str(plan.keys / "client.json")
-    assert make_plan(load(), PlanOptions(tmp_path / "b", 1)).keys is None
+    assert prepare(load(), PlanOptions(tmp_path / "b", 1)).keys is None
 
 
 def test_modules_of_the_users_folder_with_names_of_ours_break_no_process(

@@ -1,0 +1,90 @@
+"""Checks a run's settings and options and prepares its start, before any process is started.
+
+settings, options ─► checks ─► make_plan ─► checks of the model and tasks ─► Plan ─► run folder
+                     └ the first check that fails: one line, exit code 2
+"""
+
+from dataclasses import replace
+from typing import TextIO
+
+from buffer.wire.curve_keys import generate
+from launch.backends.registry import backend
+from launch.checks.notes import notes
+from launch.checks.of_command_line import (
+    check_disk,
+    check_hardware,
+    check_ranks,
+    check_run_folder,
+    check_settings,
+)
+from launch.checks.of_model import (
+    chat_format,
+    check_agent,
+    check_checkpoint,
+    check_learner,
+    check_world,
+    model_folder,
+)
+from launch.checks.of_tasks import check_first_steps, first_tasks, try_first_steps
+from launch.checks.plan_options import PlanOptions
+from launch.checks.resume import changed_settings
+from launch.checks.services import check_addresses
+from launch.inspection import versions
+from launch.plan import make_plan
+from launch.topology.placement import Plan
+from r3l.config import RunConfig
+from r3l.errors import UserError
+from r3l.files.run_folder import RunFolder
+
+
+def prepare(config: RunConfig, options: PlanOptions) -> Plan:
+    """Checks a run and returns its plan. Raises UserError if a check fails."""
+    starter, requested = backend(options.cluster), options.places(config.actor)
+    # Cheap checks come first: a typing mistake is answered at once.
+    check_run_folder(options)
+    check_addresses(options)
+    check_hardware(options, starter)
+    check_settings(config, options, starter)
+    # Then the model's folder and the machines: whether the processes fit and reach each other.
+    model = model_folder(config.model)
+    settled = config.model_copy(update={"model": str(model)})
+    plan = make_plan(settled, options)
+    check_ranks(requested, config.learner.groups_per_step)
+    check_disk(config.learner, options, model)
+    # Then what is read from disk: tasks, the chat template, a checkpoint.
+    tasks = first_tasks(config)
+    chat = None if options.dry_run else chat_format(config, model)
+    if chat is not None:
+        check_agent(config, chat)
+    check_learner(config.learner, requested.device, model)
+    changed: tuple[str, ...] = ()
+    if options.resume:
+        changed = changed_settings(options.run, settled, force=options.force)
+        check_checkpoint(options.run, config.learner, requested.device, model)
+    # Then first steps: the user's own code runs here for the first time.
+    steps = {} if chat is None else try_first_steps(config, tasks, chat)
+    if chat is not None and steps:
+        check_first_steps(settled, chat, tasks, steps)
+    check_world(config, settled)
+    warnings = notes(settled, steps, slow=not options.dry_run)
+    return replace(plan, changed=changed, notes=tuple(warnings))
+
+
+def write_run_folder(plan: Plan) -> TextIO:
+    """Writes the run folder with the settings for all processes; returns the folder's lock.
+
+    This process holds the lock until the returned file is closed. Raises UserError if the folder
+    cannot be written, or if another launcher holds the lock.
+    """
+    try:
+        (plan.run / "logs").mkdir(parents=True, exist_ok=True)
+        lock = RunFolder(plan.run).lock()
+        if plan.keys is not None and not plan.keys.exists():
+            generate(plan.keys)
+        RunFolder(plan.run).write_settings(plan.config)
+        RunFolder(plan.run).write_versions(versions.installed())
+    except OSError as error:
+        raise UserError(
+            f"run {plan.run}: cannot be written ({error.strerror}); choose another with --run"
+        ) from None
+    return lock

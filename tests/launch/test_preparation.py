@@ -1,0 +1,86 @@
+"""The order of the checks, and what --check answers."""
+
+import fcntl
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from envs.builtin.policy import builtin_policy
+from launch import checks
+from launch.cli import main
+from r3l.config import dump, load
+from tests.launch.fakes import refused
+
+
+def test_what_is_quick_to_check_is_checked_before_the_model_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.checks.of_model.model_path", lambda *_: pytest.fail("the model"))
+    with monkeypatch.context() as patch:
+        patch.setattr("launch.backends.backend.Backend.machines", lambda _: pytest.fail("machines"))
+        assert "--learner 'gpu'" in refused("--run", str(tmp_path / "new"), "--learner", "gpu")
+    (tmp_path / "config.yaml").write_text("seed: 7")
+    with (tmp_path / ".lock").open("w") as lock, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        busy = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        assert "free port" in refused("--run", str(tmp_path / "new"), "--buffer", busy)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        line = refused("--run", str(tmp_path), "--resume")
+    assert "another r3l-launch is using it" in line
+
+
+def test_a_check_says_what_is_missing_and_starts_nothing(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ALFWORLD_DATA", "WEBSHOP"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("alfworld", "webshop"):
+        line = refused("--run", run, "--preset", f"paper-{name}", "--model", "builtin", "--check")
+        assert line.startswith(f"r3l-launch: env {name}: needs "), "a package, or the data"
+    pytest.importorskip("math_verify")
+    problems = tmp_path / "problems.jsonl"
+    problems.write_text('{"question": "1+1?", "answer": "#### 2"}')
+    gsm8k = ["--run", str(run), "--preset", "paper-gsm8k", "--check"]
+    gsm8k += [f"env.options.{split}={problems}" for split in ("train", "eval")]
+    assert "names no model" in refused(*gsm8k)
+    assert "/no/such/model" in refused(*gsm8k, "--model", "/no/such/model")
+    result = CliRunner().invoke(main, [*gsm8k, "--model", "builtin"])
+    assert result.exit_code == 0, result.output
+    assert f"all checks passed: gsm8k, r3l, {builtin_policy()}\n" in result.output
+    assert not run.exists()
+
+
+def test_unreadable_evaluation_tasks_are_named_before_anything_starts(
+    run: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("math_verify")
+    train = tmp_path / "train.jsonl"
+    train.write_text('{"prompt": "1+1?", "answer": "2"}')
+    data = (f"env.options.train={train}", "env.options.eval=/no/such.jsonl")
+    line = refused("--run", run, "--env", "gsm8k", *data)
+    assert "gsm8k.eval: /no/such.jsonl: cannot be read" in line and not run.exists()
+
+
+def test_an_environment_that_the_shipped_policy_cannot_play_is_refused(run: Path) -> None:
+    line = refused("--run", run, "env.others.keys={}")
+    assert line.startswith("r3l-launch: env keys: the shipped policy")
+    assert "warmup --env workshop --env keys --out runs/warm" in line
+
+
+def test_another_run_of_the_same_name_is_refused(run: Path) -> None:
+    run.mkdir()
+    (run / "config.yaml").write_text(dump(load()))
+    assert "seed" in refused("--run", run, "--resume", "seed=8")
+
+
+def test_every_check_is_called() -> None:
+    assert checks.__file__
+    folder = Path(checks.__file__).parent
+    code = "".join(path.read_text() for path in folder.parent.rglob("*.py"))
+    names = re.findall(r"def (check_\w+)", "".join(p.read_text() for p in folder.glob("*.py")))
+    assert len(names) > 10
+    assert [name for name in names if code.count(f"{name}(") < 2] == []
