@@ -72,8 +72,8 @@ class Actor:
         self.failures = FirstFailures()
 
     async def run(self) -> None:
-        """Explores until `stop` is set. Raises EngineDead if the engine died, and EngineSick if its
-        results are impossible or its weights wrong. Results whose put has not begun are lost."""
+        """Explores until `stop` is set. Raises EngineDead if the engine died, and EngineSick for
+        impossible results or wrong weights. Results whose put has not begun by the end are lost."""
         self.subscriber.loaded = None  # a new engine holds the weights of its model folder
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -156,7 +156,7 @@ class Actor:
         return kept
 
     def _fingerprint(self, result: SlotResult) -> tuple[int, str] | None:
-        """Returns the newest version in a result and the hash of its weights; None if unknown."""
+        """Returns a result's newest version and that version's weight hash; None if unknown."""
         attempt = result.trajectory
         version = self.policy.version if attempt is None else int(attempt.step_versions.max())
         known = self.policy.fingerprints.get(version)

@@ -62,8 +62,8 @@ class BufferRequests:
         """Puts a result. Returns what the buffer then has: this result, or a failed result if the
         buffer refused this one as too large or malformed.
 
-        The put continues if the caller is cancelled. Raises LeaseLost, Conflict, and EngineSick
-        for a result that a healthy engine cannot produce.
+        The put continues if the caller is cancelled. Raises LeaseLost or Conflict. Raises
+        EngineSick for a result that a healthy engine cannot produce.
         """
         putting = asyncio.create_task(self._put(group_id, result, fingerprint))
         self._puts[putting] = group_id
@@ -140,7 +140,7 @@ class BufferRequests:
                 await self._wait(error, f"a put of {group_id}")
 
     def _granted(self) -> list[str]:
-        """Returns the group of the newest lease, if it was granted; its task may not have begun."""
+        """Returns the newest lease's group, if granted; its exploration may not have begun."""
         leasing = self._leasing
         if leasing is None or not leasing.done() or leasing.cancelled() or leasing.exception():
             return []
@@ -148,8 +148,7 @@ class BufferRequests:
         return [reply.group_id] if isinstance(reply, Lease) else []
 
     async def _wait(self, error: BufferUnavailable | StoreError, request: str) -> None:
-        """Waits before `request` is repeated. If the service did not reply, the client has already
-        waited."""
+        """Waits before `request` is repeated, unless the client has already waited for a reply."""
         self._count(error)
         log.warning("%s waits for the buffer: %s", request, error)
         if isinstance(error, StoreError):

@@ -250,8 +250,8 @@ class VLLMPolicy:
         evicted when their room is needed.
 
         Raises EngineDead if the load fails, because the engine's weights are then unknown;
-        EngineSick if they differ from the published ones; UserError for adapters of another base
-        model.
+        EngineSick if the loaded weights differ from the published ones; UserError for adapters of
+        another base model.
         """
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 

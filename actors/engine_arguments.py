@@ -26,16 +26,16 @@ OWNED_ARGUMENTS = {
     "logprobs_mode": None,
     "scheduling_policy": None,
 }
-"""Maps each engine argument that the actor sets to the setting that gives its value, or to None."""
+"""The engine arguments that the actor sets, each with the setting that gives its value or None."""
 
 
 def check_engine_arguments(config: ActorConfig) -> None:
-    """Raises UserError if `actor.engine` has an argument that the actor sets or vLLM lacks."""
+    """Raises UserError if `actor.engine` has an argument that the actor sets or that vLLM lacks."""
     for name in config.engine:
         if name in OWNED_ARGUMENTS:
             instead = OWNED_ARGUMENTS[name]
             hint = f"set {instead} instead" if instead else "leave it out"
-            raise UserError(f"actor.engine.{name}: set by the actor itself; {hint}")
+            raise UserError(f"actor.engine.{name}: the actor sets this itself; {hint}")
         known = known_arguments()
         if known and name not in known:
             hint = did_you_mean(name.replace("-", "_").lower(), known)

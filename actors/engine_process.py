@@ -6,7 +6,7 @@ forks by default, but not on CPU. Two kinds of processes cannot be forked:
 - one that computes with several OpenMP threads: the fork would wait for threads that it lacks. So
   an actor computes with one thread until its engine is forked.
 - one that has joined a torch.distributed process group, as a learner has: the engine's workers
-  would use that group instead of one among themselves
+  would use that group instead of a group of their own
 
 The fork is killed with its actor (r3l.process.end_with_parent), and gives up the actor's
 connections: an environment's worker exits only when no process holds its pipe.
@@ -45,8 +45,8 @@ def leave_threads_to_engine() -> None:
 
 @contextmanager
 def forked() -> Iterator[None]:
-    """Makes vLLM fork its engine inside this context, if this process can be forked. Enter it in
-    the main thread: the kernel ends a child when the thread that started it ends."""
+    """Makes vLLM fork its engine inside this context, if this process can be forked. Enter the
+    context in the main thread: the kernel ends the fork when the thread that started it ends."""
     import torch
 
     global _parent, _threads
@@ -72,8 +72,8 @@ def forked() -> Iterator[None]:
 
 
 def _begin() -> None:
-    """In a fork, gives up the parent's connections and ends when the parent ends. The given-up
-    descriptors then refer to /dev/null, so that closing one later cannot close another file."""
+    """In a fork, gives up the parent's connections and makes the fork end with its parent. The
+    given-up descriptors then refer to /dev/null: closing one later cannot close another file."""
     global _parent
     if not _parent:
         return

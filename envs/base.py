@@ -37,8 +37,8 @@ class TextEnv(Environment, Protocol):
     - `demonstration() -> list[str]`: actions that succeed from where `reset` left off.
 
     Optional in `info`: `admissible`, the actions that are understood now; `fault`, the name of an
-    error of the environment that does not end the attempt and is counted; `rewards`, a dict of
-    named parts of the step's reward, which are reported separately.
+    environment error that is counted but does not end the attempt; `rewards`, a dict of named parts
+    of the step's reward, which are reported separately.
 
     Optional on the class:
 

@@ -4,9 +4,9 @@
         def demonstration(self) -> list[str]:      # actions that succeed from where reset left off
             return [self.word]
 
-`Demonstrated` makes a demonstrator and a teacher from that method (envs.base.Demonstrating). The
-demonstrator plays these actions, the plan, with some other actions in between. A reflection on an
-attempt names the first step that differs from the plan.
+`Demonstrated` makes a demonstrator and a teacher from that method (envs.base.Demonstrating). These
+actions are the plan. The demonstrator plays the plan, with some other actions in between. The
+teacher's reflection on an attempt names the first step that differs from the plan.
 """
 
 import json
@@ -23,11 +23,11 @@ from r3l.rollout.env_interface import ResetAnswer, StepAnswer
 from r3l.rollout.reflection import FIELDS
 
 READ_TASKS = 64
-"""The number of tasks from whose texts the vocabulary of a tiny policy is made."""
+"""The vocabulary of a tiny policy is made from the texts of this many tasks."""
 KNOWN_ACTIONS = 64
-"""This many actions of past demonstrations are remembered; mistakes are drawn from these."""
+"""This many of the demonstrations' latest actions are remembered; mistakes are drawn from them."""
 LONGEST_QUOTE = 60
-"""The most characters of an action that a reflection quotes."""
+"""A reflection quotes at most this many characters of an action."""
 
 
 def demonstrating(name: str, **options: Any) -> Demonstrating:
@@ -48,7 +48,7 @@ def warmup_tasks(
     name: str, options: Mapping[str, Any], count: int, seed: int = 0, start: int = 0
 ) -> list[Task]:
     """Returns tasks `start` to `start + count` for a warm-up; fewer if the list ends. They are
-    from the split warmup, or from train if a list has no warmup tasks."""
+    from the split warmup, or from train if there are no warmup tasks."""
     source = registry.task_source(name, **options)
     split: Split = "warmup" if source.tasks("warmup", 1, seed) else "train"
     return source.tasks(split, count, seed, start)
@@ -132,7 +132,7 @@ class Demonstrated:
         return dict(zip(FIELDS, fields, strict=True))
 
     def vocabulary(self) -> Iterator[str]:
-        """Yields the prompts, and the demonstration texts of some tasks."""
+        """Yields the prompts and, for some tasks, the texts of a demonstration."""
         yield from (self.spec.system_prompt, *self.spec.prompts.values(), "steps reward was")
         for number in range(len(self.some_tasks)):
             yield self.reset(seed=number)[0]
@@ -143,7 +143,7 @@ class Demonstrated:
                     break
 
     def _right(self, step: int) -> str:
-        """Returns the plan's first action that no step before `step` has taken, or its last one."""
+        """Returns the plan's action for `step`: the first not yet taken; if all were, the last."""
         done = 0
         for action in self.actions[:step]:
             done += done < len(self.plan) and action.strip() == self.plan[done].strip()

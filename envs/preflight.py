@@ -23,8 +23,8 @@ NONSENSE = "try"
 
 @dataclass(frozen=True)
 class FirstStep:
-    """The first step of a task, in tokens: its prompt, the environment's budget for the response,
-    and the prompt that asks for a reflection on this step."""
+    """The sizes of a task's first step, in tokens: the prompt, the environment's budget for the
+    response, and the prompt that asks for a reflection on this step."""
 
     prompt: int
     budget: int

@@ -1,4 +1,4 @@
-"""Makes environments by name; imports a module of envs.adapters, envs.questions … on first use.
+"""Makes environments by name; imports the module of an environment when it is first used.
 
 workshop                 an entry of ENVIRONMENTS
 reasoning:chain_sum      a family (an entry of FAMILIES) and the name of its member
@@ -41,8 +41,8 @@ FAMILIES = {
     "reasoning": "envs.questions.reasoning_gym:Reasoning",
     "verifiers": "envs.agents.verifiers_taskset:VerifiersTaskset",
 }
-"""Environments with names `family:member`; the constructor's first argument is the member's name.
-(The environments of MATHEMATICS get the name of their data set.)"""
+"""Environments with names `family:member`. The constructor's first argument is the member's name.
+(In the environments of MATHEMATICS, that argument is the data set's name.)"""
 
 
 def make(name: str, **options: Any) -> TextEnv:
@@ -119,8 +119,8 @@ def tasks(
 def tasks_of_all(config: EnvConfig, split: Split, count: int, seed: int = 0) -> list[Task]:
     """Returns at most `count` tasks of a split: an equal share from each environment of a run, or
     all tasks of an environment that has fewer. Raises UserError as `tasks` does. With several
-    environments, each task's `env` is its environment's name, and UserError is also raised if
-    `count` is above 0 but below the number of environments, or if two tasks have the same id."""
+    environments, each task's `env` is the name of its environment. UserError is then also raised if
+    two tasks have the same id, or if `count` is positive but below the number of environments."""
     kinds = config.each()
     if len(kinds) == 1:
         return tasks(config.name, config.options, split, count, seed)

@@ -58,8 +58,8 @@ def check_env(
 ) -> None:
     """Checks an environment. `name_or_env`: a registry name, a path or an instance.
 
-    For a name or path, two instances with `options` are made and checked on a training task per
-    seed. An instance is checked from `reset(seed=seed)`. An attempt has at most `max_steps` steps.
+    For a name or path, makes two instances with `options` and checks them on one training task per
+    seed. Checks a given instance from `reset(seed=seed)`. Attempts have at most `max_steps` steps.
     Raises AssertionError with the seed and the step.
     """
     made = options or {}
@@ -72,7 +72,7 @@ def check_env(
         for seed, drawn in tasks.items():
             assert drawn, f"seed {seed}: the task source has no training task"
             assert drawn == source.tasks("train", 1, seed=seed), (
-                f"seed {seed}: repeated calls give other tasks"
+                f"seed {seed}: the task source gives other tasks when asked again"
             )
             Check(env, seed, drawn[0], max_steps, other).run()
         other.close()
@@ -175,7 +175,7 @@ class Check:
             self._same_reply(played, second, how)
 
     def _interleaved(self, played: Recorded) -> None:
-        """Plays the same actions in a second instance; between them, plays others in the first."""
+        """Replays the attempt in a second instance, with steps of the first instance in between."""
         if self.other is None:
             return
         how, rng = "another instance, interleaved", random.Random(self.seed + 1)
@@ -246,8 +246,8 @@ class Check:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Checks the environment that the first argument names; the others are its options, NAME=VALUE.
-    Prints one line. Returns 0 if the environment passes, else 2."""
+    """Checks the environment that the first argument names. The others, NAME=VALUE, are the
+    environment's options. Prints one line. Returns 0 if the environment passes, else 2."""
     if not arguments or arguments[0].startswith("-"):
         print("usage: python -m envs.testing file.py:Class [option=value …]", file=sys.stderr)
         return 2

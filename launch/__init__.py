@@ -11,5 +11,5 @@ for _package in ("r3l", "buffer", "envs", "actors", "learner"):
     if _found != _HERE / _package:
         # A user's folder of that name would otherwise be imported silently.
         raise ImportError(
-            f"package {_package!r} is {_found}, expected {_HERE / _package}; rename the former"
+            f"package {_package!r}: found {_found}, not {_HERE / _package}; rename the one found"
         )

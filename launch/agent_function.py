@@ -66,7 +66,7 @@ def _write_tasks(file: Path, text: str) -> None:
 
 
 def _named(what: str, function: Agent) -> str:
-    """Returns `file.py:function`, by which an actor can import `function`; a text as it is."""
+    """Returns `file.py:function`, which lets an actor import `function`; keeps a text as it is."""
     if isinstance(function, str):
         return function
     name = getattr(function, "__name__", repr(function))

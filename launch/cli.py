@@ -1,6 +1,6 @@
 """`r3l-launch`: the command that starts a run, and commands that inspect a run.
 
-`train` is the default command: it is meant if the first argument is an option or KEY=VALUE.
+`train` is the default command: it runs if the first argument is an option or KEY=VALUE.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHORTCUTS = ("env", "model", "learner.steps", "seed", "actor.engine.tensor_paral
 """The settings that the options --env, --model, --steps, --seed and --actor-gpus set, in order."""
 DEFAULT = "train"
 INSPECTIONS = ("status", "doctor")
-"""Commands. The module launch.inspection.NAME has the command NAME, and is imported for it."""
+"""Commands. The command NAME is in the module launch.inspection.NAME, imported when it is used."""
 NAMES = ", ".join([DEFAULT, *INSPECTIONS])
 
 
@@ -212,9 +212,9 @@ def train(
 ) -> Path:
     """Trains a policy as r3l-launch does, and returns the run's folder. Call it in the main thread.
 
-    `config`: settings as a RunConfig, a mapping of sections or of keys such as "learner.lr", or a
-    YAML file; None: the demo, or with `resume` the run's settings. `agent`: a function to train
-    instead of an environment. `reward`: scores it. `tasks`: a list or a file (docs/agents.md).
+    `config`: a RunConfig, a mapping of sections or of keys such as "learner.lr", or a YAML file;
+    None: the demo, or with `resume` the run's settings. `agent`: a function to train instead of an
+    environment. `reward`: a function that scores it. `tasks`: a list or a file (docs/agents.md).
     Raises UserError before it starts a process, and TrainingStopped if the run ends early.
     """
     from launch.agent_function import TASKS, agent_settings, removed_if_refused

@@ -38,15 +38,14 @@ SOME = 3  # actors or causes that are named individually
 
 
 class Startup:
-    """Reports which processes are still starting. `ended`: whether all were ready once."""
+    """Reports which processes are still starting. `ended`: whether all have been ready."""
 
     def __init__(self) -> None:
         self._began = self._last = time.monotonic()
         self.ended = False
 
     def line(self, ready: dict[str, bool]) -> str:
-        """Returns a line if one is due, otherwise "". `ready`: whether each process is ready, keyed
-        by process."""
+        """Returns a line if one is due, otherwise "". `ready`: whether each process is ready."""
         now = time.monotonic()
         if self.ended or all(ready.values()):
             self.ended = True
@@ -126,7 +125,7 @@ def eval_line(evaluation: EvalLine) -> str:
 
 
 def _lengths(values: Mapping[str, float], start: str = "") -> str:
-    """Formats the lengths of attempts, and the shares cut off. `start`: prefix of the metrics."""
+    """Formats the lengths of attempts and the shares cut off. `start`: prefix of the metrics."""
     if f"{start}length_mean" not in values:
         return ""
     mean, p95, most = (values[f"{start}length_{name}"] for name in ("mean", "p95", "max"))

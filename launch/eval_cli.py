@@ -249,8 +249,8 @@ async def _play(
 
 
 async def _unless_interrupted(playing: Coroutine[Any, Any, None]) -> None:
-    """Reports Ctrl-C as an interrupt, although Ctrl-C also ends the engine: the engine's end would
-    otherwise be reported as a failure."""
+    """Reports Ctrl-C as an interrupt. Ctrl-C also ends the engine; without this function, the end
+    of the engine would be reported as a failure."""
     try:
         await playing
     except EngineDead:
@@ -278,7 +278,7 @@ def _ks(text: str, most: int, limit: str) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() and 1 <= int(part) <= most for part in parts):
         raise UserError(
-            f"--pass-at {text}: must be numbers from 1 to {limit} {most}, separated by commas"
+            f"--pass-at {text}: must be numbers from 1 to {most} ({limit}), separated by commas"
         )
     return [int(part) for part in parts]
 

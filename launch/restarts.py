@@ -20,7 +20,7 @@ NOT_COUNTED = {EXIT_CODES[RestartNeeded], EXIT_CODES[BufferUnavailable]}
 @dataclass
 class Restarts:
     """Decides which dead processes are restarted. `limits`: how often each process may be restarted
-    within WINDOW_S; other processes are never restarted. `deaths`: when counted deaths happened."""
+    within WINDOW_S; other processes are never restarted. `deaths`: the times of counted deaths."""
 
     limits: dict[str, int]
     deaths: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -32,7 +32,7 @@ class Restarts:
         A process is not restarted if one of these is true:
         - Its exit code is in FINAL: it would fail again.
         - It was never ready, and its exit code is not in NOT_COUNTED.
-        - It has used up its limit. Exit codes in NOT_COUNTED and a full disk use up nothing.
+        - It has used up its limit. A full disk, or an exit code in NOT_COUNTED, does not count.
         """
         if child.ready:
             self.begun.add(child.name)

@@ -50,8 +50,8 @@ QUIET_S = 300.0  # without progress until the user is warned
 class Run:
     """Starts and watches the processes of one plan.
 
-    `say`: prints a line. `quiet`: prints no lines about steps, evaluations and starts. `commands`
-    builds command lines; `children` starts and ends processes. If None, all run on this machine.
+    `say`: prints a line. `quiet`: prints no lines about steps, evaluations and starts. `commands`:
+    builds command lines. `children`: starts and ends processes, by default on this machine.
     """
 
     def __init__(
@@ -238,9 +238,9 @@ class Run:
         return code if code in FINAL else 1
 
     def _kill_unresponsive(self) -> None:
-        """Reports an unresponsive buffer or actor, and kills it after a limit, to restart it.
+        """Reports an unresponsive buffer or actor. Kills it after a time limit, to restart it.
 
-        The limit is longer by engine_timeout_s if the actor runs: it may be starting a new engine.
+        An actor that is not stopped gets engine_timeout_s more: it may be starting a new engine.
         """
         self.unresponsive.report(self._actors())
         lease_s, engine_s = self.plan.config.buffer.lease_s, self.plan.config.actor.engine_timeout_s
@@ -264,8 +264,8 @@ class Run:
         return {status.name: child for child in actors if (status := child.status)}
 
     def _kill_hung_learner(self) -> None:
-        """Kills a learner whose heartbeat is overdue. Its watchdog has not ended it: it is stopped,
-        it waits in the kernel, or it hung before its watchdog started."""
+        """Kills a learner whose heartbeat is overdue. The learner's own watchdog cannot do this if
+        the learner is stopped, waits in the kernel, or hung before the watchdog started."""
         learner = self.children.members["learner"]
         if learner.exit_code is None and self.children.heartbeat.overdue():
             learner.show_stacks()

@@ -225,8 +225,8 @@ def check_resumable(
     values = _read(checkpoint)
     if values["model_digest"] and values["model_digest"] != model_digest:
         raise UserError(
-            f"checkpoint {checkpoint}: trained from another model than this run's; resume with "
-            "the model the run began with, or start a new run with --run"
+            f"checkpoint {checkpoint}: was trained from another model than this run's; resume with "
+            "the model that the run began with, or start a new run with --run"
         )
     for name, value, setting in (
         ("dtype", str(dtype), "learner.dtype"),
@@ -303,8 +303,8 @@ def _read(checkpoint: Path) -> dict[str, Any]:
 
 
 def _damage(checkpoint: Path, thorough: bool) -> str:
-    """Returns what is missing or damaged in a checkpoint. Returns "" if the checkpoint is complete,
-    or has another schema, since `check_resumable` then refuses it."""
+    """Returns what is missing or damaged in a checkpoint; "" if it is complete. Also returns
+    "" if the checkpoint has another schema: `check_resumable` then refuses it."""
     if not (checkpoint / STATE).is_file():
         return f"{STATE} is missing"
     try:

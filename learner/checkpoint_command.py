@@ -46,9 +46,9 @@ def arguments(command: str, folder: Path, step: int) -> list[str]:
 
 
 class CheckpointCommand:
-    """Runs a command on one folder at a time, in a thread; kills each execution after `limit_s`.
+    """Runs a command on one folder at a time, in a thread.
 
-    `failed`: how many executions of the command failed.
+    `limit_s`: seconds after which an execution is killed. `failed`: how many executions failed.
     """
 
     def __init__(self, command: str, limit_s: float) -> None:

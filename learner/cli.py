@@ -36,8 +36,8 @@ from r3l.settings.learner import LearnerConfig
 from r3l.weights.journal import Journal
 
 LATER_S = 3.0
-"""Seconds that one of several ranks waits before it exits with an error outside EXIT_CODES. If
-another rank's exit caused it, DeepSpeed's launcher, polling every second, sees that exit first."""
+"""Seconds that one of several ranks waits before it exits with an error outside EXIT_CODES. In this
+time DeepSpeed's launcher, polling every second, sees another rank's exit that caused the error."""
 
 
 class _Commands(OneLineGroup):

@@ -62,7 +62,7 @@ class Evaluator:
         self.pending: dict[str, int] = {}
 
     def start(self, version: int) -> None:
-        """Requests an evaluation of policy `version`. Actors may play it with newer weights."""
+        """Requests an evaluation of policy `version`. Actors may use newer weights for it."""
         if self.tasks:
             tag = f"eval@{version}"
             for message in in_messages(self.tasks):
@@ -141,7 +141,7 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
 
 
 def show_wait(waits: str, stats: BufferStats) -> None:
-    """Shows what the learner waits for; only logs it while no actor has asked for work yet."""
+    """Shows what the learner waits for; until an actor asks for work, only logs it."""
     if stats.actors:
         notice(waits)
     else:
@@ -149,9 +149,9 @@ def show_wait(waits: str, stats: BufferStats) -> None:
 
 
 def nothing_played(stats: BufferStats, before: int) -> str:
-    """Lists the causes if every attempt of a run's groups failed. Returns "" if an attempt did not
-    fail, or if fewer than FIRST_GROUPS groups failed. `before`: groups that had failed before this
-    start of the learner; they are not counted."""
+    """Describes the causes if every attempt of a run's groups failed. Returns "" if any attempt did
+    not fail, or if fewer than FIRST_GROUPS groups failed. `before`: number of groups that failed
+    before the learner was last started; they are not counted."""
     ended = {state for part in (stats.train, stats.eval) for state, n in part.items() if n}
     others = ended & {"complete", "drawn", "trained"} or stats.drops.keys() - {"no_trajectories"}
     groups = stats.drops.get("no_trajectories", 0) - before
@@ -165,8 +165,8 @@ def nothing_played(stats: BufferStats, before: int) -> str:
     causes.pop("no_base", 0)  # retries of failed base attempts
     named = ", ".join(f"{cause} ({count})" for cause, count in causes.most_common(5))
     return (
-        f"the first {groups} groups hold no attempt at all, every one failed: {named}; the actors' "
-        "logs have the first traceback of each cause; fix the environment and start again"
+        f"the first {groups} groups hold no attempt at all, because every attempt failed: {named}; "
+        "the actors' logs have each cause's first traceback; fix the environment and start again"
     )
 
 
@@ -195,7 +195,7 @@ def candidate_folder(run: Path, version: int) -> Path:
 
 def keep_if_best(run: Path, evaluation: Evaluation) -> None:
     """Moves the evaluated weights to `best/` if no earlier evaluation had as much success. If the
-    process is killed meanwhile, a second call completes the move."""
+    process is killed during the move, a second call completes it."""
     try:
         _keep_if_best(run, evaluation)
     except (OSError, UserError) as error:

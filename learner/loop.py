@@ -5,8 +5,8 @@
          │                                  └─► skip: discard the groups    ▼
          └──────────────────────────────────────┴──────── evaluation, checkpoint (if due)
 
-Only rank 0 talks to the buffer and the actors (learner.rank0); meanwhile the others wait. All
-ranks receive the same batch and take part in the collectives.
+Only rank 0 talks to the buffer and the actors (learner.rank0), while the other ranks wait.
+All ranks receive the same batch and take part in the collectives.
 """
 
 import time
@@ -57,9 +57,9 @@ class Training:
         )
 
     def execute(self) -> None:
-        """Trains to `config.learner.steps`. If rank 0 is asked to stop, the ranks abandon the step,
-        but still write the model and a checkpoint of the last finished step. Raises TrainingStopped
-        after too many skipped steps in a row."""
+        """Trains up to step `config.learner.steps`. If rank 0 is asked to stop, the ranks abandon
+        the step, but still write the model and a checkpoint of the last finished step. Raises
+        TrainingStopped after too many skipped steps in a row."""
         try:
             self._train()
         except TrainingStopped:
@@ -124,8 +124,8 @@ class Training:
         return draw
 
     def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
-        """Commits a trained batch, publishes the weights, reports the step. Publishes version 1
-        only after the report of step 1, which waits for the evaluation of version 0."""
+        """Commits a trained batch, publishes the weights, reports the step. The report of step 1
+        waits for the evaluation of version 0; version 1 is published only after that report."""
         self._led(lambda rank0: rank0.commit(draw, version, result))
         publishes = self.config.learner.publishes(version)
         published = self._publish(version) if publishes and version > 1 else {}
@@ -167,8 +167,8 @@ class Training:
             self._save(version)
 
     def _skip_step(self, skipped: list[Draw], version: int, result: StepResult) -> None:
-        """Discards the newest of `skipped`, the batches of the steps skipped in a row. If too many
-        steps were skipped, raises TrainingStopped with the ids of the groups in `skipped`."""
+        """Discards the last batch in `skipped`, the list of all batches skipped in a row. If the
+        list is too long, raises TrainingStopped with the ids of the listed batches' groups."""
         self._led(lambda rank0: rank0.skip_step(skipped[-1], version, result))
         limit = self.config.learner.bad_steps_in_a_row
         if len(skipped) < limit:
@@ -177,7 +177,7 @@ class Training:
         names = "; ".join(" ".join(group.group_id for group in draw.groups) for draw in skipped)
         raise TrainingStopped(
             f"{limit} steps in a row (learner.bad_steps_in_a_row) had a loss or gradient that is "
-            f"not finite; inspect their groups, which skipped.jsonl lists too: {names}",
+            f"not finite; inspect their groups: {names} (also listed in skipped.jsonl)",
             cause="not_finite",
         )
 
@@ -202,7 +202,7 @@ class Training:
             self.saved_at = time.monotonic()
 
     def _finish_commands(self) -> None:
-        """Runs the user's command on the best model; waits until the commands of the run end."""
+        """Runs the user's command on the best model; waits until all the run's commands end."""
         if self.command:
             if (self.run / BEST).is_dir():
                 self.command.submit(self.run / BEST, self.checkpoints.saved)
@@ -216,7 +216,7 @@ class Training:
             meet(self.trainer)
 
     def _keep_candidate(self, version: int) -> None:
-        """Saves the weights under evaluation until their result is known."""
+        """Saves the weights of `version`, so that they can become the best model."""
         if self.config.learner.keep_best and self.config.eval.tasks:
             folder = candidate_folder(self.run, version)
             checkpoint.save_model(self.trainer, folder, self.tokenizer, version)

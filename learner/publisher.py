@@ -129,10 +129,10 @@ class WeightPublisher:
         shapes: Sequence[tuple[str, torch.dtype, tuple[int, ...]]] | None = None,
         adapters: Adapters | None = None,
     ) -> dict[str, float]:
-        """Serves `weights`, tensors named as in a checkpoint, as the newest version. Converts them
-        to `dtype`, if given. `shapes`: (name, dtype, shape) of each tensor, needed if `weights` is
-        an iterator. `adapters` describes the tensors if they are adapters. Returns metrics for
-        `weights/`. Raises WeightsError if the serving thread has ended."""
+        """Serves `weights` as the newest version, converted to `dtype` if given. The tensors
+        are named as in a checkpoint. `shapes`: (name, dtype, shape) of each tensor, needed if
+        `weights` is an iterator. `adapters` describes the tensors if they are adapters. Returns
+        metrics for `weights/`. Raises WeightsError if the serving thread has ended."""
         if not self._thread.is_alive():
             raise WeightsError(
                 f"weights {self.endpoint}: the serving thread has ended; its error is above in "
@@ -261,8 +261,9 @@ class WeightPublisher:
     def _range(
         self, reply: dict[str, Any], chunk: Chunk, have: int, at: int, size: int
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Returns a reply to a subscriber that has version `have` of a chunk: the lengths of the
-        patches since `have`, or of the whole chunk, and `size` bytes of these data from `at` on."""
+        """Returns a reply to a subscriber that has version `have` of a chunk. The data are the
+        patches since `have`, or else the whole chunk; the reply has their lengths, and `size` bytes
+        of the data from `at` on."""
         patches = chunk.since(have)
         if patches is None:
             lengths, sent = [len(chunk.data)], chunk.data.data[at : at + size]
@@ -285,16 +286,16 @@ class WeightPublisher:
         return None
 
     def _keep_for_slow(self) -> None:
-        """Keeps the newest version before it is replaced, if a subscriber asked to keep it and no
-        older version is kept."""
+        """Sets the newest version aside, before it is replaced, if a subscriber asked to keep it.
+        Does nothing while an older version is set aside."""
         with self._keeping:
             wanted = {version for version, _ in self._slow.values()}
             if self._kept is None and self._manifest and self._manifest.version in wanted:
                 self._kept = KeptWeights(self._manifest.version, list(self._chunks))
 
     def _forget_kept(self, now: float) -> None:
-        """Forgets subscribers whose last request to keep a version is older than KEEP_S, and the
-        kept version if no subscriber wants it."""
+        """Forgets subscribers whose last request to keep a version is older than KEEP_S. Then drops
+        the kept version if no subscriber wants it."""
         with self._keeping:
             silent = [c for c, (_, asked) in self._slow.items() if now > asked + KEEP_S]
             for client in silent:

@@ -59,7 +59,7 @@ DRAW_WAIT_S = 2.0
 RATES = {"actor/tokens_per_s": "actor/generated_tokens", "agent/calls_per_s": "agent/calls"}
 """Rates, each with the count from which it is computed."""
 RATES_S = 5.0
-"""Seconds that a rate covers at least: actors report only every 2 s, a step may be shorter."""
+"""Fewest seconds that a rate covers: a step may be shorter than the 2 s between actors' reports."""
 SAY_S, SAY_LATER_S = 5.0, 60.0
 """Seconds between notices of what a step is waiting for: in the process's first step, and later."""
 
@@ -97,11 +97,11 @@ class Rank0:
         self.stopped = self.holds_back = False
 
     def stop(self) -> None:
-        """Ends the run at the next draw or micro-batch, or while waiting for the buffer's reply."""
+        """Ends the run at the next draw or micro-batch, or in a wait for the buffer's reply."""
         self.stopped = True
 
     def _wait_for_buffer(self, line: str) -> None:
-        """Tells the ranks in `meet` to wait on while a reply of the buffer is overdue (`line`)."""
+        """Keeps the ranks in `meet` waiting while the buffer's reply is overdue, as `line` says."""
         if self.stopped:
             raise BufferUnavailable(f"stopped: {line}")
         still_waiting(self.trainer, line)

@@ -4,8 +4,8 @@
                           │ WAIT            │ WAIT           GO_ON │
     other ranks  meet ────┴─────────────────┴──────────────────────┘
 
-The other ranks are in `meet` whenever rank 0 has a request to the buffer. A WAIT every few seconds
-shows their watchdogs that rank 0 does not hang. Draws are sent as bytes; torch pickles objects.
+While rank 0 makes a request to the buffer, the other ranks wait in `meet`. A WAIT every few seconds
+shows their watchdogs that rank 0 is alive. Draws are sent as bytes; torch would pickle objects.
 """
 
 import logging

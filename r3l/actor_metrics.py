@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 @dataclass(frozen=True)
 class MetricInfo:
     """How a field is shown: its tag, unit and meaning. `combine`: whether the actors' values are
-    summed or averaged; `over`: of all that ever reported, or only of those with a recent heartbeat.
+    summed or averaged; `over`: all actors that ever reported, or those with a recent heartbeat.
 
     A tag that ends in `<…>` belongs to a Counter, which has one tag for each of its keys.
     """
@@ -28,8 +28,8 @@ class MetricInfo:
 
 
 def _total(tag: str, unit: str, meaning: str) -> Any:
-    """Makes a field for a total since the actor's process started. A tag that ends in `<…>` has one
-    total for each key. The actors' values are summed, and this sum never falls."""
+    """Makes a field for a total, counted from the start of the actor's process. A tag that ends in
+    `<…>` has one total for each key. The actors' values are summed, and this sum never falls."""
     info = {"info": MetricInfo(tag, unit, meaning, "sum", "all")}
     if tag.endswith(">"):
         return field(default_factory=Counter, metadata=info)
@@ -37,7 +37,7 @@ def _total(tag: str, unit: str, meaning: str) -> Any:
 
 
 def _gauge(tag: str, unit: str, meaning: str, combine: Literal["sum", "mean"] = "mean") -> Any:
-    """Makes a field with the latest heartbeat's value; only present actors are combined."""
+    """Makes a field for the latest heartbeat's value. Only present actors' values are combined."""
     return field(default=0, metadata={"info": MetricInfo(tag, unit, meaning, combine, "present")})
 
 

@@ -150,10 +150,10 @@ def _write_array(value: Any) -> Any:
 
 
 def _read_array(hint: Any, value: Any) -> Any:
-    """Reads an array; its record checks that the dtype and shape fit the field."""
+    """Reads an array. The record that holds it checks that dtype and shape fit the field."""
     name, shape, elements = value
     if name not in _DTYPES or type(elements) is not bytes:
-        raise ValueError(f"not the bytes of an array of {', '.join(_DTYPES)}")
+        raise ValueError(f"the value is not the bytes of an array of {' or '.join(_DTYPES)}")
     array = np.ndarray(shape, _DTYPES[name], elements)
     if array.nbytes != len(elements):
         raise ValueError(f"dtype {name} and shape {shape} do not fit {len(elements)} bytes")

@@ -123,7 +123,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"config {path}: damaged ({error})") from None
     tree = yaml_text.parse(text, f"config {path}") or {}
     if not isinstance(tree, dict):
-        raise UserError(f"config {path}: must be a mapping of sections at the top")
+        raise UserError(f"config {path}: the top level must be a mapping of sections")
     return tree
 
 
@@ -150,7 +150,7 @@ def _has_adapters(tree: dict[str, Any]) -> bool:
 
 
 def _drop_default_rate(tree: dict[str, Any]) -> None:
-    """Drops a learning rate that is the default (with adapters in `tree`, ADAPTERS_LR)."""
+    """Drops the learning rate of `tree` if it is the default (with adapters, ADAPTERS_LR)."""
     default = ADAPTERS_LR if _has_adapters(tree) else LearnerConfig.model_fields["lr"].default
     learner = tree.get("learner")
     if isinstance(learner, dict) and learner.get("lr") == default:
@@ -158,11 +158,11 @@ def _drop_default_rate(tree: dict[str, Any]) -> None:
 
 
 def _keep_for_new_name(section: dict[str, Any], key: str, name: Any) -> dict[str, Any]:
-    """Renames a section and returns the settings that remain valid.
+    """Returns a section under a new name, with the settings that remain valid.
 
     A sampler keeps all settings. An environment loses `options` and `others`, but a new environment
-    that was in `others` gets its options from there. An algorithm keeps settings that the new one
-    also has and that differ from the old defaults, because a run's file also holds defaults.
+    that was in `others` gets its options from there. An algorithm keeps a setting if the new
+    algorithm has it too and its value is not the old default (a run's file also holds defaults).
     """
     was = section.get("name")
     if was in (None, name) or key == "sampler":

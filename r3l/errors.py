@@ -54,7 +54,7 @@ class EnvironmentFailed(EpisodeError):
 
 
 class ReplayDiverged(EpisodeError):
-    """Replaying a prefix gave a different observation from the recorded one."""
+    """Replaying a prefix gave an observation that differs from the recorded one."""
 
 
 class EngineFailed(EpisodeError):
@@ -106,7 +106,7 @@ class DrawExpired(Conflict):
 
 
 class IllegalMove(BufferError_, RuntimeError):
-    """The buffer attempted an illegal state change of a group; not a client's fault."""
+    """The buffer attempted an illegal state change of a group. No client is to blame."""
 
 
 class UnknownOperation(BufferError_, ValueError):

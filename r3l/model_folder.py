@@ -16,8 +16,8 @@ from r3l.files.whole_file import read_json, write_json
 CHECKSUMS = "r3l-checksums.json"
 """The file of a saved model's checksums."""
 REMEDY = (
-    f"copy it again, or delete {CHECKSUMS} if you changed the model yourself or an earlier version "
-    "of r3l saved it"
+    f"copy it again, or delete {CHECKSUMS} if you changed the model yourself or saved it with an "
+    "earlier version of r3l"
 )
 ADAPTER = "adapter_config.json"
 """The file by which transformers finds an adapter in a model folder."""
@@ -41,7 +41,7 @@ def check_model_folder(folder: Path, called: str, *, weights: bool = True) -> No
     weights. Raises UserError, which begins with `called`."""
     if not (folder / "config.json").is_file():
         named = HUB_ID.fullmatch(called.removeprefix("--").removeprefix("model").strip())
-        hub = f"; a model of the hub: hf download {named[0]} --local-dir FOLDER" if named else ""
+        hub = f"; for a hub model: hf download {named[0]} --local-dir FOLDER" if named else ""
         raise UserError(
             f"{called}: no config.json in {folder}; give a Hugging Face model folder, or "
             f"builtin for the shipped tiny policy{hub}"
@@ -95,7 +95,7 @@ def read_checksums(folder: Path) -> SavedModel | None:
 
 
 def check_checksums(folder: Path, called: str) -> None:
-    """Compares a model's files with their checksums, if it has them. Raises UserError."""
+    """Raises UserError if a model has checksums and its files differ from them."""
     known = read_checksums(folder)
     if known and (damaged := checksums.damage(folder, known.files)):
         raise UserError(f"{called}: {damaged}; {REMEDY}")
@@ -107,7 +107,7 @@ def weight_bytes(folder: Path) -> int:
 
 
 def float32_bytes(folder: Path) -> int:
-    """Returns the bytes that a model folder's weights take as float32, a checkpoint's dtype."""
+    """Returns the bytes of a model folder's weights in float32, the dtype of checkpoints."""
     settings = json.loads((folder / "config.json").read_bytes())
     whole = "float32" in (settings.get("dtype"), settings.get("torch_dtype"))
     return weight_bytes(folder) * (1 if whole else 2)
@@ -143,8 +143,8 @@ BLOCKS, BLOCK_BYTES = 64, 1 << 16
 
 
 def model_digest(folder: Path) -> str:
-    """Computes a hash of the names, sizes and samples of a model's weight files and tokenizer.json.
-    The folder's path does not matter."""
+    """Computes a hash of a model's weight files and tokenizer.json: of their names, their sizes and
+    samples of their bytes. The folder's path does not matter."""
     digest = hashlib.sha256()
     weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
     for path in [*weights, folder / "tokenizer.json"]:

@@ -1,8 +1,8 @@
 """The records of attempts, reflections and explore groups.
 
 Shapes: L tokens in a trajectory, K steps (K ≥ 1 turns of the policy). Steps count from 0.
-Records are frozen. Their types are checked when they are read (r3l.codec), everything else
-when they are made: the dtype and shape of arrays, and whether fields agree with each other.
+Records are frozen. Reading a record checks the types of its fields (r3l.codec). Making a record
+checks all else: the dtype and shape of arrays, and whether fields agree with each other.
 """
 
 import math
@@ -91,12 +91,12 @@ class Segment(Record):
 
 
 class Extra(Record):
-    """Details of an attempt with K steps that only some algorithms and metrics read.
+    """Details of an attempt (K steps) that only some algorithms and metrics read.
 
     `reward_parts`: numbers that the environment reported as parts of the reward, each summed over
-    the steps played for this attempt. `step_rewards` float32 [K], on the scale of `reward`, and
-    `step_cut` bool [K], True for responses that their token budget cut off; both empty if not
-    recorded. `start`: that of the segment, in a trajectory made from a segment; otherwise 0.
+    the steps played for this attempt. `step_rewards` float32 [K]: on the same scale as `reward`.
+    `step_cut` bool [K]: True for responses that their token budget cut off. Both arrays are empty
+    if not recorded. `start`: the segment's `start` in a trajectory made from a segment, else 0.
     `segments`: further conversations of an attempt that an agent played, trained with the
     attempt's advantage. `tape`: all calls of that agent, as r3l.views.tape writes them.
     """
@@ -115,24 +115,24 @@ class Extra(Record):
         named = all(PART.fullmatch(name) for name in parts)
         if not named or len(parts) > MOST_PARTS or not all(map(math.isfinite, parts.values())):
             rule = f"at most {MOST_PARTS} finite numbers, with names of letters, digits and _"
-            raise RecordError(f"reward_parts {parts!r:.200}: {rule}", field="reward_parts")
+            raise RecordError(f"reward_parts {parts!r:.200}: must be {rule}", field="reward_parts")
 
 
 class Trajectory(Record):
     """One attempt: a single token sequence, exactly what the engine saw and sampled.
 
-    token_ids int32 [L]; logprobs float32 [L], 0 outside responses; step_spans int32 [K, 2], (start,
-    end) of each step's response; step_versions and step_newest_versions int32 [K], the oldest and
-    the newest policy version that sampled the step; step_seconds float32 [K], the wall time of
-    sampling the step.
+    `token_ids` int32 [L]. `logprobs` float32 [L]: 0 outside responses. `step_spans` int32 [K, 2]:
+    (start, end) of each step's response. `step_versions`, `step_newest_versions` int32 [K]: the
+    oldest and the newest policy version that sampled the step. `step_seconds` float32 [K]: the wall
+    time of sampling the step.
 
-    `pivot` is the step from which a distilled attempt was retried, `parent` the base slot that it
-    retries; both are -1 for a base attempt. `slot` counts within the role. `actions[k]` is the
-    policy's text at step k; `observations[k]` is what the policy read before this text; the last
-    observation is the environment's last reaction. `faults` names errors of the environment that
-    did not end the attempt. If `finish` is context_overflow, the full context cut off the last
-    response. `temperature` is the sampling temperature, 0 if greedy. `logprobs` refer to the
-    distribution ∝ exp(logits / temperature); for a greedy attempt, to that of temperature 1.
+    `pivot` is the step from which a distilled attempt retries the base attempt in slot `parent`;
+    both are -1 for a base attempt. `slot` counts within the role. `actions[k]` is the policy's text
+    at step k, and `observations[k]` is what the policy read before it. The last observation is the
+    environment's last reaction. `faults` names errors of the environment that did not end the
+    attempt. If `finish` is context_overflow, the full context cut off the last response or left no
+    room for the next. `temperature` is the sampling temperature, 0 if greedy. `logprobs` refer to
+    the distribution ∝ exp(logits / temperature), or ∝ exp(logits) for a greedy attempt.
     """
 
     role: Role
@@ -167,7 +167,7 @@ class Trajectory(Record):
         return len(self.step_spans)
 
     def responses_from(self, step: int) -> Bool:
-        """Marks the response tokens of `step` and of later steps, bool [L]; step −1 counts as 0."""
+        """Returns a mask, bool [L], of the response tokens from `step` on; step −1 counts as 0."""
         mask = np.zeros(len(self.token_ids), np.bool_)
         for start, end in self.step_spans[max(step, 0) :].tolist():
             mask[start:end] = True
@@ -179,8 +179,7 @@ class Trajectory(Record):
         return self.responses_from(0)
 
     def conversations(self) -> list[Self]:
-        """Returns this trajectory, and each of its segments as a trajectory without
-        texts."""
+        """Returns this trajectory, and each of its segments as a trajectory without texts."""
         return [self, *(self._conversation(segment) for segment in self.extra.segments)]
 
     def _conversation(self, segment: Segment) -> Self:
@@ -200,13 +199,13 @@ class Trajectory(Record):
 
     @property
     def oldest_version(self) -> int:
-        """The oldest policy version that sampled a step from `extra.start` on."""
+        """The oldest policy version that sampled a step; steps before a `start` do not count."""
         own = [int(self.step_versions[self.extra.start :].min())]
         return min(own + [int(s.step_versions[s.start :].min()) for s in self.extra.segments])
 
     @property
     def newest_version(self) -> int:
-        """The newest policy version that sampled a step from `extra.start` on."""
+        """The newest policy version that sampled a step; steps before a `start` do not count."""
         own = [int(self.step_newest_versions[self.extra.start :].max())]
         return max(
             own + [int(s.step_newest_versions[s.start :].max()) for s in self.extra.segments]
@@ -229,7 +228,7 @@ class Trajectory(Record):
 
     @property
     def generated_tokens(self) -> int:
-        """The number of tokens sampled for this attempt, from `first_played` on."""
+        """The number of tokens sampled for this attempt; its prefix does not count."""
         spans = [self.step_spans[self.first_played :]]
         spans += [segment.step_spans[segment.start :] for segment in self.extra.segments]
         return sum(int((each[:, 1] - each[:, 0]).sum()) for each in spans)
@@ -237,7 +236,7 @@ class Trajectory(Record):
 
 class ReflectionRecord(Record):
     """The policy's reflection on a base trajectory. `cause`: why the text could not be parsed
-    (r3l.rollout.reflection.CAUSES), "" if it could. `pivot` is -1 if there is none."""
+    (r3l.rollout.reflection.CAUSES), or "". `pivot`: the step that it names for a retry, or -1."""
 
     text: str
     cause: str = ""
@@ -264,8 +263,8 @@ class AuxSample(Record):
 
 class SlotResult(Record):
     """The result of one group slot. `status`: done (has a trajectory) | not_triggered (no retry was
-    asked for) | failed (`cause` says why; never a zero reward). A distilled slot carries the
-    reflection that decided about the retry and the auxiliary samples of a verified correction."""
+    asked for) | failed (`cause` says why; there is no reward, not even 0). A distilled slot has the
+    reflection that decided about the retry, and the auxiliary samples of a verified correction."""
 
     role: Role
     slot: Integer
@@ -278,9 +277,9 @@ class SlotResult(Record):
     def __post_init__(self) -> None:
         attempt = self.trajectory
         if (self.status == "done") != (attempt is not None):
-            raise RecordError("a slot has a trajectory exactly when it is done", field="status")
+            raise RecordError("done slots need a trajectory; others must have none", field="status")
         if (self.status == "failed") != bool(self.cause):
-            raise RecordError("a slot has a cause exactly when it failed", field="cause")
+            raise RecordError("failed slots need a cause; others must have none", field="cause")
         check_cause(self.cause)
         if self.slot < 0:
             raise RecordError(f"slot {self.slot} is negative", field="slot")
@@ -292,7 +291,7 @@ class SlotResult(Record):
 
 
 class Recalled(Record):
-    """A stored attempt, of `group_id`, that joins the drawn group `into`."""
+    """An attempt of the stored group `group_id` that joins the drawn group `into`."""
 
     into: str
     group_id: str
@@ -316,10 +315,10 @@ class GroupPlan(Record):
 
 
 class Group(Record):
-    """An explore group: all attempts at a task sampled together. Advantages compare these attempts.
+    """An explore group: attempts at one task, sampled together. Advantages compare these attempts.
 
-    `times`: when it entered each state, in wall-clock seconds since the epoch. `fingerprints`:
-    policy version -> fingerprint of the engine's weights (r3l.weights.manifest).
+    `times`: when the group entered each state, in wall-clock seconds since the epoch.
+    `fingerprints`: policy version -> fingerprint of the engine's weights (r3l.weights.manifest).
     """
 
     group_id: str

@@ -16,7 +16,7 @@ _PLAIN = "\n\t\u200c\u200d"  # line ends, tabs, and what joins letters and emoji
 
 
 def plain(value: object, what: str, limit: int = TEXT_LIMIT) -> str:
-    """Returns a text as a plain `str`. Raises ValueError, which begins with `what`, if it is
+    """Returns a text as a plain `str`. Raises ValueError, which begins with `what`, if the value is
     not text, holds half a surrogate pair or is longer than `limit` bytes in UTF-8."""
     if not isinstance(value, str):
         raise ValueError(f"{what} is {type(value).__name__}; it must be text")
@@ -61,7 +61,7 @@ def encodable(text: str) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """Returns the whole characters at the beginning of a text that fit into `limit` bytes."""
+    """Cuts a text to at most `limit` bytes, without cutting a character in two."""
     return text.encode()[:limit].decode(errors="ignore")
 
 
@@ -71,8 +71,8 @@ def label(text: str, limit: int = LABEL_LIMIT) -> str:
 
 
 def printable(text: str) -> str:
-    """Escapes unprintable characters, such as \\x1b, marks that reverse text, and half surrogate
-    pairs; line ends and tabs stay."""
+    """Escapes unprintable characters (such as \\x1b, half a surrogate pair, and marks that reverse
+    text); keeps line ends and tabs."""
     return text if text.isprintable() else "".join(map(_shown, text))
 
 

@@ -48,7 +48,7 @@ KILLED = frozenset(
     code for number in (SIGHUP, SIGKILL, SIGTERM) for code in (-number, 128 + number)
 )
 """Exit codes of a process that was killed from outside, for example by the kernel when memory is
-short: minus the signal's number or, if a shell reports the exit, 128 plus the number."""
+short. A code is the signal's number negated; if a shell reports the exit, 128 plus the number."""
 
 MakeEnv = Callable[[Task], Environment]
 
@@ -59,8 +59,7 @@ class AgentKilled(EnvironmentFailed):
 
 @dataclass
 class Gateway:
-    """What the attempts of an actor share. `sessions`: the sessions that the server at `url`
-    serves, keyed by their secret key."""
+    """What an actor's attempts share. `sessions`: the sessions served at `url`, by secret key."""
 
     policy: Policy
     reader: ReplyReader
@@ -78,7 +77,7 @@ async def agents_served(
 ) -> AsyncIterator[MakeEnv]:
     """Yields a function that makes the environment of a task. If agents play an environment of
     the run, they call the policy through an HTTP server, which ends with this context. Raises
-    UserError if the chat template or a parser does not fit, or the port is taken."""
+    UserError if the chat template or a parser does not fit, or if the port is taken."""
     if not config.env.has_agents:
         yield make_env
         return
@@ -123,7 +122,7 @@ class AgentEnvironment:
         offer: Offer | None = None,
         retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays one attempt. Starts the agent again, once, if it is killed from outside; a base
+        """Plays one attempt. If the agent is killed from outside, starts it once more; a base
         attempt then continues from its replies so far. Plays a retry without the saved world if the
         world cannot be put back. Raises EpisodeError (docs/agents.md) or the engine's error."""
         self.slot, self.retry, self.offer, self.retried = slot, retry, offer, retried
@@ -167,7 +166,7 @@ class AgentEnvironment:
     async def _play(
         self, task: Task, params: ParamsOfStep, left: Trajectory | None, world: World | None
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays one attempt with one process of the agent. Puts `world` back at a retry's pivot."""
+        """Plays one attempt with one agent process; a retry restores `world` at its pivot."""
         self.counts["attempts"] += 1
         gateway, retry, session = self.gateway, self.retry, self._opened(task, params, left)
         self.session, self.kept, saved = session, 0.0, None
@@ -229,8 +228,8 @@ class AgentEnvironment:
         )
 
     async def _keep(self) -> None:
-        """Gives `offer` all replies so far to save, even those that the agent has not received yet.
-        Ends the attempt if its slot is lost."""
+        """Offers to save all replies so far, even those that the agent has not received yet. Ends
+        the attempt if its slot is lost."""
         sampled = sum(node.seconds for node in self.session.tree.nodes if not node.taped)
         try:
             if self.offer and await self.offer(self._progress, sampled - self.kept):
@@ -265,7 +264,7 @@ class AgentEnvironment:
         return self._record(Outcome(0.0, finish=""), "all")[0]
 
     def _count_continued(self) -> None:
-        """Counts the calls and tokens that a continued attempt took over."""
+        """Counts the attempt as continued or dropped, and counts the tokens that it inherited."""
         counts = self.gateway.metrics.partial
         samples = [node.sample for node in self.session.tree.nodes if node.taped]
         counts["continued" if samples else "dropped"] += 1

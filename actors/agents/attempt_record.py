@@ -39,10 +39,10 @@ class _Chain:
 def conversations(
     tree: CallTree, train: Train, pivot: Node | None = None, *, unseen: bool = False
 ) -> list[_Chain]:
-    """Returns the trained conversations of an attempt, the main one first: it contains the call
-    `pivot`, if that is given. Conversations with the system prompt and tools of the first trained
-    call come next, then all others unless `train` is "main"; both kinds newest first. `unseen`:
-    also use replies that the agent has not received yet."""
+    """Returns the trained conversations of an attempt. The main one comes first: if `pivot` is
+    given, the one that contains this call. Next come those with the system prompt and tools of the
+    first trained call; then, unless `train` is "main", all others. Each of these two groups is in
+    newest-first order. `unseen`: also use replies that the agent has not received yet."""
     chains = [leaf.chain() for leaf in tree.leaves(unseen=unseen)]
     chains = [chain for chain in chains if any(not node.untrained for node in chain)]
     first = next((node.kind for node in tree.nodes if not node.untrained), None)
@@ -120,8 +120,8 @@ def _as_shown(chain: _Chain, pivot: int) -> AuxSample:
 
 
 def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Chain, int]]:
-    """Returns each conversation that has steps left to train, and how many of its first steps are
-    left out because an earlier conversation trains them or another attempt did (`known`).
+    """Returns each conversation that has new steps to train, and how many of its first steps to
+    skip: those that an earlier conversation trains, or that another attempt trained (`known`).
     Raises EnvironmentFailed if no conversation has a step to train."""
     kept = []
     for chain in chains:
@@ -131,8 +131,8 @@ def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Cha
             known = known.union(chain.steps)
     if not kept:
         raise EnvironmentFailed(
-            "agent: no call of this attempt can be trained: none was answered, or a grammar "
-            "(tool_choice, response_format) shaped every reply",
+            "agent: no call of this attempt can be trained: none was answered, or every call "
+            "asked for an untrained reply or for a grammar (tool_choice, response_format)",
             cause="agent_no_calls",
         )
     return kept

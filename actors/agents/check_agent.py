@@ -35,7 +35,7 @@ from r3l.views.tape import TapedCall, first_difference
 TASKS = 3
 EQUAL = "both attempts are equal"
 LONGEST = 200
-"""How many characters of the newest text a made-up reply repeats at most."""
+"""The most characters of the newest text that a made-up reply repeats."""
 
 
 class EchoPolicy:

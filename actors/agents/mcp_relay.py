@@ -29,7 +29,7 @@ from r3l.views.tape import MCP
 MOST_CALLS = 4096
 LONGEST_LINE = 32 << 20
 START_S = 60.0
-"""A server process that has not answered its first request after these seconds has failed."""
+"""Seconds in which a server process must answer its first request; otherwise it has failed."""
 FORWARDED = ("mcp-protocol-version", "mcp-method", "mcp-name")
 MCP_SESSION = "mcp-session-id"
 LINE_END = re.compile(r"\r\n|\r|\n")
@@ -62,7 +62,7 @@ class McpRelay:
             return None
         given = message.get("params") or {}
         if not method or not isinstance(given, dict):
-            raise bad("a message to an MCP server must have a method, and params by name")
+            raise bad("a message to an MCP server must have a method; its params must be an object")
         if method == "ping":  # at times of its own, which a retry does not repeat
             return {"jsonrpc": "2.0", "id": message["id"], "result": {}}
         if method == "initialize":
@@ -74,7 +74,9 @@ class McpRelay:
             call = session.repeated(digest)
             if call is None:
                 shown = json.dumps(asked["params"])
-                session.fail(diverged(f"{method} {shown:.200} of MCP server {name} is new", 0))
+                session.fail(
+                    diverged(f"the tape lacks {method} {shown:.200} of MCP server {name}", 0)
+                )
                 raise Refused(400, "replay_diverged", "the base attempt did not make this call")
             reply: Message = json.loads(call.reply["content"])
             return {"jsonrpc": "2.0", "id": message["id"]} | reply
@@ -127,7 +129,7 @@ class McpRelay:
 
 class PipeServer:
     """A server that reads and writes lines. `pipes`: its input, then the other pipes to close.
-    `waiting`: keyed by its new id, each open request's id from the agent and its future reply."""
+    `waiting`: for the new id of each open request, the agent's id for it and the future reply."""
 
     def __init__(self, name: str, lines: asyncio.StreamReader, pipes: tuple[Any, ...]) -> None:
         self.name, self.lines, self.pipes, self.number = name, lines, pipes, 0
@@ -136,7 +138,7 @@ class PipeServer:
 
     @classmethod
     async def of(cls, name: str, folder: str) -> PipeServer:
-        """Opens a server's pipes before the server does; so its input needs a reader meanwhile."""
+        """Opens the pipes before the server does; until then `held` is the input's only reader."""
         stdin, stdout = f"{folder}/stdin", f"{folder}/stdout"
         flags = (stdin, os.O_RDONLY), (stdin, os.O_WRONLY), (stdout, os.O_RDONLY)
         held, written, read = (os.open(path, flag | os.O_NONBLOCK) for path, flag in flags)

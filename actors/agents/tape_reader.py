@@ -47,8 +47,8 @@ def recorded_calls(attempt: Trajectory) -> list[Recorded]:
 def player_of(
     attempt: Trajectory, step: int | None = None, ignore: Sequence[str] = ()
 ) -> TapePlayer:
-    """Returns a player of an attempt: for a retry, up to `step` of its main conversation; without
-    `step`, of all calls, to continue the attempt. Raises ReplayDiverged."""
+    """Returns a player of an attempt. For a retry, it plays the calls before `step` of the main
+    conversation; without `step`, it continues the attempt with all calls. Raises ReplayDiverged."""
     recorded, pivot = recorded_calls(attempt), -1
     if step is not None:
         places = [(each.call.conversation, each.call.read) for each in recorded]
@@ -81,8 +81,8 @@ def main_kind(base: Trajectory, *, restarts: bool) -> Kind | None:
 
 
 class Replays:
-    """Decides how the retries of an actor begin: from the tape or, after `limit` retries in a row
-    whose replay diverged, at the start of the attempt."""
+    """Decides how the retries of an actor begin: normally from the tape; once the replays of
+    `limit` retries in a row have diverged, at the start of the attempt."""
 
     def __init__(self, limit: int, ignore: Sequence[str] = ()) -> None:
         self.limit, self.ignore, self.in_a_row = limit, ignore, 0
@@ -102,7 +102,7 @@ class Replays:
             )
 
     def check(self, made: Trajectory, retry: Retry) -> None:
-        """Raises ReplayDiverged unless a retry has the same tokens before the pivot as its base."""
+        """Raises ReplayDiverged unless a retry and its base have equal tokens before the pivot."""
         base, steps = retry.base, retry.pivot
         end = int(base.step_spans[steps - 1, 1]) if steps else 0
         if made.pivot != steps or not np.array_equal(made.token_ids[:end], base.token_ids[:end]):

@@ -62,7 +62,7 @@ class Snapshots:
         return World(self, Path(folder), run) if folder else None
 
     async def keep(self, world: World, attempt: Trajectory) -> None:
-        """Keeps the world of an attempt that has ended, to retry it."""
+        """Keeps the world of an attempt that has ended, for its retry."""
         await world.end()
         self.worlds[_name(attempt)] = world
         await self.make_room()
@@ -91,8 +91,8 @@ class Snapshots:
 
 
 class World:
-    """The world of one base attempt. `saved`: the calls (by number) before which it was saved;
-    `run`: the `Run` of the current attempt; `restored`: whether a retry put the world back."""
+    """The world of one base attempt. `saved`: numbers of calls; the world was saved before each.
+    `run`: the `Run` of the current attempt. `restored`: whether a retry put the world back."""
 
     def __init__(self, snapshots: Snapshots, folder: Path, run: Run) -> None:
         self.snapshots, self.folder, self.run = snapshots, folder, run
@@ -109,7 +109,7 @@ class World:
                 self._takes((await self._done("save", call))["bytes"])
                 await self.snapshots.make_room()
                 if self.snapshots.bytes > MOST_BYTES:
-                    raise EnvironmentFailed(f"all snapshots take more than {MOST_BYTES} bytes")
+                    raise EnvironmentFailed(f"all snapshots together exceed {MOST_BYTES} bytes")
             except EnvironmentFailed as error:
                 if self.saving:  # else the attempt has ended, which may have ended the save
                     self.snapshots.failed("snapshot_failed", str(error))
@@ -121,7 +121,7 @@ class World:
             self.saved.add(call)
 
     async def restore(self, call: int, run: Run) -> None:
-        """Puts back the state before a call, by the `Run` of the retry. Raises RestoreFailed."""
+        """Puts back the state saved before a call, with the retry's `run`. Raises RestoreFailed."""
         self.run = run
         try:
             await self._done("restore", call)
@@ -132,7 +132,7 @@ class World:
         self.snapshots.counts["restored"] += 1
 
     async def end(self) -> None:
-        """Saves no more, and waits for the save under way."""
+        """Prevents further saves, and waits for the save in progress."""
         self.saving = False
         async with self._one:
             pass

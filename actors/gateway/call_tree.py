@@ -5,9 +5,9 @@
                                      ▼
               a node: the messages since its parent + the ids they added + what was sampled
 
-A request becomes a child of the node whose conversation it repeats, otherwise a new root that is
-rendered whole. The last call is never assumed to be the parent: agents call in parallel, rewrite,
-compact and hand over their conversations. This module does no input or output.
+A request that continues a node's conversation becomes a child of this node; any other becomes a
+new root, which is rendered whole. The last call is never assumed to be the parent: agents call in
+parallel, rewrite, compact and hand over their conversations. This module does no input or output.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class CallTree:
 
     @property
     def branches(self) -> int:
-        """How many conversations there are, also those without a reply."""
+        """How many conversations there are, including those without a reply."""
         return len(self.nodes) - len({node.parent for node in self.nodes if node.parent})
 
     def guide(self, node: Node, guidance: str) -> None:
@@ -237,8 +237,8 @@ def canonical(arguments: str) -> str:
 def _likeness(
     node: Node | None, replies: Sequence[tuple[Block, AgentMessage | None]]
 ) -> tuple[int, int]:
-    """Counts the replies of a request with the same tool-call ids as in a node's conversation, plus
-    those with the same reasoning; and the replies of this conversation that the agent received."""
+    """Compares a node's conversation with a request. Returns how many replies have the same
+    tool-call ids plus how many have the same reasoning; and how many the agent received."""
     chain = node.chain() if node else []
     same = 0
     for known, (_, message) in zip(chain, replies, strict=False):

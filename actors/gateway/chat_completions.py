@@ -43,7 +43,7 @@ class AgentRequest:
 
 
 def read(body: Mapping[str, Any]) -> AgentRequest:
-    """Reads a request. Raises Refused if the gateway cannot answer the request as it asks."""
+    """Reads a request. Raises Refused if the gateway cannot do what the request asks."""
     for name in NOT_OFFERED:
         if body.get(name):
             raise bad(f"{name}: not offered by this gateway; leave it out")
@@ -74,7 +74,7 @@ def schema_of(format_: Any) -> dict[str, Any] | None:
         return {"type": "object"}
     schema = format_.get("json_schema")
     if kind != "json_schema" or not isinstance(schema, dict) or "schema" not in schema:
-        raise bad(f"response_format of type {kind!r}: must be text, json_object or json_schema")
+        raise bad(f"response_format {kind!r}: use text, json_object, or json_schema with a schema")
     return dict(schema["schema"])
 
 
@@ -151,7 +151,7 @@ def _reply(message: dict[str, Any], text: str, where: str) -> AgentMessage:
 
 
 def _text(content: Any, where: str) -> str:
-    """Returns the text of a message whose content is text, nothing, or parts that are all text."""
+    """Returns the text of a message whose content is a string, None, or a list of text parts."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):

@@ -1,6 +1,6 @@
 """Passes requests for other models on to their servers; records the answers, never trains them.
 
-Of the agent's headers, only those in FORWARDED are passed on: others may hold the attempt's key.
+Passes on only those headers that FORWARDED lists, because others may hold the attempt's key.
 """
 
 import json
@@ -35,7 +35,7 @@ class OtherModels:
             if server.key and not os.environ.get(server.key):
                 raise UserError(
                     f"actor.agent.models: {pattern}: the environment variable {server.key} is not "
-                    "set; it holds the server's API key"
+                    "set; set it to the server's API key"
                 )
 
     def server_of(self, body: Mapping[str, Any]) -> ModelServer | None:
@@ -47,7 +47,7 @@ class OtherModels:
     async def answer(
         self, session: Session, server: ModelServer, request: Request, raw: bytes, dialect: Dialect
     ) -> Response:
-        """Returns the answer of the tape or, if it has none, of the server; a stream in one piece.
+        """Returns the tape's answer or, if the tape has none, the server's; a stream in one piece.
         Raises Refused if the attempt has ended, no call is left, or the server does not answer."""
         session.check_calls(session.asked_others, MOST_CALLS)
         session.asked_others += 1

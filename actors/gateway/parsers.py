@@ -50,8 +50,8 @@ class Reply:
 
 
 class ReplyReader:
-    """Reads replies. `tool_parser` and `reasoning_parser`: a name that vLLM knows, `auto` or
-    `none`; `auto` uses the first tool parser that reads what the chat template writes. Raises
+    """Reads replies. `tool_parser` and `reasoning_parser`: `auto`, `none` or a name that vLLM
+    knows; `auto` uses the first tool parser that reads what the chat template writes. Raises
     UserError if a parser is unknown or does not fit the tokenizer or template, or if `auto` finds
     none for a template with tools."""
 
@@ -104,8 +104,8 @@ class ReplyReader:
         return Reply(content, (reasoning or "").strip(), made, broken)
 
     def constraint(self, tools: Sequence[Tool], choice: Any) -> dict[str, Any]:
-        """Returns the `json_schema` or `structural_tag` by which vLLM's own server would constrain
-        sampling, if `choice` is `required` or names a tool. Otherwise returns {}. Raises
+        """If `choice` is `required` or names a tool, returns the `json_schema` or `structural_tag`
+        with which vLLM's own server would constrain sampling; otherwise returns {}. Raises
         UserError for tools or a choice that the template or the parser cannot handle."""
         if not tools:
             return {}
@@ -178,8 +178,8 @@ class ReplyReader:
             reason = " ".join(str(error).split())[:300]
             setting = f"tool_parser={tool}" if tool else f"reasoning_parser={reasoning}"
             raise UserError(
-                f"actor.agent.{setting}: cannot be used with this model ({reason}); name another "
-                "of vLLM's parsers, auto or none"
+                f"actor.agent.{setting}: cannot be used with this model ({reason}); choose auto, "
+                "none or another of vLLM's parsers"
             ) from None
 
 

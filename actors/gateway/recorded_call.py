@@ -5,7 +5,7 @@
                   └────► not on the tape ─► sampled, if it follows a new reply or all calls up to
                                             the pivot have come; otherwise the replay diverged
 
-The agent runs its own tools again, so equal requests prove that these gave equal results.
+The agent runs its own tools again, so equal requests prove that the tools gave equal results.
 """
 
 import hashlib
@@ -50,8 +50,8 @@ class TapePlayer:
 
     The continuation of an attempt that lost its actor has no pivot (-1). A request that follows
     the same calls gets the recorded reply, with the tokens that the policy read for the reply. Any
-    other request is sampled, since a reply may be trained only in the context it was sampled in. A
-    reply that a grammar shaped is not trained: if its tokens were not kept, its text is repeated.
+    other request is sampled, since a reply may be trained only in the context it was sampled in. An
+    untrained reply whose tokens were not kept is repeated as text, whatever calls it follows.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class TapePlayer:
         self._passed = [call for call in passed if call.finish == WHOLE and call.reply]
 
     def take_passed(self, digest: str) -> TapedCall | None:
-        """Returns, once, the recorded call that answers a request to another model or MCP server.
-        Returns None if the tape has none, or if the pivot has come: then the server is asked."""
+        """Returns an unused recorded call that answers a request to another model or MCP server.
+        Returns None if there is none, or if the pivot has come; the server is then asked."""
         call = next((call for call in self._passed if call.digest == digest), None)
         if call is None or self.pivot_node is not None:
             return None
@@ -79,7 +79,7 @@ class TapePlayer:
         return call
 
     def take(self, digest: str, request: AgentRequest, node: Node) -> Recorded | None:
-        """Returns, once, the recorded call that answers a request; None to sample the reply.
+        """Returns an unused recorded call that answers a request; None to sample the reply.
         Raises ReplayDiverged if the request does not belong to the attempt."""
         fitting = (n for n in range(len(self.calls)) if self._answers(n, digest, node))
         if (number := next(fitting, None)) is not None:
@@ -99,12 +99,12 @@ class TapePlayer:
         """Raises ReplayDiverged unless all recorded calls up to the pivot have come."""
         if self._open:
             number = min(self._open)
-            raise diverged(f"the agent ended without the recorded call {number}", number)
+            raise diverged(f"the agent ended before it made the recorded call {number}", number)
 
     def _answers(self, number: int, digest: str, node: Node) -> bool:
-        """Returns whether recorded call `number` has this digest and is unused. In a continuation,
-        it also needs a reply. If the reply's tokens were kept, the call must also have the same
-        parent call as `node`. If they were not kept, `node` must be untrained."""
+        """Returns whether recorded call `number` has this digest and is unused. A continuation also
+        requires that the call has a reply and, if the reply's tokens were kept, that it has the
+        same parent call as `node`; if they were not kept, that `node` is untrained."""
         call = self.calls[number]
         if call.digest != digest or number in self._nodes:
             return False
@@ -122,7 +122,7 @@ def diverged(how: str, call: int) -> ReplayDiverged:
 
 def digest_of(request: AgentRequest, ignore: Sequence[str] = ()) -> str:
     """Returns a digest that is equal for requests with the same meaning. It leaves out the ids of
-    tool calls, the order of keys, and the text in messages that a pattern of `ignore` matches."""
+    tool calls, the order of keys, and any message text that matches a pattern of `ignore`."""
     ids: dict[str, int] = {}
     whole = [
         [_comparable(message, ids, ignore) for message in request.messages],
@@ -139,7 +139,7 @@ def digest_of_passed(request: Any, ignore: Sequence[str] = ()) -> str:
 
 
 def _comparable(message: AgentMessage, ids: dict[str, int], ignore: Sequence[str]) -> list[object]:
-    """Returns what a message says, with the ids of tool calls as numbers in their order."""
+    """Returns what a message says; tool-call ids become numbers in order of appearance."""
     calls = message.get("tool_calls") or ()
     content, answered = without(message.get("content") or "", ignore), message.get("tool_call_id")
     return [

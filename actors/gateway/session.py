@@ -39,7 +39,7 @@ from r3l.views.tape import WHOLE, TapedCall, without
 MOST_CALLS = 256
 MOST_BRANCHES = 64
 LONGEST_KEPT = 64 << 10
-"""The tape keeps so many characters of a request to another model or MCP server, or of a reply."""
+"""The most characters kept of a request to another model or MCP server, or of its reply."""
 
 Message = dict[str, Any]
 AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None]]
@@ -53,10 +53,10 @@ class Session:
     `guidance`: shown to the policy in the trained calls of every conversation of the kind `main`,
     or of the kind of the first call if `main` is None.
 
-    `keep`: saves the progress after a reply; `at_call`: saves or restores the agent's world while a
-    reply is sampled. The agent gets the reply when both have ended. `restored`: set once a retry's
-    world is put back or the attempt ends; `ended`: set once no further call is answered. `full`:
-    whether the context of a call was full. `others`: the calls to other models and MCP servers."""
+    `at_call`: saves or restores the agent's world while a reply is sampled; `keep`: then saves the
+    progress. The agent gets the reply when both have returned. `restored`: set once a retry's world
+    is put back or the attempt ends; `ended`: set once no further call is answered. `full`: whether
+    the context of a call was full. `others`: the calls to other models and MCP servers."""
 
     policy: Policy
     reader: ReplyReader
@@ -87,8 +87,8 @@ class Session:
     def sampling(
         self, request: AgentRequest, digest: str, dialect: str, *, again: bool
     ) -> asyncio.Task[Answer]:
-        """Returns a task that answers a request; it continues if the agent leaves. For an equal
-        request, returns the earlier task if the agent did not get its answer, or if `again`.
+        """Returns a task that answers a request; the task continues if the agent leaves. Returns
+        the earlier task of an equal request if the agent did not get its answer, or if `again`.
 
         `again`: the client says that it repeats a request. Raises Refused; so may the task.
         """
@@ -174,7 +174,7 @@ class Session:
             node = self.tree.add(request.messages, request.tools)
             if self.tree.branches > MOST_BRANCHES:
                 raise Refused(
-                    400, "too_many_branches", f"only {MOST_BRANCHES} conversations allowed"
+                    400, "too_many_branches", f"at most {MOST_BRANCHES} conversations are allowed"
                 )
             node.untrained = constrained or not request.trained
             node.dialect, node.began = dialect, time.monotonic() - self.began

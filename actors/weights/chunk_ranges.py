@@ -139,8 +139,8 @@ class ChunkRanges:
     def _checked(
         self, requested: ChunkRange, header: dict[str, Any], payload: Sequence[memoryview]
     ) -> tuple[bool, tuple[int, ...], memoryview]:
-        """Checks a reply. Returns whether it is of a whole chunk, the chunk's frame lengths and the
-        reply's bytes. Without the check, the lengths could claim any amount of memory."""
+        """Checks a reply. Returns `full` (True: a whole chunk, False: patches), the frame lengths
+        of the chunk and the reply's bytes. Unchecked lengths could claim any amount of memory."""
         assert self._manifest is not None
         full, lengths = header.get("full"), header.get("lengths")
         if isinstance(full, bool) and isinstance(lengths, list) and len(payload) == 1:

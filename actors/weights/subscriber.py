@@ -1,4 +1,4 @@
-"""Decides when an actor loads weights: polls for newer ones, fetches them during generation.
+"""Decides when an actor loads weights: polls for new weights, fetches them during generation.
 
 poll `latest` ─► newer? ─► request the chunks that differ, by ranges, a few in flight
                                └► whole or patches, checked ─► staged set ─► load (actors.engine)
@@ -43,7 +43,7 @@ REPLY_MEMORY = 256 << 20
 """Bytes that this process may grow by while it waits: several times REQUESTS_IN_FLIGHT chunks."""
 NO_LONGER_SERVED = "no_longer_served"
 LATE_S = 10.0
-"""A fetch that has taken so many seconds asks the publisher to keep the version."""
+"""A fetch that has taken this many seconds asks the publisher to keep the version."""
 
 
 class WeightSubscriber:

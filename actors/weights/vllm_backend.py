@@ -201,8 +201,8 @@ def _odd_numbers(count: int, device: torch.device) -> torch.Tensor:
 
 
 def _is_error(record: logging.LogRecord) -> bool:
-    """Whether a record is an error. As a filter it drops the warnings of each reload about layers
-    without tensors, such as a tied head."""
+    """Whether a record is an error. As a filter, this drops the warnings that each reload logs
+    about layers without tensors, such as a tied head."""
     return record.levelno >= logging.ERROR
 
 

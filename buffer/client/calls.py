@@ -1,7 +1,7 @@
-"""Methods of both clients, one for each operation, in the order of a group's life.
+"""Methods that both clients share, one for each operation, in the order of a group's life.
 
-Each makes a Call, which the client sends: BufferClient returns the result, AsyncBufferClient a
-coroutine. The arguments of most methods are the fields of their request.
+Each makes a Call, which the client sends. BufferClient returns the result, AsyncBufferClient
+returns a coroutine. Most methods take the fields of their request as arguments.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ T_co = TypeVar("T_co", covariant=True)
 @dataclass(frozen=True)
 class Draw:
     """A batch of complete groups that a consumer drew. `row`: the draw's entry in the store; `now`:
-    the states of its groups at the draw. `records`: the encoded groups as they were stored, then
-    the encoded `recalled` attempts; both are decoded when they are first read."""
+    the states of its groups when they were drawn. `records`: the encoded groups as stored, then the
+    encoded `recalled` attempts. Groups and attempts are decoded when they are first read."""
 
     row: DrawRow
     now: tuple[Status, ...] = field(repr=False)
@@ -39,7 +39,7 @@ class Draw:
 
     def __post_init__(self) -> None:
         if len(self.records) < len(self.now):
-            raise RecordError(f"draw: its reply has {len(self.records)} of {len(self.now)} groups")
+            raise RecordError(f"draw: the reply has {len(self.records)} of {len(self.now)} groups")
 
     @property
     def draw_id(self) -> int:
@@ -63,7 +63,7 @@ class Draw:
 
     @property
     def recall_lost(self) -> int:
-        """How many chosen attempts were evicted or damaged later, so that `recalled` lacks them."""
+        """How many chosen attempts `recalled` lacks, because they were evicted or damaged later."""
         return len(self.row.recalled) - (len(self.records) - len(self.now))
 
 
@@ -74,7 +74,7 @@ def _groups(now: Sequence[Status], encoded: Sequence[Frame]) -> list[Group]:
 
 
 def _result(reply: Any, encoded: Sequence[Frame]) -> Any:
-    """Returns a method's result, made from a reply and the groups after it."""
+    """Makes a method's result from a reply and the groups that follow it."""
     match reply:
         case Amount():
             return reply.count
@@ -88,8 +88,8 @@ def _result(reply: Any, encoded: Sequence[Frame]) -> Any:
 @dataclass(frozen=True)
 class Call(Generic[T]):
     """A request and how to read its reply. `parse` gets the reply's record and the groups after it.
-    `wait_s`: for how many seconds the client repeats the request while the result is None;
-    `gave_up` is called if the last result is None."""
+    While the result is None, the client repeats the request for up to `wait_s` seconds. If the last
+    result is None, it calls `gave_up`."""
 
     arguments: Record
     parse: Callable[[Any, Sequence[Frame]], T] = _result
@@ -104,7 +104,7 @@ class Call(Generic[T]):
         return messages.request_frames(self.operation, rid, self.arguments)
 
     def read(self, frames: Sequence[Frame]) -> T:
-        """Returns the operation's result, or raises the error with which the service replied."""
+        """Returns the operation's result, or raises the error that the reply contains."""
         return self.parse(*messages.read_reply(self.operation, frames))
 
 
@@ -165,8 +165,8 @@ class Calls:
 
     @operation
     def put_partial(self, group_id: str, actor: str, result: SlotResult) -> Call[int]:
-        """Keeps the progress of an open slot for the next actor that leases the group. Returns 0 if
-        the slot is resolved. Raises LeaseLost if the group is not leased to this actor now."""
+        """Stores an open slot's progress for the next actor that leases the group. Returns 0 if the
+        slot is already resolved. Raises LeaseLost if the group is not leased to this actor now."""
         encoded = msgspec.Raw(codec.encode(result))
         return Call(operations.PutPartial(group_id, actor, encoded))
 

@@ -5,11 +5,11 @@
             print(group.task.task_id, group.rewards)
 
 Every request has an id and a deadline. When a reply is late, the request is sent again with the
-same id on a new socket. The service carries out each id once. After the deadline the client raises
-BufferUnavailable.
+same id on a new socket. The service carries out each request only once. After the deadline the
+client raises BufferUnavailable.
 
 When a client is closed, its waiting requests end with ClientClosed. Garbage collection closes a
-client that is still open, with a ResourceWarning.
+client that is still open, and issues a ResourceWarning.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ ASK_AGAIN_S, LONGEST_PAUSE_S, PAUSE = 0.05, 0.5, 10
 """Shortest and longest pause in seconds before a draw is requested again. Between these limits the
 pause is PAUSE times as long as the last reply took, so that the service can serve other clients."""
 REQUESTS_AT_ONCE = messages.REQUESTS_IN_FLIGHT // 2
-"""Half of the service's limit, because the service also counts requests that the client gave up."""
+"""Half of the service's limit, because the service also counts requests the client abandoned."""
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -90,8 +90,8 @@ class _Client:
         raise NotImplementedError
 
     def __del__(self) -> None:
-        """Closes a client that was not closed, but not while the interpreter shuts down: threads
-        may still use it then."""
+        """Closes a client that is still open. Does nothing while the interpreter shuts down:
+        threads may still use the client then."""
         opened = hasattr(self, "_closed") and not self._closed
         if opened and not sys.is_finalizing():
             warnings.warn(f"{self._who} was not closed", ResourceWarning,
@@ -149,16 +149,15 @@ class _Client:
 
     def _unavailable(self, call: Call[Any], waited_s: float) -> BufferUnavailable:
         return BufferUnavailable(
-            f"buffer at {self.endpoint}: no reply to {call.operation} from {self.name} in "
-            f"{waited_s:.1f} s{'' if self._keys else '; check that it runs there, without keys'}",
+            f"buffer at {self.endpoint}: {self.name} got no reply to {call.operation} in "
+            f"{waited_s:.1f} s{'' if self._keys else '; check that the buffer runs, without keys'}",
             endpoint=self.endpoint,
             waited_s=waited_s,
         )
 
 
 class BufferClient(_Client, BlockingCalls):
-    """Blocking client. Threads may share it; it makes one request at a time. Any thread may close
-    it."""
+    """Blocking client that threads may share: one request at a time; any thread may close it."""
 
     def _prepare(self) -> None:
         self._lock = threading.Lock()

@@ -1,7 +1,7 @@
 """Draw deadlines: make the groups of a dead consumer drawable again.
 
 An open draw expires `draw_s` seconds after its consumer's last request about draws. Deadlines are
-not stored: when the service starts, every consumer gets the whole time again.
+not stored: when the service starts, the time of every open draw starts anew.
 """
 
 import logging
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def extend(work: UnitOfWork, consumer: str) -> None:
-    """Gives all open draws of a consumer the whole `draw_s` again."""
+    """Restarts the `draw_s` seconds after which the open draws of a consumer expire."""
     holders = {drawn.consumer for drawn in work.index.draws.values()}
     known = {name: at for name, at in work.index.last_seen.items() if name in holders}
     work.index.last_seen = known | {consumer: work.now}
@@ -55,7 +55,8 @@ def return_draws(work: UnitOfWork, consumer: str, by: Literal["release_draws", "
 
 
 def is_free(work: UnitOfWork, group_id: str) -> bool:
-    """True if a group of an expired draw can be drawn now, or committed by the expired draw."""
+    """True if a group of an expired draw is still free: it may be drawn again, and the expired draw
+    may still commit or discard it."""
     row = work.find(group_id)
     if row is None:
         return False

@@ -29,13 +29,13 @@ DAMAGED = "damaged"
 
 
 def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | None:
-    """Marks `count` complete groups as drawn; returns None if there are too few. New groups are at
-    most η versions old, replayed ones at most `replay_staleness`.
+    """Marks `count` complete groups as drawn; returns None if there are too few. A new group is at
+    most η versions old, a replayed group at most `replay_staleness` versions.
 
-    Draws the same groups again if this consumer returned a draw of `count` groups at this version
-    and all of them are drawable: a resumed learner repeats its steps. Raises Conflict if `version`
-    exceeds the learner's by more than 1, because a draw expires groups too old for `version`.
-    Raises LimitExceeded if the consumer would hold more than B(η + 1) groups.
+    A resumed learner repeats its steps: if this consumer returned a draw of `count` groups at this
+    version, the same groups are drawn again, unless one is no longer drawable. Raises Conflict if
+    `version` exceeds the learner's version by more than 1, because a draw expires groups too old
+    for `version`. Raises LimitExceeded if the consumer would hold more than B(η + 1) groups.
     """
     _check_draw(work, args)
     draw_deadlines.extend(work, args.consumer)
@@ -179,8 +179,8 @@ def _check_draw(work: UnitOfWork, args: operations.DrawGroups) -> None:
     known = work.index.progress.version
     if args.version > known + 1:
         raise Conflict(
-            f"draw at version {args.version}: the learner is at version {known}, so at most "
-            f"version {known + 1} is possible: a draw expires groups too old for its version; "
+            f"draw at version {args.version}: the learner is at version {known}, so the limit "
+            f"is {known + 1} (a draw expires groups too old for its version); "
             "commit the missing steps, or call set_version to start at this version"
         )
 
@@ -204,9 +204,9 @@ def _most_held(work: UnitOfWork) -> int:
 def _choose(
     work: UnitOfWork, args: operations.DrawGroups, before: DrawRow | None
 ) -> DrawRow | None:
-    """Chooses the groups to draw: those of the returned draw `before`, if all of them may be drawn
-    now, otherwise the sampler's picks. Returns None if there are too few. A group with a damaged
-    record expires; a group that was already trained stays but is not drawn again."""
+    """Chooses the groups to draw: those of the returned draw `before` if all of them may be drawn
+    now, else the sampler's picks. Returns None if there are too few. Checks the records: a new
+    group with a damaged record expires; a trained one stays, but is not drawn again."""
     while True:
         unsorted = {row.group_id: row for row in work.index.drawable() + work.index.replays()}
         ready = dict(sorted(unsorted.items()))  # in lease order
@@ -256,7 +256,7 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
 
 
 def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
-    """Empties `progress.replaced`. Returns its groups after those in `before.replaced`."""
+    """Returns the newest of `before.replaced` and `progress.replaced`, and empties the latter."""
     replaced = (*(before.replaced if before else ()), *work.index.progress.replaced)
     if work.index.progress.replaced:
         work.update_progress(replaced=())
@@ -301,8 +301,8 @@ def _check_free(work: UnitOfWork, drawn: DrawRow) -> None:
     if taken:
         raise DrawExpired(
             f"draw {drawn.draw_id} of {drawn.consumer!r:.80} expired after "
-            f"{work.config.draw_s:.0f} s without a request, and {len(taken)} of its "
-            f"{len(drawn.groups)} groups have since been drawn or expired, such as {taken[0]}; "
+            f"{work.config.draw_s:.0f} s without a request; since then {len(taken)} of its "
+            f"{len(drawn.groups)} groups, such as {taken[0]}, have been drawn, expired or evicted; "
             "raise buffer.draw_s if steps take longer",
             draw_id=drawn.draw_id,
         )

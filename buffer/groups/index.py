@@ -14,11 +14,12 @@ from r3l.settings.buffer import BufferConfig
 class Index:
     """The state that operations read from memory instead of the store.
 
-    `live`: groups that are not closed, keyed by id. `lease_rids`, `draw_rids`: the group or open
-    draw that a request got, by request id. `draws`: open draws, by id. `returned`: draws released,
-    expired or rewound since the start, the last one of each consumer and version. `last_seen`:
-    wall-clock second of the last request about draws, for each consumer with open draws and the
-    consumer that asked last. `tasks`: number by purpose and tag. `counts`: buffer.storage.counts.
+    `live`: groups that are not closed, keyed by id. `draws`: open draws, keyed by id. `lease_rids`:
+    the group that each request leased; `draw_rids`: the open draw that each request made.
+    `returned`: for each consumer and version, the last draw that was released, expired or rewound
+    since the start. `last_seen`: wall-clock second of the last request about draws, for each
+    consumer with open draws and for the consumer that asked last. `tasks`: number of tasks, by
+    purpose and tag. `counts`: see buffer.storage.counts.
     """
 
     def __init__(self, config: BufferConfig) -> None:
@@ -107,8 +108,8 @@ class Index:
         return [row for row in self._replayable.values() if row.steps[-1] <= since]
 
     def replayed_in(self, count: int) -> int | None:
-        """Returns how many groups of a batch of `count` are taken from the already trained groups
-        that may be drawn now. Returns None if the sampler chooses that number."""
+        """Returns how many of a batch's `count` groups are replays: trained groups that are drawn
+        again. Returns None if the sampler chooses that number."""
         share = self.sampler.replay_share
         if self.sampler.replay_no_contrast:
             return min(len(self.progress.replaced), count, len(self.replays()))

@@ -93,8 +93,8 @@ def extend(work: UnitOfWork, seconds: float) -> None:
 
 
 def expire_overdue(work: UnitOfWork) -> None:
-    """Expires all draws and leases whose deadline has passed. Then expires unfinished groups
-    without a holder that are too old to be drawn."""
+    """Expires all draws and leases whose deadline has passed. Then expires the unfinished training
+    groups that no actor holds and that are too old to be drawn."""
     index = work.index
     draw_deadlines.expire_overdue(work)
     _expire_leases(work, work.now)
@@ -199,7 +199,7 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
 
 
 def _first_step(work: UnitOfWork) -> bool:
-    """True if a learner has started and made no step. Actors then hold at most as many groups as
+    """True if a learner has started but made no step. Actors then hold at most as many groups as
     the first step needs, because more would delay it. False once a training group has expired: the
     step may then need any number of further groups, and the evaluation must not wait for them."""
     index, progress = work.index, work.index.progress
@@ -216,8 +216,8 @@ def _fresh_per_step(work: UnitOfWork) -> int:
 
 
 def _ahead(work: UnitOfWork) -> int:
-    """Counts the training groups in flight, except those drawn by other consumers than the learner.
-    Without the groups that no actor holds, this is the I of buffer.groups.staleness."""
+    """Counts training groups in flight, except those drawn by a consumer other than the learner.
+    This count minus the groups that no actor holds is the I of buffer.groups.staleness."""
     held = draw_deadlines.held_by(work.index.draws)
     return work.index.in_flight - sum(n for name, n in held.items() if name != operations.LEARNER)
 

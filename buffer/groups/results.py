@@ -118,7 +118,7 @@ def _check_put(work: UnitOfWork, row: GroupRow, actor: str, new: Sequence[SlotOu
 
 
 def _check_same(row: GroupRow, sent: Sequence[SlotOutcome]) -> None:
-    """Raises Conflict if the result of a resolved slot differs from the stored result."""
+    """Raises Conflict if a sent result differs from the stored result of the same slot."""
     kept = result_checksums.by_slot(row)
     for outcome in sent:
         if kept.get(outcome.key, outcome.checksum) != outcome.checksum:
@@ -155,7 +155,7 @@ def _with_fingerprint(
     work: UnitOfWork, row: GroupRow, fingerprint: tuple[int, str] | None
 ) -> dict[int, str]:
     """Returns the group's weight fingerprints with `fingerprint` added, keyed by policy version.
-    Fingerprints of a version that contradict each other are joined by |."""
+    If fingerprints of one version contradict each other, joins them by |."""
     if fingerprint is None:
         return row.fingerprints
     version, new = fingerprint

@@ -1,5 +1,5 @@
 """Retention: evicts closed groups, oldest first, until every limit holds. A closed group stays for
-at least `grace_s` seconds, because a learner may still read it, or resume from a checkpoint."""
+at least `grace_s` seconds, for learners that still read it or that resume from a checkpoint."""
 
 from collections.abc import Iterator
 from itertools import islice

@@ -11,7 +11,8 @@ from r3l.rollout import engine_symptoms
 
 class SlotOutcome(NamedTuple):
     """How a slot was resolved, and its `encoded` result. `reward`: the attempt's reward, or None.
-    `oldest`: its oldest version, or -1; `newest`: newest of attempt and reflection, or -1."""
+    `oldest`: the attempt's oldest policy version, or -1. `newest`: the newest policy version of the
+    attempt and the reflection, or -1."""
 
     role: Role
     slot: int

@@ -3,7 +3,7 @@
 Pure functions, and the proof that they hold the bound and starve no actor.
 
 Symbols: V learner's version (optimizer steps done), B groups per step, η max_staleness,
-I training groups ahead of the new one (leased, filling, complete, drawn by the learner and not
+I training groups ahead of the new one (leased, filling, complete, or drawn by the learner but not
 committed), v the actor's policy version.
 
     grant  ⇔  V + I // B − v ≤ η
@@ -18,8 +18,8 @@ an age above η, whatever the schedule. A group that another consumer drew is no
 does not train on it unless the consumer returns it, and then the draw checks its age too.
 
 Why no actor starves. An actor at the learner's version (v = V) is refused only when I // B > η,
-that is I ≥ B(η + 1) ≥ B. So whenever fewer than B groups are in flight an actor at version V is
-granted one. If B or more are in flight, all of them progress: B complete groups make a batch, which
+that is I ≥ B(η + 1) ≥ B. So an actor at version V is granted a group whenever fewer than B are in
+flight. If B or more are in flight, all of them progress: B complete groups make a batch, which
 the learner draws; a drawn group is committed or released; an unfinished group is finished by its
 actor or, when its lease has run out, by another. (I leaves out groups without a holder: if counted,
 they could block their own takeover forever.) Every path ends in a lower I or a higher V, and no

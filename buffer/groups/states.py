@@ -73,8 +73,7 @@ RULES: dict[GroupState, tuple[str, Callable[[GroupRow], bool]]] = {
 
 
 def check_move(before: GroupRow | None, after: GroupRow, by: Trigger) -> None:
-    """Raises IllegalMove unless trigger `by` may change the row `before` (None: a new group) to
-    `after`."""
+    """Raises IllegalMove unless `by` may turn row `before` (None: a new group) into row `after`."""
     state: State = "new" if before is None else before.state
     if by not in MOVES.get((state, after.state), ()):
         raise _illegal(after, by, f"cannot move a group from {state} to {after.state}")

@@ -40,7 +40,7 @@ class UnitOfWork:
         return self.index.live.get(group_id) or self.txn.existing_row(group_id)
 
     def save(self, row: GroupRow, by: Trigger) -> GroupRow:
-        """Writes a group's new row; raises IllegalMove if `by` may not change the old row to it."""
+        """Writes a group's row; raises IllegalMove unless `by` may turn the old row into it."""
         before = self.find(row.group_id)
         states.check_move(before, row, by)
         self.txn.put_row(row)

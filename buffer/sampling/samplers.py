@@ -109,8 +109,8 @@ def _random(
 ) -> list[Pick]:
     """Picks `count` candidates one by one, each with probability w_i / Σ w over the remaining ones.
 
-    Among independent exponential times with rates w_i, time i is the smallest with this
-    probability; so is the next smallest among the remaining times (Efraimidis and Spirakis 2006).
+    Draws independent exponential times with rates w_i and picks the smallest: time i is the
+    smallest of the remaining times with just this probability (Efraimidis and Spirakis 2006).
     """
     arrival = source().standard_exponential(len(candidates)) / weights
     picked = np.argsort(arrival, kind="stable")[:count]

@@ -18,8 +18,8 @@ def attempts(
     txn: Txn, task_id: str, *, excluded: str = "", waiting: bool = False
 ) -> Iterator[StoredAttempt]:
     """Yields the attempts of a training task's closed groups, the newest group first, except those
-    of the group `excluded`. If `waiting`, yields those of complete and drawn groups too; this is
-    for a store to which no actor adds groups."""
+    of the group `excluded`. If `waiting`, also yields the attempts of complete and drawn groups;
+    set this for a store to which no actor adds groups."""
     usable = (
         row
         for row in txn.finished(task_id)

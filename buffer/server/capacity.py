@@ -2,7 +2,7 @@
 still work.
 
 Eviction frees pages in LMDB's file, but the file never shrinks. So once the map is nearly full, new
-results are accepted only while the store holds fewer bytes of results than at that time.
+results are accepted only while the store holds fewer bytes of results than it held then.
 """
 
 from buffer.storage.store import Store

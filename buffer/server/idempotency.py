@@ -1,7 +1,7 @@
 """Carries out a request once, even if it is sent again because its reply was lost.
 
-Most operations see from the store that they were already carried out. The replies of the others
-(`keeps_reply` in buffer.wire.operations) are stored under the request's id and sent again.
+Most operations see from the store that they were already carried out. For the others
+(`keeps_reply` in buffer.wire.operations) the reply is kept under the request's id and sent again.
 """
 
 from collections.abc import Callable

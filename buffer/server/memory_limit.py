@@ -1,5 +1,5 @@
-"""Limits the memory of messages in transit. A frame takes 64 bytes of memory, but an empty one only
-2 bytes on the wire, so counting bytes (buffer.wire.traffic) does not bound memory."""
+"""Limits the memory of messages in transit. Counting bytes on the wire (buffer.wire.traffic) does
+not limit memory: an empty frame has 2 bytes on the wire, but takes 64 bytes of memory."""
 
 from r3l.process.memory import private_bytes, return_freed_memory
 

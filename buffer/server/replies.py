@@ -3,7 +3,7 @@
     writer, reader ──deque, an eventfd──► front ──ROUTER──► network
                 └── unsent: bytes of large frames that libzmq has not released yet ───┘
 
-A large frame counts as unsent until libzmq releases it: once it is sent, or the connection ends.
+A large frame counts as unsent until libzmq releases it, after sending it or losing the connection.
 """
 
 import os
@@ -23,7 +23,7 @@ UNSENT_LIMIT = 64 << 20  # unsent bytes of a client beyond which the service sen
 
 
 class Reply(NamedTuple):
-    """An encoded reply. `error`: the name under which its error is counted; "" if it has none."""
+    """An encoded reply. `error`: the name under which an error is counted; "" without an error."""
 
     client: bytes
     error: str
@@ -79,7 +79,7 @@ class Replies:
         self._tracked.append((tracker, client, size))
 
     def release_sent(self) -> None:
-        """Subtracts from the clients' unsent bytes the frames that libzmq has released."""
+        """Subtracts the frames that libzmq has released from the clients' unsent bytes."""
         for _ in range(len(self._tracked)):
             tracker, client, size = self._tracked.popleft()
             if tracker.done:

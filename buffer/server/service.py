@@ -4,7 +4,7 @@
                ▲          │  └──────────queue────────────────┘ (operations of the reader)
                └──────────┴◄── replies of writer and reader
 
-The front checks messages and passes requests on. It refuses malformed, unknown and too large
+The front checks messages and passes requests on. It refuses malformed, unknown and oversized
 requests itself. It never stops reading its socket, because libzmq would keep unread messages in
 memory. When too many bytes wait for the writer, it drops requests, the large ones first; their
 clients send them again.
@@ -155,8 +155,8 @@ class Service:
             rid = header["rid"]
             if self._waiting[client] >= REQUESTS_IN_FLIGHT:
                 raise LimitExceeded(
-                    f"{REQUESTS_IN_FLIGHT} requests of this client wait for replies, the most "
-                    "allowed; receive some replies first"
+                    f"this client already has {REQUESTS_IN_FLIGHT} requests waiting for replies, "
+                    "which is the limit; receive some replies first"
                 )
             request = messages.read_request(client, header, frames[1:])
             messages.check_role(request.operation, role)
@@ -186,7 +186,7 @@ class Service:
         self._checked.append(request)
 
     def _hand_over(self) -> None:
-        """Pass the checked requests to the writer all at once, for one transaction."""
+        """Passes the checked requests to the writer all at once, for one transaction."""
         for request in self._checked:
             self._to_writer.put(request)
         self._checked.clear()

@@ -1,10 +1,10 @@
 """The counts of a store: name -> number.
 
     group/PURPOSE/STATE    groups in the store
-    bytes                  bytes of their accepted results
+    bytes                  bytes of the accepted results of groups in the store
     made                   groups ever made
     evicted/PURPOSE/STATE  evicted groups, by their last state
-    evicted_bytes          bytes of their accepted results
+    evicted_bytes          bytes of the accepted results of evicted groups
     eval_done/TAG          finished evaluation groups, including evicted ones
     drop/group/CAUSE       expired groups, including evicted ones
     drop/ROLE/CAUSE        failed slots, and attempts of expired groups

@@ -16,8 +16,8 @@ _REMOTE_PREFIX = "fuse."
 
 
 def own(folder: Path) -> int:
-    """Becomes the only owner of the store in `folder`; returns the lock's file descriptor. The lock
-    ends with the process. Raises UserError if the folder cannot be used, is on a network file
+    """Makes this process the only owner of the store in `folder`, until the process ends. Returns
+    the lock's file descriptor. Raises UserError if the folder cannot be used, is on a network file
     system or already has an owner."""
     file, lock = folder / "owner.lock", -1
     try:

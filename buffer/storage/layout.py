@@ -1,4 +1,4 @@
-"""The tables of a store: names, keys (built in buffer.storage.transaction) and schema version.
+"""The tables of a store: their names, their keys and the schema version.
 
     sys       name -> value                    schema, progress, replies
     count     name -> number                   every count, see buffer.storage.counts
@@ -46,7 +46,7 @@ def task_key(purpose: Purpose, tag: str, index: int) -> bytes:
 def task_id_key(purpose: Purpose, tag: str, task_id: str) -> bytes:
     """Returns the key of a task's id; raises LimitExceeded if no LMDB key can hold tag and id."""
     if "\0" in tag + task_id:
-        raise LimitExceeded(f"tag {tag!r:.80}, task id {task_id!r:.80}: neither may have a NUL")
+        raise LimitExceeded(f"tag {tag!r:.80}, task id {task_id!r:.80}: neither may contain NUL")
     size = len(tag.encode()) + len(task_id.encode())
     if size > KEY_LIMIT:
         raise LimitExceeded(

@@ -1,6 +1,6 @@
-"""Checksums of stored results: a CRC-32 of every slot result, kept in its group's row. The service
-compares the checksums when a result is sent again; `verify`, and the tools that read a store
-without its service, compute the checksum of the stored result and compare it."""
+"""Checksums of stored results: the row of a group has the CRC-32 of each of its slot results. When
+a result is sent again, the service compares the checksums. `verify` and the tools that read a store
+without its service compute the CRC-32 of the stored result and compare it with the row's."""
 
 from collections.abc import Iterator
 from zlib import crc32
@@ -24,8 +24,8 @@ def by_slot(row: GroupRow) -> dict[tuple[Role, int], int]:
 
 
 def read(txn: Txn, row: GroupRow) -> Group:
-    """Reads a group in its current state. If it is damaged, raises a RecordError that names the
-    group and the slot."""
+    """Reads a group in its current state. If the group is damaged, raises a RecordError that names
+    the group and what is damaged."""
     data = txn.group_bytes(row)
     try:
         group = read_group(data, row)

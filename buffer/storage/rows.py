@@ -27,9 +27,9 @@ class GroupRow(Record):
 
     `task_index`: place of the task in its list. `actor`: last lease holder, "" after a release.
     `deadline`: wall-clock second after which another actor may take the group over;
-    `lease_expired`: the lease ended: it was overdue, or its actor silent. `rid`: id of the request
-    that got the lease. `resolved`: slots in the order of their results; `checksums`: one for each
-    of these; `played`: slots with a trajectory; `rewards`: one for each of these. `failures`:
+    `lease_expired`: the lease was overdue, or its actor silent. `rid`: id of the request that got
+    the lease. `resolved`: slots in the order of their results; `checksums`: one for each resolved
+    slot; `played`: slots with a trajectory; `rewards`: one for each played slot. `failures`:
     "role/cause" of every failed slot. `oldest_version`: oldest in any trajectory, or -1. `nbytes`:
     size of the results. `fingerprints`: weight hashes, keyed by policy version. `cause`: why the
     group expired. `times`: second at which the group entered each state. `draw_id`: id of the
@@ -109,7 +109,7 @@ class GroupRow(Record):
 
 
 class Status(Record):
-    """The group fields that change after its record is written."""
+    """The fields of a group that change after the group's record is written."""
 
     state: GroupState
     cause: str
@@ -119,9 +119,9 @@ class Status(Record):
 class DrawRow(Record):
     """One drawn batch and its outcome; never deleted.
 
-    `probabilities`, `weights`: for each group, see buffer.sampling.samplers.Pick. `replaced`: the
+    `probabilities`, `weights`: one for each group (buffer.sampling.samplers.Pick). `replaced`: the
     newest groups that expired without contrast since the previous draw. `recalled`: stored attempts
-    that join the groups. `replayed`: the groups that were trained before.
+    that join the groups. `replayed`: the groups that had already been trained before this draw.
     """
 
     draw_id: int
@@ -145,7 +145,7 @@ class TrainedAttempt(Record):
     a zero gradient has no entry.
 
     `into`: the drawn group; `group_id`: the group that stores the attempt. `advantage`: that of
-    every token or, if `by_token`, the mean of the tokens' different advantages. `first_step`: the
+    every token; if `by_token`, the mean of the tokens' different advantages. `first_step`: the
     responses from this step on were trained. `weight`: weight of each trained token in the loss,
     including the group's importance weight.
     """
@@ -175,9 +175,9 @@ class RunPosition(Record):
     """The learner's version, and the position in the task lists.
 
     `newest`: the newest version known when a learner last set its version. `epoch`: the current
-    pass over the training tasks; `size`: its number of leases; `position`: how many were granted.
-    By evaluation tag, `eval_next`: tasks leased so far; `eval_min_version`: the lowest policy
-    version they need. `replaced`: groups that expired without contrast since the last draw.
+    pass over the training tasks; `size`: its number of leases; `position`: how many of them were
+    granted. Keyed by evaluation tag: `eval_next`, tasks leased so far; `eval_min_version`, lowest
+    policy version needed. `replaced`: groups that expired without contrast since the last draw.
     `gains`: guidance gains of the newest groups with retries, newest first. `closed`: no actor will
     add groups (buffer.tools.finished_copy). `has_learner`: a learner has set its version.
     """

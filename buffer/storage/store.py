@@ -55,7 +55,7 @@ class Store:
         except lmdb.ReadersFullError:
             self._unlock()
             raise UserError(
-                f"store {folder}: all places for readers are taken; processes with it open: "
+                f"store {folder}: all places for readers are taken; these processes have it open: "
                 f"{', '.join(_holders(folder / 'lock.mdb')) or 'unknown'}; end one of them"
             ) from None
         except lmdb.Error as error:
@@ -99,8 +99,8 @@ class Store:
                 schema = txn.schema()
         if schema != SCHEMA:
             raise SchemaVersionError(
-                f"store {self.folder}: has schema {schema}, but this r3l reads only {SCHEMA}; "
-                "use the r3l that wrote it, or choose a new folder"
+                f"store {self.folder}: has schema {schema}, but this r3l reads only schema "
+                f"{SCHEMA}; use the r3l that wrote it, or choose a new folder"
             )
 
     def _refuse_cut_off(self, size: int) -> None:
@@ -111,7 +111,7 @@ class Store:
             if size < whole and lmdb_verify.verify(str(self.folder)):
                 raise UserError(
                     f"store {self.folder}: data.mdb is cut off and has only {size} of its {whole} "
-                    "bytes; copy it again (r3l-buffer compact copies even a served store)"
+                    "bytes; copy it again with r3l-buffer compact, which can copy a served store"
                 )
 
     def _refuse_foreign(self) -> None:
@@ -182,8 +182,8 @@ class Store:
     def map_used_up(self) -> str:
         """The message for a full map, with reason and remedy."""
         return (
-            f"its map of {self.map_bytes / GIB:.3g} GiB is used up; serve it with limits of "
-            "buffer.retention or with a larger buffer.map_gib"
+            f"its map of {self.map_bytes / GIB:.3g} GiB is used up; serve the store with limits "
+            "in buffer.retention or with a larger buffer.map_gib"
         )
 
     @property

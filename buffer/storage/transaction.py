@@ -136,7 +136,7 @@ class Txn:
             return row
         if self.evicted(group_id):
             raise NotFound(f"group {group_id} was evicted")
-        raise NotFound(f"there is no group {group_id!r:.80}; r3l-buffer ls lists them")
+        raise NotFound(f"there is no group {group_id!r:.80}; r3l-buffer ls lists all groups")
 
     def put_row(self, row: GroupRow) -> None:
         self.put("state", row.group_id.encode(), codec.encode(row))
@@ -161,8 +161,7 @@ class Txn:
     def listed(
         self, purpose: Purpose | None, tag: str | None, state: GroupState | None
     ) -> Iterator[GroupRow]:
-        """Yields the rows of groups with this purpose, tag and state, newest first; None matches
-        any."""
+        """Yields the rows with this purpose, tag and state, newest first; None matches any."""
         for row in self.rows(backwards=True) if tag is None else self._tagged(purpose, tag):
             if purpose in (None, row.purpose) and state in (None, row.state):
                 yield row
@@ -202,8 +201,8 @@ class Txn:
         return list(self.keys("partial", group_id.encode() + b"\0"))
 
     def write_record(self, row: GroupRow, last: Parts | None = None) -> None:
-        """Writes the record of a finished group from its results in table `part` and `last`
-        (results not in that table). Deletes the table's entries and the progress of the slots."""
+        """Writes the record of a finished group: its results in table `part`, and those in `last`,
+        which the table lacks. Deletes the group's entries in the table and its slots' progress."""
         parts = self.parts(row.group_id)
         for role, slot in parts:
             self.delete("part", part_key(row.group_id, role, slot))

@@ -1,1 +1,1 @@
-"""The offline commands of `r3l-buffer`: list, show, replay, verify, export."""
+"""The offline commands of `r3l-buffer`: ls, show, replay, export, verify, compact."""

@@ -1,8 +1,8 @@
 """The attempts of a store as a pandas DataFrame, with a row for each resolved slot. Columns: facts
-of the group, such as `state`, `expired` (why it expired) and the Unix times at which it entered its
-states; fields of AttemptView (r3l.views.attempt_view), where `steps` is the number of turns and
-`tokens` that of sampled tokens; `uses`: how many optimizer steps trained on the group; `step`: the
-last of them; `staleness`: the learner's version before it minus the attempt's oldest version."""
+of the group, such as `state`, `expired` (the cause) and when it entered each state (Unix time);
+fields of AttemptView (r3l.views.attempt_view), where `steps` counts turns and `tokens` counts
+sampled tokens; `uses`: how many optimizer steps trained on the group; `step`: the last such step;
+`staleness`: the learner's version before that step minus the attempt's oldest version."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -35,7 +35,7 @@ def frame(
     limit: int | None = None,
 ) -> Any:
     """Returns the attempts of the newest `limit` groups with this purpose, tag and state, in
-    creation order. None means any, or no limit. A number that an attempt lacks is NA or NaN.
+    creation order. None means any value, or no limit. A number that an attempt lacks is NA or NaN.
 
     Raises UserError if pandas is not installed, RecordError if a group is damaged.
     """

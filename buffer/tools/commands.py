@@ -37,8 +37,8 @@ def stats(endpoint: str, keys: Path | None) -> None:
 )
 def ls(folder: Path, text: str, limit: int) -> None:
     """List groups, one per line, newest last. FILTER, such as "reward > 0.5 and env == 'workshop'",
-    may use comparisons, `in` with a list, and, or, not. `reward` is the best reward of a group's
-    trajectories; `done == 0` finds the groups without trajectories."""
+    may use comparisons, `in` with a list, `and`, `or` and `not`. `reward` is the best reward of a
+    group's trajectories; `done == 0` finds the groups without trajectories."""
     accepts = group_facts.parse_filter(text) if text else None
     with Store(folder, read_only=True) as store:
         found = [row for row in store_reads.rows(store) if accepts is None or accepts(row)]

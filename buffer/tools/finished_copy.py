@@ -1,4 +1,4 @@
-"""Copies finished groups to a new store, undrawn, so that a learner can run without actors.
+"""Copies finished groups to a new store as never drawn, so that a learner can run without actors.
 
 stores ─► groups with a trajectory ─► complete, never drawn ─► new store, to be served
 """
@@ -40,7 +40,7 @@ def copy_finished(
 ) -> None:
     """Copies the finished groups of stores to a new store at `to`: all of them, or none after an
     error. Calls `on_group` for each group. Numbers the groups of the second store after those of
-    the first, and so on. Raises UserError if a store has none to copy, or `to` is not empty."""
+    the first, and so on. Raises UserError if a store has no group to copy or `to` is not empty."""
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("--offline names a store twice; name each once")
     with ExitStack() as opened:

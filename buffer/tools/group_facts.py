@@ -78,7 +78,7 @@ def parse_filter(text: str) -> Filter:
 
 
 def _check(tree: ast.expr, text: str) -> None:
-    """Raises UserError if a filter has anything but names, constants and comparisons."""
+    """Raises UserError if a filter has anything that `parse_filter` does not allow."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id not in NAMES:
             raise UserError(

@@ -27,7 +27,7 @@ def group(store: Store, group_id: str) -> Group:
 
 
 def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
-    """Returns the exact batch of an optimizer step, and the ids of its evicted groups.
+    """Returns the stored groups of an optimizer step's batch, and the ids of the evicted ones.
 
     Raises NotFound if the step is not in the ledger, RecordError if a group is damaged.
     """

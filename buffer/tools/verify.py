@@ -17,7 +17,7 @@ from r3l.errors import R3LError
 from r3l.records import Task
 
 RECORDS = ("table group,", "table part,", "table partial,")
-"""Beginnings of messages about damage in tables without rows: the rows can still be checked."""
+"""Beginnings of messages about damaged values that are not rows: rows can still be checked."""
 
 
 def verify(store: Store) -> list[str]:
@@ -93,13 +93,13 @@ def _draw_problems(txn: Txn) -> Iterator[str]:
     for step in txn.steps():
         source = txn.draw(step.draw_id)
         if source is None or (source.outcome, source.step) != ("trained", step.step):
-            yield f"step {step.step}: names draw {step.draw_id}, which is not trained in it"
+            yield f"step {step.step}: names draw {step.draw_id}, which was not trained in this step"
     held = {(group, draw) for draw, groups in open_draws.items() for group in groups}
     drawn_now = {(row.group_id, row.draw_id) for row in txn.rows() if row.state == "drawn"}
     for group_id, draw_id in sorted(drawn_now - held):
-        yield f"{group_id}: drawn by draw {draw_id}, which does not name it"
+        yield f"{group_id}: drawn by draw {draw_id}, which does not hold it"
     for group_id, draw_id in sorted(held - drawn_now):
-        yield f"draw {draw_id}: holds {group_id}, which is not drawn by it"
+        yield f"draw {draw_id}: holds {group_id}, which is not drawn by this draw"
 
 
 def _list_problems(txn: Txn) -> Iterator[str]:

@@ -32,8 +32,8 @@ class Texts:
         self._tokenizer = Tokenizer.from_file(str(file)) if file and file.is_file() else None
 
     def of(self, token_ids: Int32) -> list[str] | None:
-        """Returns one text per token, None without a tokenizer. Joined, they are the whole text. If
-        several tokens make one character, all but the last of them have an empty text."""
+        """Returns one text per token, or None if there is no tokenizer. Joined, the texts are the
+        whole text. If several tokens make one character, all but the last have an empty text."""
         if self._tokenizer is None:
             return None
         from tokenizers.decoders import DecodeStream
@@ -43,8 +43,8 @@ class Texts:
 
 
 def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
-    """Converts a group to values that JSON can hold: its facts, its `pairs`, and the
-    attempts that were `recalled` to it in its last step. Raises NotFound, RecordError."""
+    """Converts a group to values that JSON can hold: its facts, its `pairs`, and `recalled`
+    (the attempts that were recalled to it in its last step). Raises NotFound, RecordError."""
     with store.read() as txn:
         row = txn.existing_row(group_id)
         group, known = result_checksums.read(txn, row), group_facts.facts(txn, row)
@@ -68,7 +68,7 @@ def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
 def pairs(
     group: Group, texts: Texts, trained: Mapping[tuple[Role, int], TrainedAttempt]
 ) -> list[Plain]:
-    """Converts pairs of r3l.views.attempt_view to values that JSON can hold, each with a `gain`.
+    """Converts the pairs of r3l.views.attempt_view and their gains to values that JSON can hold.
 
     `trained`: how the learner trained on each attempt, keyed by role and slot."""
 
@@ -88,7 +88,7 @@ def pairs(
 
 
 def _slot(view: AttemptView, group: Group, texts: Texts, used: TrainedAttempt | None) -> Plain:
-    """Converts a slot and adds the tokens of its `steps`; `steps` is None without an attempt."""
+    """Converts a slot and adds tokens to its `steps`; `steps` is None if there is no attempt."""
     shown: Plain = plain_values(view) | {
         "steps": None,
         "advantage": None if used is None else used.advantage,

@@ -80,7 +80,7 @@ def _facts(group_id: str, attempts: Sequence[Attempt]) -> Facts:
 
 
 def _pair(attempt: Attempt) -> Facts:
-    """Converts an attempt to a pair without a retry, whose steps have no tokens."""
+    """Converts an attempt to a pair that has no retry. The steps have no tokens."""
     shown: Facts = to_builtins(attempt) | {"advantage": None, "tree": []}
     shown["steps"] = [step | {"logprobs": []} for step in shown["steps"]] or None
     return {"slot": attempt.attempt, "base": shown, "retry": None, "pivot": -1, "gain": None}

@@ -1,7 +1,7 @@
 """The page: one HTML file with its style and script.
 
-Trajectories are hostile text: the script shows them only as text, and the page's policy allows
-only the page's script and style, and requests only to its own server.
+Trajectories are hostile text: the script shows them only as text. The page's policy allows only the
+page's own style and script, and lets the script send requests only to the page's own server.
 """
 
 import base64

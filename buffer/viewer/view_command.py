@@ -34,7 +34,7 @@ PORT = 8420
 )
 def view(place: str, port: int, model: Path | None) -> None:
     """Show the groups of a run, store or evaluation in this machine's browser, until Ctrl-C. RUN is
-    a run's name, or the folder of any of the three. It is only read, so the run may continue."""
+    a run's name, or the folder of any of the three. The viewer only reads, so runs may continue."""
     if (Path(place) / RESULTS).is_file():
         if model is not None:
             raise UserError(f"--model {model}: an evaluation has no tokens; leave it out")

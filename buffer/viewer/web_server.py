@@ -142,7 +142,7 @@ class Viewer(ThreadingHTTPServer):
 
     def _accepted(self, query: Query) -> Sequence[Facts]:
         """Returns the groups that pass the request's filter, newest first. If the request names a
-        purpose or a task, the groups have that purpose or task."""
+        purpose or a task, leaves out the groups of other purposes or tasks."""
         groups = self.catalogue.read()
         if purpose := query.get("purpose"):
             groups = [group for group in groups if group["purpose"] == purpose]

@@ -3,7 +3,7 @@
 libzmq asks about every new connection (ZAP 1.0, RFC 27), and refuses it if there is no reply. A
 connection is accepted if
 - there are fewer connections than the limit, and
-- the service has no keys, or the peer's key is on its list of clients or of learners.
+- the service has no keys, or lists the peer's key among its clients or its learners.
 Without keys every peer has a learner's rights.
 
 Connections whose handshake is not finished do not count: a few silent peers could otherwise lock
@@ -91,7 +91,7 @@ class Access:
         self._trim(now, shut_down=bool(shut_down))
 
     def is_due(self, ready: Mapping[Any, int]) -> bool:
-        """Returns whether CHECK_S passed since the last `update`, or one of `sockets` is ready."""
+        """Returns whether one of `sockets` is ready or CHECK_S has passed since the last update."""
         due = time.monotonic() >= self._updated_at + CHECK_S
         return due or any(socket in ready for socket in self.sockets)
 
@@ -102,7 +102,7 @@ class Access:
 
     def _trim(self, now: float, *, shut_down: bool) -> None:
         """After a shutdown, returns freed memory to the system every FREES_S, until no connection
-        was shut down for FREES_S. Otherwise many small frames would stay in the heap."""
+        has been shut down for FREES_S. Otherwise many small frames would stay in the heap."""
         if self._trim_at and now >= self._trim_at:
             return_freed_memory()
             self._trim_at = now + FREES_S if now < self._shut_down_at + FREES_S else 0.0
@@ -124,8 +124,8 @@ class Access:
         return "too_many_connections" if full else ""
 
     def _upper_bound(self, now: float) -> int:
-        """Returns an upper bound of the accepted connections that are open now: open connections
-        older than HANDSHAKE_S, and all connections accepted in the last HANDSHAKE_S."""
+        """Returns an upper bound on the number of accepted connections that are open now: the open
+        ones older than HANDSHAKE_S, plus all that were accepted in the last HANDSHAKE_S."""
         since = now - HANDSHAKE_S
         older = itertools.takewhile(lambda opened: opened < since, self._open.values())
         return sum(1 for _ in older) + len(self._accepted)
@@ -148,7 +148,7 @@ def _roles(keys: ServiceKeys) -> dict[bytes, str]:
 
 
 def _protect(router: Any, keys: ServiceKeys | None) -> None:
-    """Makes a socket ask (ZAP) whether to accept each connection, and closes connections whose
+    """Makes a socket ask (ZAP) whether to accept each connection, and close connections whose
     handshake takes longer than HANDSHAKE_S. Encrypts the socket if there are keys."""
     router.set(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
     router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)

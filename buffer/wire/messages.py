@@ -52,7 +52,7 @@ class ReceivedRequest:
 
 def read_header(frames: Sequence[Frame]) -> dict[str, Any]:
     """Reads a message's header. Raises SchemaVersionError for another protocol version,
-    RecordError if it is malformed."""
+    RecordError if the header is malformed."""
     if not frames:
         raise RecordError("message: is empty; it must begin with a header")
     header = codec.unpack(frames[0])

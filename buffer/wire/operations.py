@@ -46,8 +46,7 @@ class AddTasks(Request[int]):
 class AcquireLease(Request["Lease | Wait"]):
     """Asks for a group to explore. An evaluation group has one base slot. A training group has the
     slots of `plan`, but the service may replace its retries by base slots. `version`: the actor's
-    policy version; `metrics`: numbers that `stats` shows.
-    """
+    policy version; `metrics`: numbers that `stats` shows."""
 
     actor: str
     version: Integer
@@ -106,7 +105,7 @@ class ReleaseDraws(Request[int]):
 
 class Commit(Request[int]):
     """Enters the groups of a draw into the ledger under `step`. Returns their number. `version`:
-    what the step made; `attempts`: how the step trained on each attempt, for the viewer."""
+    the version that the step made; `attempts`: how it trained on each attempt, for the viewer."""
 
     draw_id: Integer
     step: Natural
@@ -122,8 +121,8 @@ class Discard(Request[int]):
 
 
 class SetVersion(Request[int]):
-    """Sets the version that a learner starts from. Removes the steps that made later versions from
-    the ledger, so that their groups can be drawn again. Returns how many groups still exist."""
+    """Sets the version that a learner starts from. Removes the steps of later versions from the
+    ledger, so that their groups can be drawn again. Returns how many of the groups still exist."""
 
     version: Natural
 
@@ -157,9 +156,9 @@ class GetStats(Request["BufferStats"]):
 
 
 class Lease(Record):
-    """A group to explore. `accepted`: results of earlier holders; `partial`: their progress in open
-    slots. `deadline_s`: seconds until another actor may take the group over, unless the lease is
-    renewed."""
+    """A group to explore. `accepted`: results of earlier holders; `partial`: earlier holders'
+    progress in open slots; `deadline_s`: seconds until another actor may take the group over,
+    unless the lease is renewed."""
 
     group_id: str
     task: Task
@@ -225,8 +224,8 @@ class BufferStats(Record):
     - `drops`: expired groups, keyed by cause
     - `slot_drops`: failed slots, and attempts lost with their group, keyed by "role/cause"
     - `partial_dropped`: partial attempts that no actor can continue, keyed by cause
-    - `rewound`: groups whose step a learner took back while they were in the store;
-      `rewound_evicted`: groups that were evicted by then, and still count as `trained`
+    - `rewound`: stored groups whose step a learner took back
+    - `rewound_evicted`: groups evicted before their step was taken back; still counted in `trained`
 
     Since the service started:
     - `actors`: each actor's latest metrics, with `seen_s`: seconds since it last sent metrics
@@ -271,9 +270,9 @@ Thread = Literal["writer", "reader"]
 
 @dataclass(frozen=True)
 class Operation:
-    """A row in the table of operations. `replies`: types of a successful reply. `thread`: which one
-    carries it out (the writer changes the store, the reader reads a snapshot). `keeps_reply`: see
-    buffer.server.idempotency. `learner`: clients need a learner's key if the service has keys."""
+    """A row in the table of operations. `replies`: types of a successful reply; `thread`: who
+    carries it out (the writer changes the store, the reader reads a snapshot); `keeps_reply`: see
+    buffer.server.idempotency; `learner`: clients need a learner's key if the service has keys."""
 
     name: str
     request: type[Record]

@@ -72,7 +72,7 @@ def receive_from_peer(router: Any) -> Received:
 
 
 def _receive(socket: Any, limit: int) -> tuple[list[Frame], Any]:
-    """Receives a message. Returns its first `limit` frames, and its last one as a zmq.Frame."""
+    """Receives a message. Returns its first `limit` frames, and the last frame as a zmq.Frame."""
     frames: list[Frame] = []
     more = True
     while more:

@@ -30,8 +30,8 @@ _COUNT = struct.Struct("=Q")
 
 @dataclass(frozen=True)
 class Limits:
-    """Most unread bytes of one `connection`, and of all connections in `total`. `silent`: most
-    connections with an unfinished handshake; beyond this number the oldest are shut down."""
+    """Limits. `connection`: unread bytes of one connection; `total`: unread bytes of all together;
+    `silent`: connections with an unfinished handshake. Beyond that, the oldest are shut down."""
 
     connection: int
     total: int
@@ -70,7 +70,7 @@ class Traffic:
         self.connections.pop(connection, None)
 
     def mark_read(self, message: Received) -> None:
-        """Subtracts a read message's bytes from the unread bytes of its connection."""
+        """Subtracts a message's bytes from its connection's unread bytes."""
         if (known := self.connections.get(message.connection)) is not None:
             known.client = message.client
             known.unread -= sum(self._wire_bytes(len(frame)) for frame in message.frames)
@@ -79,8 +79,9 @@ class Traffic:
         return int(sum(c.unread for c in self.connections.values()))
 
     def check(self, now: float) -> Counter[str]:
-        """Counts bytes and shuts down connections that exceed a limit, if CHECK_S passed since the
-        last count or many connections opened. Returns how many it shut down, keyed by cause."""
+        """Counts bytes and shuts down connections that exceed a limit. Does nothing until CHECK_S
+        has passed or many connections have opened since it last counted. Returns how many it shut
+        down, keyed by cause."""
         causes: Counter[str] = Counter()
         passed = now - self._checked_at
         if passed < CHECK_S and self._opened <= self.limits.silent // 2:
@@ -130,7 +131,7 @@ class Traffic:
         return silent[: max(0, len(silent) - self.limits.silent)]
 
     def _shut_down(self, number: int, connection: Connection) -> bool:
-        """Shuts down a connection, which libzmq closes. Returns False if it was not open."""
+        """Shuts down a connection; libzmq then closes it. Returns False if it was not open."""
         if connection.shut_down:
             return False
         connection.shut_down, connection.unread = True, 0.0

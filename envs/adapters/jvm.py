@@ -54,9 +54,9 @@ class Jvm:
         self.gateway = py4j.JavaGateway(gateway_parameters=parameters)
 
     def call(self, call: Callable[[], T]) -> T:
-        """Runs `call` while no other call on this JVM is running. Raises EnvironmentFailed: with
-        cause jvm_error for a Java exception; with jvm_died or jvm_hung if the JVM ended or did not
-        answer. It is then killed, and later calls fail too."""
+        """Runs `call` while no other call on this JVM is running. Raises EnvironmentFailed, with
+        one of the causes jvm_error (Java raised an exception), jvm_died (the JVM ended) or jvm_hung
+        (it did not answer). A JVM that died or hung is killed, and later calls fail too."""
         from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
         with self.lock:

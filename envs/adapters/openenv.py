@@ -33,9 +33,9 @@ FAULTS: dict[str, dict[str, str]] = {
 class OpenEnv:
     """A session of the server at `url`. `prompt`: the system prompt; `reset`: further arguments of
     each reset; `max_steps`: step limit; `success_threshold`: total reward of a full success;
-    `sessions`: number of sessions in each of the `env.workers` processes, one of which at a time
-    calls the server; `timeout_s`: time limit of a call; keep it below env.step_s, so that a silent
-    server fails one attempt and not the worker; `deterministic`: as in EnvSpec."""
+    `sessions`: number of sessions in each of the `env.workers` processes (in each process, one at a
+    time calls the server); `timeout_s`: time limit of a call (keep it below env.step_s, so that a
+    silent server fails one attempt and not the worker); `deterministic`: as in EnvSpec."""
 
     def __init__(
         self,

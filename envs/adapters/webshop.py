@@ -123,8 +123,8 @@ class WebShop:
 
     def demonstration(self) -> list[str]:
         """Returns the actions that search for the goal's product by name, choose its options and
-        buy it; empty if they do not earn the full score within `max_steps`. Plays them in this
-        attempt, then restarts it."""
+        buy it, or no actions if these do not earn the full score within `max_steps`. Plays the
+        actions in this attempt, then restarts the attempt."""
         goal = self._session["goal"]
         wanted = goal["goal_options"]
         values = list(wanted.values()) if isinstance(wanted, dict) else list(wanted)
@@ -215,7 +215,7 @@ _numbers = itertools.count()
 
 def splits(count: int) -> tuple[range, range]:
     """Returns upstream's test and train splits of `count` goals: the first 500 are test, the next
-    1,000 dev (unused), the rest train. Of fewer than 5,000, a tenth is test and a fifth dev."""
+    1,000 dev (unused), the rest train. If `count` is under 5,000, a tenth is test, a fifth dev."""
     test = min(500, -(-count // 10))
     return range(test), range(test + min(1000, count // 5), count)
 

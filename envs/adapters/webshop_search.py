@@ -84,8 +84,8 @@ def _contents(product: dict[str, Any]) -> str:
 
 
 def parts_of_speech(text: str) -> list[SimpleNamespace]:
-    """Splits a product's name into words with a spaCy token's attributes `text` and `pos_`. All are
-    nouns except numbers and OTHER_WORDS."""
+    """Splits a product's name into words. Like spaCy's tokens, they have the attributes `text` and
+    `pos_`. All words are nouns except numbers and OTHER_WORDS."""
     words = re.findall(r"\w[\w'-]*", text)
     others = [word.lower() in OTHER_WORDS or word[0].isdigit() for word in words]
     return [

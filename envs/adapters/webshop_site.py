@@ -3,9 +3,9 @@
     checkout ─► web_agent_text_env.py ─► SimServer (products, goals, pages)
                      └─ imports gym and torch (stubbed), pyserini and spacy (replaced if missing)
 
-All environments of a process with the same settings share one SimServer.
-Upstream draws prices and price limits from the global random generator at its start. Without a
-seed, a goal number would be a different task in every process.
+In a process, all environments with the same settings share one SimServer.
+When upstream starts, it draws prices and price limits from the global random generator. Without a
+seed, a goal number would mean a different task in every process.
 """
 
 import contextlib

@@ -38,7 +38,7 @@ MAIN, KEEPER = "agent", "keeper"
 COPY = (*PROGRAM, f"{Path(__file__).with_name('workspace_copy.py')}:run")
 
 LONGEST_VARIABLE = 120_000
-"""Most bytes of R3L_TASK. It stays unset for a longer task: Linux would start no program."""
+"""Most bytes of R3L_TASK. A longer task is left out: with it, Linux would start no program."""
 
 FIELD = re.compile(r"\{(\w+)\}")
 """A field of the task in a command, such as `{question}`."""
@@ -48,12 +48,12 @@ class Agent:
     """A program to train. `command`: a command line, a `file.py:function` to call with the task, or
     the URL of a server that plays tasks (envs.agents.remote_agent); `python`: its interpreter;
     `tasks`: a file with one JSON object a line; `reward`: `file.py:function`, called with the task,
-    the calls and, if it takes a third argument, the agent's folder; without `reward`, the agent
-    posts its reward or prints it as its last line; `workspace`: a folder to copy into its folder;
-    `snapshot`: `none` (do not copy the agent's folder), `workspace` (all state is in the folder) or
-    a command that saves state outside the folder; `restore`: the command that restores that state
-    (envs.agents.workspace_copy); `mcp`: MCP servers by name, each a command or a URL; `prompts`:
-    texts that replace those of r3l/rollout/prompts, by name."""
+    the calls and, if it takes a third argument, the agent's folder (without `reward`, the agent
+    posts its reward or prints it as its last line); `workspace`: a folder whose content is copied
+    to the agent's folder; `snapshot`: `none` (do not copy the agent's folder), `workspace` (all
+    state is in the folder) or a command that saves state outside the folder; `restore`: the command
+    that restores that state (envs.agents.workspace_copy); `mcp`: MCP servers by name, each a
+    command or a URL; `prompts`: texts that replace those of r3l/rollout/prompts, by name."""
 
     once = True  # its process and folder end with the attempt, however that ends
 
@@ -126,7 +126,7 @@ class Agent:
         return self._start(MAIN, self.grader, (), [self.task, calls, self._work])
 
     def keep(self, operation: str, kept: str, call: int) -> State:
-        """Saves or restores the folder, in this process if it is small and there is no command."""
+        """Saves or restores the folder. Starts a process only for a command or a large folder."""
         words = self._words(self.keepers.get(operation, ()))
         arguments = (operation, self._work, kept, call, words)
         folders = self._work, os.path.join(kept, "objects")
@@ -139,7 +139,7 @@ class Agent:
         return self._start(f"mcp-{name}", PROGRAM, self.servers[name], [], pipes=True)
 
     def stop(self, name: str) -> State:
-        """Ends a process and its group. Returns the process's state before that."""
+        """Ends a process and its group. Returns the state that the process had before."""
         process = self.processes.pop(name)
         state = process.state()
         process.kill()
@@ -164,7 +164,7 @@ class Agent:
     def _start(
         self, name: str, starter: Argv, argv: Argv, arguments: list[Any], *, pipes: bool = False
     ) -> State:
-        """Starts a process. MAIN's files are in the attempt's folder, others' in a subfolder."""
+        """Starts a process, with files in the attempt's folder (MAIN) or a subfolder (others)."""
         if earlier := self.processes.pop(name, None):
             earlier.kill()
         assert self.folder is not None  # an attempt begins with a reset

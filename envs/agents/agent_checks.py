@@ -48,7 +48,7 @@ def interpreter(python: str) -> str:
 def starter_of(
     command: str, python: str, option: str = "command", workspace: str = ""
 ) -> tuple[Argv, Argv]:
-    """Returns the command of the starter, and the words of the program that the starter runs, with
+    """Returns the command of the starter, and the words of the command line that it runs, with
     files as absolute paths. If `command` is a `file.py:function` or a URL, there are no words.
     Raises UserError if the program, file or function does not exist, if the interpreter lacks a
     package that the file imports, or if the URL does not answer."""
@@ -82,8 +82,8 @@ def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
         no_program = command in ("", NOTHING, WORKSPACE)
         if no_program or is_function(command) or is_url(command):
             raise UserError(
-                f"env agent: {option} {command!r} must be a command; set snapshot and restore to "
-                f"commands, or leave restore out and set snapshot to {WORKSPACE} or {NOTHING}"
+                f"env agent: {option} {command!r} is not a command; set both snapshot and restore "
+                f"to commands, or leave restore out and set snapshot to {WORKSPACE} or {NOTHING}"
             )
     return {
         "save": starter_of(snapshot, python, "snapshot")[1],
@@ -168,7 +168,7 @@ def tried(
 
 
 def _check_script(what: str, program: str, words: Sequence[str], workspace: str) -> None:
-    """Raises UserError if a script or a module of Python that a program is to run does not exist.
+    """Raises UserError if the script or the Python module that a program is to run does not exist.
     The program runs in a copy of `workspace`."""
     runs_python = re.fullmatch(r"python[\d.]*", os.path.basename(program)) is not None
     first = next((word for word in words if not word.startswith("-")), "")

@@ -34,8 +34,8 @@ def child_environment(more: dict[str, str], secret: Sequence[str] = ()) -> dict[
 
 
 class AgentProcess:
-    """A running process, which the starter with the command `starter` started. `argv`: its program,
-    () if it calls a function. `folder`: has its working folder `work`, `stdin`, `stdout`, `stderr`.
+    """A running process. `starter`: the command of the starter that starts it; `argv`: its program,
+    () if it calls a function; `folder`: has its working folder `work`, `stdin`, `stdout`, `stderr`;
     `pipes`: `stdin` and `stdout` are named pipes, and it waits until their other ends are open."""
 
     def __init__(
@@ -88,7 +88,7 @@ class AgentProcess:
         return int(file.read_text()) if file.exists() else None if alive else -signal.SIGKILL
 
     def last_line(self, name: str) -> str:
-        """Returns the last line that is not empty in `stdout` or `stderr`."""
+        """Returns the last non-empty line of `stdout` or `stderr`."""
         path = self.folder / name
         if not path.exists():
             return ""

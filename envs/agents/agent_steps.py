@@ -50,7 +50,7 @@ async def run_process(
 
 
 async def grade(env: Any, calls: Sequence[TapedCall], limit_s: float) -> Any:
-    """Returns the grader's result. Raises EnvironmentFailed if it failed or took too long."""
+    """Returns the grader's result. Raises EnvironmentFailed if the grader fails or is too slow."""
     shown = [{"messages": list(call.messages), "reply": call.reply} for call in calls if call.reply]
     state, in_time = await run_process(env, MAIN, lambda: env.grade(shown), limit_s)
     if not in_time or state["exit"] != 0:

@@ -47,8 +47,8 @@ def read_tasks(file: str) -> ListedTasks:
 
 
 def split_tasks(tasks: Sequence[tuple[Split | None, Task]]) -> ListedTasks:
-    """Divides tasks by split; for a task without a split, a hash of its id decides. If no task has
-    one, a tenth is for evaluation and the rest for training; an empty part gets all tasks."""
+    """Divides tasks by split. For a task without a split, a hash of its id decides. If no task has
+    a split, a tenth is for evaluation and the rest for training; an empty part gets all tasks."""
     listed: dict[Split, list[Task]] = {split: [] for split in SPLITS}
     for split, task in tasks:
         listed[split or split_of(task.task_id)].append(task)

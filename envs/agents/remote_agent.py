@@ -1,4 +1,4 @@
-"""Asks a server of agents to play an attempt. envs.agents.call_function calls `play` once for each.
+"""Asks a server to play an attempt. envs.agents.call_function calls `play` once for each attempt.
 
 The server's reply is the attempt's result, unless the server has posted a result to the gateway.
 This file uses only the standard library.

@@ -32,7 +32,7 @@ MODEL, UNTRAINED = "policy", "policy-untrained"
 
 def environment(config: dict[str, Any]) -> Any:
     """Makes verifiers' environment. By default, agents run in local processes. An agent without a
-    harness gets the taskset's harness, but `null`, which has no tools, instead of `bash`."""
+    harness gets the taskset's harness; if that is `bash`, it gets `null`, which has no tools."""
     taskset = config["taskset"]["id"]
     seats = vf.env_config_type(taskset, config.get("id", "")).model_fields.items()
     own = vf.default_harness_id(taskset)

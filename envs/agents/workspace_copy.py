@@ -25,7 +25,7 @@ MOST_BYTES = 1 << 30
 """Size limit of the folder, and of all snapshots of an attempt together, bytes."""
 MOST_FILES = 50_000
 SMALL = 64, 1 << 20
-"""The most files and bytes of a small folder: to copy one is faster than to start a process."""
+"""The most files and bytes of a small folder: copying it is faster than starting a process."""
 KNOWN = "known.json"
 """The file about the last save: when it began (`at`), and each file's state and digest."""
 RACE_NS = 1_000_000_000
@@ -50,7 +50,7 @@ def run(operation: str, work: str, kept: str, number: int, command: list[str]) -
         file.write_text(json.dumps({"files": listing, "said": said}))
         size = sum(path.lstat().st_size for path in place.rglob("*"))
         if size > MOST_BYTES:
-            sys.exit(f"the attempt's snapshots take more than {MOST_BYTES} bytes")
+            sys.exit(f"the attempt's snapshots together take more than {MOST_BYTES} bytes")
         return {"bytes": size}
     wanted = _read(file)
     if wanted is None:
@@ -72,7 +72,7 @@ class Seen:
         self.files: dict[str, Any] = {}
 
     def content(self, path: Path, name: str, info: os.stat_result, objects: Path) -> str:
-        """Returns the digest of a file's content, and copies the content to `objects` if new."""
+        """Returns the digest of a file's content. Copies the content to `objects` if it is new."""
         state = [info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]
         old = self.before.get(name)
         unchanged = old and old[0] == state and info.st_ctime_ns < self.at - RACE_NS
@@ -85,7 +85,7 @@ class Seen:
 
 
 def listed(work: Path, seen: Seen | None = None, objects: Path = Path()) -> Listing:
-    """Lists a folder, without what is removed during the listing. With `seen`, copies the files'
+    """Lists a folder, except what is removed during the listing. With `seen`, copies the files'
     contents to `objects`. Ends the process if the folder is too large."""
     listing: Listing = {}
     size, waiting = 0, [work]
@@ -113,8 +113,8 @@ def listed(work: Path, seen: Seen | None = None, objects: Path = Path()) -> List
 
 
 def put_back(work: Path, wanted: Listing, objects: Path) -> None:
-    """Writes the files that differ from `wanted`, in place unless they have hard links, and removes
-    all files that `wanted` does not list."""
+    """Removes the files that `wanted` does not list, and writes the files that differ from it: in
+    place, or as new files if they have hard links."""
     found = listed(work)
     for name, (kind, mode, _) in found.items():
         if kind == "folder":
@@ -170,7 +170,7 @@ def first_difference(wanted: Listing, found: Listing) -> str:
 
 def _told(command: list[str], own: Path) -> str:
     """Runs a command with the environment variable R3L_SNAPSHOT = `own`, a folder for its files.
-    Returns the last line of its output. If it fails, exits with a message that has the code."""
+    Returns the last line of its output. If it fails, exits with a message that names the code."""
     if not command:
         return ""
     own.mkdir(exist_ok=True)

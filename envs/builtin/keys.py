@@ -4,8 +4,8 @@ from envs.builtin.matching import Matching, Words
 
 
 class Keys(Matching):
-    """A row of locks. `locks`: locks in the row; `colours`, `keys`: how many of each the world has;
-    `exceptions`: locks that the note names; `steps`: step limit (default: two more than locks)."""
+    """A row of locks. `locks`: number of locks in it; `colours`, `keys`: how many the world has;
+    `exceptions`: number of locks in the note; `steps`: step limit (default: `locks` + 2)."""
 
     words = Words(
         things="red blue green white black yellow purple orange pink grey",

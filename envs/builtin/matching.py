@@ -1,4 +1,4 @@
-"""The base of the workshop and the keys: a row of things, and an answer to each.
+"""The base of the worlds `workshop` and `keys`: a row of things, each of which needs an answer.
 
     note (this task's exceptions) ─► thing 0 ─► answer ─► remark, thing 1 ─► answer ─► …
 
@@ -36,8 +36,8 @@ class Dials:
     """The dials of a world. Raises UserError for a value out of range.
 
     `words`: number of words of thought before each answer, 0..64. `summary`: a reflection's summary
-    lists all steps (full) or only those known not to be right (brief). `hint`: what a remark on a
-    wrong answer says: the needed answer (what), only "wrong" (where), or neither of these (none).
+    lists all steps (full) or only those known not to be right (brief). `hint`: a remark on a wrong
+    answer names the needed answer (what), says only that it is wrong (where), or neither (none).
     """
 
     words: int = 0
@@ -52,12 +52,12 @@ class Dials:
 
 @dataclass(frozen=True)
 class Words:
-    """The texts of a world. `things` and `answers` are names separated by spaces; `wrong` contains
-    {thing} and {need}. `Dials` uses `thought`, the words of thought; `wrong_where`, a remark that
-    only says that the answer is wrong; and `done`, a remark on any answer, right or wrong.
+    """The texts of a world. `things`, `answers`: names separated by spaces; `wrong`: a remark with
+    {thing} and {need}. Some `Dials` need more. `thought`: the words of thought; `wrong_where`: a
+    remark that says only that the answer is wrong; `done`: a remark on any answer, right or wrong.
 
-    No line begins with a thing or an answer: a name always follows a space, so a tokenizer with one
-    token per word always encodes a name as the same token, which is easy to copy.
+    No line begins with a name, so a name always follows a space. A tokenizer with one token per
+    word therefore always encodes a name as the same token, which is easy to copy.
     """
 
     things: str
@@ -89,13 +89,12 @@ class _State:
 
 
 class Matching:
-    """A world of matching; a subclass gives the texts, the settings and the effect of a wrong
-    answer.
+    """A world of matching. A subclass gives its texts, its settings and what a wrong answer does.
 
     `length`: things in the row; `things`, `answers`: how many of each the world has; `exceptions`:
     how many things of the row need an answer that differs from the rule's; `steps`: step limit
     (default: two more than things in the row); `decisive`: how many things of the row count for
-    success (default: all), drawn for each task and not shown.
+    success (default: all). Each task draws which things count, and does not show them.
     """
 
     words: Words
@@ -214,8 +213,9 @@ class Matching:
     def reflection(self) -> dict[str, Any]:
         """Returns a teacher's reflection, which says only what the attempt's log shows.
 
-        The retry starts at the first wrong step or, if no step is wrong, at the first wasted step.
-        If remarks do not tell wrong from right (hint none), a failure is retried from step 0.
+        The retry starts at the first wrong step. After a success, or if no step is wrong, it starts
+        at the first wasted step. If the remarks do not tell wrong answers from right ones (hint
+        none), a failure is retried from step 0.
         """
         marks, succeeded = self.state.marks, self._succeeded()
         blind = self.dials.hint == "none" and not succeeded
@@ -276,7 +276,7 @@ class Matching:
         return self.words.wrong_where if self.dials.hint == "where" else self.words.wrong
 
     def _thinking(self, answer: str) -> str:
-        """Puts words of thought before an answer; they are always the same, so soon learned."""
+        """Puts words of thought before an answer. They never change, so they are easy to learn."""
         return " ".join([*self.words.thought.split()[: self.dials.words], answer])
 
     def _unknown(self, action: str) -> str:
@@ -302,7 +302,7 @@ class Matching:
         return f"{step} {'done' if unsaid else self.words.marks[mark]}"
 
     def _summary(self) -> str:
-        """Lists the steps' outcomes; with summary=brief, not those of steps that may be right."""
+        """Lists the steps' outcomes; with summary=brief, leaves out steps that may be right."""
         plain = {"right", "wrong"} if self.dials.hint == "none" else {"right"}
         brief, marks = self.dials.summary == "brief", self.state.marks
         listed = [self._shown(k) for k, mark in enumerate(marks) if not (brief and mark in plain)]

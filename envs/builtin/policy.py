@@ -15,7 +15,7 @@ def builtin_policy() -> Path:
 
 
 def model_path(name: str) -> Path:
-    """Returns the model folder that the setting `model` means: a path, `builtin` or `smollm2`.
+    """Returns the model folder for a value of the setting `model`: a path, `builtin` or `smollm2`.
     Converts a GGUF file once. Raises UserError."""
     if name == "builtin":
         return builtin_policy()

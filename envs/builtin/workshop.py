@@ -16,10 +16,10 @@ THOUGHT = (
 
 
 class Workshop(Matching):
-    """A row of stations. `stations`: stations in the row; `items`, `tools`: how many of each the
-    world has; `exceptions`: stations whose tool is in the note; `steps`: step limit (default: two
-    more than stations); `decisive`: how many stations count for success (default: all), drawn for
-    each task and not shown; `words`, `summary`, `hint`: see `envs.builtin.matching.Dials`."""
+    """A row of stations. `stations`: number of stations; `items`, `tools`: how many the world has;
+    `exceptions`: number of stations whose tool the note names; `steps`: step limit (default:
+    `stations` + 2); `decisive`: how many stations count for success (default: all), see `Matching`;
+    `words`, `summary`, `hint`: see `envs.builtin.matching.Dials`."""
 
     words = Words(
         things="tin lamp rope vase boot drum clock chair kite mirror basket anchor "

@@ -1,1 +1,1 @@
-"""The metrics and files of an evaluation, the same during a run and for `r3l-eval`."""
+"""The metrics and files of evaluations. Runs and `r3l-eval` share them."""

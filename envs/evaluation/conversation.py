@@ -9,8 +9,8 @@ from r3l.views.attempt_view import AttemptView, view
 
 class Conversation(AttemptView, kw_only=True):
     """One attempt at one task. `attempt` counts the attempts at the task from 0. `family`: the
-    environment, if there are several, or else the kind of task, "" if unknown. An agent's calls are
-    left out, and so are times, which differ when an evaluation is repeated."""
+    environment if there are several, otherwise the kind of task ("" if unknown). An agent's calls
+    are left out, and so are times, which differ when an evaluation is repeated."""
 
     task_id: str
     attempt: int

@@ -1,4 +1,4 @@
-"""Reads and writes the files of an evaluation, during a run or by `r3l-eval`.
+"""Reads and writes the files of an evaluation, for runs and for `r3l-eval`.
 
 settings.json    what the results depend on
 results.jsonl    one attempt a line (envs.evaluation.conversation)
@@ -39,8 +39,8 @@ def settings_of(config: RunConfig, *, model: str, weights: str, split: str) -> S
 
 
 class EvaluationFolder:
-    """An evaluation that `r3l-eval` plays or continues. `done`: the recorded attempts by task and
-    number. Raises UserError if the folder holds another evaluation or cannot be written."""
+    """An evaluation that `r3l-eval` plays or continues. `done`: the recorded attempts, keyed by
+    (task, number). Raises UserError if the folder holds another evaluation or cannot be written."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.folder, self._made = folder, not folder.exists()
@@ -56,7 +56,7 @@ class EvaluationFolder:
             raise UserError(f"--out {folder}: cannot be used ({error.strerror})") from None
 
     def missing(self, keys: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Returns the `keys` (task, attempt number) without a result, or whose attempt failed."""
+        """Returns those `keys` (task, attempt number) that have no result or a failed attempt."""
         return [key for key in keys if key not in self.done or self.done[key].cause]
 
     def add(self, attempt: Conversation) -> None:
@@ -68,7 +68,7 @@ class EvaluationFolder:
         write_json(self.folder / REPORT, to_builtins(report))
 
     def close(self) -> None:
-        """Removes the folder with its settings if it is new and no attempt was recorded."""
+        """Removes the folder and its settings if this object made them and recorded no attempt."""
         if self._made and not self.done:
             with suppress(OSError):
                 (self.folder / SETTINGS).unlink()

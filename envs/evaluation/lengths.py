@@ -12,7 +12,7 @@ OVERFLOW = "context_overflow"  # the finish of an attempt, and the cause of one 
 
 def length_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Measures the attempts and responses in `groups`: their lengths in tokens, and the shares that
-    were cut off; {} if there are none. Of a retry, counts only responses from its pivot on."""
+    were cut off; {} without attempts. In a retry, counts only the responses from the pivot on."""
     attempts = [t for group in groups for t in group.trajectories]
     spans = [span for t in attempts for span in t.step_spans[t.first_played :].tolist()]
     return _measure(

@@ -23,7 +23,7 @@ INTERVAL = (
     "95 %; success and pass@k: Wilson over tasks; the others: percentile bootstrap over tasks"
 )
 Z_95 = 1.959963984540054
-"""95 % of a normal distribution are within this many standard deviations of its mean."""
+"""95 % of a normal distribution is within this many standard deviations of its mean."""
 RESAMPLES = 2000
 Attempts = Sequence[Conversation]
 Interval = tuple[float, float]
@@ -82,8 +82,8 @@ class Comparison(Record):
 
 
 def pass_at_k(attempts: int, successes: int, k: int) -> float:
-    """Estimates without bias the probability that at least one of k attempts succeeds: 1 − C(n − c,
-    k) / C(n, k) with n = `attempts` ≥ k and c = `successes` (Chen et al. 2021, §2.1)."""
+    """Estimates, without bias, the probability that at least one of k attempts succeeds:
+    1 − C(n − c, k) / C(n, k) with n = `attempts` ≥ k, c = `successes` (Chen et al. 2021, §2.1)."""
     return 1.0 - math.comb(attempts - successes, k) / math.comb(attempts, k)
 
 
@@ -154,7 +154,7 @@ def report(attempts: Attempts, ks: Sequence[int] = ()) -> Report:
 
 def compare(attempts: Attempts, others: Attempts) -> dict[str, Comparison]:
     """Compares two evaluations of the same tasks, metric by metric. The difference of a task is the
-    mean of its attempts in the first evaluation minus their mean in the second."""
+    mean over its attempts in the first evaluation minus the mean in the second."""
     here, there = by_task(attempts), by_task(others)
     comparisons = {}
     for metric in COMPARED:

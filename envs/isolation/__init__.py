@@ -1,1 +1,1 @@
-"""Environments in worker processes: a crash or a hang costs only their own attempts."""
+"""Environments in worker processes: if a worker crashes or hangs, only its attempts are lost."""

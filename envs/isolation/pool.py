@@ -1,5 +1,5 @@
-"""Environments in worker processes: a crash, a hang or too much memory costs an attempt, not the
-actor.
+"""Environments in worker processes: a crash, a hang or too much memory ends the attempts of one
+worker, not the actor.
 
     attempt ─► RemoteEnv ─┐ one session each        ┌─► reaper ─► worker (envs.isolation.worker)
     attempt ─► RemoteEnv ─┼─► EnvPool ──────────────┤     sessions side by side, one call at a time
@@ -50,15 +50,15 @@ END_S = 5.0
 """Limit for closing everything before a worker is killed, seconds."""
 UNLIMITED = 1 << 30
 USUAL_WORKERS = 2
-"""The fewest processes, by default: if one ends, the sessions of the others continue."""
+"""The default minimum of processes: if one ends, the sessions in the others continue."""
 
 
 @asynccontextmanager
 async def environments_of_all(
     config: EnvConfig, wanted: int, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[Callable[[Task], Environment]]:
-    """Yields a function that makes the environment named by a task. It calls the factory of that
-    environment (`environments`)."""
+    """Yields a function that makes the environment that a task names. The function calls that
+    environment's factory (`environments`)."""
     async with AsyncExitStack() as stack:
         made = {
             each.name: await stack.enter_async_context(environments(each, wanted, metrics))
@@ -156,8 +156,8 @@ class EnvPool:
 
 
 def workers_for(wanted: int, sessions: int) -> int:
-    """Returns the number of processes for `wanted` sessions, `sessions` in each: USUAL_WORKERS or
-    more, but then at most one process per core, since each may start its own JVM."""
+    """Returns the number of processes for `wanted` sessions, `sessions` in each: at least
+    USUAL_WORKERS, and beyond that at most one per core, since each may start its own JVM."""
     needed = math.ceil(wanted / sessions)
     return max(USUAL_WORKERS, min(needed, os.cpu_count() or 1))
 
@@ -203,7 +203,7 @@ class RemoteEnv:
 class _Worker:
     """One worker process and the queue of calls to it.
 
-    `hello`: what its environment declares, once it has been made.
+    `hello`: a future of what the worker's environment declares.
     """
 
     def __init__(self, config: EnvConfig) -> None:
@@ -244,7 +244,7 @@ class _Worker:
             await asyncio.wait([self.serving])
 
     async def _serve(self) -> None:
-        """Sends queued calls, one at a time, and delivers their replies. Ends with the process."""
+        """Sends queued calls one at a time and delivers their replies. Finally ends the process."""
         try:
             process = await self._spawn()
         except OSError as refused:

@@ -9,7 +9,7 @@ The reaper acts when the worker ends, the actor is killed or the reaper gets SIG
 process that the worker started, even one that called setsid: if the parent of such a process ends,
 the kernel makes the reaper its parent (PR_SET_CHILD_SUBREAPER). The reaper then removes the
 worker's temporary files and exits with the worker's status. If the reaper is killed, the kernel
-kills the worker, and the pool kills every process whose environment has the reaper's mark (MARK).
+kills the worker, and the pool kills every process with the reaper's mark (the variable MARK).
 """
 
 import contextlib
@@ -75,7 +75,7 @@ def _reap(worker: int) -> NoReturn:
 
 
 def _clear() -> None:
-    """Kills the remaining children, including those adopted meanwhile."""
+    """Kills the remaining children, and those that the reaper adopts while this function runs."""
     end = time.monotonic() + CLEAR_S
     while time.monotonic() < end:
         try:

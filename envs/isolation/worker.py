@@ -8,8 +8,7 @@
 Requests come on standard input, one at a time, and replies go to standard output. Each is a length
 (4 bytes, big endian) and a map of r3l.codec. A session is one attempt's use of an environment. The
 environment of a closed session serves the next session, unless it failed or its class sets `once`.
-A process that an environment forks ends when it returns from the environment's code; it sends no
-reply.
+If an environment forks and the child returns from its code, the child is ended without a reply.
 """
 
 import contextlib
@@ -156,6 +155,6 @@ def _end_fork() -> NoReturn:
     """Ends a process that the environment forked. Otherwise it would answer requests in its
     parent's place."""
     try:
-        os.write(2, b"the environment forked a process that returned; it should call os._exit\n")
+        os.write(2, b"the environment forked a process that returned; end it with os._exit\n")
     finally:
         os._exit(1)

@@ -1,4 +1,4 @@
-"""Evaluates expressions of whole numbers, + - * / and brackets exactly. Nothing runs as code."""
+"""Evaluates arithmetic exactly: whole numbers, + - * / and brackets. Nothing runs as code."""
 
 import ast
 import operator
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 LONGEST = 200
-"""Longest expression, characters. As powers are refused, no value has more digits than that."""
+"""Longest expression, characters. Without powers, no value has more digits than its expression."""
 
 _SAME = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "[": "(", "]": ")"})
 _ALLOWED = re.compile(r"[0-9+\-*/()\s]+")

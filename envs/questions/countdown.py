@@ -1,4 +1,4 @@
-"""Countdown: reach a target with some numbers, each used once, and + - * /.
+"""Countdown: reach a target by combining the given numbers, each used once, with + - * /.
 
 countdown         a step is a whole solution (or a paragraph); the answer is a whole expression
 countdown-steps   a step is one operation on two of the remaining numbers
@@ -73,8 +73,8 @@ class Puzzles:
 
 
 class Countdown(Question):
-    """One puzzle per seed. `count`, `largest` and `highest` are those of `Puzzles`, the other
-    settings those of envs.questions.question.Pace."""
+    """One puzzle per seed. `count`, `largest`, `highest`: see `Puzzles`; the other settings: see
+    envs.questions.question.Pace."""
 
     in_process = True
 
@@ -104,8 +104,8 @@ class Countdown(Question):
         return str(self.puzzle)
 
     def judge(self, answer: str) -> Judgement:
-        """Judges an expression; of an equation, its left side. The expression must use exactly the
-        given numbers and equal the target. The remark says what is wrong."""
+        """Judges an expression, or the left side of an equation. The expression must use
+        exactly the given numbers and equal the target. The remark says what is wrong."""
         try:
             result = evaluate(answer.partition("=")[0])
         except ExpressionError as error:

@@ -74,7 +74,7 @@ def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
                 f"env option {env}.{option}: {where}, row {number + 1}: {error}"
             ) from None
     if not problems:
-        raise UserError(f"env option {env}.{option}: {where} has no problems")
+        raise UserError(f"env option {env}.{option}: {where} is empty; it must contain problems")
     return tuple(problems)
 
 
@@ -110,10 +110,10 @@ def _problem(row: Any, number: int) -> Problem:
     if isinstance(prompt, list):
         prompt = _conversation(prompt)
     if not isinstance(prompt, str) or not prompt.strip():
-        raise ValueError(f"has no problem; it needs one of the fields {', '.join(PROMPT)}")
+        raise ValueError(f"contains no problem text; add one of the fields {', '.join(PROMPT)}")
     answer = _answer(row)
     if not answer:
-        raise ValueError(f"has no reference answer; it needs one of {', '.join(ANSWER)}")
+        raise ValueError(f"has no reference answer; add one of the fields {', '.join(ANSWER)}")
     solution = row.get("solution") or str(row.get("answer", "")).rpartition("####")[0]
     name, family = _first(row, ID), _first(row, FAMILY)
     return Problem(
@@ -126,7 +126,7 @@ def _problem(row: Any, number: int) -> Problem:
 
 
 def _name(value: Any) -> str:
-    """Returns the id that a row gives its problem, as part of a task's id."""
+    """Returns a row's own id for its problem, in the form that a task's id may contain."""
     return shortened(plain(str(value), "its id"), ID_LIMIT).replace("\0", "")
 
 
@@ -164,7 +164,7 @@ def _written(value: Any) -> str:
         return str(value)
     number = Decimal(repr(value)) if isinstance(value, float) else value
     if not number.is_finite():
-        raise ValueError(f"its reference answer is {value}, which is not a number")
+        raise ValueError(f"its reference answer is {value}, which is not a finite number")
     size = number.adjusted()
     if abs(size) <= LONGEST_NUMBER:
         return f"{number:f}"

@@ -5,8 +5,8 @@ r"""Compares a mathematical answer with a reference. Both are read by the same r
             without marks  sets, intervals,  the same words,
             and units      matrices          expressions equal by math-verify and CLOSE
 
-An answer is right if it states the whole reference and nothing else: a list has the same number of
-members, a tuple the same order and brackets, and every word is a unit or occurs in the reference.
+An answer is right if it states the whole reference and nothing else: a list must have as many
+members, a tuple also the same order and brackets; words must be units or occur in the reference.
 """
 
 import re
@@ -305,8 +305,8 @@ def _verified(gold: str, answer: str) -> bool:
 
 
 def _close(gold: Any, answer: Any) -> bool:
-    """Returns whether two numbers differ by at most CLOSE of the larger. For values that are not
-    both numbers, returns True."""
+    """Returns whether two numbers differ by at most the share CLOSE of the larger. Returns True
+    for values that are not both numbers."""
     if not (getattr(gold, "is_number", False) and getattr(answer, "is_number", False)):
         return True
     ours, theirs = gold.evalf(30), answer.evalf(30)

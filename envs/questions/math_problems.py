@@ -1,4 +1,4 @@
-"""Mathematics with a reference answer, compared by envs.questions.math_answer.
+"""Mathematics problems. envs.questions.math_answer compares an answer with the reference.
 
 A task carries its problem and reference, so an actor needs no data. An attempt never sees the
 reference. A reflection sees it only if `reflect_with_answer` is set.
@@ -32,14 +32,14 @@ DATA_SETS: dict[str, tuple[str | None, str | None]] = {
     "aime25": (None, "math-ai/aime25@test"),
     "amc23": (None, "math-ai/amc23@test"),
 }
-"""By environment: the data for training and the data for evaluation, None if there are none."""
+"""For each environment, the data for training and the data for evaluation; None means no data."""
 
 
 class MathProblems(Question):
     """Problems of the data set `name`. `train`, `eval`: other data for these two splits,
-    named as in envs.questions.datasets. `reflect_with_answer`: the feedback on a failed attempt
-    names the correct answer, so the reflection knows the answer, and the guidance may reveal it to
-    the retry. The other settings are those of envs.questions.question.Pace."""
+    named as in envs.questions.datasets. `reflect_with_answer`: whether the feedback on a failed
+    attempt names the correct answer; the reflection then knows the answer, and the guidance may
+    reveal it to the retry. The other settings are those of envs.questions.question.Pace."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class MathProblems(Question):
         return Judgement(float(verdict == "correct"), REMARKS.get(verdict, UNREADABLE), fault)
 
     def feedback(self) -> str:
-        """Like `Question.feedback`; `reflect_with_answer` adds the right answer to a failure."""
+        """Like `Question.feedback`; `reflect_with_answer` adds the right answer after a failure."""
         said = super().feedback()
         if not self.reflect_with_answer or self.reward >= 1.0:
             return said
@@ -134,7 +134,7 @@ class ProblemTasks:
         where = self.eval if split == "eval" else self.train
         if where is None:
             raise UserError(
-                f"env {self.env}: has no {split} problems; give some as its option "
+                f"env {self.env}: has no data for the split {split}; give data with the option "
                 f"{option}, such as env.options.{option}=FILE.jsonl"
             )
         listed = [

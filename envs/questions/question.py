@@ -30,7 +30,7 @@ class Judgement:
     """The reward of an answer, 1.0 if correct, and a remark that does not reveal the correct
     answer.
 
-    `fault`: the name of an error while judging, which is counted; "" if there was none.
+    `fault`: the name of an error that occurred while judging ("" if none); it is counted.
     """
 
     reward: float
@@ -42,9 +42,10 @@ class Judgement:
 class Pace:
     """Settings for how a question is played.
 
-    `step`: one step is a whole solution (attempt) or a paragraph of it (paragraph). `attempts`: how
-    many answers step=attempt allows outside evaluation; all else allows one. `paragraphs`: limit of
-    a solution. `max_response_tokens`: token budget of a response; None: 1024, 256 for a paragraph.
+    `step`: a step is a whole solution (attempt) or one paragraph of it (paragraph). `attempts`: how
+    many answers are allowed; always one in evaluation and with step=paragraph. `paragraphs`: most
+    paragraphs in a solution. `max_response_tokens`: token budget of a response (default: 1024, or
+    256 for a paragraph).
     """
 
     step: Step = "attempt"

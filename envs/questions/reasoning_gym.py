@@ -1,7 +1,7 @@
-"""Plays reasoning-gym: generated questions from about a hundred families, chosen by name, such as
-`reasoning:chain_sum`.
+"""Plays reasoning-gym, which generates questions of about a hundred families. A family is chosen
+by name, such as `reasoning:chain_sum`.
 
-Its scorers are guarded: some raise on nonsense, some reward it, some execute the answer.
+The scorers are guarded, because some raise on nonsense, some reward it, some execute the answer.
 """
 
 import contextlib
@@ -74,7 +74,7 @@ class Reasoning(Question):
         return OneEvalAttempt(SeededTasks(f"reasoning:{family}"))
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
-        """Returns a seed's question, which no other split has, unless the family is in SLOW."""
+        """Returns the question of a seed. Unless the family is in SLOW, no other split has it."""
         self.question = family_question(self.family, self.config, seed)
         return str(self.question.entry["question"])
 
@@ -128,8 +128,8 @@ class FamilyQuestion:
 
 
 def harmless(answer: str) -> bool:
-    """Returns whether an answer is safe to evaluate: a formula or list without attributes, calls
-    (except of elementary functions) or powers of numbers."""
+    """Returns whether an answer is safe to evaluate: a formula or a list that has no attributes, no
+    powers of numbers, and no calls except of elementary functions."""
     if not _CALM.fullmatch(answer) or _CODE.search(answer):
         return False
     return all(name in _FUNCTIONS for name in _CALL.findall(answer))

@@ -1,15 +1,15 @@
-"""Compares answers with references by math-verify, in a worker process.
+"""Runs math-verify in a worker process to compare answers with references.
 
     check(gold, answer) ─► the worker (started when first needed) ─► verdict
-                              └─ if it ends meanwhile, the next check starts another
+                              └─ if it ends, the next check starts another
 
 math-verify limits its time by an alarm, which works only in a main thread. A hostile answer (towers
 of powers, thousands of brackets) can block the interpreter or fill its memory. So math-verify runs
 in a worker process under limits that the kernel enforces. Time is limited as processor time, so
 that a busy machine does not turn right answers into wrong ones.
 
-A library's process pool would not be safe: those of multiprocessing and pebble unpickle what a
-worker sends, and this worker evaluates the policy's text.
+The process pools of multiprocessing and pebble would not be safe: they unpickle what a worker
+sends, and this worker evaluates the policy's text.
 """
 
 import json
@@ -34,7 +34,7 @@ WORKER = (
 START_S = 120.0
 """Start limit: a worker imports sympy before it answers."""
 SILENT_S = 45.0
-"""Seconds after which a worker that has not answered is killed, whatever CPU time it used."""
+"""A worker that has not answered after this many seconds is killed, whatever CPU time it used."""
 
 
 class Verifier:

@@ -3,8 +3,8 @@ one line.
 
     {"gold": "1/2", "answer": "0.5", "cpu_s": 3}  ─►  {"verdict": "correct"}
 
-The kernel kills the worker if a comparison exceeds `cpu_s` of processor time or HANG_S, so that it
-ends even if its parent has died. The kernel refuses the worker more than MEMORY_BYTES.
+The kernel kills the worker if a comparison takes more than `cpu_s` of processor time or HANG_S of
+real time, even if the worker's parent has died. The worker gets at most MEMORY_BYTES.
 """
 
 import json
@@ -18,7 +18,7 @@ from envs.questions.math_answer import compare
 
 MEMORY_BYTES = 2 << 30
 HANG_S = 60
-"""Limit of a comparison, seconds; above the parent's limit, envs.questions.verifier.SILENT_S."""
+"""Limit of a comparison, seconds. The parent's limit is lower: envs.questions.verifier.SILENT_S."""
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from launch.topology.placement import Plan
 class Backend:
     """Starts each command as a child of r3l-launch, which watches it.
 
-    A subclass for a cluster finds its machines, and overrides the methods that differ there."""
+    A subclass for a cluster finds the cluster's machines and overrides the methods that differ."""
 
     has_nodes = False
     """Whether the backend is a cluster of several machines."""
@@ -28,8 +28,8 @@ class Backend:
         return dry_run.text(plan)
 
     def reserve(self, plan: Plan) -> Children:
-        """Reserves a plan's places. Returns the object that starts and ends its processes. Raises
-        UserError if there is no room."""
+        """Reserves a plan's places. Returns the object that starts and ends the plan's processes.
+        Raises UserError if there is no room."""
         return Children(plan.run / "logs", plan.config.learner.hang_s)
 
     def commands(self, plan: Plan) -> ProcessCommands:

@@ -15,7 +15,7 @@ ANY = "*"  # a port that is chosen at the start
 
 def text(plan: Plan, made: ProcessCommands | None = None, places: Sequence[str] = ()) -> str:
     """Returns the whole plan as text. `made`: builds the commands; None: for this machine only.
-    `places`: paragraphs in which a cluster describes the places of the processes."""
+    `places`: a cluster's paragraphs on where the processes run."""
     typed = "\n\n".join(commands(plan, made or ProcessCommands(plan)))
     parts = ["\n".join(table(plan)), *places, *plan.topology.memory, typed]
     checked = "settings, model folder, tasks, DeepSpeed settings, run folder, addresses and keys"

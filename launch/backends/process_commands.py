@@ -56,7 +56,7 @@ class ProcessCommands:
         ])  # fmt: skip
 
     def learner(self) -> Command:
-        """Returns the only rank's command, or DeepSpeed's launcher's, which starts all ranks."""
+        """Returns the command of the only rank, or of DeepSpeed's launcher for several ranks."""
         rank = self.rank()
         if self.plan.topology.count == 1:
             return rank
@@ -127,7 +127,7 @@ def free_port() -> int:
     """Finds a free TCP port for DeepSpeed's `--master_port`.
 
     The port is chosen here because every rank receives it before rank 0 listens on it. The port is
-    below the system's range for outgoing connections, so no such connection occupies it meanwhile.
+    below the system's range for outgoing connections, so none of these takes it before rank 0 does.
     The choice has no seed, because two runs with the same seed must not choose the same port.
     """
     while True:

@@ -41,7 +41,7 @@ OUTER_JOB = re.compile(
 LONGEST_TMPDIR = 64  # bytes; a socket's path has at most 107, and vLLM adds 37
 STACKS_S = 2.0  # to write the stacks of many threads, or of a process that was swapped out
 OUT_OF_MEMORY = (
-    "killed, and this machine's memory ran out meanwhile; lower learner.tokens_per_micro_batch or "
+    "killed while this machine's memory ran out; lower learner.tokens_per_micro_batch or "
     "actor.engine.kv_cache_memory_bytes, or end other programs"
 )
 KILLED_S = 5.0  # timeout of a kill; a process that waits in the kernel takes longer
@@ -49,8 +49,8 @@ KILLED_S = 5.0  # timeout of a kill; a process that waits in the kernel takes lo
 
 @dataclass(frozen=True)
 class Command:
-    """What a process executes. `env`: variables added to the environment that it inherits.
-    `worker`, `at_once`: see `KeptProcess`."""
+    """What a process executes. `env`: variables added to the environment that the process
+    inherits. `worker`, `at_once`: see `KeptProcess`."""
 
     words: list[str]
     env: dict[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Child(KeptProcess):
     """One started command.
 
     `log_from`: offset of its output in its log file. `killed_for`: why the launcher killed it.
-    `oom_kills`: the number of processes that the kernel killed for lack of memory before its start.
+    `oom_kills`: how many processes the kernel had killed for lack of memory before this one began.
     """
 
     log: Path
@@ -91,7 +91,7 @@ class Child(KeptProcess):
         except UserError as error:
             if self._damage != str(error):  # it is read several times a second
                 self._damage = str(error)
-                log.warning("%s; meanwhile its process counts as one without a report", error)
+                log.warning("%s; for now its process counts as one without a report", error)
             return None
 
     @property

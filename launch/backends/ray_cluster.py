@@ -42,7 +42,7 @@ ProcessState = tuple[int | None, bool]
 
 
 class Runner:
-    """Starts one bundle's processes on its node, with the bundle's GPUs, as a Ray actor."""
+    """A Ray actor that starts a bundle's processes on the bundle's node, with the bundle's GPUs."""
 
     def __init__(self, folder: str, logs: str, python: str, hang_s: float) -> None:
         import ray
@@ -311,6 +311,6 @@ def _no_room(ray: Any, needed: Sequence[dict[str, float]]) -> str:
     needs = {name: sum(each.get(name, 0) for each in needed) for name in free}
     return (
         f"--cluster ray: no room within {ROOM_S} s; the run needs {needs['CPU']:g} CPUs and "
-        f"{needs['GPU']:g} GPUs, rank 0's on the head node; {free['CPU']:g} CPUs and "
+        f"{needs['GPU']:g} GPUs (rank 0's on the head node), but {free['CPU']:g} CPUs and "
         f"{free['GPU']:g} GPUs are free"
     )

@@ -1,6 +1,6 @@
 """Connects to a Ray cluster, and lists its nodes as a plan's machines.
 
-Splits a plan into bundles, each with resources of one node, and builds the processes' commands.
+Splits a plan into bundles, each of which needs one node, and builds the processes' commands.
 """
 
 import os
@@ -24,13 +24,13 @@ OF_HEAD = 0.001  # of HEAD: any amount places a bundle there
 
 
 def connect() -> Any:
-    """Connects to the Ray cluster at RAY_ADDRESS, or to this machine's cluster; returns the module
-    ray. Raises UserError unless this is the cluster's head node."""
+    """Connects to the Ray cluster at RAY_ADDRESS, by default to this machine's cluster. Returns the
+    module `ray`. Raises UserError if this fails, or if this machine is not the head node."""
     try:
         import ray
     except ImportError:
         raise UserError(
-            f"--cluster ray: Ray is not installed; on every node: {install('ray')}"
+            f"--cluster ray: Ray is not installed; on every node, run {install('ray')}"
         ) from None
     if not ray.is_initialized():
         _check_reachable(os.environ.get("RAY_ADDRESS", ""))
@@ -39,8 +39,8 @@ def connect() -> Any:
         except Exception as error:  # Ray raises many kinds
             why = str(error).strip().partition("\n")[0]
             raise UserError(
-                f"--cluster ray: no cluster to connect to ({why:.200}); start its head with "
-                "`ray start --head`, or describe its nodes with --dry-run --hardware"
+                f"--cluster ray: no cluster to connect to ({why:.200}); start one with "
+                "`ray start --head`, or plan for described nodes with --dry-run --hardware"
             ) from None
     if ray.get_runtime_context().get_node_id() != _alive(ray)[0]["NodeID"]:
         raise UserError(
@@ -59,14 +59,14 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host, int(port)), REACHED_S).close()
     except (OSError, OverflowError) as error:
         raise UserError(
-            f"--cluster ray: RAY_ADDRESS={address} cannot be reached ({error}); start its head, or "
-            "correct the address"
+            f"--cluster ray: RAY_ADDRESS={address} cannot be reached ({error}); start the "
+            "cluster's head node, or correct the address"
         ) from None
 
 
 def ray_machines() -> tuple[Machine, ...]:
     """Returns the machines of the cluster, head first. Assumes that each GPU has as much memory as
-    the head's smallest GPU. Raises UserError if there is no such cluster (see `connect`)."""
+    the head's smallest GPU. Raises UserError if `connect` does."""
     return machines_of_nodes(_alive(connect()), gpu_gib)
 
 
@@ -137,8 +137,8 @@ def rank_name(rank: int) -> str:
 
 
 def gpus_of(topology: Topology) -> dict[str, tuple[str, ...]]:
-    """Returns the GPUs that each process sees, by their names in the plan, keyed by process. A rank
-    sees the GPUs of all ranks on its machine, and uses the GPU numbered LOCAL_RANK."""
+    """Returns the plan's names of the GPUs that each process sees, keyed by process. A rank sees
+    the GPUs of all ranks on its machine, and uses the one whose index is LOCAL_RANK."""
     each = [part.gpus for part in topology.ranks for _ in range(part.count)]
     actors = {f"actor-{index}": place.gpus for index, place in enumerate(topology.actors)}
     return {rank_name(rank): gpus for rank, gpus in enumerate(each)} | actors

@@ -1,8 +1,8 @@
 """Writes a SLURM batch script that starts the same commands as r3l-launch.
 
-The learner's ranks run on the first nodes; rank 0 and the buffer service on the very first. srun
-starts every process as a step on its node. A process that ends is restarted up to RESTARTS times;
-an unresponsive one is not detected.
+The learner's ranks run on the first nodes. Rank 0 and the buffer service run on the very first one.
+srun starts every process as a step on its node. A process that ends is restarted up to RESTARTS
+times, unless its exit code is 0, 2 or 3. An unresponsive process is not detected.
 """
 
 import os

@@ -53,7 +53,7 @@ def _room(actor: ActorConfig, first_steps: Mapping[str, FirstStep]) -> Iterator[
         if (room := actor.max_model_len - step.prompt) < budget / 2:
             yield (
                 f"actor.max_model_len={actor.max_model_len}: the first prompt of task {name} "
-                f"leaves {max(room, 0)} of the {budget} tokens that a response may have; raise it"
+                f"leaves {max(room, 0)} of the {budget} tokens of a response; raise max_model_len"
             )
 
 
@@ -71,8 +71,8 @@ def _shared_tasks(config: RunConfig) -> Iterator[str]:
 
 
 def _problem(task: Task) -> str:
-    """Returns a key that is equal for tasks that pose the same problem. It has the environment and
-    the option `prompt`, or if there is no such option, the seed and all options but `attempts`."""
+    """Returns a key that is equal for tasks that pose the same problem: the environment and the
+    option `prompt`. Without a prompt, the seed and all options but `attempts` replace it."""
     options = {name: value for name, value in task.options.items() if name != "attempts"}
     posed = options.get("prompt") or (task.seed, sorted(options.items(), key=str))
     return repr((task.env, posed))

@@ -32,8 +32,8 @@ def chat_format(config: RunConfig, model: Path) -> ChatFormat:
 
 
 def check_agent(config: RunConfig, chat: ChatFormat) -> None:
-    """Refuses a chat template or a parser with which an agent's calls cannot be answered. Refuses
-    also a server of another model whose API key is not in the environment variables."""
+    """Refuses a chat template or parser that makes it impossible to answer an agent's calls. Also
+    refuses a server of other models if the environment variable with its API key is not set."""
     if config.env.has_agents:
         OtherModels(config.actor.agent.models)
         reader_of(chat, config.actor.agent)
@@ -69,13 +69,13 @@ def check_checkpoint(run: Path, learner: LearnerConfig, device: str, model: Path
 
 def check_world(config: RunConfig, settled: RunConfig) -> None:
     """Refuses to train the shipped policy in an environment that it does not know, unless the user
-    chose this model. `settled`: `config` with the path of the model's folder in `model`."""
+    chose this model. `settled`: a copy of `config` whose `model` is the model folder's path."""
     if "model" not in config.model_fields_set and (foreign := foreign_world(settled)):
         raise UserError(foreign)
 
 
 def foreign_world(config: RunConfig) -> str:
-    """Returns a warning if the shipped policy does not know an environment of the run, else ""."""
+    """Returns a warning if the run trains the shipped policy in an unknown environment, or ""."""
     if Path(config.model) != builtin_policy():
         return ""
     made = json.loads((builtin_policy() / RECORD).read_bytes())

@@ -41,7 +41,7 @@ def try_first_steps(
 def check_first_steps(
     config: RunConfig, chat: ChatFormat, tasks: Sequence[Task], steps: Mapping[str, FirstStep]
 ) -> None:
-    """Refuses a first prompt that is too long, and limits into which no reflection fits."""
+    """Refuses a first prompt that is too long, and limits that leave no room for a reflection."""
     lengths = [steps[task.task_id].prompt for task in tasks]
     check_first_prompts(Path(config.model), config.actor.max_model_len, tasks, lengths)
     algorithm = config.algorithm.build()

@@ -62,8 +62,8 @@ def nothing_to_do(run: Path, config: RunConfig) -> str:
 
 
 def _same_model(run: Path, before: Path, after: Path) -> bool:
-    """Whether two folders hold the same model. True if the run has a checkpoint, because
-    `check_checkpoint` then compares the model with it."""
+    """Whether two folders hold the same model. Also true if the run has a checkpoint:
+    `check_checkpoint` then compares the model with the checkpoint's."""
     if before == after or latest(run / CHECKPOINTS) is not None:
         return True
     return before.is_dir() and model_digest(before) == model_digest(after)

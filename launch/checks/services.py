@@ -19,8 +19,8 @@ def with_reachable_services(options: PlanOptions, elsewhere: Sequence[str]) -> P
     reach, and with the keys that these addresses need.
 
     Only default addresses are replaced. Services at an address that other machines can reach need
-    keys. These are in the folder that the options name, or else in the run's, where they are made
-    later if there are none. Raises UserError if a key is missing or an address is unreachable.
+    keys. The options may name the keys' folder; the default, in the run's folder, is made later if
+    it does not exist. Raises UserError if a key is missing or an address is unreachable.
     """
     if elsewhere:
         buffer, weights = (

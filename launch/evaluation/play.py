@@ -1,5 +1,5 @@
-"""Plays the attempts of an evaluation with an engine that it starts, and stores each result when
-its attempt ends.
+"""Starts an engine, plays the attempts of an evaluation with it, and stores each result as soon as
+the attempt ends.
 
     tasks × attempts ─► those without a result yet ─► play, `at_once` at a time ─► results.jsonl
 
@@ -69,7 +69,7 @@ def keys_of(tasks: Sequence[Task], attempts: int) -> list[tuple[str, int]]:
 
 @asynccontextmanager
 async def own_engine(config: RunConfig, log: Path) -> AsyncIterator[Policy]:
-    """Starts an engine for the model of `config`. If it fails, raises EngineDead with `log`."""
+    """Starts an engine for `config.model`. If that fails, raises EngineDead, which names `log`."""
     try:
         with output_into(log):
             from actors.engine import VLLMPolicy
@@ -85,7 +85,7 @@ async def own_engine(config: RunConfig, log: Path) -> AsyncIterator[Policy]:
 
 
 def _cause(log: Path) -> str:
-    """Returns the last error in the engine's log, which vLLM's own exception leaves out; or ""."""
+    """Returns the last error in the engine's log, or "". vLLM's own exception leaves it out."""
     printed = log.read_text(encoding="utf-8", errors="replace")
     found = re.findall(r"^\w+Error: .+", printed, re.MULTILINE)
     return f"the engine did not start: {found[-1]}" if found else ""

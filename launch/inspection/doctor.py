@@ -177,7 +177,7 @@ def _pace(now: Snapshot) -> Iterator[Finding]:
     running, waiting = sum(actor.requests for actor in now.actors), progress.session_waits
     if waiting > WAITING * (running + waiting):
         yield _hint(
-            f"{waiting:.0f} attempts wait for the environment; meanwhile the engines lack requests",
+            f"{waiting:.0f} attempts wait for the environment, so the engines lack requests",
             "raise env.workers (processes per actor and environment), or `sessions` in its EnvSpec",
         )
     for actor in now.actors:

@@ -58,9 +58,9 @@ def causes(steps: Sequence[StepLine]) -> list[Cause]:
 
 
 def guidance(steps: Sequence[StepLine]) -> Cause | None:
-    """Returns the guidance gain (r3l.algorithms.guidance_gain) of the last GAIN_STEPS steps that
-    measured it, None if there are none; and a remedy if it is clearly negative without a gate. A
-    step counts by its number of retried attempts; earlier versions of r3l did not record it."""
+    """Returns the guidance gain (r3l.algorithms.guidance_gain) over the last GAIN_STEPS steps that
+    measured it, weighted by their retried attempts (1 for steps of older r3l versions); None if no
+    step measured it. Adds a remedy if the gain is clearly negative and the run has no gate."""
     tag = "group/guidance_gain"
     known = [step.metrics for step in steps if tag in step.metrics][-GAIN_STEPS:]
     if not known:

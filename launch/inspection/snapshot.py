@@ -78,9 +78,9 @@ class Forecast:
 class Buffer:
     """The state of the buffer service and its store.
 
-    `reply_s`: how long the service took to reply, None if it did not. `error`: why it did not, or
-    why the store cannot be read. `stats`: the reply or, if there is none, figures from the store.
-    `map_free_bytes`: None if the store could not be read.
+    `reply_s`: how long the service took to reply, None without a reply. `error`: why the service
+    did not reply, or why the store cannot be read. `stats`: the reply, or figures from the store if
+    there was no reply. `map_free_bytes`: None if the store could not be read.
     """
 
     endpoint: str = ""
@@ -247,7 +247,7 @@ def stored(folder: Path) -> Buffer:
 
 
 def ask(buffer: Buffer, status: ProcessStatus | None, keys: str) -> None:
-    """Adds what the running service replies. `keys`: the run's key folder, "" if there is none."""
+    """Adds the service's reply, or why there is none. `keys`: the run's key folder, or ""."""
     if status is None:
         buffer.error = "it has not yet reported its address"
         return

@@ -10,7 +10,7 @@ P: parameters. T: trained parameters. N: ranks. b: bytes of one number in an act
 
 Bytes of a learner's rank. The terms are those of `estimate_zero2_model_states_mem_needs` and
 `estimate_zero3_model_states_mem_needs` in DeepSpeed 0.19, which would load torch if called here
-(runtime/zero/stage_1_and_2.py, stage3.py). Stages 0 and 1 divide fewer of stage 2's terms by N:
+(runtime/zero/stage_1_and_2.py, stage3.py). Stages 0 and 1 are like 2, but divide fewer terms by N:
 
     weights          2·P                                     /N at stage 3; 0 with offload=all
     gradients        6·T; 4·T at stage 3                     /N from stage 2; 0 with any offload
@@ -93,8 +93,8 @@ def model_shape(folder: Path) -> ModelShape | None:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Estimates the GPU memory of a run's processes. `reference`: whether the loss needs a model as
-    reference. With adapters it takes no memory: it is the trained model without the adapters."""
+    """Estimates the GPU memory of a run's processes. `reference`: whether the loss needs a
+    reference model. With adapters, it is the trained model without them and takes no memory."""
 
     shape: ModelShape
     learner: LearnerConfig
@@ -178,7 +178,7 @@ def arithmetic(parts: dict[str, float]) -> str:
 
 @dataclass(frozen=True)
 class Engines:
-    """`count` engines on a GPU of `of_gib` GiB: each gets `gib`, a rank on the GPU `rank_gib`."""
+    """`count` engines on a GPU of `of_gib` GiB. Each gets `gib`; a rank there gets `rank_gib`."""
 
     count: int
     gib: float
@@ -186,8 +186,8 @@ class Engines:
     rank_gib: float
 
     def __str__(self) -> str:
-        rank = f" next to a rank of {self.rank_gib:.1f} GiB" if self.rank_gib else ""
-        return f"{self.count} on each GPU of {self.of_gib:.0f} GiB{rank} get {self.gib:.1f} GiB"
+        rank = f", next to a rank of {self.rank_gib:.1f} GiB" if self.rank_gib else ""
+        return f"gets {self.gib:.1f} of a GPU's {self.of_gib:.0f} GiB ({self.count} per GPU{rank})"
 
 
 def share_memory(

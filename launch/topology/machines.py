@@ -32,8 +32,8 @@ class Machine:
 
 @dataclass(frozen=True)
 class ActorPlace:
-    """The place of one actor. `share`: the share of each GPU's memory that its command sets; None:
-    none. `threads`: the number of its OpenMP threads; None: not set."""
+    """The place of one actor. `share`: the share of each GPU's memory that its command sets.
+    `threads`: the number of its OpenMP threads. Both are None if not set."""
 
     machine: str
     gpus: tuple[str, ...] = ()
@@ -76,8 +76,8 @@ def parse_learner(text: str) -> tuple[int, str, int | None]:
 
 
 def visible_gpus() -> list[str]:
-    """Returns CUDA's names of this machine's GPUs that CUDA_VISIBLE_DEVICES allows. On a shared
-    machine, all other GPUs belong to other users."""
+    """Returns CUDA's names of the GPUs on this machine, except those that CUDA_VISIBLE_DEVICES
+    excludes. On a shared machine, the excluded GPUs belong to other users."""
     here = [str(i) for i, _ in enumerate(GPUS.glob("*"))]
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None or not here:
@@ -105,9 +105,9 @@ def usable_cores(limit: Path = CPU_LIMIT) -> int:
 
 
 def described(text: str) -> tuple[Machine, ...]:
-    """Returns the machines of --hardware: `2x8x80GB` (machines, GPUs of each, memory of each GPU),
-    `8x80GB` for one machine, `8cpu` or `2x8cpu` for machines with 8 cores and no GPUs. Raises
-    UserError if `text` has another form."""
+    """Parses --hardware. `2x8x80GB`: machines, GPUs of each, memory of each GPU. `8x80GB`: the same
+    for one machine. `8cpu` and `2x8cpu`: machines with 8 cores and no GPUs. Raises UserError if
+    `text` has another form."""
     if match := re.fullmatch(r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,3})cpu", text):
         return tuple(Machine(name, cores=int(match[2])) for name in _names(int(match[1] or 1)))
     pattern = r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,2})x(\d{1,4}(?:\.\d+)?)G(?:i?B)?"

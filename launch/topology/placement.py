@@ -1,7 +1,7 @@
 """Assigns machines, GPUs, GPU memory shares and CPU threads to a run's processes.
 
-Ranks get the first GPUs, and actors in turn the remaining GPUs. If no machine has enough remaining
-GPUs for one actor, actors share all GPUs. The functions here read nothing but their arguments.
+Ranks get the first GPUs. Actors get the remaining GPUs in turn; if no machine has enough of these
+for one actor, actors share all GPUs. The functions here read nothing but their arguments.
 """
 
 from collections import Counter

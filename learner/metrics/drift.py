@@ -17,8 +17,8 @@ def drift_sums(
     logprobs_BT: Tensor, old_logprobs_BT: Tensor, entropy_BT: Tensor, roles_BT: dict[str, Tensor]
 ) -> dict[str, float]:
     """Sums every quantity named in SUMS over the tokens of every role, keyed `sum_<name>_<role>`.
-    `roles_BT`: for each role, which policy tokens of the micro-batch have it, bool [B, T] (`fresh`:
-    sampled with the learner's current weights). Sums can be added over micro-batches and ranks."""
+    `roles_BT`: the mask of each role's policy tokens, bool [B, T]; the role `fresh` marks those
+    sampled with the learner's current weights. Sums can be added over micro-batches and ranks."""
     sums: dict[str, float] = {}
     for role, mask_BT in roles_BT.items():
         log_ratio = (logprobs_BT - old_logprobs_BT)[mask_BT]
@@ -36,8 +36,8 @@ def drift_sums(
 
 
 def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
-    """Computes for each role KL(behaviour ‖ policy) by the k3 estimate and the mean entropy, in
-    nats a token, and the effective sample size (Σw)² / Σw² per token. Role `all` has no suffix."""
+    """Computes for each role: KL(behaviour ‖ policy) in nats a token (k3 estimate); mean entropy in
+    nats a token; effective sample size (Σw)² / Σw² per token. Role `all` has no suffix."""
     metrics: dict[str, float] = {}
     for role in ROLES:
         tokens = sums.get(f"sum_tokens_{role}", 0.0)
@@ -53,8 +53,8 @@ def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
 
 def engine_metrics(sums: dict[str, float]) -> dict[str, float]:
     """Compares engine and learner on `fresh` tokens, where only number formats and kernels differ:
-    KL(engine ‖ learner) by the k3 estimate, and the mean distance of log-probabilities, both in
-    nats a token."""
+    KL(engine ‖ learner), estimated by k3, and the mean absolute difference of log-probabilities,
+    both in nats a token."""
     tokens = sums.get("sum_tokens_fresh", 0.0)
     metrics = {"engine_tokens": tokens}
     if tokens:

@@ -82,8 +82,7 @@ def success_by_environment(groups: Sequence[Group]) -> Metrics:
 
 
 def unread_reflection(groups: Sequence[Group]) -> str:
-    """Returns the quoted beginning of a reflection if none of the step's reflections is readable,
-    else ""."""
+    """Returns the beginning of a reflection, quoted, if no reflection is readable, else ""."""
     reflections = [r.reflection for group in groups for r in group.results if r.reflection]
     if not reflections or not all(reflection.cause for reflection in reflections):
         return ""
@@ -103,7 +102,7 @@ def selection_metrics(groups: Sequence[Group], algorithm: Algorithm) -> Metrics:
 
 
 def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
-    """Computes `staleness/…`: how stale groups drawn at `version` are; the time of each phase."""
+    """Computes `staleness/…`: the ages of groups drawn at `version`; how long each phase took."""
     ages = [version - g.oldest_version for g in groups]
     bases = [t for g in groups for t in g.trajectories if t.role == "base"]
     retries = [t for g in groups for t in g.trajectories if t.role == "distilled"]

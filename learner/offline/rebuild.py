@@ -65,9 +65,10 @@ def check_fingerprints(folder: Path, manifest: Manifest) -> str:
     other = [group for group, its in digests.items() if its - {manifest.digest}]
     if other:
         raise UserError(
-            f"version {manifest.version}: the journal has {manifest.digest}, but {len(other)} "
-            f"groups such as {other[0]} were sampled with {min(digests[other[0]])}; the learner "
-            "went back to a checkpoint and made this version again"
+            f"version {manifest.version}: the journal has weights {manifest.digest}, but "
+            f"{len(other)} groups such as {other[0]} were sampled with weights "
+            f"{min(digests[other[0]])}; the learner went back to a checkpoint and then produced "
+            "this version a second time"
         )
     return f"{len(same)} of {len(prints)} groups that it sampled carry its fingerprint"
 

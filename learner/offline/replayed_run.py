@@ -33,8 +33,8 @@ EXACT = {"loss": "learner/loss", "gradient norm": "learner/grad_norm"}
 
 @dataclass(frozen=True)
 class Replayed:
-    """The result of computing a step again. `same`: for each value that the run recorded, keyed by
-    name, whether the value computed again equals it."""
+    """The result of computing a step again. `same`: whether each recomputed value equals the
+    recorded one, keyed by the value's name; contains only values that the run recorded."""
 
     step: int
     metrics: dict[str, float]
@@ -48,8 +48,8 @@ class Replayed:
 
 
 class ReplayedRun:
-    """Computes a run's steps again, from the newest checkpoint before `step` on. Raises UserError
-    if `step` is not in the ledger, or if the store or model is missing."""
+    """Computes a run's steps again, starting at the newest checkpoint before `step`. Raises
+    UserError if `step` is not in the ledger, or if the store or model is missing."""
 
     def __init__(self, run: Path, step: int) -> None:
         self.run, self.step = run, step
@@ -73,8 +73,8 @@ class ReplayedRun:
         self.store.close()
 
     def draw_of(self, step: int) -> Draw:
-        """Reads the draw that was trained in a step. Raises UserError if one of the draw's groups
-        was evicted."""
+        """Reads the draw that a step trained on. Raises UserError if the step is not in the ledger,
+        or if one of its attempts is lost."""
         try:
             return store_reads.trained_draw(self.store, step)
         except NotFound as error:

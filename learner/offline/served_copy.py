@@ -28,8 +28,8 @@ ENDS_S = 30.0
 
 
 def without_actors(config: RunConfig) -> RunConfig:
-    """Returns the settings for a run without actors: groups never become too stale, never leave the
-    store, and there are no evaluations."""
+    """Returns the settings for a run without actors: groups never become too stale and never leave
+    the store; there are no evaluations."""
     kept = {"max_staleness": NO_LIMIT, "retention": RetentionConfig()}
     return config.model_copy(
         update={
@@ -48,8 +48,8 @@ def served_copy(
     *,
     resume: bool,
 ) -> Iterator[str]:
-    """Copies the stores' groups to `folder`, unless a resumed run has copied them, and serves them;
-    yields the endpoint. Refuses stores that a different model filled."""
+    """Serves a copy of the stores' groups and yields the service's endpoint. Makes the copy in
+    `folder`, unless a resumed run already has one. Refuses stores that a different model filled."""
     if folder.exists() and not resume:
         raise UserError(
             f"--run {folder.parent}: already has a store; add --resume or name a new folder"
@@ -83,14 +83,14 @@ def _copy(stores: Sequence[Path], to: Path, config: RunConfig, tokenizer: Any) -
 
 
 def check_texts(group: Group, tokenizer: Any, model: str) -> None:
-    """Refuses a group whose tokens do not decode to its actions: another tokenizer wrote them."""
+    """Refuses a group whose tokens do not decode to its actions: another tokenizer made them."""
     for attempt in group.trajectories:
         for (start, end), action in zip(attempt.step_spans.tolist(), attempt.actions, strict=True):
             tokens = attempt.token_ids[start:end].tolist()
             text = str(tokenizer.decode(tokens, skip_special_tokens=True)).strip()
             if text != action.strip():
                 raise UserError(
-                    f"group {group.group_id}: the tokenizer of {model} decodes {text[:40]!r}, but "
-                    f"the action was {action[:40]!r}; train with the model whose tokenizer filled "
-                    "this store"
+                    f"group {group.group_id}: the tokenizer of {model} decodes an action to "
+                    f"{text[:40]!r}, but the action was {action[:40]!r}; train with the model "
+                    "whose tokenizer filled this store"
                 )

@@ -1,8 +1,8 @@
 """Computes attention over a forest, in which every node sees only itself and its ancestors.
 
 Queries, keys and values of nodes are copied into rows; rows of similar length form a rectangle.
-Causal attention runs on the rectangles; a node's result is read from one of its rows. `tree` is
-faster than `rows` from about 5 % shared tokens on (`python -m benchmarks.learner --crossover`).
+Causal attention runs on the rectangles; a node's result is read from one of its rows. A tree is
+faster than padded rows above about 5 % shared tokens (`python -m benchmarks.learner --crossover`).
 
 Axes: N nodes, B rows, T positions, H heads, E head size; nodes as in learner.step.batch.Nodes.
 """

@@ -40,8 +40,8 @@ class Row:
     """One training sequence: arrays of shape [L], truncated after the last trained token.
 
     `mask` marks trained tokens. `aux`: the row is supervised; other rows have one `advantage`, or
-    one per token in `token_advantages`. `replayed`: the row's attempt was recalled or its group
-    replayed. `temperature`: the policy is ∝ exp(logits / temperature). `fresh` marks the tokens
+    one per token in `token_advantages`. `replayed`: the row's attempt was recalled, or its group
+    was replayed. `temperature`: the policy is ∝ exp(logits / temperature). `fresh` marks the tokens
     that an engine sampled in exactly this row's context with the learner's current weights.
     `weight`: weight of a trained token in the loss. `source`: the attempt that became this row.
     """
@@ -121,8 +121,8 @@ def rows_of(
 
     `weights`: importance weight w_g of each group (buffer.Draw.weights), by default 1. `recalled`:
     stored attempts that join the groups. `replayed`: ids of the groups that were already trained.
-    `version`: version of the learner's weights. With the terms of r3l.algorithms.losses
-    and c from r3l.algorithms.credit.token_weights the loss of the step is
+    `version`: version of the learner's weights. The loss of the step, with the terms of
+    r3l.algorithms.losses and the weights c of r3l.algorithms.credit.token_weights, is
 
         Σ_g w_g [ Σ_{i in g, kept} c_i Σ_t term_it + λ Σ_{j in g, auxiliary} c_j Σ_t −log π(y_jt) ]
 
@@ -169,7 +169,7 @@ def _trained(row: Row, into: str, group_id: str, attempt: Trajectory) -> Trained
 
 
 def _baseline(groups: Sequence[Group], replayed: Container[str]) -> float:
-    """Computes the median of the mean rewards of the new groups, or of all if there are none."""
+    """Returns the median of the new groups' mean rewards; of all groups' if no group is new."""
     whole = [group for group in groups if group.trajectories]
     means = [group.rewards.mean() for group in whole if group.group_id not in replayed]
     return float(np.median(means or [group.rewards.mean() for group in whole] or [0.0]))
@@ -229,7 +229,7 @@ def _policy_rows(
 
 def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
     """Marks the tokens that were sampled with the weights of `version` alone; None if `version` is
-    None, or for a retry, whose row leaves out the guidance that it was sampled with."""
+    None, and for retries, since their rows leave out the guidance used to sample them."""
     if version is None or attempt.role == "distilled":
         return None
     fresh = np.zeros(len(attempt.token_ids), dtype=np.bool_)
@@ -247,7 +247,7 @@ def supervised_row(token_ids: Int32, mask: Bool, weight: float) -> Row:
 
 def _at_most(counted: Sequence[_Counted], tokens: float) -> list[_Counted]:
     """Keeps samples that together have at most `tokens` tokens. The choice is pseudo-random, but
-    depends only on the samples. So all ranks choose alike, also when a step is computed again."""
+    depends only on the samples: all ranks choose the same, and so does a step computed again."""
     kept = []
     for each in sorted(counted, key=lambda each: zlib.crc32(each[0][0].token_ids.tobytes())):
         size = _count_tokens([each])
@@ -277,8 +277,8 @@ def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
 
 
 def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
-    """Measures the share of auxiliary rows in the weights of the loss, and the largest weight of a
-    token in the other rows, relative to the mean weight of those tokens."""
+    """Measures the share of the auxiliary rows in the weights of the loss; and, over the tokens of
+    the other rows, the largest weight divided by the mean weight."""
     policy = [(row.weight, float(row.mask.sum())) for row in rows if not row.aux]
     tokens, mass = sum(count for _, count in policy), sum(w * count for w, count in policy)
     aux = sft_weight * sum(row.weight * float(row.mask.sum()) for row in rows if row.aux)
@@ -367,7 +367,7 @@ def _rectangles(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list
 
 
 def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
-    """Makes the tensors of a micro-batch; without rows, two masked-out tokens."""
+    """Makes the tensors of a micro-batch; if `rows` is empty, of two masked-out tokens."""
     input_tokens = sum(len(row.token_ids) for row in rows)
     rows = rows or [Row(np.zeros(2, np.int32), np.zeros(2, np.bool_), np.zeros(2, np.float32))]
     forest = prefix_forest.plant([row.token_ids for row in rows])
@@ -416,8 +416,8 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
 
 
 def packing_shares(sums: dict[str, float]) -> dict[str, float]:
-    """Computes the share of computed positions without a token, and the share of the rows' tokens
-    that are computed as part of another row."""
+    """Returns `padding`, the share of computed positions that hold no token, and `shared_tokens`,
+    the share of the rows' tokens that are computed as part of another row."""
     held = sums["sum_held_tokens"]
     return {
         "padding": 1.0 - held / max(sums["sum_computed_tokens"], 1.0),

@@ -58,7 +58,7 @@ def zero_stage(config: LearnerConfig, *, bf16: bool) -> int:
 
 def learning_rate_share(config: LearnerConfig, step: int) -> float:
     """Returns the learning rate of optimizer step `step` (from 0) as a fraction of `lr`. It rises
-    linearly over `warmup_steps`, then is 1 (constant) or falls to `min_lr_share` at `steps`."""
+    linearly over `warmup_steps`, then stays 1 (constant) or falls to `min_lr_share` at `steps`."""
     if step < config.warmup_steps or config.schedule == "constant":
         return min(1.0, (step + 1) / max(config.warmup_steps, 1))
     span = max(config.steps - config.warmup_steps, 1)

@@ -30,7 +30,7 @@ CHUNK = 1024
 class PolicyModule(nn.Module):
     """Wraps a Hugging Face causal language model and replaces its head with a chunked one. `pack`:
     padded rows, or a forest with the same results (learner.step.attention.resolve). `compute`: the
-    dtype of matrix products; None: that of the weights."""
+    dtype of matrix products; if None, that of the weights."""
 
     def __init__(self, lm: Any, pack: Pack = "rows", compute: torch.dtype | None = None) -> None:
         super().__init__()

@@ -36,8 +36,8 @@ MASTER = "master"
 
 
 class Fragment(NamedTuple):
-    """This rank's part of a flattened parameter: `length` elements from `start` on. In `tensor`, of
-    which the torch optimizer keeps the state, the elements begin at index `place`."""
+    """This rank's part of a flattened parameter: `length` elements from `start` on. `tensor`
+    holds them, from index `place` on; the torch optimizer has a state for this tensor."""
 
     tensor: Tensor
     place: int
@@ -124,7 +124,7 @@ def _fill(held: Tensor, fragment: Fragment, whole: Tensor) -> None:
 
 
 def _fragment(trainer: Trainer, parameter: nn.Parameter) -> Fragment | None:
-    """Returns this rank's part of a trained parameter; None if it has no part."""
+    """Returns this rank's part of a trained parameter; None if the rank has none."""
     held = [t for name in MASTERS for t in getattr(trainer.optimizer, name, ())]
     size = math.prod(full_shape(parameter))
     if hasattr(parameter, "ds_id"):  # ZeRO 3: equal parts, the last one filled up

@@ -19,7 +19,7 @@ from r3l.records import Int32
 
 Int64 = npt.NDArray[np.int64]
 SIMILAR = 0.75
-"""Shortest row of a rectangle, as a share of its longest."""
+"""Least length of a row in a rectangle, as a share of the longest row's length."""
 
 
 @dataclass(frozen=True)

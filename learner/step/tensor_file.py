@@ -1,4 +1,4 @@
-"""Writes safetensors files one tensor at a time, so that not all of them are in memory at once.
+"""Writes safetensors files tensor by tensor, so that not all tensors are in memory at once.
 
 The format (https://huggingface.co/docs/safetensors): the header's length as 8 bytes, the header as
 JSON with each tensor's dtype, shape, start and end in the data, then the tensors' bytes.

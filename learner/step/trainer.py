@@ -50,7 +50,7 @@ from r3l.settings.learner import LearnerConfig
 
 log = logging.getLogger(__name__)
 LARGEST = 1e6
-"""If a step makes a larger weight, the run ends: a product of a few of them overflows float32."""
+"""If a step makes a larger weight, the run ends: products of a few of these overflow float32."""
 OUT_OF_MEMORY = (
     "out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC"
 )  # fmt: skip
@@ -76,11 +76,11 @@ class StepLeft(Exception):
 class Trainer:
     """Trains one model folder with a DeepSpeed engine; each rank has one trainer.
 
-    Without an `algorithm` it trains on supervised rows only (warm-up). `reference`: folder of
-    the reference model, by default `model`. With `learner.lora` only adapters are trained,
-    starting from those in the folder `adapter`, and the model without adapters is the reference.
-    `adapters` describes the adapters if they are published without the base, else None. `budget`:
-    tokens per micro-batch, lowered when memory runs out.
+    Without an `algorithm`, trains on supervised rows only (warm-up). `reference`: folder of the
+    reference model, by default `model`. With `learner.lora`, trains only adapters (new ones, or
+    those in the folder `adapter`), and the model without adapters is the reference. `adapters`:
+    describes the adapters if they are published without the base, else None. `budget`: tokens per
+    micro-batch, lowered when memory runs out.
     """
 
     def __init__(
@@ -148,8 +148,8 @@ class Trainer:
         return self._over_ranks({"fact": float(fact)})["fact"] > 0
 
     def rows(self, draw: Draw) -> list[Row]:
-        """Makes the rows of a draw at the current weights, the same on every rank. Collective.
-        Raises UserError if the model's vocabulary lacks a token."""
+        """Makes the rows of a draw, the same on every rank. Raises UserError if the model's
+        vocabulary lacks a token."""
         vocabulary = int(self.module.lm.config.get_text_config().vocab_size)
         check_tokens(draw.groups, vocabulary, draw.recalled)
         if self.algorithm is None:
@@ -165,8 +165,8 @@ class Trainer:
 
     def step(self, rows: Sequence[Row]) -> StepResult:
         """Makes one optimizer step on `rows`, divided among all ranks; its loss does not depend on
-        how the rows are cut into micro-batches. When memory runs out, halves the token budget and
-        repeats the step at ZeRO stages 0 and 1, or raises RestartNeeded at stages 2 and 3; raises
+        how the rows are cut into micro-batches. When memory runs out at ZeRO stage 0 or 1, halves
+        the token budget and repeats the step; at stage 2 or 3, raises RestartNeeded. Raises
         TrainingStopped if the budget cannot be lowered further. Raises StepLeft before the next
         micro-batch if the callback `leaves` returns true on any rank."""
         began = time.monotonic()
@@ -374,8 +374,7 @@ class Trainer:
         return full_weights.tensors(stored), full_weights.shapes(stored)
 
     def save_model(self, folder: Path, write: Write = write_tensors) -> None:
-        """Writes a plain Hugging Face model folder (only rank 0 writes). Collective under ZeRO
-        3."""
+        """Writes a plain Hugging Face model folder (rank 0 only). Collective under ZeRO 3."""
         full_weights.save_model(self.module.lm, folder, write if self.rank == 0 else None)
 
     def save_adapters(self, folder: Path, write: Write = write_tensors) -> None:

@@ -63,9 +63,9 @@ class Demonstrator:
 
 
 class Teacher:
-    """Makes the lessons of one environment. `skill`: the demonstrator's skill. Half of the attempts
-    to reflect on, chosen at random, are played worse, so that every rule is broken at times: a step
-    is a mistake with probability `blunders`, and does nothing with probability `blunders` / 2."""
+    """Makes the lessons of one environment. `skill`: the demonstrator's skill. With probability ½,
+    an attempt for a reflection is played worse, so that every rule is broken at times: each step is
+    a mistake with probability `blunders`, and does nothing with probability `blunders` / 2."""
 
     def __init__(
         self, env: Demonstrating, chat: ChatFormat, skill: Skill, *, blunders: float = 0.15
@@ -155,7 +155,7 @@ def texts(env: Demonstrating) -> Iterable[str]:
 
 
 def copies(words: Sequence[int], rng: random.Random) -> Iterator[Lesson]:
-    """Yields lessons with a random token sequence twice; the second copy is learned."""
+    """Yields lessons that contain a random token sequence twice; the second copy is learned."""
     while True:
         copied = rng.choices(words, k=rng.randint(6, 24))
         mask = [False] * len(copied) + [True] * len(copied)
@@ -178,8 +178,8 @@ class _Conversation(msgspec.Struct):
 
 
 def message_lessons(file: Path, chat: ChatFormat, context_length: int) -> list[Lesson]:
-    """Reads a lesson from every line of a file. Raises UserError for the first line that is not a
-    conversation or that has more than `context_length` tokens, or for a file without lines."""
+    """Reads a lesson from every line of a file. Raises UserError for a file without lines, and for
+    the first line that is not a conversation or is longer than `context_length` tokens."""
     lessons = []
     for number, line in numbered_lines(file, f"--data {file}", "give a file of JSON lines"):
         try:

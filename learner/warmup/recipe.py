@@ -1,4 +1,4 @@
-"""Defines the recipe of a warm-up: settings, the command to repeat it, the folder's record."""
+"""Defines a warm-up's recipe: its settings, the command that repeats it, and its stored record."""
 
 import json
 import shlex
@@ -15,11 +15,11 @@ from r3l.settings import yaml_text
 from r3l.settings.learner import Compute, LearnerConfig, LoraConfig
 
 RECORD = "warmup.json"
-"""The file in a warmed-up folder that records how it was made, and its quality once measured."""
+"""The file in a model's folder that records its warm-up and, once measured, its quality."""
 
 TINY_LR, PRETRAINED_LR, LORA_LR = 3e-3, 2e-5, 2e-4
 TINY_STEPS, PRETRAINED_STEPS = 2000, 300
-"""Default steps and rates (above): a high learning rate ruins a pretrained model in one step."""
+"""Default steps and (above) learning rates: a high rate ruins a pretrained model in one step."""
 UNFINISHED = "unfinished.json"
 """The name of the file RECORD until the warm-up has ended."""
 NOTHING = "nothing"
@@ -31,7 +31,7 @@ class Recipe:
     """The settings of a warm-up on `envs`; `resolved` fills in `steps` and `lr`.
 
     - `options`: the environment's options, allowed only with a single environment
-    - `model`: the model to continue from, as in a run's settings; None: makes the tiny policy
+    - `model`: the model to continue from, as in a run's settings; None: a new tiny policy
     - `data`: a file with the user's own conversations to learn too (learner.warmup.lessons)
     - `lora`: rank of the adapters to train and merge; 0: all weights are trained instead
     - `withheld`: the number of rules of each environment that are not taught
@@ -76,7 +76,7 @@ class Recipe:
         return (LORA_LR if self.lora else PRETRAINED_LR) if self.pretrained else TINY_LR
 
     def resolved(self) -> Self:
-        """Returns the recipe with a number of steps and a learning rate."""
+        """Returns a copy of the recipe in which a missing `steps` or `lr` has its default."""
         steps = PRETRAINED_STEPS if self.pretrained else TINY_STEPS
         return replace(self, steps=self.steps or steps, lr=self.lr or self.usual_lr)
 
@@ -139,8 +139,8 @@ class Recipe:
 
 
 def _origin(folder: Path | None) -> Any:
-    """Returns the record of the folder that training continued from, or its path if there is no
-    record."""
+    """Returns the record in `folder`, the model that training continued from. Returns the folder's
+    path if it has no record, and NOTHING if `folder` is None."""
     record = folder / RECORD if folder is not None else None
     if record is not None and record.is_file():
         return json.loads(record.read_text(encoding="utf-8"))

@@ -106,7 +106,7 @@ def _dtype(folder: Path) -> torch.dtype:
 
 
 def _begin(recipe: Recipe, out: Path) -> Path | None:
-    """Writes the file UNFINISHED. Returns the interrupted warm-up's newest checkpoint."""
+    """Writes UNFINISHED. Returns the newest checkpoint of an interrupted warm-up, or None."""
     record, file = json.dumps(recipe.record(out), indent=2) + "\n", out / UNFINISHED
     if file.exists() and file.read_text(encoding="utf-8") != record:
         raise UserError(f"--out {out}: holds another unfinished warm-up; name a new folder")
@@ -117,8 +117,8 @@ def _begin(recipe: Recipe, out: Path) -> Path | None:
 
 
 def lesson_stream(recipe: Recipe, chat: ChatFormat, own: Sequence[Lesson] = ()) -> Iterator[Lesson]:
-    """Yields endless rounds of lessons. A round has a few of the user's `own` conversations, and
-    lessons on one task of each environment, whose variants take turns. Unless the model is
+    """Yields endless rounds of lessons. A round has a few of the user's `own` conversations and the
+    lessons on a task of each environment. An environment's variants take turns. Unless the model is
     pretrained, each of the first `steps // 10` rounds also has a few lessons that teach copying."""
     seed, copying = recipe.seed, 0 if recipe.pretrained else (recipe.steps or 0) // 10
     teachers = [
@@ -212,7 +212,7 @@ def fit(
 def rows_of_lessons(batch: Sequence[Lesson], *, others: float = 0.0) -> list[Row]:
     """Converts lessons to supervised rows. The loss is the weighted mean of −log π(token | before).
     Learned tokens have weight 1. All other tokens have the weight `others`, or 0 in lessons that
-    teach copying; if it is not 0, they are a second row of the lesson. The shorter of a lesson's
+    teach copying; unless this is 0, they form a second row of the lesson. The shorter of a lesson's
     two rows is a prefix of the longer, so the rows share their computation."""
     rows = []
     for lesson in batch:

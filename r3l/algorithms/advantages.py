@@ -53,7 +53,7 @@ def amplified(
 
     `max_rule="group_max"` is Eq. 11 in version 1 of the paper: Â(τ) = α if R(τ) is the group's
     maximum; 0 if all rewards are equal. `max_advantage` replaces the α of the first line; it is 1.0
-    in the released code. `std`: the group's standard deviation, by which s is divided.
+    in the released code. `std`: the kind of standard deviation to divide s by, or none.
     """
     values = checked_rewards(rewards)
     s = normalized(values, std=std)
@@ -76,8 +76,8 @@ def centered(rewards: npt.ArrayLike) -> Float64:
 
 
 def leave_one_out(rewards: npt.ArrayLike) -> Float64:
-    """Computes R minus the mean of the other rewards, float64 [G] (RLOO, arXiv 2402.14740): G/(G −
-    1) · (R − mean), and 0 for G = 1."""
+    """Computes R minus the mean of the other rewards, float64 [G] (RLOO, arXiv 2402.14740).
+    It is G/(G − 1) · (R − mean), or 0 for G = 1."""
     s = centered(rewards)
     return s * (s.size / max(s.size - 1, 1))
 

@@ -71,7 +71,7 @@ Selection = Callable[[Float64, Sequence[Trajectory]], Bool]
 """Maps rewards [G] and trajectories of a group to bool [G], True for those that are trained on."""
 
 Shaping = Callable[[Float64, Sequence[Trajectory]], Float64]
-"""Maps rewards [G] and trajectories of a group to the rewards [G] for its advantages."""
+"""Maps rewards [G] and trajectories of a group to the rewards [G] that give its advantages."""
 
 
 MixRecalled = Callable[[Float64, Bool], tuple[Float64, Bool]]
@@ -123,7 +123,7 @@ class Algorithm:
       4. `replay_rule` changes the advantages of a replayed group,
       5. `token_credit` gives each token its own advantage.
     `mask_prefix`: tokens before the pivot are not trained.
-    `normalize`: what the loss is a mean of (r3l.algorithms.credit.token_weights).
+    `normalize`: how the loss is averaged (r3l.algorithms.credit.token_weights).
     `kl_coef`: weight of the KL to the reference model, 0 if unused; `kl`: estimates this KL.
     `sft_weight`: λ, weight of the loss on auxiliary samples, 0 if there are none.
     `sft_share`: limit of auxiliary tokens, as a share of the attempts' tokens; None: no limit.
@@ -202,7 +202,7 @@ class Algorithm:
         micro-batches, both give the values of the batch. It measures:
 
             loss_policy                the loss without the KL term
-            kl_reference               the KL in nats, not times `kl_coef`; if `needs_reference`
+            kl_reference               the KL in nats without `kl_coef`, if `needs_reference`
             clip_fraction              share of tokens without a gradient, if the loss clips
             ratio_correction_weight    mean weight on ratios, under ratio correction
             ratio_correction_dropped   share of tokens of weight 0, under ratio correction
@@ -239,7 +239,7 @@ class AlgorithmConfig(Section):
     @property
     def needs_contrast(self) -> bool:
         """Whether a group whose rewards are all equal is replaced by another group, so that every
-        group of a batch has contrast. The buffer service and the learner read it."""
+        group of a batch has contrast. The buffer service and the learner use this property."""
         return False
 
     @property
@@ -250,8 +250,7 @@ class AlgorithmConfig(Section):
 
     @property
     def recall(self) -> Recall | None:
-        """Returns the rule that chooses stored attempts for a drawn group; None if nothing is
-        recalled."""
+        """Returns the rule that recalls stored attempts for a drawn group, or None."""
         return None
 
     @abstractmethod

@@ -23,8 +23,8 @@ NORMALIZE = (
 
 def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) -> list[Bool]:
     """Returns the credit mask, bool [L], of every trajectory of one group, in their order. With
-    `mask_prefix`, a distilled trajectory is masked before its pivot, and a base before the earliest
-    pivot of its retries. Steps taken from a stored attempt (before `start`) are never trained."""
+    `mask_prefix`, a distilled trajectory is masked before its pivot, and a base trajectory before
+    the earliest pivot of its retries. Steps before `Extra.start` are never trained."""
     pivots: dict[int, int] = {}
     for child in trajectories:
         if child.role == "distilled":
@@ -67,8 +67,8 @@ def by_step(values: npt.ArrayLike, trajectory: Trajectory) -> npt.NDArray[np.flo
 def lengths(
     normalize: Normalize, trajectories: Sequence[Trajectory], masks: Sequence[Bool]
 ) -> list[int]:
-    """Returns |τ_i| of each trajectory with its further conversations: the number of trained tokens
-    or, if `normalize` is "attempt" or "group", of response tokens."""
+    """Returns |τ_i| of each trajectory together with its further conversations. |τ_i| counts the
+    response tokens if `normalize` is "attempt" or "group", else only the trained tokens."""
     if normalize in ("attempt", "group"):
         masks = [trajectory.responses_from(trajectory.extra.start) for trajectory in trajectories]
     further = [
@@ -81,7 +81,7 @@ def lengths(
 def token_weights(
     normalize: Normalize, lengths: Sequence[int], groups: Sequence[object] = ()
 ) -> list[float]:
-    """Returns for each of a batch's R kept trajectories the weight of its trained tokens. |τ_i| is
+    """Returns the weight of a trained token in each of a batch's R kept trajectories. |τ_i| is
     `lengths[i]`, |G_i| the number of trajectories in group `groups[i]`, and M the number of groups.
 
         trajectory, attempt    1 / (R · |τ_i|)             the mean over trajectories of 1/|τ_i| Σ_t

@@ -1,4 +1,4 @@
-"""Guidance gain: how much more guided retries earn than further attempts, and a gate that uses it.
+"""Guidance gain: the reward of guided retries minus that of further attempts, and a gate on it.
 
 The gain of the retry of slot i, in a group with n_b ≥ 2 base attempts, is
 
@@ -25,7 +25,7 @@ FLOOR = 1 / 8  # so that guidance is always measured
 
 
 class GroupGain(NamedTuple):
-    """S_g, the sum of d_i over the retried slots of a group, and n_g, their number."""
+    """S_g and n_g of a group: the sum of d_i over its retried slots, and the number of these."""
 
     total: float
     slots: int

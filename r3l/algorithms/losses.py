@@ -42,8 +42,8 @@ class TokenBatch:
     advantages_BT: Tensor | None = None
 
     def masked(self) -> TokenBatch:
-        """Sets log-probabilities outside the mask, which may be NaN, to 0. Converts half precision
-        to float32. Raises ValueError if shapes do not fit."""
+        """Sets log-probabilities outside the mask to 0, since they may be NaN. Converts half
+        precision to float32. Raises ValueError if shapes do not fit."""
         if self.logprobs_BT.shape != self.mask_BT.shape:
             shapes = f"{tuple(self.logprobs_BT.shape)} and {tuple(self.mask_BT.shape)}"
             raise ValueError(f"log-probabilities and mask have shapes {shapes}; make them equal")
@@ -60,15 +60,15 @@ class TokenBatch:
 
     def with_unit_ratio_for_distilled(self) -> TokenBatch:
         """Sets π_old = π for distilled rows, so that their gradient is that of `policy_gradient`. A
-        retry was sampled under guidance that its row leaves out: its log-probabilities belong to
-        another context."""
+        retry was sampled under guidance that its row leaves out, so the log-probabilities of
+        sampling belong to another context."""
         own_BT = self.logprobs_BT.detach()
         old_BT = own_BT.where(self.distilled_B[:, None], self.old_logprobs_BT)
         return replace(self, old_logprobs_BT=old_BT)
 
     @property
     def advantages(self) -> Tensor:
-        """Returns Â as a column, or the token advantages [B, T]."""
+        """Returns the token advantages [B, T] if there are any, else Â as a column [B, 1]."""
         if self.advantages_BT is not None:
             return self.advantages_BT.to(self.logprobs_BT.dtype)
         return self.advantages_B.to(self.logprobs_BT.dtype)[:, None]
@@ -120,7 +120,7 @@ def gspo(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
 
 
 def critique_grpo(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Terms:
-    """Applies the loss `attempts` to base attempts, and term = −Â_i · π/(π + γ) to refinements
+    """Applies the loss `attempts` to base attempts. The term of refinements is −Â_i · π/(π + γ)
     (Critique-GRPO, arXiv 2506.03106)."""
     distilled_B1 = batch.distilled_B[:, None]
     terms_BT, measured = attempts(batch)
@@ -146,7 +146,7 @@ def ratio_corrected(
 def _correction_weights(
     log_ratio_BT: Tensor, rule: RatioCorrection, low: float, high: float
 ) -> Tensor:
-    """Computes w_t of every token; log-ratios are 0 outside the mask."""
+    """Computes w_t of every token. The given log-ratios must be 0 outside the mask."""
     if rule.startswith("sequence"):
         log_ratio_BT = log_ratio_BT.sum(dim=1, keepdim=True).expand_as(log_ratio_BT)
     ratio_BT = log_ratio_BT.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()

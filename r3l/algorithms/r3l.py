@@ -165,7 +165,8 @@ class R3LConfig(RatioCorrectedConfig):
 
     @property
     def recall(self) -> Recall | None:
-        """Returns the rule that recalls stored successes for a group without one, or None."""
+        """Returns the rule that recalls stored successes for a group that has no success; None if
+        `recall_count` is 0."""
         if not self.recall_count:
             return None
         return partial(

@@ -32,9 +32,9 @@ class StoredAttempt:
 
 @dataclass(frozen=True)
 class GroupContext:
-    """What a recall rule knows about a drawn group: the `rewards` of its own attempts, the attempts
-    of the task's earlier groups (`history`, newest group first, each read on demand) and the
-    learner's `version`."""
+    """What a recall rule knows about a drawn group. `rewards`: rewards of the group's own attempts;
+    `history`: attempts of the task's earlier groups, newest group first, each read on demand;
+    `version`: the learner's version."""
 
     rewards: Sequence[float]
     history: Iterable[StoredAttempt]
@@ -55,9 +55,9 @@ def opposing(
     successes_only: bool = False,
     max_age: int | None = None,
 ) -> list[StoredAttempt]:
-    """Draws up to `count` stored attempts with the outcome that a group lacks: successes if all its
-    attempts failed; failures if all succeeded, but none with `successes_only`. All that are at most
-    `max_age` versions old are equally likely (cross-context replay of R³, arXiv 2601.19620)."""
+    """Draws up to `count` stored attempts with the outcome that a group lacks: successes if its own
+    attempts all failed, failures if they all succeeded (then none with `successes_only`). All such
+    attempts at most `max_age` versions old are equally likely (replay of R³, arXiv 2601.19620)."""
     outcomes = {reward >= SUCCESS for reward in context.rewards}
     if len(outcomes) != 1 or (successes_only and True in outcomes):
         return []

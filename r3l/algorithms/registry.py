@@ -1,5 +1,5 @@
-"""Finds R³L and published algorithms by name, the user's own by path. To add one, add a module to
-`published/` and its settings class to `AnyAlgorithm`. This module does not import torch."""
+"""Finds r3l's algorithms by name, the user's own by path. To add an algorithm to r3l, add a module
+to `published/` and its settings class to `AnyAlgorithm`. This module does not import torch."""
 
 from functools import cache
 from typing import Annotated, Any, Literal, get_args

@@ -2,7 +2,7 @@
 
     {"step": 3, "time": 1.5, "checksum": "8f3c0d…"}
 
-The checksum of a value covers its content, not its spacing.
+The checksum of a value depends on its content, not on the spacing of its JSON text.
 """
 
 import json
@@ -43,7 +43,7 @@ def check_text(text: str) -> None:
     """Raises ValueError if a text begins with a checksum that is wrong."""
     head, _, rest = text.partition("\n")
     if head.startswith(SEALED_TEXT) and text != sealed_text(rest):
-        raise ValueError("wrong checksum in its first line; after an edit, remove that line")
+        raise ValueError("the checksum in line 1 is wrong; if you edited the file, remove line 1")
 
 
 def of_text(text: str) -> str:

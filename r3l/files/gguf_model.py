@@ -41,8 +41,8 @@ def smollm2_folder() -> Path:
 
 
 def converted(file: Path, called: str) -> Path:
-    """Returns the model folder of a GGUF file; converts the file if the cache lacks the folder.
-    Raises UserError, which begins with `called`, and leaves no folder if this fails."""
+    """Returns the model folder of a GGUF file; converts the file if the cache lacks the folder. If
+    that fails, leaves no folder and raises UserError, which begins with `called`."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     try:
         folder = cache / "r3l" / "models" / f"{file.stem[:80]}-{_sha256(file)[:16]}"

@@ -15,7 +15,7 @@ MEASURED = {"success", "reward", "steps", "tasks", "failed"}
 @dataclass(frozen=True)
 class StepLine:
     """An optimizer step: the version it made, when it ended, and its metrics, keyed by tag.
-    `unread`: how one of its reflections begins if none of them can be read."""
+    `unread`: the beginning of one of its reflections, if none of them can be read."""
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -54,8 +54,8 @@ class EvalLine:
 
 @dataclass(frozen=True)
 class AgainLine:
-    """A new learner continues from version `step`, although an earlier learner had already
-    `reached` a later version. The steps between the two do not count."""
+    """A new learner continues from version `step`, although an earlier learner had got to a later
+    version, `reached`. The earlier learner's steps after `step` do not count."""
 
     step: int
     reached: int

@@ -47,7 +47,8 @@ PROGRESS_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A learner's heartbeat: what it is `doing`, and since when, by the file system's clock."""
+    """A learner's heartbeat. `doing`: what the learner began to do; `time`: when the heartbeat was
+    written, by the file system's clock."""
 
     doing: str
     time: float
@@ -148,7 +149,7 @@ class RunFolder:
         return _load(self.config_file)
 
     def own_settings(self) -> RunConfig:
-        """Reads config.yaml: the settings of the last step, or before any step the first ones."""
+        """Reads config.yaml: the last step's settings, or the first ones if there was no step."""
         self.started()
         return _load(self.own_config)
 
@@ -223,8 +224,7 @@ class RunFolder:
     # ── health of the learner ───────────────────────────────────────────────────────────
 
     def write_heartbeat(self, doing: str) -> None:
-        """Writes what the learner is doing. On a full disk the file is empty but its time is
-        new."""
+        """Writes what the learner does. On a full disk the file is empty, but its time is new."""
         self.heartbeat_file.write_text(doing, encoding="utf-8")
 
     def heartbeat(self) -> Heartbeat | None:
@@ -273,7 +273,7 @@ class RunFolder:
         return values["id"] if values else ""
 
     def keep_service_id(self, service: str, own: str) -> str:
-        """Stores `own`, the run's id at `service`, for a resumed run to use; returns `own`."""
+        """Stores `own`, the run's id at `service`, so that a resumed run uses it. Returns `own`."""
         write_json(self.path / f".{service}-id", {"id": own})
         return own
 

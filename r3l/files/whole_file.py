@@ -48,8 +48,8 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path, remedy: str, kind: type[T]) -> T | None:
-    """Reads a value of type `kind` from a JSON file; None if the file is missing or empty, as after
-    a power loss. Raises UserError, with the `remedy`, if it is damaged."""
+    """Reads a value of type `kind` from a JSON file; None if the file is missing or empty (as after
+    a power loss). Raises UserError, which ends with `remedy`, if the file is damaged."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -68,8 +68,8 @@ def read_json(path: Path, remedy: str, kind: type[T]) -> T | None:
 
 @contextmanager
 def whole_folder(final: Path) -> Iterator[Path]:
-    """Makes a folder to fill, and renames it when the block ends; an error removes it. Raises
-    OSError."""
+    """Makes a folder to fill. Renames it to `final` at the end of the block, or removes it after an
+    error. Raises OSError."""
     building = final.absolute().with_name(f"{BUILDING}{final.name}")
     shutil.rmtree(building, ignore_errors=True)  # a killed process may have left it
     building.mkdir(parents=True)

@@ -13,8 +13,8 @@ _TCP = re.compile(r"tcp://(?:\[[0-9a-f:.]+\]|[a-z0-9](?:[\w.-]*[a-z0-9])?):(\d{1
 
 
 def check_endpoint(endpoint: str, what: str) -> str:
-    """Returns `endpoint`. Raises UserError if it is not well-formed. Nothing connects to it here,
-    since a service may start after its clients."""
+    """Returns `endpoint`. Raises UserError if it is not well-formed. Does not connect, since a
+    service may start after its clients."""
     tcp = _TCP.fullmatch(endpoint)
     if tcp is None or int(tcp[1]) not in PORTS:
         raise UserError(
@@ -53,7 +53,7 @@ def reached(bind: str, machine: str = "127.0.0.1") -> str:
 
 @contextmanager
 def with_port(bind: str) -> Iterator[str]:
-    """Yields `bind` with a free port if it has none (0 or *). Inside the context, a socket keeps
+    """Yields `bind`, with a free port if its port is 0 or *. Inside the context, a socket keeps
     the system from giving the port to another program. A ZeroMQ service can still listen there,
     since both sockets set SO_REUSEADDR. Raises UserError if no service can listen at `bind`."""
     host, _, port = bind.removeprefix("tcp://").rpartition(":")

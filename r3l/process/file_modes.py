@@ -1,7 +1,8 @@
-"""Makes new files readable for their owner only, unless R3L_UMASK is set.
+"""Makes new files readable only by their owner, unless R3L_UMASK is set.
 
-Groups, logs and configurations hold prompts, answers and sometimes credentials. `R3L_UMASK=022`
-lets every user of the machine read what a command writes; `R3L_UMASK=027` lets only the group.
+Groups, logs and configurations hold prompts, answers and sometimes credentials. With
+`R3L_UMASK=022` every user of the machine can read what a command writes; with `R3L_UMASK=027` only
+the owner's group can.
 """
 
 import os

@@ -38,7 +38,7 @@ def lacking_shared_memory() -> str:
         return ""
     return (
         f"{SHARED_MEMORY}: {free // MIB} MiB are free, but engines and learners "
-        f"need {SHARED_FLOOR // MIB} MiB (a container has little: docker run --shm-size)"
+        f"need {SHARED_FLOOR // MIB} MiB (in a container, set docker run --shm-size)"
     )
 
 

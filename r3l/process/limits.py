@@ -1,4 +1,4 @@
-"""Limits the time and memory of a part of this process that runs a user's text as code."""
+"""Limits the time and memory that this process may spend on running a user's text as code."""
 
 import resource
 import signal
@@ -11,7 +11,7 @@ PAGE = resource.getpagesize()
 
 @contextmanager
 def limited(seconds: float, more_bytes: int) -> Iterator[None]:
-    """Raises in the block: TimeoutError after `seconds` of wall time, MemoryError if the process
+    """Raises TimeoutError in the block after `seconds` of wall time, and MemoryError if the process
     grows by `more_bytes`. Only the main thread gets signals, so others have no time limit."""
 
     def late(*_: object) -> None:

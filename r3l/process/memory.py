@@ -1,7 +1,7 @@
 """Makes a process return freed memory to the system, and keeps garbage collections short.
 
-glibc returns a freed block at once only if it is larger than a threshold. As large blocks are
-freed, glibc raises this threshold up to 32 MiB. Tensors of changing sizes then leave holes in the
+glibc returns a freed block at once only if it is larger than a threshold. When a large block is
+freed, glibc raises this threshold, up to 32 MiB. Tensors of changing sizes then leave holes in the
 heap, and the process grows. An explicitly set threshold stays fixed. It is set to 4 MiB, not 0, so
 that smaller blocks reuse pages: fresh pages would cost a third of a small policy's step time.
 
@@ -32,7 +32,7 @@ MEMORY_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Files of a control group's limit and use, and the entry of its cache in memory.stat (v2, v1)."""
+"""In cgroup v2 and v1: the files of a group's limit and use, and its cache's key in memory.stat."""
 
 
 def delay_collections() -> None:
@@ -58,8 +58,8 @@ def private_bytes() -> int:
 
 
 def oom_kills() -> int:
-    """Counts the processes that the kernel of this machine has killed for lack of memory; 0 if it
-    does not count them."""
+    """Returns how many processes the kernel of this machine has killed for lack of memory; 0 if the
+    kernel does not count them."""
     with suppress(OSError):
         for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
             if line.startswith("oom_kill "):
@@ -68,8 +68,8 @@ def oom_kills() -> int:
 
 
 def free_memory(root: Path = CONTROL_GROUPS, membership: Path = Path("/proc/self/cgroup")) -> int:
-    """Returns how many more bytes this process may allocate: the least of the bytes free on the
-    machine, in the process's control group and in every group that contains this group."""
+    """Returns how many more bytes this process may allocate: the minimum of the free bytes of the
+    machine, of the process's control group and of every group that contains this group."""
     free: int = psutil.virtual_memory().available
     for group, (limit, used, cache) in product(_groups(root, membership), MEMORY_FILES):
         with suppress(OSError, ValueError):  # there is no such file, or no limit
@@ -81,7 +81,7 @@ def free_memory(root: Path = CONTROL_GROUPS, membership: Path = Path("/proc/self
 
 def _groups(root: Path, membership: Path) -> set[Path]:
     """Returns the folders of this process's memory groups, up to the roots of the hierarchies. In a
-    container the root is the container's group; the folder of its path on the host is missing."""
+    container the root is the container's own group; the group's host path does not exist there."""
     groups = {root, root / "memory"}
     with suppress(OSError):
         for line in membership.read_text().splitlines():

@@ -1,5 +1,5 @@
-"""Notices to the user, such as that an environment raises, a step was skipped or the disk is full.
-A run's process writes them to its log, and r3l-launch shows them at once."""
+"""Notices to the user, for example that an environment raised an error, that a step was skipped or
+that the disk is full. A run's process writes them to its log; r3l-launch shows them at once."""
 
 import sys
 import time

@@ -7,7 +7,7 @@ from r3l.process.notices import notice
 
 
 def warn_of_other_versions(*libraries: str) -> None:
-    """Warns, in one line each, about libraries whose installed version is not the pinned one."""
+    """Writes one notice for each library whose installed version is not the pinned one."""
     required = (line.partition(";")[0].strip() for line in metadata.requires("r3l") or [])
     pins = dict(line.split("==") for line in required if "==" in line)
     for name in libraries:

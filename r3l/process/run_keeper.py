@@ -4,19 +4,19 @@
         └─► buffer, learner, actors ── a line each ──► pipe
 
 Only the launcher keeps the pipe's writing end, so the kernel closes the pipe however the launcher
-ends. Each process writes its line before it becomes its command, so the keeper knows all of them.
+ends. A process writes its line before it executes its command, so the keeper knows every process.
 
     process   is asked to end    is killed
     actors    at once            after 20 s; at once if the launcher is gone
     learner   at once            when 20 s have passed and its heartbeat is overdue (learner.hang_s)
-    buffer    after all others   after the same 20 s, or 2 s after it was asked if that is later
+    buffer    after all others   after the same 20 s, or 2 s after it was asked, whichever is later
 
 The learner first finishes its micro-batch and its checkpoint. The launcher ends a run in this order
-(`end_in_order`), and then ends the keeper. If the launcher dies first, the keeper ends the run:
-`python -m r3l.process.run_keeper RUN HANG_S`.
+(`end_in_order`), and then ends the keeper. If the launcher dies first, the keeper
+(`python -m r3l.process.run_keeper RUN HANG_S`) ends the run.
 
-Their children end with them: the engine of an actor (r3l.process.end_with_parent), and the workers
-of environments with their helpers (envs.isolation.reaper). Rank 0 ends the other ranks.
+Children end with their parents: an actor's engine (r3l.process.end_with_parent), environment
+workers and their helpers (envs.isolation.reaper). Rank 0 of the learner ends the other ranks.
 """
 
 import contextlib
@@ -43,8 +43,8 @@ LOOKS_S = 0.05
 @dataclass
 class KeptProcess:
     """A command that leads a process group. `pid`: None if another launcher started the command.
-    `worker`: if the command is itself a launcher, arguments that identify the processes that it
-    started on this machine. They get SIGTERM; the launcher gets none, since it would kill them.
+    `worker`: if the command is itself a launcher, arguments that identify the workers that it
+    started on this machine. They get SIGTERM; the launcher does not, as it would then kill them.
     `at_once`: whether the command is killed as soon as r3l-launch is gone."""
 
     name: str
@@ -63,7 +63,7 @@ class KeptProcess:
         return not (self._leader is not None and _runs(self._leader)) and not self.workers()
 
     def terminate(self) -> None:
-        """Asks the process, or the workers it launched, to end; this also reaches stopped
+        """Asks the workers to end, or the process itself if it has none; this also reaches stopped
         processes."""
         for process in self.workers() or filter(None, [self._leader]):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -133,7 +133,7 @@ def tell_keeper(
 
 
 def main() -> None:
-    """Reads the processes of a run from the pipe, and ends them when it is closed."""
+    """Reads the processes of a run from the pipe. When the pipe is closed, ends the processes."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)  # they are for the launcher
     kept: dict[str, KeptProcess] = {}

@@ -2,9 +2,9 @@
 
     open(messages, tools) · <reply> · following(reply, messages) · <reply> · …
 
-New messages of a later call are rendered after a short made-up conversation with the same tool
-calls, and the made-up text is removed. A new AgentChat checks that a test conversation has the same
-text if it is rendered this way and as a whole.
+A later call's new messages are rendered after a short made-up conversation with the same tool
+calls; then the made-up text is removed. A new AgentChat renders a test conversation in this way and
+as a whole, and checks that the texts are equal.
 """
 
 import json
@@ -18,7 +18,7 @@ from r3l.rollout.chat import ChatFormat
 
 AgentMessage = dict[str, Any]
 """A chat message with `role` and `content`, and optional `tool_calls`, `tool_call_id`, `name` and
-`reasoning_content`. A call's arguments are a mapping, or text that is not a JSON object."""
+`reasoning_content`. A call's arguments are a mapping, or text if they are not a JSON object."""
 Tool = dict[str, Any]
 
 _ASKED = {"role": "user", "content": "u"}
@@ -60,7 +60,7 @@ _PROBE: tuple[tuple[AgentMessage, Sequence[AgentMessage]], ...] = (
 
 
 def add_tools(chat: ChatFormat) -> None:
-    """Makes a tokenizer's chat template show tools in Hermes' form, if it does not show any yet."""
+    """Makes a tokenizer's chat template show tools in Hermes' form if it shows none by itself."""
     if not _shows_tools(chat):
         before = Path(__file__).with_name("tools.jinja").read_text().rstrip()
         own = chat.tokenizer.chat_template  # several, by name, with some models
@@ -80,8 +80,8 @@ def _shows_tools(chat: ChatFormat) -> bool:
 
 class AgentChat:
     """A chat format for calls with tools. `takes_tools`: whether the template shows tools at all.
-    Raises UserError if the template shows tools, but cannot write a conversation with tools message
-    by message, each appended to unchanged text."""
+    Raises UserError if the template shows tools, but cannot append the messages of a conversation
+    with tools one by one without changing the text before them."""
 
     def __init__(self, chat: ChatFormat) -> None:
         self.chat = chat
@@ -127,7 +127,7 @@ class AgentChat:
         return self.chat.render([_ASKED, _REPLIED]).count(self.chat.end)
 
     def _fitting(self, messages: Sequence[AgentMessage]) -> list[AgentMessage]:
-        """Merges a leading system message and a user message if the template has no system role."""
+        """Merges a leading system message into the next user message if there is no system role."""
         both = len(messages) > 1 and (messages[0]["role"], messages[1]["role"])
         if both != ("system", "user"):
             return list(messages)

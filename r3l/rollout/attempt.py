@@ -4,8 +4,8 @@
 
 Rewards are divided by the environment's success threshold when they are recorded, so 1.0 is full
 success. A retry's reward includes the reward of its prefix.
-A retry starts from the state before step k*. The policy reads a sequence with the guidance; the
-recorded, distilled sequence leaves the guidance out. Both sequences grow by the same tokens.
+A retry starts from the state before step k*. The policy reads a sequence with the guidance. The
+sequence recorded for distillation leaves the guidance out. Both sequences grow by the same tokens.
 """
 
 import math
@@ -24,8 +24,8 @@ from r3l.rollout.env_interface import Environment, StepAnswer
 from r3l.rollout.policy_interface import Policy, Sample, SampleParams
 
 REWARD_DECIMALS = 12
-"""Rewards are rounded to this many decimals, so that ten steps of 0.1 are a full success, in any
-order of steps."""
+"""Rewards are rounded to this many decimals, so that ten step rewards of 0.1 add up to exactly 1,
+a full success."""
 ParamsOfStep = Callable[[int], SampleParams]
 """Returns the sampling parameters of step k. Only the seed depends on k."""
 
@@ -33,7 +33,7 @@ ParamsOfStep = Callable[[int], SampleParams]
 @dataclass
 class Tokens:
     """A token sequence under construction; `mask` is True for sampled tokens. Each response has a
-    span, an oldest and a newest version, and in `cuts` whether its token budget cut it off."""
+    span, an oldest and a newest version, and an entry in `cuts`: whether its budget cut it off."""
 
     ids: list[int] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
@@ -78,8 +78,8 @@ class Tokens:
 @dataclass
 class Attempt:
     """An attempt in progress. `record` becomes the trajectory. `shown` is what the policy reads:
-    the same object as `record` unless guidance is shown. `rewards` are the environment's, one
-    for each step, not divided by `threshold`. `snapshots[k]` restores the state before step k."""
+    the same object as `record` unless guidance is shown. `rewards`: the environment's reward for
+    each step, not divided by `threshold`. `snapshots[k]` restores the state before step k."""
 
     task: Task
     system: str
@@ -98,7 +98,7 @@ class Attempt:
     reward_parts: dict[str, float] = field(default_factory=dict)
 
     def given(self, ids: Sequence[int]) -> None:
-        """Appends tokens that the policy only reads to `record` and `shown`."""
+        """Appends tokens to both `record` and `shown`; the policy only reads these tokens."""
         self.record.given(ids)
         if self.shown is not self.record:
             self.shown.given(ids)
@@ -167,9 +167,9 @@ async def branch(
     """Puts `env` back to the state before `step` of `base` and opens a retry from there; `step` may
     be the number of steps. `played`: the attempt that became `base`; its snapshots are used.
 
-    At step 0 the guidance joins the system prompt. At later steps it is a separate message (with
-    the role system, if the template allows) after the prefix, which stays unchanged and thus in the
-    engine's prefix cache. Raises ReplayDiverged, EnvironmentFailed.
+    At step 0 the guidance joins the system prompt. At later steps it is a separate message after
+    the prefix (with the role system, if the template allows). The prefix stays unchanged, and thus
+    in the engine's prefix cache. Raises ReplayDiverged, EnvironmentFailed.
     """
     rewards = await restore(env, task, base, step, played)
     prefix_end = len(base.token_ids)
@@ -252,8 +252,8 @@ async def play(
         )
     if not abs(attempt.reward) <= LARGEST_REWARD:
         raise EnvironmentFailed(
-            f"{env.spec.name}: the rewards of an attempt sum to {attempt.reward}, more than "
-            f"±{LARGEST_REWARD:g}",
+            f"{env.spec.name}: the rewards of an attempt sum to {attempt.reward}; the sum must be "
+            f"within ±{LARGEST_REWARD:g}",
             cause="bad_reward",
         )
     speak = getattr(env, "feedback", None)
@@ -264,8 +264,8 @@ async def play(
 async def restore(
     env: Environment, task: Task, base: Trajectory, step: int, played: Attempt | None = None
 ) -> list[float]:
-    """Puts `env` back to the state before `step` of `base`: from a snapshot, else by replaying and
-    checking the steps. Returns the rewards of the earlier steps. Raises ReplayDiverged."""
+    """Puts `env` back to the state before `step` of `base`: from a snapshot, or, without one, by
+    replaying and checking the steps. Returns the earlier rewards. Raises ReplayDiverged."""
     first = await _reset(env, task)
     put_back = getattr(env, "restore", None)
     if put_back is not None and played is not None and len(played.snapshots) > step:
@@ -301,7 +301,7 @@ def _same(env: Environment, recorded: str, replayed: str, step: int) -> None:
             same = sorted(recorded.split()) == sorted(replayed.split())
         case _:
             raise ReplayDiverged(
-                f"{env.spec.name} lacks snapshots and determinism, so it cannot return to a step",
+                f"{env.spec.name}: cannot return to a step without snapshots or determinism",
                 cause="not_replayable",
             )
     if not same:

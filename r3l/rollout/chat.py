@@ -162,7 +162,7 @@ class ChatFormat:
         return text.removeprefix(asked) if text.startswith(asked) else ""
 
     def _is_reply(self, text: str) -> bool:
-        """Whether the template writes _NOTE in `text` as it writes a policy's reply."""
+        """Whether _NOTE in `text` is between the marks that the template puts around a reply."""
         before, _, after = text.partition(_NOTE)
         lead = self._earlier_prompt.strip()
         return before.rstrip().endswith(lead) and after.lstrip().startswith(self.end)
@@ -223,8 +223,8 @@ class ChatFormat:
 
     def _refused(self, why: str) -> UserError:
         return self._error(
-            f"{why}; r3l appends turns token by token: put a chat_template.jinja that only appends "
-            "into the model folder, such as ChatML's"
+            f"{why}; r3l appends turns token by token: give the model folder a "
+            "chat_template.jinja that only appends text, such as ChatML's"
         )
 
     def _error(self, why: str) -> UserError:

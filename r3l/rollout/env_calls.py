@@ -68,8 +68,8 @@ def parts_in(info: dict[str, Any]) -> dict[str, float]:
 
 
 async def guarded(call: Callable[[], Awaitable[T] | T]) -> T:
-    """Calls user code, and awaits the result if it is awaitable. Everything that it raises, even
-    SystemExit, becomes an EnvironmentFailed: a named failure of one slot, not of the actor."""
+    """Calls user code, and awaits the result if it is awaitable. Everything that the code raises,
+    even SystemExit, becomes an EnvironmentFailed: a named failure of one slot, not of the actor."""
     waits = False
     try:
         answer = call()
@@ -128,7 +128,7 @@ def number_of(reward: object) -> float:
 
 def read_text(name: str, what: str, value: object) -> str:
     """Returns a text of environment `name`. Raises EnvironmentFailed with cause bad_observation or
-    bad_feedback unless it can be stored and sent."""
+    bad_feedback unless the text can be stored and sent."""
     try:
         return plain(value, what)
     except ValueError as error:

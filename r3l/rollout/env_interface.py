@@ -22,9 +22,9 @@ class EnvSpec:
 
     `success_threshold`: the reward from which an attempt counts as full success. Rewards are
     divided by it when they are recorded. Raises UserError unless it is positive and finite.
-    `deterministic`: "exact" (same seed and actions, same bytes), "canonical" (same words in
-    some order) or "no". `sessions`: how many instances one environment process may hold at the same
-    time (None: no limit); 1 is needed if the environment has state outside its instances.
+    `deterministic`: what the same seed and actions give: "exact" (the same bytes), "canonical" (the
+    same words in some order) or "no". `sessions`: how many instances one environment process may
+    hold at the same time (None: no limit); 1 is needed if the instances share state.
     """
 
     name: str
@@ -48,7 +48,7 @@ class EnvSpec:
         if not 0 < self.success_threshold < math.inf:
             raise UserError(
                 f"env {self.name}: success_threshold is {self.success_threshold}; it must be "
-                "positive and finite: rewards are divided by it; if negative, shift all rewards"
+                "positive and finite, as rewards are divided by it; if negative, shift all rewards"
             )
 
 

@@ -65,11 +65,11 @@ async def explore_group(
 ) -> list[SlotResult]:
     """Explores a group and returns one result per slot of its plan.
 
-    `emit` is awaited with each result as soon as it exists. It returns the stored result: if the
-    buffer refused the result, a failed one, from which no retry is made. `accepted`, `progress`:
-    results and partial attempts that earlier actors left. `seed` makes sampling repeatable. The
-    lowest `priority` is served first. If an attempt fails, its slot fails and `on_failure` is
-    called; any other error ends the group."""
+    `emit` is awaited with each result as soon as it exists, and returns the stored result. If the
+    buffer refuses a result, a failed one is stored, and no retry is made from it. `accepted`,
+    `progress`: results and partial attempts that earlier actors left. `seed` makes sampling
+    repeatable. The lowest `priority` is served first. If an attempt fails, its slot fails and
+    `on_failure` is called; any other error ends the group."""
     algorithm = config.algorithm.build()
     explorer = _Explorer(
         task,
@@ -122,7 +122,7 @@ class _Explorer:
     played: dict[int, Attempt] = field(default_factory=dict)
 
     async def explore_slot(self, slot: int) -> None:
-        """Plays a base attempt and then its retry, unless they have already been accepted."""
+        """Plays a base attempt and then its retry, each unless its result is already accepted."""
         base = self._accepted("base", slot)
         if base is None:
             base = await self._done(await self._base(slot))

@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 @dataclass
 class Progress:
     """The progress in the slots of a group. `found`: partial results that earlier actors left;
-    `save`: stores one for later actors, about every `every_s` seconds of sampling. `counts`: the
-    numbers of attempts continued, of their tokens, of attempts dropped and of results refused."""
+    `save`: stores a partial result for later actors; `every_s`: seconds of sampling between saves;
+    `counts`: attempts continued, their tokens, attempts dropped and results refused."""
 
     found: Sequence[SlotResult] = ()
     save: Callable[[SlotResult], Awaitable[None]] | None = None
@@ -35,14 +35,14 @@ class Progress:
     counts: Counter[str] = field(default_factory=Counter)
 
     def find(self, role: Role, slot: int) -> SlotResult | None:
-        """Returns what an earlier actor left of a slot."""
+        """Returns the partial result that an earlier actor left for a slot, or None."""
         return next((r for r in self.found if (r.role, r.slot) == (role, slot)), None)
 
     async def resume(
         self, role: Role, slot: int, task: Task, chat: ChatFormat, env: Environment, heat: float
     ) -> Attempt | None:
-        """Rebuilds the attempt that an earlier actor left. Returns None if there is none, or if
-        its system prompt, temperature (now `heat`) or replay differs. Raises EnvironmentFailed."""
+        """Rebuilds the attempt that an earlier actor left. Returns None if there is none, or if the
+        system prompt, temperature (`heat`) or replay now differs. Raises EnvironmentFailed."""
         left = self.find(role, slot)
         if left is None or left.trajectory is None:
             return None
@@ -67,8 +67,8 @@ class Progress:
     def saving(
         self, attempt: Attempt, env: Environment, result: Callable[[], SlotResult]
     ) -> Callable[[], Awaitable[None]]:
-        """Returns a function to await after each step of `attempt`, which saves the slot's `result`
-        so far. Nothing is saved of an environment that cannot be replayed."""
+        """Returns a function to await after each step of `attempt`. When a save is due, it saves
+        the slot's `result` so far, unless the environment cannot be replayed."""
         saved = sum(attempt.seconds)
 
         async def after_step() -> None:
@@ -80,8 +80,8 @@ class Progress:
         return after_step
 
     async def offer(self, result: Callable[[], SlotResult], seconds: float) -> bool:
-        """Saves a partial result if `seconds` of sampling are `every_s` or more. Returns whether it
-        saved. A result that is not a valid record counts as refused; the attempt continues."""
+        """Saves a partial result if the sampling time `seconds` is at least `every_s`. Returns
+        whether it saved. An invalid record counts as refused; the attempt continues."""
         if self.save is None or seconds < self.every_s:
             return False
         try:

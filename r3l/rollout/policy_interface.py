@@ -12,9 +12,9 @@ FinishReason = Literal["stop", "length", "overflow"]
 @dataclass(frozen=True)
 class SampleParams:
     """How one response is sampled. `max_tokens`: budget in tokens. `temperature` 0 is greedy.
-    `seed` None uses the engine's own random stream. `json_schema` constrains decoding to that
-    schema, `structural_tag` to tool calls in the form that xgrammar describes. A response also ends
-    after any text of `stop`, which stays part of it. The lowest `priority` is served first."""
+    `seed` None uses the engine's own random stream. `json_schema` or `structural_tag` (xgrammar's
+    description of tool calls) constrains decoding. A response also ends after any text in `stop`;
+    this text stays part of the response. The lowest `priority` is served first."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -27,12 +27,12 @@ class SampleParams:
 
 @dataclass(frozen=True)
 class Sample:
-    """One sampled response; one that ended by itself includes its stop token.
+    """One sampled response. If it ended by itself, it includes its stop token.
 
     `logprobs`: natural log of each token's probability in the distribution it was drawn from, ∝
-    exp(logits / temperature); for a greedy token, at temperature 1. `version`, `newest_version`:
+    exp(logits / temperature), or, for a greedy token, ∝ exp(logits). `version`, `newest_version`:
     the oldest and the newest policy version that sampled any of its tokens. `finish_reason`: stop |
-    length (budget reached) | overflow (context full; may be empty).
+    length (budget reached) | overflow (context full; the response may be empty).
     """
 
     token_ids: tuple[int, ...]

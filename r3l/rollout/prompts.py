@@ -7,9 +7,9 @@ Placeholders of the templates, in braces:
     guidance                     report (the reflection as JSON), and each field of a reflection
     critique_guidance            critique
 
-Some environments replace some files by their own texts: the built-in worlds
-(envs/builtin/matching.py), ScienceWorld's brief ones (envs/adapters/scienceworld/brief_text.py),
-ALFWorld and WebShop. `r3l-launch --env NAME --show-prompts` prints what an environment uses.
+Some environments replace some templates: the built-in worlds (envs/builtin/matching.py),
+ScienceWorld with its option `brief` (envs/adapters/scienceworld/brief_text.py), ALFWorld and
+WebShop. `r3l-launch --env NAME --show-prompts` prints what an environment uses.
 """
 
 import json
@@ -57,7 +57,7 @@ class Prompts:
         return _fill(self.texts["guidance"], report=report, **texts)
 
     def critique_guidance(self, critique: str) -> str:
-        """Returns the advice of a free-text critique for a retry."""
+        """Returns the advice for a retry, made from a free-text critique."""
         return _fill(self.texts["critique_guidance"], critique=critique)
 
 

@@ -24,7 +24,7 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 """Why a reflection cannot be used:
 
     not_json       the text holds no JSON object
-    missing_field  a field its outcome needs is absent, null or empty, or a text has another type
+    missing_field  a field that the outcome needs is absent, null or empty, or a text is no string
     bad_outcome    an outcome that is none of the three
     bad_pivot      a pivot that is neither null nor an integer in 0..K−1
     contradiction  a success that names a root cause, a suggestion or a pivot
@@ -43,7 +43,7 @@ FIELDS_OF_SUCCESS = ("trajectory_summary", "trajectory_outcome", "retry_from_ste
 RE_READ = 4
 """`parse` may read this many times the text's length, since it reads nested objects again."""
 TRY_CHARS = 400
-"""For each object that it begins, `parse` counts this many characters besides those it reads."""
+"""For each object that it begins, `parse` counts this many characters on top of those it reads."""
 MAX_CHARS = 1000
 """Longest string of a reflection decoded under its schema, in characters."""
 
@@ -70,10 +70,10 @@ class Reflection:
 
 
 def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
-    """Finds the first usable reflection in `text`, with any prose or code fences around it.
-    `truncated`: sampling stopped at its token budget. Unknown fields are ignored, empty text counts
-    as null, and an object that gives one key two values is invalid. Text is read at most about
-    RE_READ times. Raises ReflectionError with a cause from CAUSES."""
+    """Finds the first usable reflection in `text`, which may have prose or code fences around it.
+    `truncated`: whether sampling stopped at its token budget. Ignores unknown fields; an empty text
+    counts as null, and an object that gives one key two values is invalid. Reads `text` at most
+    about RE_READ times. Raises ReflectionError with a cause from CAUSES."""
     first_error: ReflectionError | None = None
     cut, closed = False, 0  # braces before `closed` are part of something that ends
     left = RE_READ * len(text) + 10_000
@@ -99,8 +99,8 @@ def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
 
 def json_schema(num_steps: int, *, outcome_first: bool = False) -> dict[str, Any]:
     """Returns the JSON schema of a reflection on an attempt with `num_steps` steps, for constrained
-    decoding; `parse` accepts every text that the schema allows. The order of FIELDS makes a root
-    cause other than null rule out success. `outcome_first` puts the outcome first."""
+    decoding; `parse` accepts every text that the schema allows. The root cause precedes the outcome
+    and, unless it is null, rules out success. `outcome_first` puts the outcome before all else."""
     order = sorted(FIELDS, key=lambda name: outcome_first and name != "trajectory_outcome")
     null, text = {"type": "null"}, {"type": "string", "maxLength": MAX_CHARS}
 

@@ -85,8 +85,8 @@ class BufferConfig(Section):
 
     @property
     def patience_s(self) -> float:
-        """How many seconds the learner and actors wait for a reply. Meanwhile, a service that has
-        been silent for `reply_s` is restarted."""
+        """How many seconds the learner and actors wait for a reply. This leaves time to restart a
+        service that has been silent for `reply_s`."""
         return 2 * self.reply_s
 
     @model_validator(mode="after")

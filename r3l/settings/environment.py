@@ -55,7 +55,7 @@ class EnvConfig(Section):
 
     @property
     def has_agents(self) -> bool:
-        """Whether agents, which call the policy, play the attempts of any of the environments."""
+        """Whether an agent plays the attempts of at least one of the environments."""
         return any(by_agent(name) for name in self.names)
 
     @property

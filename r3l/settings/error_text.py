@@ -83,7 +83,7 @@ def all_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
 def _located(root: type[BaseModel], location: Sequence[int | str]) -> tuple[str, type[BaseModel]]:
     """Returns the key at an error's location, in the form users write, and the key's section.
 
-    The key keeps a location's list indices, but not the name of the algorithm after `algorithm`.
+    The key has list indices, but not the algorithm's name that the location has after `algorithm`.
     """
     key: list[str] = []
     holder = root

@@ -13,7 +13,7 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 class LoraConfig(Section):
     """Low-rank adapters, trained instead of all weights: alpha / rank · B·A is added to each target
-    matrix, A with `rank` rows and B with as many columns."""
+    matrix. A has `rank` rows, and B has `rank` columns."""
 
     rank: int = Field(0, ge=0, description="rank of the adapters; 0: none, all weights are trained")
     alpha: float = Field(32.0, gt=0, description="an adapter's product is scaled by alpha / rank")

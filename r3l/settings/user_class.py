@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) -> type[T]:
-    """Finds a class by its name in `registry`, or a subclass of `base` by FILE.py:CLASS. Raises
-    UserError, which names the `setting`."""
+    """Finds the class that `registry` has under `name`, or, if `name` is FILE.py:CLASS, a subclass
+    of `base` in that file. Raises UserError, which names the `setting`."""
     if name in registry:
         return registry[name]
     file, _, attribute = name.rpartition(":")

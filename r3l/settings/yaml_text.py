@@ -1,5 +1,4 @@
-"""Reads and writes settings as YAML. Aliases and repeated keys are refused, and 1e-5 is a
-number."""
+"""Reads and writes settings as YAML. Refuses aliases and repeated keys; reads 1e-5 as a number."""
 
 import json
 import re
@@ -12,8 +11,8 @@ from r3l.errors import UserError
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that refuses repeated keys, since all their values but the last would be lost,
-    and aliases, since they let a few lines expand to more values than fit into memory."""
+    """A YAML loader that refuses repeated keys and aliases. Of a repeated key, all values but the
+    last would be lost; aliases let a few lines expand to more values than fit into memory."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):

@@ -46,7 +46,7 @@ class AttemptView(Record):
     """A slot and its attempt. Without an attempt, `steps` is empty, and `reward`, `length`,
     `generated`, `seconds` and both versions are None. `base`: the base slot that a retry corrects,
     or the slot itself; `length`: the number of tokens in the sequence; `generated`, `seconds`:
-    tokens and time of this attempt's own steps; `calls`: those of the agent that played it."""
+    tokens and time of this attempt's own steps; `calls`: the calls of the agent that played it."""
 
     role: Role
     slot: int
@@ -81,7 +81,7 @@ class AttemptView(Record):
 
 
 class Pair(Record):
-    """A base slot and one of its retries; each is None if missing."""
+    """A base slot and one of its retries; `base` or `retry` is None if it is missing."""
 
     slot: int
     base: AttemptView | None
@@ -89,7 +89,7 @@ class Pair(Record):
 
     @property
     def gain(self) -> float | None:
-        """How much more the retry earned than its base; None if one of them has no reward."""
+        """How much more the retry earned than its base; None if either has no reward."""
         if self.base is None or self.retry is None:
             return None
         before, after = self.base.reward, self.retry.reward

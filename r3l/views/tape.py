@@ -1,6 +1,6 @@
 """What is kept of every call of an agent (`TapedCall`), and the tape: an attempt's calls as JSON.
 
-Two tapes are equal up to the first call whose digests differ, which `first_difference` names.
+Two tapes are equal up to the first call whose digests differ; `first_difference` names this call.
 """
 
 import re
@@ -27,13 +27,13 @@ class TapedCall(Record):
     """One call of an agent.
 
     `digest`: a hash of the request, equal for equal meanings. `parent`: the earlier call whose
-    conversation this call extends, -1 if none. `messages`: those not yet sent in `parent`.
-    `reply`: {} if there was none. `began`: seconds after the attempt's start. `tokens`: the reply's
-    length; the reply follows the first `read` tokens of conversation number `conversation` of the
-    attempt (-1: not recorded). `trained`: whether the reply is trained. `model`: the other model
-    that was asked, "" for the policy. For another model, `messages` and `reply` have the bodies of
-    the request and the answer, cut if they are long, and the call is at the end of the tape; its
-    `finish` is WHOLE, "cut" (the answer was cut) or the HTTP status of an error.
+    conversation this call extends, -1 if none. `messages`: those that the request adds after the
+    reply of `parent`. `reply`: {} if there was none. `began`: seconds after the attempt's start.
+    `tokens`: the reply's length; the reply follows the first `read` tokens of the attempt's
+    conversation number `conversation` (-1: not recorded). `trained`: whether the reply is trained.
+    `model`: the other model that was asked, "" for the policy. Calls to other models are at the end
+    of the tape. Their `messages` and `reply` have the bodies of the request and the answer, cut if
+    long; their `finish` is WHOLE, "cut" (the answer was cut) or the HTTP status of an error.
     """
 
     dialect: str
@@ -79,7 +79,7 @@ def read_tape(tape: bytes) -> list[TapedCall]:
 
 
 def messages_of(calls: Sequence[TapedCall], number: int) -> list[dict[str, Any]]:
-    """Returns all messages of the request of a call."""
+    """Returns all messages of a call's request."""
     messages: list[dict[str, Any]] = []
     while number >= 0:
         call = calls[number]

@@ -38,8 +38,8 @@ class Chunk:
         return self.patches[starts[0] :] if starts else None
 
     def updated(self, data: Bytes, version: int, width: int) -> Self:
-        """Makes the chunk's next version. If `encode` makes no patch, it has none. Otherwise it
-        has this patch and as many recent ones as fit with it into HISTORY × the chunk's size."""
+        """Makes the chunk's next version. It has no patches if `encode` makes none. Otherwise it
+        has the new patch and as many recent ones as fit with it into HISTORY × the chunk's size."""
         patch = encode(self.data, data, base=self.version, version=version, width=width)
         if patch is None:
             return self.whole(data, version)
@@ -58,7 +58,7 @@ def assemble(pieces: Sequence[Piece], size: int) -> Bytes:
 
 
 def check_chunk(data: Bytes, manifest: Manifest, index: int) -> None:
-    """Checks `data` against the manifest's checksum of chunk `index`, or raises WeightsError."""
+    """Raises WeightsError unless `data` has the checksum that the manifest gives chunk `index`."""
     if checksum(data) != manifest.checksums[index]:
         raise WeightsError(
             f"weights {manifest.version}: chunk {index} is damaged", cause="checksum", index=index

@@ -5,9 +5,9 @@
         000001.weights   the changes since 000000: a patch or the whole of each chunk
         …
 
-A file is a head and one frame for each chunk. The head is the length of its data in 8 bytes, their
-checksum (XXH3-64), and the data as msgpack: the manifest (r3l.weights.manifest), the version that
-the file builds on, and the frames' lengths. A frame is what actors receive: a patch
+A file is a head and one frame for each chunk. The head begins with the length of its data (8 bytes)
+and their checksum (XXH3-64). The data, in msgpack, are the manifest (r3l.weights.manifest), the
+version that the file builds on, and the frames' lengths. A frame is what actors receive: a patch
 (r3l.weights.patch) or the whole chunk. A file is flushed and then renamed, so an existing file is
 complete unless it was damaged later.
 """
@@ -63,8 +63,8 @@ class Journal:
         """Writes the newest version. Returns how many bytes it takes on disk.
 
         If the journal already holds this version with the same bytes, returns 0. If the bytes
-        differ, a learner resumed from an earlier checkpoint and made other weights: the held
-        version and all later ones are removed. If it raises OSError, earlier versions stay.
+        differ, a learner resumed from an earlier checkpoint and made other weights: removes the
+        held version and all later ones. After an OSError, the earlier versions are still there.
         """
         version = manifest.version
         if not self._bases:
@@ -144,12 +144,12 @@ class Journal:
         held = self.held()
         if needed_by is not None:
             return (
-                f"journal {self.folder}: version {version} is missing, which version {needed_by} "
-                "is built on; copy its file back, or take a version from the next anchor on"
+                f"journal {self.folder}: version {needed_by} builds on version {version}, which is "
+                "missing; copy its file back, or choose the next anchor or a later version"
             )
         if not held:
             return (
-                f"journal {self.folder}: holds no version; a run keeps them with "
+                f"journal {self.folder}: holds no versions; to keep a run's newest N, set "
                 "learner.journal_versions=N"
             )
         near = sorted(sorted(held, key=lambda v: abs(v - version))[:2])

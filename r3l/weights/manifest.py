@@ -157,6 +157,6 @@ def digest_of(fingerprint: str) -> str:
 
 
 def fingerprints_agree(one: str, other: str) -> bool:
-    """True if both may be of the same weights: equal hashes and, if both have them, digests."""
+    """Whether both may be of the same weights: equal hashes, and equal digests if both have one."""
     (first, _, first_set), (second, _, second_set) = one.partition("/"), other.partition("/")
     return first == second and (not first_set or not second_set or first_set == second_set)

@@ -7,8 +7,8 @@ A patch lists the elements that changed, bit for bit:
 
 Each list is split into byte planes (all lowest bytes, then all second bytes, …) and compressed.
 Neighbouring floats have neighbouring bit patterns, so after a small update the upper planes are
-almost all zero. A patch names the version it applies to and has the checksum of the result, but no
-version of this format: after a change of it, older journals count as damaged.
+almost all zero. A patch has the version that it applies to and the checksum of its result, but no
+format version: if this format changes, older journals count as damaged.
 """
 
 from dataclasses import dataclass

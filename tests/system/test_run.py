@@ -348,6 +348,6 @@ def test_an_environment_that_always_raises_ends_the_run_and_is_told_once_with_it
     assert told[0].endswith(f"({file}:9); traceback in this log")
     why = output.splitlines()[-1]
     assert why.startswith("learner ended with exit code 2: the first ")
-    assert " groups hold no attempt at all, every one failed: environment_LookupError (" in why
+    assert "hold no attempt at all, because every attempt failed: environment_LookupE" in why
     log = (run / "logs" / "actor-0.log").read_text()
     assert log.count("Traceback (most recent call last)") == 1 and "in reset" in log

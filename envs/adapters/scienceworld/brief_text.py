@@ -1,6 +1,6 @@
 """Shortens prompts and observations for small policies, which learn the rest in a warm-up.
 
-An observation leaves out articles, "a substance called", the agent and the air (they are in every
+An observation leaves out articles, "a substance called", the agent and the air (both are in every
 room), and the initial state of things (closed, off, empty; doors of rooms: open). Everything else
 stays, in the same order.
 """

@@ -2,8 +2,8 @@
 
 The simulator is deterministic, so the state of an attempt is its history: the task and the commands
 so far. Replies already seen in this process come from memory. Java plays a history only if its last
-reply is unknown, so a return to an earlier step costs almost nothing. The same holds for the guide
-in benchmarks.scienceworld, which tries many commands.
+reply is unknown, so a return to an earlier step costs almost nothing. This also speeds up the guide
+of benchmarks.scienceworld, which tries many commands.
 """
 
 import contextlib

@@ -1,1 +1,1 @@
-"""Write metrics to TensorBoard and other services; see `learner.metrics.loggers.logger.Logger`."""
+"""Writes metrics to TensorBoard and other services; see `learner.metrics.loggers.logger.Logger`."""

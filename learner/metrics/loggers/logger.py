@@ -23,7 +23,7 @@ class LoggerContext:
 
     @property
     def settings(self) -> dict[str, str | float | bool]:
-        """Returns the run's settings, keyed by full name, except lists and unset settings."""
+        """Returns the run's settings, without lists and unset settings, keyed by full name."""
         flat = flat_settings(self.config.model_dump(mode="json"))
         return {key: value for key, value in flat.items() if isinstance(value, str | int | float)}
 

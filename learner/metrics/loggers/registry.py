@@ -76,7 +76,7 @@ class Background(Logger):
         self._later(lambda logger: logger.histograms(version, histograms))
 
     def close(self) -> None:
-        """Writes all queued data, for at most CLOSE_S."""
+        """Writes all queued data; waits at most twice CLOSE_S."""
         with suppress(queue.Full):  # then the thread is alive
             self._calls.put(None, timeout=CLOSE_S)
             self._thread.join(CLOSE_S)
@@ -98,7 +98,7 @@ class Background(Logger):
             self._tried("could not be written", logger.close)
 
     def _tried(self, what: str, call: Callable[[], T]) -> T | None:
-        """Returns the result of `call`; None, with a notice, if it raises."""
+        """Returns the result of `call`. If `call` raises, shows a notice and returns None."""
         try:
             return call()
         except Exception as error:  # a logger's library may raise anything

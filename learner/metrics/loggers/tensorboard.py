@@ -44,7 +44,7 @@ class TensorBoard(Logger):
         self._write(lambda writer, retries: None)
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
-        """Writes metrics as curves: `eval/` always, the others only if `shows(version)`."""
+        """Writes metrics as curves: `eval/` always, other metrics only if `shows(version)`."""
         if not shows(version):
             metrics = {tag: value for tag, value in metrics.items() if tag.startswith("eval/")}
 
@@ -88,7 +88,7 @@ class TensorBoard(Logger):
             self._again_at = time.monotonic() + AGAIN_S
 
     def _open(self) -> tuple[SummaryWriter, SummaryWriter]:
-        """Returns the writers of the run and of its retries; new ones if the files were removed."""
+        """Returns the run's and the retries' writers; opens new ones if the files were removed."""
         if self._writers is not None and not any(self.folder.glob("events.*")):
             log.warning("%s: was removed; new files are begun, training continues", self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)  # for what the old writer has buffered
@@ -120,8 +120,8 @@ class TensorBoard(Logger):
 
 
 def shows(version: int) -> bool:
-    """Whether the curves have a point at `version`: at every step below 10,000, at every tenth step
-    from there on, at every hundredth from 100,000 on, … TensorBoard draws 1,000 points a curve."""
+    """Returns whether the curves have a point at `version`: every step below 10,000, every tenth
+    from there on, every hundredth from 100,000 on, … TensorBoard draws 1,000 points a curve."""
     every: int = 10 ** max(len(str(version)) - 4, 0)
     return version % every == 0
 

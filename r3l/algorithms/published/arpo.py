@@ -1,5 +1,5 @@
-"""ARPO (arXiv 2505.16282): GRPO in which a stored success replaces an attempt of a group that
-earned no reward."""
+"""ARPO (arXiv 2505.16282): GRPO in which, if no attempt of a group earned a reward, a stored
+success replaces one of them."""
 
 from dataclasses import replace
 from functools import partial
@@ -47,8 +47,8 @@ def rescue(
 
 
 def replacing(rewards: Float64, recalled: Bool, *, estimator: Estimator) -> tuple[Float64, Bool]:
-    """MixRecalled: each recalled attempt replaces the worst attempt that is left of the group's own
-    (the last, if several are equally bad)."""
+    """MixRecalled: for every recalled attempt, drops one of the group's own, the worst first. Of
+    equally bad attempts, drops the last first."""
     keep = np.ones(len(rewards), dtype=np.bool_)
     own = [i for i in range(len(rewards)) if not recalled[i]]
     worst = sorted(own, key=lambda i: (rewards[i], -i))[: int(recalled.sum())]

@@ -27,8 +27,8 @@ class CritiqueGRPOConfig(RatioConfig):
     kl_coef: float = kl_weight(0.0)
 
     def build(self) -> Algorithm:
-        """Builds Critique-GRPO: N base attempts; failures get a critique and are refined from step
-        0."""
+        """Builds Critique-GRPO: N base attempts; each failure gets a critique and is refined from
+        step 0."""
         attempts = self.ppo_clipped() if self.clip else self.ratio_corrected(losses.importance)
         return replace(
             super().build(),
@@ -46,8 +46,8 @@ class CritiqueGRPOConfig(RatioConfig):
 
 
 def one_refinement(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
-    """Selection: keeps the base attempts. If the best refinement (the first of equals) earned more
-    than the failure it refined, it replaces that failure."""
+    """Selection: keeps the base attempts. If refinements earned more than the failures they refine,
+    the best of these refinements (the first of equals) replaces its failure."""
     keep = np.array([trajectory.role == "base" for trajectory in trajectories], dtype=np.bool_)
     bases = {
         trajectory.slot: index

@@ -25,8 +25,8 @@ class EarlyExperienceConfig(RatioConfig):
 
 
 def next_observations(group: Group) -> list[AuxSample]:
-    """Makes a sample of every attempt. It trains the tokens after the attempt's responses: the
-    environment's answers, and the chat template's tokens around them."""
+    """Makes a sample of every attempt. It trains the tokens between and after the attempt's
+    responses: the environment's answers, and the chat template's tokens around them."""
     return [AuxSample("observation", t.token_ids, _answers(t)) for t in group.trajectories]
 
 

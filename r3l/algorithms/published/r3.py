@@ -1,8 +1,8 @@
-"""R³ (arXiv 2601.19620): GRPO with cross-context replay. Its other parts are left out
+"""R³ (arXiv 2601.19620): GRPO with cross-context replay. The other parts of R³ are left out
 (docs/replay/recall.md).
 
-Replay tells correct attempts (R ≥ 1) from incorrect ones. Eq. 3 is Â = (R − mean) / (α·std + λ),
-over a group's own attempts and its recalled attempts. α is a setting, λ is EPS.
+Replay distinguishes correct attempts (R ≥ 1) from incorrect ones. Eq. 3, with mean and std over a
+group's own and recalled attempts, is Â = (R − mean) / (α·std + λ). α is a setting, λ is EPS.
 """
 
 from dataclasses import replace
@@ -49,11 +49,11 @@ class R3Config(RatioConfig):
         return partial(recall.opposing, count=count, max_age=self.recall_age) if count else None
 
     def build(self) -> Algorithm:
-        """Builds R³: N base attempts with the clipped ratio loss, followed by recalled ones."""
+        """Builds R³: N base attempts and then recalled ones, all with the clipped ratio loss."""
         return replace(super().build(), mix_recalled=partial(mixed, alpha=self.alpha, std=self.std))
 
 
 def mixed(rewards: Float64, recalled: Bool, *, alpha: float, std: Std) -> tuple[Float64, Bool]:
-    """MixRecalled: eq. 3 for all attempts."""
+    """MixRecalled: keeps all attempts, with the advantages of eq. 3."""
     softened = advantages.normalized(rewards, EPS, std=std, factor=alpha)
     return softened, np.ones(len(rewards), dtype=np.bool_)

@@ -1,18 +1,18 @@
 """RLVMR (arXiv 2507.22844): GRPO in which a step also earns a reward for its kind of reasoning.
 
 The policy begins a response with one tagged thought, such as `<planning>…</planning>`, and ends it
-with `<action>…</action>`. The prompt must ask for it. With u the reward that a step earns by its
-tag, and mean_u and std_u over all steps of the group with the same tag:
+with `<action>…</action>`. The prompt must ask for this form. u is the reward that a step earns by
+its tag; mean_u and std_u are taken over all steps of the group with the same tag:
 
     Â = (R − mean)/(std + 1e-6)  +  w · (u − mean_u)/(std_u + 1e-6)
 
     planning      u = 1 if the attempt succeeds
     explore       u = 1 if no earlier tagged step of the attempt took the same action
-    reflection    u = 1 if the step before had an invalid action or no tag, and this action differs
+    reflection    u = 1 if the step before had no tag or an invalid action, and this action differs
     monitor       u = 0, as for responses of another form
 
-The rules and values are those of the authors' code (Tencent/DigitalHuman, `core_rlvmr.py`): if only
-one step of a group has a tag, the second term of this step is w · u. The authors also penalise
+The rules and values are those of the authors' code (Tencent/DigitalHuman, `core_rlvmr.py`). If a
+step is the only one of its group with its tag, its second term is w · u. The authors also penalise
 responses of another form; here only the environment can do so.
 """
 
@@ -37,7 +37,7 @@ ACTION = re.compile(r"<action>([^<]*)</action>")
 
 
 class RLVMRConfig(RatioConfig):
-    """Settings of RLVMR: GRPO's, the steps' weight, and the answers to invalid actions."""
+    """Settings of RLVMR: those of GRPO, the steps' weight, and the answers to invalid actions."""
 
     name: Literal["rlvmr"] = Field("rlvmr", description="algorithm")
     std: Std = Field("sample", description=STD)
@@ -61,7 +61,7 @@ def tagged_credit(
     std: Std,
     invalid: Sequence[str],
 ) -> list[Float64]:
-    """TokenCredit: adds each step's own reward, normalized over the group's steps of its tag."""
+    """TokenCredit: adds each step's reward u, normalized over the group's steps of the same tag."""
     values = [np.full(t.num_steps, a) for t, a in zip(trajectories, advantages, strict=True)]
     steps: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
     for i, trajectory in enumerate(trajectories):
@@ -76,7 +76,7 @@ def tagged_credit(
 
 
 def step_rewards(trajectory: Trajectory, invalid: Sequence[str]) -> list[tuple[str, float]]:
-    """Returns each step's tag, "" for a response of another form, and the reward u of the step."""
+    """Returns the tag and the reward u of each step. A response of another form has the tag ""."""
     found = [_read(text) for text in trajectory.actions]
     answers = trajectory.observations[1:]
     rewards = []
@@ -96,8 +96,8 @@ def step_rewards(trajectory: Trajectory, invalid: Sequence[str]) -> list[tuple[s
 
 
 def _read(text: str) -> tuple[str, str]:
-    """Returns the tag and the action of a response; the tag is empty unless exactly one
-    thought, with text in it, comes before exactly one action."""
+    """Returns the tag and the action of a response. The tag is "" unless the response has exactly
+    one thought, with text in it, and after it exactly one action."""
     thoughts, actions = list(THOUGHT.finditer(text)), list(ACTION.finditer(text))
     action = actions[0][1].strip() if len(actions) == 1 else ""
     if not len(thoughts) == len(actions) == 1 or thoughts[0].end() > actions[0].start():

@@ -184,7 +184,7 @@ def test_a_retry_whose_guidance_is_ignored_is_no_correction(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("mood", "said"),
-    [("clock", "message 5 has 'user: door 2 after left at "), ("fewer", "without the recorded")],
+    [("clock", "message 5 has 'user: door 2 after left at "), ("fewer", "before it made the")],
 )
 def test_a_world_that_answers_differently_is_refused_with_the_difference(
     tmp_path: Path, mood: str, said: str

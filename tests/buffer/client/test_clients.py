@@ -168,7 +168,7 @@ def test_a_missing_reply_names_the_endpoint_and_the_wait():
         async with AsyncBufferClient(endpoint, name="a notebook", timeout_s=0.3) as client:
             await client.stats()
 
-    with pytest.raises(BufferUnavailable, match="no reply to stats from a notebook in"):
+    with pytest.raises(BufferUnavailable, match="a notebook got no reply to stats in"):
         asyncio.run(ask())
 
 

@@ -100,7 +100,7 @@ def test_a_store_of_another_schema_is_refused_in_a_line_and_left_alone(full, sch
         txn.put("sys", b"schema", codec.pack({"schema": schema}))
     full.store.close()
     before = (full.folder / "data.mdb").read_bytes()
-    said = rf"has schema {schema}, but this r3l reads only {SCHEMA}; .*choose a new folder$"
+    said = rf"has schema {schema}, but this r3l reads only schema {SCHEMA}; .*choose a new folder$"
     for read_only in (False, True, False):
         with pytest.raises(SchemaVersionError, match=said):
             Store(full.folder, map_gib=0.25, read_only=read_only)

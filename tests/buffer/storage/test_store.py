@@ -186,7 +186,7 @@ def test_a_program_that_holds_all_readers_is_named_and_its_death_frees_them(tmp_
     with subprocess.Popen(command, stdout=subprocess.PIPE) as greedy:
         try:
             assert greedy.stdout is not None and int(greedy.stdout.readline()) > 100
-            with pytest.raises(UserError, match=f"processes with it open: {greedy.pid}; end one"):
+            with pytest.raises(UserError, match=f"processes have it open: {greedy.pid}; end one"):
                 Store(tmp_path / "buffer", map_gib=0.1)
         finally:
             greedy.kill()

@@ -41,12 +41,12 @@ def _change_draw(draw_id, **changes):
 
 def test_a_group_still_drawn_after_its_draw_was_released_is_found(filled):
     said = _problems(filled, _change_draw(3, outcome="released"))
-    assert "g0000000003: drawn by draw 3, which does not name it" in said
+    assert "g0000000003: drawn by draw 3, which does not hold it" in said
 
 
 def test_an_open_draw_of_a_group_in_another_state_is_found(filled):
     said = _problems(filled, _change_draw(2, outcome="open"))
-    assert "draw 2: holds g0000000004, which is not drawn by it" in said
+    assert "draw 2: holds g0000000004, which is not drawn by this draw" in said
 
 
 @pytest.mark.parametrize("field", ["groups", "replaced"])
@@ -65,13 +65,13 @@ def test_a_missing_draw_is_found(filled, draw_id):
 def test_a_missing_last_draw_is_found(filled):
     said = _problems(filled, lambda txn: txn.delete("draw", u64(3)))
     assert "count draws: 3, but there are 2" in said
-    assert "g0000000003: drawn by draw 3, which does not name it" in said
+    assert "g0000000003: drawn by draw 3, which does not hold it" in said
 
 
 def test_draws_and_steps_that_contradict_each_other_are_found(filled):
     said = _problems(filled, _change_draw(1, step=7))
     assert "draw 1: trained in step 7, which the ledger lacks or contradicts" in said
-    assert "step 1: names draw 1, which is not trained in it" in said
+    assert "step 1: names draw 1, which was not trained in this step" in said
 
 
 def test_progress_of_a_slot_that_is_not_open_is_found(filled):

@@ -139,7 +139,7 @@ def test_all_that_an_attempt_keeps_is_limited(work: Path, monkeypatch: pytest.Mo
     sizes = [run("save", str(work), kept_of(work), number, save)["bytes"] for number in range(2)]
     assert sizes[1] > sizes[0] + 4000
     monkeypatch.setattr(workspace_copy, "MOST_BYTES", sizes[1] + 4000)
-    with pytest.raises(SystemExit, match="snapshots take more than"):
+    with pytest.raises(SystemExit, match="snapshots together take more than"):
         run("save", str(work), kept_of(work), 2, save)
 
 

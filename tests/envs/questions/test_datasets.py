@@ -61,9 +61,9 @@ def test_rows_of_every_data_set_in_use_are_read(file, row, prompt, answer):
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        ((), "has no problems"),
+        ((), "is empty"),
         (('{"prompt": "q"',), "line 1 is not JSON"),
-        (({"prompt": "q", "answer": "1"}, {"answer": "1"}), "row 2: has no problem"),
+        (({"prompt": "q", "answer": "1"}, {"answer": "1"}), "row 2: contains no problem text"),
         (({"prompt": "q"},), "row 1: has no reference answer"),
         ((["q", "1"],), "row 1: must be an object"),
         (('{"prompt": "q", "answer": "1"}', "[" * 99999), "line 2 is not JSON"),

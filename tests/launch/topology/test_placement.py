@@ -110,14 +110,14 @@ def test_sixteen_actors_and_eight_ranks_share_what_the_model_states_leave() -> N
     assert share is not None and 3 * share * 141 + states <= 0.95 * 141, "a third is the rank's"
     assert 3 * (share + 0.01) * 141 + states > 0.95 * 141
     assert "each rank: 1.8 weights" in topology.memory[0]
-    assert "2 on each GPU of 141 GiB next to a rank" in topology.memory[1]
+    assert "of a GPU's 141 GiB (2 per GPU, next to a rank" in topology.memory[1]
 
 
 def test_the_users_own_share_is_kept() -> None:
     own = "actor.engine.gpu_memory_utilization=0.3"
     topology = placed(2, "1gpu", "1x141GB", *FITS, own, "learner.offload=all")
     assert {p.share for p in topology.actors} == {None}
-    with pytest.raises(UserError, match=r"2 on each GPU of 141 GiB .* get 98.7"):
+    with pytest.raises(UserError, match=r"gets 98.7 of a GPU's 141 GiB \(2 per GPU"):
         placed(2, "1gpu", "1x141GB", *FITS, own.replace("0.3", "0.7"), "learner.offload=all")
 
 
@@ -132,9 +132,9 @@ def test_the_users_own_share_is_kept() -> None:
          "only 95% of a GPU's 14 GiB; set learner.zero_stage=3"),
         (16, "8gpu", "8x48GB", FITS,
          "--actors 16: an actor needs 14.2 weights + 0.4 KV + 2.0 fixed = 16.6 GiB for one "
-         "request, but 2 on each GPU of 48 GiB next to a rank of 18.9 GiB get 8.6 GiB; give fewer"),
+         "request, but gets 8.6 of a GPU's 48 GiB (2 per GPU, next to a rank of 18.9 GiB); give "),
         (1, "6gpu", "8x16GB", (*FITS, "learner.offload=all"),
-         "but 1 on each GPU of 16 GiB get 14.4 GiB; give fewer --actors or more --actor-gpus"),
+         "but gets 14.4 of a GPU's 16 GiB (1 per GPU); give fewer --actors or more --actor-gpus"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_with_the_arithmetic(

@@ -161,7 +161,9 @@ def test_known_families_keep_every_speaker_or_are_refused_with_advice(family: Fa
         with pytest.raises(UserError, match="removes the reasoning" if keep else family.verdict):
             ChatFormat(tokenizer)
         if not keep:
-            with pytest.raises(UserError, match=r"put a chat_template\.jinja .* such as ChatML's"):
+            with pytest.raises(
+                UserError, match=r"give the model folder a chat_template\.jinja .* such as ChatML's"
+            ):
                 ChatFormat(tokenizer, earlier_reasoning="keep")
             return
     chat = ChatFormat(tokenizer, earlier_reasoning="keep")
@@ -263,5 +265,5 @@ def test_a_template_that_does_not_end_is_refused(
 ) -> None:
     monkeypatch.setattr("r3l.rollout.chat.PROBE_S", seconds)
     monkeypatch.setattr("r3l.rollout.chat.PROBE_BYTES", 1 << 28)
-    with pytest.raises(UserError, match=f"{why}.*put a chat_template"):
+    with pytest.raises(UserError, match=f"{why}.*give the model folder a chat_template"):
         ChatFormat(tokenizer_for(template, specials=SPECIALS[CHATML]))

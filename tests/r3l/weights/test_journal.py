@@ -87,12 +87,12 @@ def test_the_newest_versions_stay_with_what_they_build_on(
 
 def test_a_gap_is_one_line_that_names_what_is_missing(sets: Sets, tmp_path: Path) -> None:
     journal = Journal(tmp_path, versions=99)
-    with pytest.raises(UserError, match=r"no version; a run keeps them with learner\.journal"):
+    with pytest.raises(UserError, match=r"holds no versions; to keep"):
         journal.rebuild(3)
     sets.fill(journal, 6)
     journal.path(3).unlink()
     assert np.array_equal(journal.rebuild(2)[1], sets.data[2])
-    with pytest.raises(UserError, match="version 3 is missing, which version 5 is built on"):
+    with pytest.raises(UserError, match="version 5 builds on version 3, which is missing"):
         journal.rebuild(5)
     with pytest.raises(UserError, match=r"version 3 is missing .* nearest 2 and 4"):
         journal.rebuild(3)
