@@ -39,10 +39,10 @@ class Stopped(Exception):
 
 
 class Actor:
-    """Explores groups on one engine: leases groups and puts slot results.
+    """Leases groups, explores them on one engine and puts their results.
 
-    Leases another group once the engine has room and admission grants the lease. When `stop` is
-    set, as by SIGTERM, `run` finishes the puts under way, releases all leases and returns.
+    Leases another group once the engine has room and the buffer grants the lease. When `stop` is
+    set (SIGTERM sets it), `run` finishes the puts under way, releases all leases and returns.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class Actor:
         self.failures = FirstFailures()
 
     async def run(self) -> None:
-        """Explores until `stop` is set. Raises EngineDead if the engine died, and EngineSick for
-        impossible results or wrong weights. Results whose put has not begun by the end are lost."""
+        """Explores until `stop` is set. Raises EngineDead if the engine died. Raises EngineSick for
+        impossible results or wrong weights. Results whose put has not begun at the end are lost."""
         self.subscriber.loaded = None  # a new engine holds the weights of its model folder
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -156,7 +156,7 @@ class Actor:
         return kept
 
     def _fingerprint(self, result: SlotResult) -> tuple[int, str] | None:
-        """Returns a result's newest version and that version's weight hash; None if unknown."""
+        """Returns (version, hash) of weights that sampled a result; None if the hash is unknown."""
         attempt = result.trajectory
         version = self.policy.version if attempt is None else int(attempt.step_versions.max())
         known = self.policy.fingerprints.get(version)

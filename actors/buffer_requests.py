@@ -41,8 +41,8 @@ class BufferRequests:
         self._leasing: asyncio.Task[Lease | Wait] | None = None
 
     async def lease(self, version: Callable[[], int], plan: GroupPlan) -> Lease:
-        """Waits for a lease. `version` returns the engine's current version, which each request
-        states. Raises EngineSick if the buffer refuses the version as impossible."""
+        """Waits for a lease. Each request states the engine's current `version()`. Raises
+        EngineSick if the buffer refuses this version as impossible."""
         while True:
             self._leasing = asyncio.create_task(self.client.lease(self.name, version(), plan))
             try:
@@ -59,11 +59,11 @@ class BufferRequests:
     async def put(
         self, group_id: str, result: SlotResult, fingerprint: tuple[int, str] | None
     ) -> SlotResult:
-        """Puts a result. Returns what the buffer then has: this result, or a failed result if the
-        buffer refused this one as too large or malformed.
+        """Puts a result. If the buffer refuses it as too large or malformed, puts a failed result
+        instead. Returns the result that was put.
 
-        The put continues if the caller is cancelled. Raises LeaseLost or Conflict. Raises
-        EngineSick for a result that a healthy engine cannot produce.
+        Cancelling the caller does not stop the put. Raises LeaseLost or Conflict. Raises EngineSick
+        for a result that a healthy engine cannot produce.
         """
         putting = asyncio.create_task(self._put(group_id, result, fingerprint))
         self._puts[putting] = group_id
@@ -71,8 +71,8 @@ class BufferRequests:
         return await asyncio.shield(putting)
 
     async def put_partial(self, group_id: str, result: SlotResult) -> None:
-        """Puts the progress of a slot, once: the next progress will contain it. Raises LeaseLost,
-        and EngineSick for progress that a healthy engine cannot produce."""
+        """Puts the progress of a slot, once: later progress will contain it. Raises LeaseLost.
+        Raises EngineSick for progress that a healthy engine cannot produce."""
         try:
             async with asyncio.timeout(PARTIAL_S):
                 await self.client.put_partial(group_id, self.name, result)
@@ -85,8 +85,8 @@ class BufferRequests:
     async def renew(self, group_ids: Sequence[str]) -> Sequence[str]:
         """Renews leases and reports the metrics. Returns the groups whose leases were lost.
 
-        A complete group needs no lease, and the reply to its last put says that it is complete. So
-        a group with a put in progress is not reported as lost before that reply arrives.
+        Leaves out complete groups, which need no lease. Also leaves out groups with a put under
+        way, because the put may complete the group.
         """
         self._complete.intersection_update(group_ids)
         try:
@@ -99,8 +99,8 @@ class BufferRequests:
         return [group_id for group_id in lost if group_id not in needs_none]
 
     async def leave(self, group_ids: Iterable[str]) -> None:
-        """Finishes the puts in progress, releases the leases of `group_ids` and the newest lease,
-        and reports the metrics a last time."""
+        """Finishes the puts under way. Then releases the leases of `group_ids` and the newest
+        lease, and reports the metrics a last time."""
         under_way = {*self._puts, *([self._leasing] if self._leasing else [])}
         if under_way:
             _, late = await asyncio.wait(under_way, timeout=LEAVE_S)
@@ -140,7 +140,7 @@ class BufferRequests:
                 await self._wait(error, f"a put of {group_id}")
 
     def _granted(self) -> list[str]:
-        """Returns the newest lease's group, if granted; its exploration may not have begun."""
+        """Returns the group of the newest lease, if the lease was granted."""
         leasing = self._leasing
         if leasing is None or not leasing.done() or leasing.cancelled() or leasing.exception():
             return []
@@ -148,7 +148,7 @@ class BufferRequests:
         return [reply.group_id] if isinstance(reply, Lease) else []
 
     async def _wait(self, error: BufferUnavailable | StoreError, request: str) -> None:
-        """Waits before `request` is repeated, unless the client has already waited for a reply."""
+        """Waits before a request is repeated, unless the client has already waited for a reply."""
         self._count(error)
         log.warning("%s waits for the buffer: %s", request, error)
         if isinstance(error, StoreError):

@@ -93,8 +93,8 @@ async def _run(
 ) -> None:
     """Runs an actor until it is stopped. Starts a fresh engine after each engine failure.
 
-    No lease is held between two engines. Raises UserError before anything is started, and
-    EngineDead if too many engines failed in a row.
+    Holds no lease between two engines. Raises UserError for wrong settings. Raises EngineDead if
+    too many engines failed in a row.
     """
     from actors.actor import Actor
     from actors.agents.agent_attempt import agents_served
@@ -148,9 +148,9 @@ async def _run(
 
 @contextmanager
 def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Makes SIGTERM and SIGINT set `stop` inside this context. SIGHUP, sent when the terminal or
-    ssh session ends, does the same unless the process runs under nohup. Outside the context, for
-    example while an engine starts, these signals end the process."""
+    """Makes SIGTERM, SIGINT and SIGHUP set `stop` inside this context. Under nohup, SIGHUP stays
+    ignored. Outside the context, for example while an engine starts, the signals end the
+    process."""
     loop = asyncio.get_running_loop()
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     signals = (signal.SIGTERM, signal.SIGINT, *(() if nohup else (signal.SIGHUP,)))

@@ -45,8 +45,8 @@ CPU_ENVIRONMENT = {
     **STEADY_MEMORY,
 }
 EAGER = {"TORCHDYNAMO_DISABLE": "1"}
-"""Without this setting vLLM compiles some of the sampler's functions even with `enforce_eager`,
-which takes seconds and makes sampling no faster."""
+"""Without this setting vLLM compiles some sampler functions even with `enforce_eager`. Compiling
+takes seconds and makes sampling no faster."""
 
 
 class VLLMPolicy:
@@ -144,8 +144,8 @@ class VLLMPolicy:
         return self.engine is None or bool(self.engine.errored)
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
-        """Samples one response. Raises EngineFailed if the engine cannot finish it, EngineDead if
-        the engine has ended or hangs, EngineSick for impossible log-probabilities."""
+        """Samples one response. Raises EngineFailed if it cannot be finished, EngineDead if the
+        engine has ended or hangs, and EngineSick for impossible log-probabilities."""
         room = self.context_length - len(token_ids)
         if room <= 0:
             return Sample((), (), self.version, self.version, "overflow")
@@ -197,8 +197,8 @@ class VLLMPolicy:
         return final
 
     def prompt(self, token_ids: Sequence[int]) -> Any:
-        """Makes an engine prompt from tokens. Its salt lets prompts share cached prefixes only
-        while the engine holds the same weights."""
+        """Makes an engine prompt from tokens. Its salt changes with each load of weights: only
+        prompts with equal salts share cached prefixes."""
         from vllm.inputs.engine import tokens_input
 
         return tokens_input(list(token_ids), cache_salt=f"weights-{self._loads}")
@@ -242,16 +242,15 @@ class VLLMPolicy:
         """Loads a staged weight set while running requests wait. Returns the pause in seconds.
 
         Running requests keep their keys and values and continue with the new weights (in-flight
-        updates, PipelineRL, arXiv:2509.19128); recomputing them would pause all requests for as
-        long as all their prefills take. This is sound because a request records what it sampled
-        from: every token has the log-probability it was drawn with, and the response has the
-        oldest and the newest version of its weights. Requests that start after the pause use the
-        new weights alone: their salt excludes cache entries computed with older weights, which are
-        evicted when their room is needed.
+        updates, PipelineRL, arXiv:2509.19128). Recomputing the keys and values would pause all
+        requests for as long as all their prefills take. Each token keeps the log-probability it was
+        drawn with. Each response records the oldest and the newest version of its weights. Requests
+        that start after the pause use the new weights alone: their salt excludes older cache
+        entries.
 
-        Raises EngineDead if the load fails, because the engine's weights are then unknown;
-        EngineSick if the loaded weights differ from the published ones; UserError for adapters of
-        another base model.
+        Raises EngineDead if the load fails, because the engine's weights are then unknown. Raises
+        EngineSick if the loaded weights differ from the published ones. Raises UserError for
+        adapters of another base model.
         """
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 

@@ -26,7 +26,7 @@ OWNED_ARGUMENTS = {
     "logprobs_mode": None,
     "scheduling_policy": None,
 }
-"""The engine arguments that the actor sets, each with the setting that gives its value or None."""
+"""The engine arguments that the actor sets. Each value is the setting to use instead, if any."""
 
 
 def check_engine_arguments(config: ActorConfig) -> None:
@@ -47,9 +47,8 @@ def check_engine_arguments(config: ActorConfig) -> None:
 
 @cache
 def known_arguments() -> frozenset[str]:
-    """Reads the fields of vLLM's AsyncEngineArgs from its source. Importing vLLM would take ten
-    seconds and half a GiB of memory, which a launcher would keep for the whole run. Returns an
-    empty set if the source is missing; the actor reports that."""
+    """Reads the names of vLLM's engine arguments from its source. Importing vLLM would take ten
+    seconds and half a GiB of memory. Returns an empty set if the source is missing."""
     vllm = find_spec("vllm")
     source = Path(vllm.origin).parent / "engine" / "arg_utils.py" if vllm and vllm.origin else None
     if source is None or not source.is_file():
@@ -66,8 +65,8 @@ def known_arguments() -> frozenset[str]:
 def engine_arguments(
     model: Path, config: ActorConfig, context_length: int, seed: int
 ) -> dict[str, Any]:
-    """Returns vLLM's engine arguments: the actor's own, then the user's. Raises UserError if the
-    user sets an argument that belongs to the actor."""
+    """Returns vLLM's engine arguments: the actor's own, then the user's. Raises UserError as
+    `check_engine_arguments` does."""
     import torch
     from vllm.config import StructuredOutputsConfig, WeightTransferConfig
 
@@ -100,9 +99,9 @@ def engine_arguments(
 def _cpu_arguments(context_length: int) -> dict[str, Any]:
     """Returns the arguments for a CPU engine.
 
-    Prefills are not split: for a split prefill of a seeded request vLLM 0.32 rewinds the random
-    stream, which CPU generators cannot do. Cache blocks are small, so that short prompts share
-    prefixes too. The cache is one GiB; vLLM would take half of the machine's memory.
+    Prefills are not split: vLLM 0.32 would rewind the random stream of a seeded request, which CPU
+    generators cannot do. Small cache blocks let short prompts share prefixes. The cache is one GiB.
+    vLLM would take half of the machine's memory.
     """
     return {
         "enforce_eager": True,

@@ -8,8 +8,8 @@ forks by default, but not on CPU. Two kinds of processes cannot be forked:
 - one that has joined a torch.distributed process group, as a learner has: the engine's workers
   would use that group instead of a group of their own
 
-The fork is killed with its actor (r3l.process.end_with_parent), and gives up the actor's
-connections: an environment's worker exits only when no process holds its pipe.
+The fork is killed with its actor (r3l.process.end_with_parent). It gives up the actor's
+connections, because an environment's worker exits only when no process holds its pipe.
 """
 
 import os
@@ -25,8 +25,8 @@ METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 GPU_DRIVER = "/dev/nvidia"
 _parent = 0
-"""This process's id while its forks belong to an engine: in an actor that starts an engine, and in
-each process of an engine. Otherwise 0. Forks that belong to an engine end with this process."""
+"""This process's id while its forks belong to an engine, otherwise 0. It is set in an actor that
+starts an engine and in the engine's own processes. Forks that belong to an engine end with it."""
 _left: set[int] = set()
 """File descriptors that the next fork gives up."""
 _threads = 0
@@ -72,8 +72,8 @@ def forked() -> Iterator[None]:
 
 
 def _begin() -> None:
-    """In a fork, gives up the parent's connections and makes the fork end with its parent. The
-    given-up descriptors then refer to /dev/null: closing one later cannot close another file."""
+    """In a fork, gives up the parent's connections and makes the fork end with its parent. Points
+    the given-up descriptors to /dev/null, so that closing one later closes no other file."""
     global _parent
     if not _parent:
         return
@@ -92,8 +92,8 @@ def _begin() -> None:
 
 
 def _is_given_up(descriptor: int) -> bool:
-    """Whether a fork gives up a descriptor. It keeps those of the GPU driver, whose library still
-    uses them. A closed descriptor, such as the one that `os.listdir` used, is not given up."""
+    """Whether a fork gives up a descriptor. It keeps descriptors of the GPU driver, whose library
+    uses them. It skips closed descriptors, such as the one that `os.listdir` used."""
     try:
         return not os.readlink(f"/proc/self/fd/{descriptor}").startswith(GPU_DRIVER)
     except FileNotFoundError:

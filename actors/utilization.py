@@ -21,8 +21,8 @@ class Occupancy:
             self.share += SMOOTHING * (seen - self.share)
 
     def admits(self, live: int, more: int) -> bool:
-        """Returns whether `more` attempts fit within the target in addition to `live` attempts. If
-        no attempt is live, they always fit."""
+        """Returns whether the target leaves room for `more` attempts besides `live`. If no attempt
+        is live, there is always room."""
         return live == 0 or (live + more) * self.share <= self.target
 
     def missing(self, live: int) -> float:

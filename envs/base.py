@@ -18,7 +18,7 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 SPLIT_SIZE = 100_000_000
 """Seeds per split: task n of split i has the seed i · SPLIT_SIZE + n."""
 SEED_STRIDE = 1_000_003
-"""The first tasks of two neighbouring run seeds are this far apart, so that their tasks differ."""
+"""Distance between the first tasks of neighbouring run seeds, so that their tasks differ."""
 
 
 @runtime_checkable
@@ -52,9 +52,9 @@ class TextEnv(Environment, Protocol):
 class Skill:
     """The skill of a demonstrator; by default perfect.
 
-    `withheld`: number of rules that the demonstrator does not know and guesses; `mistakes` and
-    `waste`: probabilities per step of a random answer and of a step that does nothing; `certainty`:
-    probability per step that the demonstrator knows a withheld rule after all.
+    `withheld`: number of rules that the demonstrator does not know and guesses. Probabilities per
+    step: `mistakes`: of a random answer; `waste`: of a step that does nothing; `certainty`: of
+    knowing a withheld rule after all.
     """
 
     withheld: int = 0
@@ -69,8 +69,8 @@ class Demonstrating(TextEnv, Protocol):
 
     Optional methods, found by attribute:
 
-    - `practice() -> list[dict]`: the options of each variant that lessons play, all equally often;
-      if the method is absent, lessons play the environment as it is configured;
+    - `practice() -> list[dict]`: the options of each variant that lessons play, all equally often.
+      Without the method, lessons play the environment as it is configured.
     - `told() -> dict`: options of the variant in which the observations say what each step needs.
     """
 
@@ -87,7 +87,7 @@ class Demonstrating(TextEnv, Protocol):
         """Returns the next action. `advice`: a reflection's suggestion to follow, "" if none."""
 
     def reflection(self) -> dict[str, Any]:
-        """Returns a teacher's reflection on the finished attempt: a dict with the five fields of
+        """Returns a teacher's reflection on the finished attempt, with the fields
         r3l.rollout.reflection.FIELDS."""
 
     def vocabulary(self) -> Iterable[str]:
@@ -119,8 +119,8 @@ class SeededTasks:
 
 @dataclass(frozen=True)
 class ListedTasks:
-    """A finite list of tasks per split. `tasks` shuffles the list by `seed`, so even a list that is
-    sorted by kind gives a mix of kinds."""
+    """A finite list of tasks per split. `tasks` shuffles the list by `seed`, so that even a list
+    sorted by kind gives a mix."""
 
     listed: Mapping[Split, Sequence[Task]]
 
@@ -134,9 +134,8 @@ class ListedTasks:
 
 
 def split_of(what: str) -> Split:
-    """Returns the one split to which the text `what`, such as a question, belongs. A hash of the
-    text decides: a tenth of all texts is for evaluation, a tenth for warm-up. Generators that call
-    this function never pose the same question in two splits."""
+    """Returns the split of a text, such as a question. A hash of the text decides, so that no text
+    is in two splits. A tenth of all texts is for evaluation, a tenth for warm-up."""
     share = zlib.crc32(what.encode()) % 10
     return "eval" if share == 0 else "warmup" if share == 1 else "train"
 

@@ -4,9 +4,9 @@
         def demonstration(self) -> list[str]:      # actions that succeed from where reset left off
             return [self.word]
 
-`Demonstrated` makes a demonstrator and a teacher from that method (envs.base.Demonstrating). These
-actions are the plan. The demonstrator plays the plan, with some other actions in between. The
-teacher's reflection on an attempt names the first step that differs from the plan.
+`Demonstrated` makes a demonstrator and a teacher from that method (envs.base.Demonstrating). The
+method's actions are the plan. The demonstrator plays the plan, with some mistakes. The teacher's
+reflection names the first step that differs from the plan.
 """
 
 import json
@@ -25,40 +25,40 @@ from r3l.rollout.reflection import FIELDS
 READ_TASKS = 64
 """The vocabulary of a tiny policy is made from the texts of this many tasks."""
 KNOWN_ACTIONS = 64
-"""This many of the demonstrations' latest actions are remembered; mistakes are drawn from them."""
+"""The last actions of demonstrations that are remembered. Mistakes are drawn from them."""
 LONGEST_QUOTE = 60
 """A reflection quotes at most this many characters of an action."""
 
 
 def demonstrating(name: str, **options: Any) -> Demonstrating:
-    """Returns a registered environment with a demonstrator: its own demonstrator, or one built from
-    its method `demonstration`. Raises UserError if the environment has neither."""
+    """Makes an environment with a demonstrator. Wraps it in `Demonstrated` if it has only a method
+    `demonstration`. Raises UserError if it has neither."""
     env = registry.make(name, **options)
     if isinstance(env, Demonstrating):
         return env
     if hasattr(env, "demonstration"):
         return Demonstrated(env, warmup_tasks(name, options, READ_TASKS))
     raise UserError(
-        f"env {name!r}: has no demonstrations; add a method demonstration() that returns the "
-        "actions that solve the task of the last reset (docs/environments/your-own.md)"
+        f"env {name!r}: has no demonstrations; add a method demonstration() that returns a "
+        "solution of the current task, a list of actions (docs/environments/your-own.md)"
     )
 
 
 def warmup_tasks(
     name: str, options: Mapping[str, Any], count: int, seed: int = 0, start: int = 0
 ) -> list[Task]:
-    """Returns tasks `start` to `start + count` for a warm-up; fewer if the list ends. They are
-    from the split warmup, or from train if there are no warmup tasks."""
+    """Returns tasks `start` to `start + count` of the split warmup, or of train if warmup has no
+    tasks. Returns fewer if the tasks run out."""
     source = registry.task_source(name, **options)
     split: Split = "warmup" if source.tasks("warmup", 1, seed) else "train"
     return source.tasks(split, count, seed, start)
 
 
 class Demonstrated:
-    """An environment with a demonstrator that is built from the method `demonstration`.
+    """An environment with a demonstrator built from its method `demonstration`.
 
-    A reset without options starts one of `tasks`. A snapshot is the list of actions, which
-    `restore` plays again, so the environment must be deterministic.
+    A reset without options starts one of `tasks`. `restore` plays the attempt's actions again, so
+    the environment must be deterministic.
     """
 
     def __init__(self, env: Any, tasks: Sequence[Task]) -> None:
@@ -70,7 +70,7 @@ class Demonstrated:
         self.reward = 0.0
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Starts a task; its demonstration is the plan. Raises UserError if the plan is empty."""
+        """Starts a task. Its demonstration is the plan. Raises UserError if the plan is empty."""
         if options is None and self.some_tasks:
             task = self.some_tasks[seed % len(self.some_tasks)]
             seed, options = task.seed, dict(task.options)
@@ -108,8 +108,8 @@ class Demonstrated:
         return str(speak()) if speak is not None else ""
 
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
-        """Returns the plan's next action. Unless `advice` contains that action, returns a different
-        one with probability `skill.mistakes + skill.waste`; `skill` has no other effect."""
+        """Returns the plan's next action. Unless `advice` contains it, returns another action with
+        probability `skill.mistakes + skill.waste`."""
         right = self._right(len(self.actions))
         if right in advice or rng.random() >= skill.mistakes + skill.waste:
             return right
@@ -117,8 +117,8 @@ class Demonstrated:
         return rng.choice(others) if others else "?"
 
     def reflection(self) -> dict[str, Any]:
-        """Returns a teacher's reflection. The pivot is the first step that differs from the plan;
-        the advice is the plan's action there."""
+        """Returns a teacher's reflection. The pivot is the first step that differs from the plan.
+        The advice is the plan's action at the pivot."""
         succeeded = self.reward >= self.spec.success_threshold - 1e-9
         wrong = [k for k, action in enumerate(self.actions) if action.strip() != self._right(k)]
         pivot = wrong[0] if wrong else len(self.actions) - 1
@@ -143,7 +143,7 @@ class Demonstrated:
                     break
 
     def _right(self, step: int) -> str:
-        """Returns the plan's action for `step`: the first not yet taken; if all were, the last."""
+        """Returns the plan's first action not taken before `step`, or else its last action."""
         done = 0
         for action in self.actions[:step]:
             done += done < len(self.plan) and action.strip() == self.plan[done].strip()

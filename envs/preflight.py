@@ -1,5 +1,5 @@
 """Tries an environment before a run: resets it to some tasks and takes one step in each. The
-environment runs as in the run's attempts: in the same kind of process, within the same limits."""
+environment runs in the same kind of process and with the same limits as in the run."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -18,13 +18,13 @@ from r3l.rollout.prompts import Prompts
 from r3l.settings.environment import EnvConfig
 
 NONSENSE = "try"
-"""The action of each step: an environment must answer an action that it does not understand."""
+"""The action of each step. An environment must answer any action, even one without meaning."""
 
 
 @dataclass(frozen=True)
 class FirstStep:
-    """The sizes of a task's first step, in tokens: the prompt, the environment's budget for the
-    response, and the prompt that asks for a reflection on this step."""
+    """The sizes of a task's first step, in tokens. `budget`: the environment's limit for the
+    response. `reflection_prompt`: the prompt that asks for a reflection on this step."""
 
     prompt: int
     budget: int
@@ -33,7 +33,7 @@ class FirstStep:
 
 def try_tasks(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> list[FirstStep]:
     """Resets the environment to each task and takes one step. Returns the sizes of each first step.
-    Raises UserError; its message names the task, the call and the line of the user's code."""
+    Raises UserError that names the task, the call and the line of the user's code."""
     with ThreadPoolExecutor(1) as thread:  # a notebook's own thread already runs a loop
         return thread.submit(asyncio.run, _try_all(config, tasks, chat)).result()
 

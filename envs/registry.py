@@ -1,4 +1,4 @@
-"""Makes environments by name; imports the module of an environment when it is first used.
+"""Makes environments by name. Imports the module of an environment when it is first used.
 
 workshop                 an entry of ENVIRONMENTS
 reasoning:chain_sum      a family (an entry of FAMILIES) and the name of its member
@@ -48,8 +48,8 @@ FAMILIES = {
 def make(name: str, **options: Any) -> TextEnv:
     """Makes a new environment. `options` are its constructor's keyword arguments.
 
-    Raises UserError if a name or option is unknown, the environment refuses a value, or its
-    constructor raises.
+    Raises UserError if a name or option is unknown, the constructor raises, or the result is not an
+    environment.
     """
     kind = _load(name, options)
     with user_class.errors_named(f"env {name}: cannot be made, it"):
@@ -57,8 +57,8 @@ def make(name: str, **options: Any) -> TextEnv:
     if not isinstance(env, Environment):
         lacks = [each for each in ("spec", "reset", "step", "close") if not hasattr(env, each)]
         raise UserError(
-            f"env {name}: not a text environment because it lacks {' and '.join(lacks)}; it needs "
-            "spec, reset, step and close (see envs.TextEnv; envs.testing.check_env checks it)"
+            f"env {name}: lacks {' and '.join(lacks)}; a text environment needs spec, reset, step "
+            "and close (see envs.TextEnv and envs.testing.check_env)"
         )
     if not isinstance(env.spec, EnvSpec):
         raise UserError(f"env {name}: its spec is a {type(env.spec).__name__}, not an EnvSpec")
@@ -66,8 +66,8 @@ def make(name: str, **options: Any) -> TextEnv:
 
 
 def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an environment's options with defaults for the missing ones, so that equal settings
-    compare equal. Raises UserError if a name or option is unknown."""
+    """Returns an environment's options, completed with the defaults, so that equal settings compare
+    equal. Raises UserError if a name or option is unknown."""
     kind = _load(name, options)
     known = inspect.signature(kind).parameters.values()
     defaults = {p.name: p.default for p in known if p.default is not p.empty}
@@ -82,8 +82,8 @@ def try_out(name: str, options: Mapping[str, Any]) -> None:
 
 
 def task_source(name: str, **options: Any) -> TaskSource:
-    """Returns the task source of an environment: what its class's `task_source` returns, or else
-    endless seeds. Raises UserError if a name or option is unknown, or if `task_source` raises."""
+    """Returns the environment's own task source, or one of endless seeds if it has none. Raises
+    UserError if a name or option is unknown, or if the class's `task_source` raises."""
     kind = _load(name, options)
     own = getattr(kind.func, "task_source", None)
     if own is None:
@@ -96,8 +96,8 @@ def task_source(name: str, **options: Any) -> TaskSource:
 def tasks(
     name: str, options: Mapping[str, Any], split: Split, count: int, seed: int = 0
 ) -> list[Task]:
-    """Returns at most `count` tasks of a split. A count of 0 reads no data. Raises UserError if
-    `task_source` does, if the source returns anything but tasks, or if the split has none."""
+    """Returns at most `count` tasks of a split. A count of 0 reads no data. Raises UserError if the
+    task source fails, returns anything but tasks, or has no tasks in the split."""
     if not count:
         return []
     source = task_source(name, **options)
@@ -117,10 +117,10 @@ def tasks(
 
 
 def tasks_of_all(config: EnvConfig, split: Split, count: int, seed: int = 0) -> list[Task]:
-    """Returns at most `count` tasks of a split: an equal share from each environment of a run, or
-    all tasks of an environment that has fewer. Raises UserError as `tasks` does. With several
-    environments, each task's `env` is the name of its environment. UserError is then also raised if
-    two tasks have the same id, or if `count` is positive but below the number of environments."""
+    """Returns at most `count` tasks of a split, an equal share from each environment of a run. An
+    environment with fewer tasks gives all of them. With several environments, each task's `env` is
+    the name of its environment. Raises UserError as `tasks` does, if two environments have the same
+    task, or if `count` is positive but below the number of environments."""
     kinds = config.each()
     if len(kinds) == 1:
         return tasks(config.name, config.options, split, count, seed)

@@ -1,5 +1,4 @@
-"""Checks an environment's options, packages, programs and data. Each error says in one line what to
-do."""
+"""Checks an environment's options, packages, programs and data. Each error says what to do."""
 
 import shutil
 from collections.abc import Sequence
@@ -49,10 +48,9 @@ def program(env: str, name: str, install: str) -> None:
 
 
 def folder(env: str, option: str, value: str | None, holds: str, get: str) -> Path:
-    """Returns the data folder that a user names. If it is missing, raises UserError; the message
-    says how to get the folder.
+    """Returns the data folder `value`. Raises UserError if it is missing.
 
-    `holds`: a file that the folder must contain; `get`: what to do if it is missing.
+    `holds`: a file that the folder must contain. `get`: how to get the folder, for the message.
     """
     if not value:
         raise UserError(f"env {env}: needs a data folder, option {option}; {get}")

@@ -4,9 +4,10 @@
     check_env("path/to/file.py:Class")            # raises AssertionError: seed, step, what
     check_env(my_env, seeds=range(10))
 
-Checks at every seed: the types; the same seed and actions give the same lines, also if two
-instances are interleaved; an attempt restored from a snapshot continues like its original; nonsense
-is answered in words; demonstrations succeed within the step limit. `close` must end every process.
+Every value must have the right type. The same seed and actions must give the same lines, even with
+two interleaved instances. An attempt restored from a snapshot must continue like its original.
+Nonsense must get a reply. Demonstrations must succeed within the step limit. `close` must end every
+process.
 """
 
 import random
@@ -31,7 +32,7 @@ from r3l.text import printable
 NONSENSE = ("", "zzz", "<action>", "go go go " * 40, "ünï©ode 🔥\n\x00 {}[]()'\"\\")
 
 CLOSE_S = 10.0
-"""Limit for the processes of an environment to end after close(), seconds."""
+"""Time limit for an environment's processes to end after close(), seconds."""
 
 
 @dataclass
@@ -143,8 +144,7 @@ class Check:
         self.call(lambda: Prompts(spec.prompts))
 
     def _random_attempt(self) -> Recorded:
-        """Plays a random attempt: actions from `admissible`, or else from the demonstration, and
-        some nonsense."""
+        """Plays random actions, from `admissible` or else the demonstration, and some nonsense."""
         rng, env = random.Random(self.seed), self.env
         played = self.reset(env)
         shown = self._shown()
@@ -246,8 +246,8 @@ class Check:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Checks the environment that the first argument names. The others, NAME=VALUE, are the
-    environment's options. Prints one line. Returns 0 if the environment passes, else 2."""
+    """Checks an environment. `arguments`: its name, and its options as NAME=VALUE. Prints one line.
+    Returns 0 if the environment passes, else 2."""
     if not arguments or arguments[0].startswith("-"):
         print("usage: python -m envs.testing file.py:Class [option=value …]", file=sys.stderr)
         return 2

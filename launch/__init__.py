@@ -10,6 +10,5 @@ for _package in ("r3l", "buffer", "envs", "actors", "learner"):
     _found = Path(_spec.origin).resolve().parent if _spec and _spec.origin else None
     if _found != _HERE / _package:
         # A user's folder of that name would otherwise be imported silently.
-        raise ImportError(
-            f"package {_package!r}: found {_found}, not {_HERE / _package}; rename the one found"
-        )
+        hides = f"{_found or 'a folder'} hides {_HERE / _package}"
+        raise ImportError(f"package {_package!r}: {hides}; rename your own {_package!r}")

@@ -22,7 +22,7 @@ def agent_settings(agent: Agent, tasks: Tasks, reward: Agent | None, run: Path) 
     """Returns the settings. A list of tasks is written to a file in the run's folder.
 
     Raises UserError if actors cannot import a function, if the run's folder already has a list of
-    different tasks, or if the user's file calls r3l.train while an actor imports it.
+    other tasks, or if an actor's import of the user's file calls r3l.train.
     """
     if MODULE in sys.modules:
         raise UserError(
@@ -56,7 +56,7 @@ def _write_tasks(file: Path, text: str) -> None:
         if file.exists():
             if file.read_text(encoding="utf-8") != text:
                 raise UserError(
-                    f"tasks: differ from this run's tasks in {file}; give those, or a new run name"
+                    f"tasks: differ from this run's tasks in {file}; use them, or a new run name"
                 )
             return
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def _write_tasks(file: Path, text: str) -> None:
 
 
 def _named(what: str, function: Agent) -> str:
-    """Returns `file.py:function`, which lets an actor import `function`; keeps a text as it is."""
+    """Returns `file.py:function`, from which an actor can import it. Keeps a text as it is."""
     if isinstance(function, str):
         return function
     name = getattr(function, "__name__", repr(function))

@@ -1,4 +1,4 @@
-"""`r3l-launch`: the command that starts a run, and commands that inspect a run.
+"""`r3l-launch`: starts a run, or inspects one.
 
 `train` is the default command: it runs if the first argument is an option or KEY=VALUE.
 """
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 SHORTCUTS = ("env", "model", "learner.steps", "seed", "actor.engine.tensor_parallel_size")
-"""The settings that the options --env, --model, --steps, --seed and --actor-gpus set, in order."""
+"""The settings behind the options --env, --model, --steps, --seed and --actor-gpus, in order."""
 DEFAULT = "train"
 INSPECTIONS = ("status", "doctor")
-"""Commands. The command NAME is in the module launch.inspection.NAME, imported when it is used."""
+"""Commands. NAME is in the module launch.inspection.NAME, which is imported on first use."""
 NAMES = ", ".join([DEFAULT, *INSPECTIONS])
 
 
 class LaunchCommands(OneLineGroup):
-    """The group of all commands: `train`, which is the default, and INSPECTIONS."""
+    """All commands: `train`, the default, and INSPECTIONS."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Puts `train` in front of the arguments unless they start with a command."""
@@ -142,9 +142,9 @@ def train_command(
 ) -> None:
     """Train a policy. Without arguments: the demo, a tiny policy in its built-in world.
 
-    Settings come from the defaults (for the shipped policy, the demo's), then from a YAML file or
-    preset, then from the options, then from KEY=VALUE arguments such as algorithm=grpo or
-    learner.lr=1e-5. Later settings override earlier ones. docs/configuration.md lists all settings.
+    Settings come from the defaults, a YAML file or preset, the options, and KEY=VALUE arguments
+    such as algorithm=grpo or learner.lr=1e-5. Each source overrides the sources before it. The
+    shipped policy has the demo's defaults. docs/configuration.md lists all settings.
     """
     named = dict(zip(SHORTCUTS, (env_name, model, steps, seed, actor_gpus), strict=True))
     try:
@@ -212,10 +212,10 @@ def train(
 ) -> Path:
     """Trains a policy as r3l-launch does, and returns the run's folder. Call it in the main thread.
 
-    `config`: a RunConfig, a mapping of sections or of keys such as "learner.lr", or a YAML file;
-    None: the demo, or with `resume` the run's settings. `agent`: a function to train instead of an
-    environment. `reward`: a function that scores it. `tasks`: a list or a file (docs/agents.md).
-    Raises UserError before it starts a process, and TrainingStopped if the run ends early.
+    `config`: a RunConfig, a YAML file, or a mapping of sections or of keys such as "learner.lr".
+    None means the demo, or with `resume` the run's own settings. `agent`: a function to train
+    instead of an environment. `reward`: a function that scores it. `tasks`: a list or a file
+    (docs/agents.md). Raises UserError if a check fails, and TrainingStopped if the run ends early.
     """
     from launch.agent_function import TASKS, agent_settings, removed_if_refused
     from launch.checks.of_command_line import check_exists_only_if
@@ -270,8 +270,8 @@ def prompt_texts(config: RunConfig) -> str:
 
 
 def as_overrides(given: Mapping[str, object]) -> list[str]:
-    """Converts options to KEY=VALUE overrides. `given`: the options' values, keyed by setting; None
-    if an option was not given. Raises UserError if a value is empty."""
+    """Converts options to KEY=VALUE overrides. `given`: the options' values, keyed by setting. The
+    value of a missing option is None. Raises UserError if a value is empty."""
     for setting, value in given.items():
         if isinstance(value, str) and not value.strip():
             raise UserError(f"--{setting}: is empty; give a name, or leave --{setting} out")
@@ -285,7 +285,7 @@ def as_overrides(given: Mapping[str, object]) -> list[str]:
 def as_typed(line: str, given: Mapping[str, object], overrides: Sequence[str]) -> str:
     """Replaces a setting's name in an error line with the option that the user typed for it.
 
-    `given`: the options' values, keyed by setting. A setting keeps its name if `overrides` has it.
+    `given`: the options' values, keyed by setting. A setting in `overrides` keeps its name.
     """
     later = {override.partition("=")[0] for override in overrides}
     for key, value in given.items():

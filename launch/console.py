@@ -15,7 +15,7 @@ START_LINES_S = 5.0  # between two lines about processes that are starting
 
 
 class NoticeReader:
-    """Reads each notice in a log folder once, and puts the name of its process in front."""
+    """Reads each notice in a log folder once. Puts the name of its process in front."""
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
@@ -38,7 +38,7 @@ SOME = 3  # actors or causes that are named individually
 
 
 class Startup:
-    """Reports which processes are still starting. `ended`: whether all have been ready."""
+    """Reports which processes are still starting. `ended`: whether all have become ready."""
 
     def __init__(self) -> None:
         self._began = self._last = time.monotonic()
@@ -64,7 +64,7 @@ class Startup:
 
 
 def step_line(recent: Sequence[StepLine], steps: int) -> str:
-    """Formats the last of the `recent` steps, and the time until all `steps` will be done."""
+    """Formats the last of the `recent` steps. Adds the time left until step `steps` is done."""
     step = recent[-1]
     values, ends = step.metrics, forecast([*recent], steps, step.time).end_s
 
@@ -86,7 +86,7 @@ def step_line(recent: Sequence[StepLine], steps: int) -> str:
 
 
 def _agents(values: Mapping[str, float]) -> str:
-    """Formats the calls of agents, if the run has any, and the causes of failed slots."""
+    """Formats the agents' calls and the causes of failed slots, if there are any."""
     text = ""
     if "agent/calls_per_s" in values:
         running, calls = values.get("agent/running", 0.0), values["agent/calls_per_s"]
@@ -103,7 +103,7 @@ def _causes(values: Mapping[str, float], start: str = "failed_") -> str:
 
 
 def who_waits(values: Mapping[str, float]) -> str:
-    """Names the side that limits the pace, learner or actors, and the idle share of the other."""
+    """Says whether the learner or the actors limit the pace, and how idle the other side is."""
     learner, actors = values.get("learner/idle_share", 0.0), values.get("actor/idle_share", 0.0)
     if max(learner, actors) < BALANCED:
         return f"balanced: learner idle {learner * 100:.0f} %, actors idle {actors * 100:.0f} %"
@@ -125,7 +125,7 @@ def eval_line(evaluation: EvalLine) -> str:
 
 
 def _lengths(values: Mapping[str, float], start: str = "") -> str:
-    """Formats the lengths of attempts and the shares cut off. `start`: prefix of the metrics."""
+    """Formats the lengths of attempts, and how many are cut off. `start`: prefix of the metrics."""
     if f"{start}length_mean" not in values:
         return ""
     mean, p95, most = (values[f"{start}length_{name}"] for name in ("mean", "p95", "max"))
@@ -137,12 +137,12 @@ def _lengths(values: Mapping[str, float], start: str = "") -> str:
 
 
 def run_name(run: Path) -> str:
-    """Names a run for --run: by its name if it is under runs/, otherwise by its path."""
+    """Returns the value of --run for a run: its name if it is in runs/, otherwise its path."""
     return run.name if run.parent == Path("runs") else str(run)
 
 
 def end_lines(run: Path) -> list[str]:
-    """Lists a finished run's models, and commands that the user may want to run next."""
+    """Lists a finished run's models, and useful next commands."""
     models = {"best": "best evaluation", "model": "last step"}
     folders = [f"{run / name} ({what})" for name, what in models.items() if (run / name).is_dir()]
     lines = [f"model: {', '.join(folders)}"] if folders else []

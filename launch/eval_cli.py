@@ -94,9 +94,9 @@ AGAIN = "run the same command again to continue"
 def main(**options: Any) -> None:
     """Play tasks and print success, reward, steps, tokens and pass@k with 95 % intervals.
 
-    For example `r3l-eval --run first`. Results are stored in a folder, so the same command
-    continues an interrupted evaluation. KEY=VALUE arguments are settings; eval.temperature=0 makes
-    an evaluation repeatable.
+    For example `r3l-eval --run first`. Results are stored in a folder. The same command continues
+    an interrupted evaluation. KEY=VALUE arguments are settings. eval.temperature=0 makes an
+    evaluation repeatable.
     """
     try:
         if options["as_json"] and options["show"]:
@@ -149,7 +149,7 @@ def _evaluate(options: dict[str, Any]) -> None:
 
 
 def _read(options: dict[str, Any]) -> None:
-    """Prints the report of an evaluation on disk, and changes nothing there."""
+    """Prints the report of an evaluation on disk. Changes nothing there."""
     place, context = options["read"], click.get_current_context()
     for parameter in context.command.params:
         given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
@@ -186,7 +186,7 @@ def _print(
 
 
 def _configured(options: dict[str, Any]) -> RunConfig:
-    """Returns the evaluation's settings, in which the model is a folder."""
+    """Returns the evaluation's settings. Their `model` is the path of a folder."""
     from actors.engine_arguments import check_engine_arguments
     from launch.checks.of_model import chat_format, check_agent, model_folder
     from launch.checks.presets import DEMO
@@ -210,7 +210,7 @@ def _configured(options: dict[str, Any]) -> RunConfig:
 
 
 def _model_of(run: Path) -> str:
-    """Finds the model folder of a run's best evaluation, or of its last step. Raises UserError."""
+    """Finds a run's best model or else its last. Raises UserError if it has neither."""
     RunFolder(run).started()
     for folder in (run / "best", run / "model"):
         if (folder / "config.json").is_file():
@@ -249,8 +249,7 @@ async def _play(
 
 
 async def _unless_interrupted(playing: Coroutine[Any, Any, None]) -> None:
-    """Reports Ctrl-C as an interrupt. Ctrl-C also ends the engine; without this function, the end
-    of the engine would be reported as a failure."""
+    """Awaits `playing`. Reports Ctrl-C as an interrupt, even if it has also ended the engine."""
     try:
         await playing
     except EngineDead:

@@ -1,4 +1,4 @@
-"""Decides where every process of a run runs, and at which addresses they reach each other."""
+"""Plans a run: the place of each process, and the addresses of the services."""
 
 from launch.backends.registry import backend
 from launch.checks.plan_options import PlanOptions

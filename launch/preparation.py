@@ -1,4 +1,4 @@
-"""Checks a run's settings and options and prepares its start, before any process is started.
+"""Checks a run's settings and options, and writes its folder. Starts no process of the run.
 
 settings, options ─► checks ─► make_plan ─► checks of the model and tasks ─► Plan ─► run folder
                      └ the first check that fails: one line, exit code 2
@@ -71,10 +71,10 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
 
 
 def write_run_folder(plan: Plan) -> TextIO:
-    """Writes the run folder with the settings for all processes; returns the folder's lock.
+    """Writes the run folder with the settings for all processes. Returns the folder's lock.
 
-    This process holds the lock until the returned file is closed. Raises UserError if the folder
-    cannot be written, or if another launcher holds the lock.
+    Closing the returned file releases the lock. Raises UserError if the folder cannot be written,
+    or if another launcher holds the lock.
     """
     try:
         (plan.run / "logs").mkdir(parents=True, exist_ok=True)

@@ -19,20 +19,20 @@ NOT_COUNTED = {EXIT_CODES[RestartNeeded], EXIT_CODES[BufferUnavailable]}
 
 @dataclass
 class Restarts:
-    """Decides which dead processes are restarted. `limits`: how often each process may be restarted
-    within WINDOW_S; other processes are never restarted. `deaths`: the times of counted deaths."""
+    """Decides which dead processes are restarted. `limits`: how many restarts a process may have
+    within WINDOW_S. A process not listed has none. `deaths`: times of the counted deaths."""
 
     limits: dict[str, int]
     deaths: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     begun: set[str] = field(default_factory=set)  # processes that were ready once
 
     def allow(self, child: Child, now: float | None = None) -> bool:
-        """Whether to restart `child`, which has already ended. Counts its death.
+        """Whether to restart `child`, a process that has ended. Counts its death.
 
         A process is not restarted if one of these is true:
         - Its exit code is in FINAL: it would fail again.
         - It was never ready, and its exit code is not in NOT_COUNTED.
-        - It has used up its limit. A full disk, or an exit code in NOT_COUNTED, does not count.
+        - It has used up its limit. A full disk or a code in NOT_COUNTED does not count.
         """
         if child.ready:
             self.begun.add(child.name)
@@ -53,7 +53,7 @@ class Restarts:
     def delay_s(self, child: Child) -> float:
         """Returns the seconds to wait before a restart. The wait is 0 after the first counted death
         in WINDOW_S and BACK_OFF_S after the second. Each further death doubles the wait, up to
-        LONGEST_S. If the disk is full, the wait is LONGEST_S."""
+        LONGEST_S. A full disk causes the longest wait."""
         if FULL_DISK in child.reason():
             return LONGEST_S
         earlier = len(self.deaths[child.name]) - 1

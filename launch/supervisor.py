@@ -4,7 +4,7 @@ start buffer, learner ─► buffer ready ─► start actors ─► watch progr
        ▲                                                     │
        └── restart a dead process ◄──────────────────────────┘ (a learner: from its last checkpoint)
 
-The ports are chosen first, so a process can start before the services that it needs are listening.
+The ports are chosen first. So a process can start before the services that it needs.
 """
 
 import math
@@ -90,7 +90,7 @@ class Run:
         self.stopping_at = math.inf
 
     def say(self, line: str) -> None:
-        """Prints a line. A terminal that was closed, or a full disk, does not end the run."""
+        """Prints a line. A closed terminal or a full disk does not end the run."""
         with suppress(OSError):
             self._print(printable(line))
 
@@ -162,7 +162,7 @@ class Run:
         return 130
 
     def _report_stopping(self) -> None:
-        """Shows what a learner that was asked to end is still doing."""
+        """Shows what the learner is still doing after it was asked to end."""
         self._show_progress()
         learner = self.children.members.get("learner")
         if learner is None or learner.ended or time.monotonic() < self.stopping_at:
@@ -173,7 +173,7 @@ class Run:
                  "Ctrl-C kills it")  # fmt: skip
 
     def _report_checkpoint(self) -> None:
-        """Shows how many steps the run would make again if it were resumed now."""
+        """Shows how many steps a resumed run would make again."""
         newest = latest(self.plan.run / CHECKPOINTS)
         kept = read_state(newest).version if newest else 0
         if self.steps:
@@ -181,7 +181,7 @@ class Run:
             self.say(f"last checkpoint: step {kept}; {again} steps will be made again")
 
     def _after_death(self, child: Child) -> int | None:
-        """Restarts a dead process and returns None, or returns the exit code if the run ends."""
+        """Restarts a dead process and returns None. If the run ends, returns its exit code."""
         # DeepSpeed's launcher exits with 0 when it is killed, so the report is needed too.
         if child.exit_code == 0 and (last := child.status) and last.state == "done":
             return 0
@@ -216,7 +216,7 @@ class Run:
         return self.children.start(name, self.commands.of(name, resume=resume))
 
     def _wait_ready(self, child: Child, deadline_s: float) -> bool:
-        """Waits until a process is ready. Returns False if it ends or the deadline passes."""
+        """Waits until a process is ready, at most `deadline_s`. Returns whether it is ready."""
         end = time.monotonic() + deadline_s
         while time.monotonic() < end and not self.interrupted and child.exit_code is None:
             if child.ready:
@@ -238,9 +238,9 @@ class Run:
         return code if code in FINAL else 1
 
     def _kill_unresponsive(self) -> None:
-        """Reports an unresponsive buffer or actor. Kills it after a time limit, to restart it.
+        """Reports an unresponsive buffer or actor. After a time limit kills it, for a restart.
 
-        An actor that is not stopped gets engine_timeout_s more: it may be starting a new engine.
+        The limit of a stopped actor is shorter. Any other actor may be starting a new engine.
         """
         self.unresponsive.report(self._actors())
         lease_s, engine_s = self.plan.config.buffer.lease_s, self.plan.config.actor.engine_timeout_s
@@ -264,8 +264,8 @@ class Run:
         return {status.name: child for child in actors if (status := child.status)}
 
     def _kill_hung_learner(self) -> None:
-        """Kills a learner whose heartbeat is overdue. The learner's own watchdog cannot do this if
-        the learner is stopped, waits in the kernel, or hung before the watchdog started."""
+        """Kills a learner whose heartbeat is overdue. The learner's own watchdog cannot do this
+        if, for example, the learner is stopped."""
         learner = self.children.members["learner"]
         if learner.exit_code is None and self.children.heartbeat.overdue():
             learner.show_stacks()
@@ -300,8 +300,8 @@ class Run:
         self.lack = lack
 
     def _report_no_progress(self) -> None:
-        """Reports what the learner is doing if there is no progress for QUIET_S. The time until the
-        next report doubles each time."""
+        """Reports what the learner is doing if there is no progress for QUIET_S. Doubles the wait
+        after each report."""
         silent = time.monotonic() - self.moved
         if silent > self.quiet_s:
             self.quiet_s *= 2

@@ -26,8 +26,8 @@ class Unresponsive:
     """Reports once when the buffer or an actor becomes unresponsive, and once when it recovers.
 
     `say` prints a line. `buffer_s`: seconds since the buffer's last reply. `actors_s`: seconds
-    since each actor's last message to the buffer, keyed by process. The time during which this
-    process was stopped (Ctrl-Z) does not count.
+    since each actor's last message to the buffer, keyed by process. Time in which this process
+    itself was stopped (Ctrl-Z) does not count.
     """
 
     def __init__(self, config: BufferConfig, say: Callable[[str], None]) -> None:
@@ -60,8 +60,8 @@ class Unresponsive:
             self._thread.join()
 
     def report(self, actors: Mapping[str, Child]) -> None:
-        """Reports an unresponsive buffer or actor. `actors`: the actors that are ready, keyed by
-        their name in the buffer."""
+        """Reports an unresponsive buffer or actor. `actors`: the ready actors, keyed by their name
+        in the buffer."""
         if self._thread is None or not self._thread.is_alive():
             return
         now = time.monotonic()

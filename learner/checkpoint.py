@@ -6,7 +6,7 @@
         optimizer.safetensors           optimizer state, full-precision weights, RNG
         state.json                      written last: version, groups, model id, sizes and checksums
 
-Rank 0 writes all of it, so a run can continue with a different number of ranks or a different ZeRO
+Rank 0 writes all of it. So a run can continue with a different number of ranks or a different ZeRO
 stage. A checkpoint is built under another name, flushed to disk and renamed. So a folder called
 `step-…` is complete unless it was damaged later. Damaged checkpoints are skipped.
 
@@ -33,7 +33,7 @@ from learner.watchdog import heartbeat
 from r3l.algorithms.algorithm import Algorithm
 from r3l.errors import UserError
 from r3l.files import checksums
-from r3l.files.whole_file import read_json, rename_whole, write_json
+from r3l.files.whole_file import read_json, replace_folder, write_json
 from r3l.model_folder import write_checksums
 from r3l.process.notices import notice, notice_again
 from r3l.settings.learner import LearnerConfig
@@ -47,8 +47,8 @@ log = logging.getLogger(__name__)
 CHECKPOINTS = "checkpoints"
 """The checkpoints' folder in a run."""
 ADAPTER = "adapter"
-"""The adapters' folder in a saved model. If they were next to the merged weights, transformers
-would load them too."""
+"""The adapters' folder in a saved model. transformers would also load any adapters that lie next
+to the merged weights."""
 SCHEMA = 6
 STATE, REMEDY = "state.json", "remove the checkpoint"
 REQUIRED = {"version", "model_digest"}
@@ -67,8 +67,8 @@ class RunState:
 
 
 class Checkpoints:
-    """Writes the checkpoints of a run while it trains. Keeps the newest `keep` checkpoints, and
-    those for which `command` runs or waits. `saved`: version of the newest one, -1 if none."""
+    """Writes the checkpoints of a run while it trains. Keeps the newest `keep` checkpoints. Never
+    removes one for which `command` runs or waits. `saved`: version of the newest, or -1."""
 
     def __init__(
         self,
@@ -86,9 +86,8 @@ class Checkpoints:
         self._flushed: Future[bool] | None = None  # rank 0's
 
     def save(self, state: RunState) -> None:
-        """Starts writing the checkpoint `step-<version>` of rank 0's `state`; `finish` waits until
-        it is on disk. Collective. If it cannot be written, the unfinished checkpoint is removed and
-        training continues."""
+        """Starts to write the checkpoint `step-<version>` of rank 0's `state`. Collective. `finish`
+        waits until it is on disk. If it cannot be written, training continues without it."""
         from learner.step import optimizer_state
         from learner.step.tensor_file import Copies
 
@@ -118,8 +117,8 @@ class Checkpoints:
             self._flushed = self._disk.submit(_tried, put_on_disk, building)
 
     def finish(self) -> bool:
-        """Waits until the last checkpoint is on disk. Collective. Returns False and sets `saved` to
-        -1 if it could not be written."""
+        """Waits until the last checkpoint is on disk. Collective. Returns whether it is there. If
+        not, sets `saved` to -1."""
         if self._building is None:
             return self.saved >= 0
         building, self._building = self._building, None
@@ -149,17 +148,15 @@ class Checkpoints:
 
 
 def save_model(trainer: Trainer, folder: Path, tokenizer: Any, step: int) -> bool:
-    """Writes the weights of `step` as a Hugging Face folder. Collective. Returns False and leaves
-    the folder unchanged if it cannot be written."""
+    """Writes the weights of `step` as a Hugging Face folder. Collective. Replaces an older folder
+    only after writing the new files. Returns whether all ranks succeeded."""
     heartbeat(f"to save {folder}")
     building = folder.with_name(f".building-{folder.name}")
 
     def finish() -> None:
         tokenizer.save_pretrained(building)
         write_checksums(building, step)
-        if folder.exists():
-            shutil.rmtree(folder)
-        rename_whole(building, folder)
+        replace_folder(building, folder)
 
     return (
         _written(trainer, partial(trainer.save_model, building), building)
@@ -172,14 +169,14 @@ def save_model(trainer: Trainer, folder: Path, tokenizer: Any, step: int) -> boo
 
 
 def _written(trainer: Trainer, write: Callable[[], None] | None, building: Path) -> bool:
-    """Calls `write` on the ranks where it is not None. Collective. Returns whether all ranks
+    """Calls `write` on each rank, unless it is None there. Collective. Returns whether all ranks
     succeeded."""
     return _agreed(trainer, write is None or _tried(write, building), building)
 
 
 def _tried(write: Callable[[], None], building: Path) -> bool:
-    """Calls `write`; returns whether it succeeded. If the disk is full or missing, the checkpoint
-    is lost but the run continues."""
+    """Calls `write` and returns whether it succeeded. A full or missing disk causes a notice, not
+    an error."""
     try:
         write()
     except (OSError, SafetensorError) as error:
@@ -190,7 +187,7 @@ def _tried(write: Callable[[], None], building: Path) -> bool:
 
 
 def _agreed(trainer: Trainer, good: bool, building: Path) -> bool:
-    """Returns whether all ranks succeeded; if not, removes `building`. Collective."""
+    """Returns whether all ranks succeeded. If not, removes `building`. Collective."""
     if not trainer.on_any_rank(not good):
         return True
     if trainer.rank == 0:
@@ -199,8 +196,8 @@ def _agreed(trainer: Trainer, good: bool, building: Path) -> bool:
 
 
 def latest(folder: Path, below: int | None = None, *, thorough: bool = False) -> Path | None:
-    """Finds the newest complete checkpoint; with `below`, the newest whose version is lower.
-    Only a `thorough` search compares the checksums of large files."""
+    """Finds the newest complete checkpoint. With `below`, looks only at lower versions. Only a
+    `thorough` search compares the checksums of large files."""
     names = f"step-{below:06d}" if below is not None else ""
     for path in reversed(_all(folder)):
         if names and path.name >= names:
@@ -220,7 +217,7 @@ def read_state(checkpoint: Path) -> RunState:
 def check_resumable(
     checkpoint: Path, config: LearnerConfig, *, dtype: object, model_digest: str
 ) -> None:
-    """Refuses a checkpoint that this run cannot continue from. `dtype`: torch's dtype or its name;
+    """Refuses a checkpoint that this run cannot continue from. `dtype`: torch's dtype or its name.
     `model_digest`: digest of the model that this run began with. Raises UserError."""
     values = _read(checkpoint)
     if values["model_digest"] and values["model_digest"] != model_digest:
@@ -281,9 +278,7 @@ def _finish(trainer: Trainer, building: Path, final: Path, state: RunState) -> N
         "files": checksums.of_folder(building),
     }
     write_json(building / STATE, values)
-    if final.exists():
-        shutil.rmtree(final)
-    rename_whole(building, final)
+    replace_folder(building, final)
 
 
 def _lora(config: LearnerConfig) -> dict[str, Any] | None:
@@ -303,8 +298,8 @@ def _read(checkpoint: Path) -> dict[str, Any]:
 
 
 def _damage(checkpoint: Path, thorough: bool) -> str:
-    """Returns what is missing or damaged in a checkpoint; "" if it is complete. Also returns
-    "" if the checkpoint has another schema: `check_resumable` then refuses it."""
+    """Returns what is missing or damaged in a checkpoint; "" if it is complete. Also returns ""
+    for a checkpoint of another schema, which `check_resumable` refuses."""
     if not (checkpoint / STATE).is_file():
         return f"{STATE} is missing"
     try:

@@ -20,7 +20,7 @@ from r3l.process.notices import notice
 
 ROUND_S = 0.2
 STOPPED_S = 5.0
-"""Seconds that the commands have left once the run was asked to stop."""
+"""Seconds that commands may still run after the run was asked to stop."""
 
 
 def check_command(command: str, *, here: bool = True) -> None:
@@ -39,8 +39,8 @@ def check_command(command: str, *, here: bool = True) -> None:
 
 
 def arguments(command: str, folder: Path, step: int) -> list[str]:
-    """Returns the program and its arguments. The line is split before its placeholders are filled
-    in, so a space in a path does not split the path."""
+    """Returns the program and its arguments, with the placeholders filled in. A space in the
+    folder's path does not split it."""
     values = {"folder": str(folder), "name": folder.name, "step": step}
     return [word.format_map(values) for word in shlex.split(command)]
 
@@ -69,8 +69,8 @@ class CheckpointCommand:
         return [folder for folder, job in list(self._jobs.items()) if not job.done()]
 
     def finish(self, stopped: Callable[[], bool]) -> None:
-        """Waits at most `limit_s` in total for the remaining commands, then kills them. Calls
-        `stopped` every ROUND_S; once it returns true, the commands have STOPPED_S left."""
+        """Waits at most `limit_s` in total for the remaining commands, then kills them. Waits only
+        STOPPED_S more once `stopped` returns true."""
         self._ends = time.monotonic() + self._limit_s
         if left := self.busy():
             names = ", ".join(folder.name for folder in left)

@@ -36,8 +36,8 @@ from r3l.settings.learner import LearnerConfig
 from r3l.weights.journal import Journal
 
 LATER_S = 3.0
-"""Seconds that one of several ranks waits before it exits with an error outside EXIT_CODES. In this
-time DeepSpeed's launcher, polling every second, sees another rank's exit that caused the error."""
+"""Seconds that one of several ranks waits before it exits with an error outside EXIT_CODES. If
+another rank caused the error, DeepSpeed's launcher sees that rank's exit first."""
 
 
 class _Commands(OneLineGroup):
@@ -113,7 +113,7 @@ def train(
 def _train_offline(
     config: RunConfig, stores: Sequence[Path], run: Path, stack: ExitStack, *, resume: bool
 ) -> None:
-    """Runs one rank of a run that trains only on the stores of finished runs."""
+    """Trains one rank on the stores of finished runs only."""
     from learner.offline.served_copy import served_copy, without_actors
 
     loggers.check_entries(config.log)
@@ -135,8 +135,8 @@ def _leading() -> bool:
 
 @dataclass(frozen=True)
 class Start:
-    """Everything a run starts with: the model folder, its digest and tokenizer, the learner's
-    settings, and the checkpoint to continue from, if any."""
+    """What a run starts with: a model folder, its digest and tokenizer, the learner's settings,
+    and the checkpoint to continue from, if any."""
 
     model: Path
     model_digest: str
@@ -146,7 +146,7 @@ class Start:
 
 
 def _start(config: RunConfig, run: Path, resume: bool) -> Start:
-    """Checks everything a run needs before it loads a model. Raises UserError if a check fails."""
+    """Makes the checks that need no loaded model. Raises UserError if one fails."""
     from learner import checkpoint, checkpoint_command
     from learner.step.lora_targets import check_targets
     from learner.step.model import resolve_dtype
@@ -286,8 +286,8 @@ def weights_command(run: Path, version: int, out: Path) -> None:
 @click.argument("run", type=run_folder)
 @click.argument("step", type=click.IntRange(1))
 def replay_command(run: Path, step: int) -> None:
-    """Compute optimizer step STEP of RUN again, from the newest checkpoint before it, and compare
-    loss and weights with those of the run. Exit code 1 if something differs."""
+    """Compute the optimizer steps of RUN up to STEP again, from the newest checkpoint before STEP.
+    Compare losses and final weights with the run's. Exit code 1 if something differs."""
     from learner.offline.replayed_run import ReplayedRun
 
     same = True

@@ -1,6 +1,6 @@
 """Evaluates policies during a run: the run's actors play held-out tasks between training tasks.
 
-The evaluated weights with the most success are kept as the best model; other weights are removed:
+The weights with the most success become the best model. All other evaluated weights are removed:
 
     run/candidates/step-000040 (evaluation under way) ─► run/best (with evaluation.json)
 """
@@ -24,7 +24,7 @@ from r3l.errors import UserError
 from r3l.files import run_folder
 from r3l.files.progress_lines import EvalLine
 from r3l.files.run_folder import BEST, RunFolder
-from r3l.files.whole_file import rename_whole
+from r3l.files.whole_file import replace_folder
 from r3l.process.notices import notice, notice_again
 from r3l.records import Task
 
@@ -62,7 +62,7 @@ class Evaluator:
         self.pending: dict[str, int] = {}
 
     def start(self, version: int) -> None:
-        """Requests an evaluation of policy `version`. Actors may use newer weights for it."""
+        """Requests an evaluation of policy `version`. Actors may play it with newer weights."""
         if self.tasks:
             tag = f"eval@{version}"
             for message in in_messages(self.tasks):
@@ -70,9 +70,9 @@ class Evaluator:
             self.pending[tag] = version
 
     def take_up(self, reported: Set[int], version: int, run: Path) -> None:
-        """Resumes waiting for evaluations of versions up to `version` that an earlier learner
-        requested but did not report. If `version` is above 0, drops an unfinished evaluation of
-        version 0, because actors would play its remaining tasks with newer weights."""
+        """Takes over the evaluations that an earlier learner requested but did not report. Ignores
+        evaluations of versions above `version`. If `version` is above 0, drops an unfinished
+        evaluation of version 0: actors would play its remaining tasks with newer weights."""
         progress = self.client.stats().eval_progress if self.tasks else {}
         for tag, (done, total) in progress.items():
             name, _, number = tag.partition("@")
@@ -97,8 +97,8 @@ class Evaluator:
         return [self._read(tag, self.pending.pop(tag)) for tag in ended]
 
     def wait(self, stopped: Callable[[], bool], waiting: Callable[[], None]) -> list[Evaluation]:
-        """Waits until no evaluation is pending or `stopped()` is true; returns the evaluations that
-        ended. Calls `waiting` at every poll. Reports progress every SAY_S."""
+        """Waits until no evaluation is pending, or until `stopped()` is true. Returns the
+        evaluations that ended. Calls `waiting` at every poll."""
         ended, noticed = list[Evaluation](), time.monotonic()
         while self.pending and not stopped():
             ended += self.collect()
@@ -141,7 +141,7 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
 
 
 def show_wait(waits: str, stats: BufferStats) -> None:
-    """Shows what the learner waits for; until an actor asks for work, only logs it."""
+    """Shows what the learner waits for. While no actor has asked for work, only logs it."""
     if stats.actors:
         notice(waits)
     else:
@@ -149,9 +149,9 @@ def show_wait(waits: str, stats: BufferStats) -> None:
 
 
 def nothing_played(stats: BufferStats, before: int) -> str:
-    """Describes the causes if every attempt of a run's groups failed. Returns "" if any attempt did
-    not fail, or if fewer than FIRST_GROUPS groups failed. `before`: number of groups that failed
-    before the learner was last started; they are not counted."""
+    """Describes why every attempt so far has failed. Returns "" if any attempt has not failed, or
+    if fewer than FIRST_GROUPS groups have failed. `before`: number of earlier failed groups, not
+    counted."""
     ended = {state for part in (stats.train, stats.eval) for state, n in part.items() if n}
     others = ended & {"complete", "drawn", "trained"} or stats.drops.keys() - {"no_trajectories"}
     groups = stats.drops.get("no_trajectories", 0) - before
@@ -194,8 +194,8 @@ def candidate_folder(run: Path, version: int) -> Path:
 
 
 def keep_if_best(run: Path, evaluation: Evaluation) -> None:
-    """Moves the evaluated weights to `best/` if no earlier evaluation had as much success. If the
-    process is killed during the move, a second call completes it."""
+    """Moves the evaluated weights to `best/` if they have more success than the best model so far.
+    If the process is killed during the move, a second call completes it."""
     try:
         _keep_if_best(run, evaluation)
     except (OSError, UserError) as error:
@@ -212,15 +212,11 @@ def _keep_if_best(run: Path, evaluation: Evaluation) -> None:
         return
     run_folder.write_evaluation(candidate, evaluation.line)
     place = best.resolve()  # `best` may be a link to another disk
-    coming, replaced = place.with_name(".coming-best"), place.with_name(".replaced-best")
-    for left in (coming, replaced):
-        shutil.rmtree(left, ignore_errors=True)
+    coming = place.with_name(".coming-best")
+    shutil.rmtree(coming, ignore_errors=True)
     if candidate.stat().st_dev == place.parent.stat().st_dev:
         coming = candidate
     else:
         shutil.copytree(candidate, coming)
-    if place.exists():
-        place.rename(replaced)
-    rename_whole(coming, place)
-    for left in (replaced, candidate):
-        shutil.rmtree(left, ignore_errors=True)
+    replace_folder(coming, place)
+    shutil.rmtree(candidate, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Defines what a learner and its launcher share: exit codes and a signal. Needs no torch."""
+"""Defines the exit codes and the signal that a learner and its launcher share. Needs no torch."""
 
 import signal
 

@@ -57,9 +57,9 @@ class Training:
         )
 
     def execute(self) -> None:
-        """Trains up to step `config.learner.steps`. If rank 0 is asked to stop, the ranks abandon
-        the step, but still write the model and a checkpoint of the last finished step. Raises
-        TrainingStopped after too many skipped steps in a row."""
+        """Trains up to step `config.learner.steps`. If rank 0 is asked to stop, abandons the
+        current step and saves the version before it. Raises TrainingStopped after too many skipped
+        steps in a row."""
         try:
             self._train()
         except TrainingStopped:
@@ -124,8 +124,8 @@ class Training:
         return draw
 
     def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
-        """Commits a trained batch, publishes the weights, reports the step. The report of step 1
-        waits for the evaluation of version 0; version 1 is published only after that report."""
+        """Commits a trained batch, publishes the weights and reports the step. After step 1, waits
+        for the evaluation of version 0 before it publishes version 1."""
         self._led(lambda rank0: rank0.commit(draw, version, result))
         publishes = self.config.learner.publishes(version)
         published = self._publish(version) if publishes and version > 1 else {}
@@ -134,8 +134,8 @@ class Training:
             self._publish(version)
 
     def _publish(self, version: int) -> dict[str, float]:
-        """Publishes the weights. Returns the metrics of publishing on rank 0, an empty dict on
-        every other rank. Collective, because all ranks gather the weights."""
+        """Gathers and publishes the weights. Collective. Returns metrics on rank 0, an empty dict
+        on every other rank."""
         weights, shapes = self.trainer.published()
         metrics = self.rank0.publish(version, weights, shapes) if self.rank0 else {}
         drain(weights)
@@ -157,7 +157,7 @@ class Training:
         return result
 
     def _evaluate_and_save(self, version: int) -> None:
-        """Starts an evaluation of `version` if one is due; saves a checkpoint if one is due."""
+        """Starts an evaluation of `version` and saves a checkpoint, each only if it is due."""
         every, last = self.config.eval.every, self.config.learner.steps
         if every and version % every == 0 and version != last:
             self._keep_candidate(version)
@@ -167,8 +167,8 @@ class Training:
             self._save(version)
 
     def _skip_step(self, skipped: list[Draw], version: int, result: StepResult) -> None:
-        """Discards the last batch in `skipped`, the list of all batches skipped in a row. If the
-        list is too long, raises TrainingStopped with the ids of the listed batches' groups."""
+        """Discards the last batch of `skipped`, which lists the batches skipped in a row. Raises
+        TrainingStopped if the list is too long."""
         self._led(lambda rank0: rank0.skip_step(skipped[-1], version, result))
         limit = self.config.learner.bad_steps_in_a_row
         if len(skipped) < limit:
@@ -202,7 +202,7 @@ class Training:
             self.saved_at = time.monotonic()
 
     def _finish_commands(self) -> None:
-        """Runs the user's command on the best model; waits until all the run's commands end."""
+        """Runs the user's command on the best model. Waits until no command is running."""
         if self.command:
             if (self.run / BEST).is_dir():
                 self.command.submit(self.run / BEST, self.checkpoints.saved)

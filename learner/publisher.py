@@ -2,13 +2,13 @@
 
     learner loop ── publish(version, tensors) ──► chunks ◄── ROUTER ── latest / chunk ── actors
 
-The publisher has one copy of the weights, cut into chunks, and for each chunk its newest patches
-(r3l.weights.chunks). A subscriber requests ranges of one chunk after the other. So one slow
-subscriber does not delay others, and only the few ranges that are in transit take memory.
+The publisher holds one copy of the weights as chunks, each with its newest patches
+(r3l.weights.chunks). A subscriber requests one chunk at a time, in ranges. So a slow subscriber
+does not delay others, and only ranges in transit take extra memory.
 
-Publishing replaces one chunk after the other. The reply to a request for a replaced chunk is
-`gone`; the subscriber then asks for the new version. A subscriber that is too slow for new versions
-asks to `keep` the version that it is fetching. Only one older version is kept at a time.
+Publishing replaces the chunks one by one. A request for a replaced chunk is answered with `gone`.
+The subscriber then asks for the new version. A slow subscriber can ask to `keep` the version that
+it is fetching. Only one older version is kept at a time.
 """
 
 import logging
@@ -71,9 +71,9 @@ class KeptWeights(NamedTuple):
 
 class WeightPublisher:
     """Serves weights over ZeroMQ from a thread, at `endpoint`. `anchor_every`: number of versions
-    from one anchor to the next. `keys`: the service's key file; None allows only a loopback
-    `address`. `journal` keeps every version on disk. Raises UserError if the service cannot listen
-    at `address`."""
+    from one anchor to the next. `keys`: key file of the service. Without keys, `address` must be a
+    loopback address. `journal`: stores every version on disk. Raises UserError if the service
+    cannot listen at `address`."""
 
     def __init__(
         self,
@@ -129,10 +129,10 @@ class WeightPublisher:
         shapes: Sequence[tuple[str, torch.dtype, tuple[int, ...]]] | None = None,
         adapters: Adapters | None = None,
     ) -> dict[str, float]:
-        """Serves `weights` as the newest version, converted to `dtype` if given. The tensors
-        are named as in a checkpoint. `shapes`: (name, dtype, shape) of each tensor, needed if
-        `weights` is an iterator. `adapters` describes the tensors if they are adapters. Returns
-        metrics for `weights/`. Raises WeightsError if the serving thread has ended."""
+        """Serves `weights` as the newest version, converted to `dtype` if given. The tensors are
+        named as in a checkpoint. `shapes`: (name, dtype, shape) of each tensor. Without `shapes`,
+        all tensors are in memory at once. `adapters`: describes the tensors if they are adapters.
+        Returns metrics. Raises WeightsError if the serving thread has ended."""
         if not self._thread.is_alive():
             raise WeightsError(
                 f"weights {self.endpoint}: the serving thread has ended; its error is above in "
@@ -180,8 +180,8 @@ class WeightPublisher:
         }
 
     def _keep_in_journal(self, manifest: Manifest, chunks: Sequence[Chunk]) -> dict[str, float]:
-        """Writes a version to the journal. If the disk is full or missing, the run continues, but
-        the journal lacks the version."""
+        """Writes a version to the journal and returns metrics. If the write fails, only shows a
+        notice."""
         if self.journal is None:
             return {}
         try:
@@ -261,9 +261,9 @@ class WeightPublisher:
     def _range(
         self, reply: dict[str, Any], chunk: Chunk, have: int, at: int, size: int
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Returns a reply to a subscriber that has version `have` of a chunk. The data are the
-        patches since `have`, or else the whole chunk; the reply has their lengths, and `size` bytes
-        of the data from `at` on."""
+        """Returns a reply for a subscriber that has version `have` of a chunk. The data are the
+        patches since `have`, or else the whole chunk. `lengths` are the sizes of the patches or of
+        the chunk. The payload is `size` bytes of the data, from byte `at` on."""
         patches = chunk.since(have)
         if patches is None:
             lengths, sent = [len(chunk.data)], chunk.data.data[at : at + size]
@@ -277,7 +277,7 @@ class WeightPublisher:
     # ── slow subscribers ────────────────────────────────────────────────────────────────
 
     def _find(self, version: int, index: int) -> Chunk | None:
-        """Finds a chunk of a version among the newest chunks or the kept ones; None if replaced."""
+        """Finds a chunk of a version among the newest and the kept chunks. None if replaced."""
         kept = self._kept
         for chunks in (self._chunks, kept.chunks if kept and kept.version == version else []):
             chunk = chunks[index] if 0 <= index < len(chunks) else None
@@ -286,16 +286,16 @@ class WeightPublisher:
         return None
 
     def _keep_for_slow(self) -> None:
-        """Sets the newest version aside, before it is replaced, if a subscriber asked to keep it.
-        Does nothing while an older version is set aside."""
+        """Keeps the version that is about to be replaced, if a subscriber asked to keep it. Does
+        nothing while an older version is kept."""
         with self._keeping:
             wanted = {version for version, _ in self._slow.values()}
             if self._kept is None and self._manifest and self._manifest.version in wanted:
                 self._kept = KeptWeights(self._manifest.version, list(self._chunks))
 
     def _forget_kept(self, now: float) -> None:
-        """Forgets subscribers whose last request to keep a version is older than KEEP_S. Then drops
-        the kept version if no subscriber wants it."""
+        """Forgets requests to keep a version after KEEP_S. Drops the kept version once no request
+        for it is left."""
         with self._keeping:
             silent = [c for c, (_, asked) in self._slow.items() if now > asked + KEEP_S]
             for client in silent:
@@ -310,8 +310,8 @@ def _in_threads(
     function: Callable[[int, Sequence[Piece]], T],
     chunks: Iterable[Sequence[Piece]],
 ) -> Iterator[T]:
-    """Calls `function` with each chunk's index and pieces, a few calls at a time; yields the
-    results in order. All calls have finished when the iterator ends, even if it raises."""
+    """Calls `function(index, pieces)` for each chunk, a few calls at a time. Yields the results in
+    order. No call is still running when the iterator ends or raises."""
     ahead: deque[Future[T]] = deque()
     try:
         for index, pieces in enumerate(chunks):

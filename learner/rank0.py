@@ -66,7 +66,7 @@ SAY_S, SAY_LATER_S = 5.0, 60.0
 
 class Rank0:
     """Draws groups from the buffer, commits batches, publishes weights, evaluates and reports.
-    `actors`: whether actors fill the buffer; else the run ends when a draw would have to wait."""
+    `actors`: whether actors fill the buffer. If not, the run ends once too few groups are left."""
 
     def __init__(
         self,
@@ -97,11 +97,13 @@ class Rank0:
         self.stopped = self.holds_back = False
 
     def stop(self) -> None:
-        """Ends the run at the next draw or micro-batch, or in a wait for the buffer's reply."""
+        """Makes the run end at the next draw or micro-batch, or while it waits for the buffer's
+        reply."""
         self.stopped = True
 
     def _wait_for_buffer(self, line: str) -> None:
-        """Keeps the ranks in `meet` waiting while the buffer's reply is overdue, as `line` says."""
+        """Tells the ranks in `meet` that the buffer's reply is overdue. `line`: text of the
+        heartbeat. Raises BufferUnavailable if the run was asked to stop."""
         if self.stopped:
             raise BufferUnavailable(f"stopped: {line}")
         still_waiting(self.trainer, line)
@@ -203,8 +205,8 @@ class Rank0:
     ) -> None:
         """Reports a step and the evaluations that have ended. `published`: metrics of publishing.
 
-        After step 1, waits for the evaluation of version 0, so that none of the evaluation's tasks
-        is played with newer weights.
+        After step 1, waits for the evaluation of version 0, which must not be played with newer
+        weights.
         """
         self.counts["out_of_memory"] += result.out_of_memory
         fresh = [group for group in draw.groups if group.group_id not in draw.row.replayed]
@@ -238,8 +240,8 @@ class Rank0:
             self.holds_back = bool(self.evaluator.pending)  # if the run was stopped
 
     def skip_step(self, draw: Draw, version: int, result: StepResult) -> None:
-        """Discards a batch whose loss or gradient is not finite. Lists its groups in the run's
-        `skipped.jsonl`; they are not drawn again."""
+        """Discards a batch whose loss or gradient is not finite. Its groups are not drawn again.
+        They are listed in the run's `skipped.jsonl`."""
         self.counts["skipped_steps"] += 1
         self.counts["out_of_memory"] += result.out_of_memory
         folder = RunFolder(self.run)
@@ -263,8 +265,7 @@ class Rank0:
     # ── metrics ─────────────────────────────────────────────────────────────────────────
 
     def _replaced(self, draw: Draw) -> list[Group]:
-        """Fetches the groups without contrast that this draw replaced, because metrics cover all
-        attempts, trained or not."""
+        """Fetches the groups without contrast that this draw replaced. Metrics cover them too."""
         groups, size = list[Group](), self.config.learner.groups_per_step
         for at in range(0, len(draw.row.replaced), size):
             try:
@@ -292,7 +293,7 @@ class Rank0:
         return metrics | ({"weights/mismatch": float(len(alarms))} if alarms else {})
 
     def _service_metrics(self, version: int) -> dict[str, float]:
-        """Returns the metrics of the buffer and of the actors that report to it; adds RATES."""
+        """Returns the metrics of the buffer and of its actors, including RATES."""
         stats = self.client.stats()
         actors = actor_metrics(stats.actors, version)
         now = time.monotonic()
@@ -311,8 +312,8 @@ class Rank0:
     def publish(
         self, version: int, weights: Iterator[tuple[str, Tensor]], shapes: list[Shape]
     ) -> dict[str, float]:
-        """Publishes whole weights in the engines' dtype, or adapters in their own dtype; returns
-        metrics. Does nothing if the run was stopped before the evaluation of version 0 ended."""
+        """Publishes weights and returns metrics. Whole weights get the engines' dtype, adapters
+        keep their own. Does nothing if the run was stopped during the evaluation of version 0."""
         if self.holds_back:
             return {}
         name, adapters = self.config.actor.dtype, self.trainer.adapters

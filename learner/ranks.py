@@ -1,11 +1,11 @@
-"""Coordinates the other ranks with rank 0, which shares its draws as the buffer's bytes.
+"""Makes the other ranks wait for rank 0, and sends them its draws.
 
     rank 0       draw … nothing ── draw … nothing ── draw … batch ─┬─► head, records
                           │ WAIT            │ WAIT           GO_ON │
     other ranks  meet ────┴─────────────────┴──────────────────────┘
 
 While rank 0 makes a request to the buffer, the other ranks wait in `meet`. A WAIT every few seconds
-shows their watchdogs that rank 0 is alive. Draws are sent as bytes; torch would pickle objects.
+shows their watchdogs that rank 0 is alive. A draw is sent as bytes, because torch would pickle it.
 """
 
 import logging
@@ -28,16 +28,16 @@ WARN_AFTER_S = 30.0
 
 
 def still_waiting(trainer: Trainer, doing: str = "waiting for actors") -> None:
-    """Notifies the ranks in `meet` that rank 0 still waits; must be called every few seconds.
-    `doing`: the text of rank 0's heartbeat. Raises RankLost if a rank does not answer in time."""
+    """Tells the ranks in `meet` that rank 0 still waits. Must be called every few seconds. `doing`:
+    text of rank 0's heartbeat. Raises RankLost if a rank does not answer in time."""
     heartbeat(doing)
     if trainer.world > 1:
         _signal(trainer, WAIT)
 
 
 def meet(trainer: Trainer) -> None:
-    """Waits until every rank has called `meet`. Rank 0 may call `still_waiting` before its `meet`.
-    Raises RankLost if a rank sends nothing before torch's collectives time out."""
+    """Waits until every rank has called `meet`. Until then rank 0 may call `still_waiting`. Raises
+    RankLost if a rank sends nothing before torch's collectives time out."""
     if trainer.world == 1:
         return
     if trainer.rank == 0:
@@ -67,8 +67,7 @@ def share_draw(trainer: Trainer, draw: Draw | None) -> None:
 
 
 def receive_draw(trainer: Trainer) -> Draw | None:
-    """Receives the batch shared by rank 0, decoded from the buffer's records. Returns None if the
-    run must stop."""
+    """Receives the batch that rank 0 shares. Returns None if the run must stop."""
     meet(trainer)
     sizes, data = unpack(_broadcast(trainer), RECORD_LIMIT)["sizes"], _broadcast(trainer)
     frames = [data[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
@@ -77,8 +76,8 @@ def receive_draw(trainer: Trainer) -> Draw | None:
 
 
 def _signal(trainer: Trainer, signal: int) -> int:
-    """Returns rank 0's signal on every rank: a sum to which the other ranks add NOTHING. With a
-    broadcast, rank 0 would not notice a receiver that hangs."""
+    """Returns the sum of all ranks' signals. Only rank 0's is not 0. With a broadcast, rank 0 would
+    not notice a receiver that hangs."""
     total = torch.tensor([signal], dtype=torch.int64, device=trainer.device)
     try:
         torch.distributed.all_reduce(total)

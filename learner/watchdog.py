@@ -1,11 +1,11 @@
-"""Sends the learner's heartbeats, and ends a process that sends none for too long.
+"""Records the learner's heartbeats, and ends the process when they stop.
 
     heartbeat("micro-batch 3 of 8") ─► watchdog thread ─┬─► run/.last-heartbeat ─► r3l-launch
                                                         └─► none for `limit_s`: LearnerHung
 
 The learner sends a heartbeat when it begins a piece of work, and regularly while it waits. So
-`limit_s` limits one piece of work. The watchdog thread cannot run while the process is stopped,
-waits in the kernel or holds the interpreter's lock. In these cases the launcher ends the process.
+`limit_s` limits one piece of work. The watchdog thread itself cannot run in a process that is
+stopped, waits in the kernel or holds the interpreter's lock. The launcher ends such a process.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ LONGEST_TICK_S = 1.0
 
 
 class Watchdog:
-    """Watches this process inside a `with` block: after `limit_s` seconds without a heartbeat the
-    process logs all stacks and exits with LearnerHung's code. `folder`: the run's folder, where
-    heartbeats are written for the launcher; None: they are not written."""
+    """Watches this process inside a `with` block. After `limit_s` seconds without a heartbeat, the
+    process prints all stacks and exits with LearnerHung's code. `folder`: the run's folder, to
+    which heartbeats are written for the launcher. None: they are not written."""
 
     def __init__(self, limit_s: float, folder: Path | None = None) -> None:
         self.limit_s = limit_s

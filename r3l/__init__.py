@@ -1,6 +1,6 @@
 """r3l: the algorithm of reflect-then-retry reinforcement learning, as records and functions.
 
-`import r3l` also offers the public names of all packages, each imported when it is first used:
+`import r3l` also offers the public names of all packages. Each is imported at its first use:
 
     r3l.train({"learner.steps": 5})              # what r3l-launch does; returns the run's folder
     r3l.BufferClient(endpoint)                   # a client of a running buffer service
@@ -50,9 +50,8 @@ def __dir__() -> list[str]:
 
 
 def _import_packages() -> None:
-    """Imports r3l's packages even if the user's own folder, which is first on the path of a
-    notebook, has modules of the same names. Raises ImportError if such a module is already
-    imported."""
+    """Imports r3l's packages, even if the user's own folder is first on the path and has modules of
+    the same names. Raises ImportError if such a module is already imported."""
     sys.path.insert(0, str(_ROOT))
     try:
         for package in PACKAGES:

@@ -1,4 +1,4 @@
-"""The metrics that an actor reports, as one record on its way from the engine to TensorBoard.
+"""The metrics that an actor reports, in one record from the engine to TensorBoard.
 
     engine, subscriber, actor: count ─► heartbeat ─► buffer: named numbers ─► learner: combine
 
@@ -14,8 +14,8 @@ from typing import Any, Literal, Self
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """How a field is shown: its tag, unit and meaning. `combine`: whether the actors' values are
-    summed or averaged; `over`: all actors that ever reported, or those with a recent heartbeat.
+    """How a field is shown, and how the actors' values are combined. `over`: "all" takes every
+    actor that ever reported, "present" only actors with a recent heartbeat.
 
     A tag that ends in `<…>` belongs to a Counter, which has one tag for each of its keys.
     """
@@ -28,8 +28,8 @@ class MetricInfo:
 
 
 def _total(tag: str, unit: str, meaning: str) -> Any:
-    """Makes a field for a total, counted from the start of the actor's process. A tag that ends in
-    `<…>` has one total for each key. The actors' values are summed, and this sum never falls."""
+    """Makes a field for a total since the start of the actor's process. A tag that ends in `<…>`
+    has one total for each key. The totals of all actors that ever reported are summed."""
     info = {"info": MetricInfo(tag, unit, meaning, "sum", "all")}
     if tag.endswith(">"):
         return field(default_factory=Counter, metadata=info)
@@ -37,7 +37,7 @@ def _total(tag: str, unit: str, meaning: str) -> Any:
 
 
 def _gauge(tag: str, unit: str, meaning: str, combine: Literal["sum", "mean"] = "mean") -> Any:
-    """Makes a field for the latest heartbeat's value. Only present actors' values are combined."""
+    """Makes a field for the value at the latest heartbeat, combined over present actors only."""
     return field(default=0, metadata={"info": MetricInfo(tag, unit, meaning, combine, "present")})
 
 
@@ -141,8 +141,8 @@ def described_fields() -> list[tuple[str, MetricInfo]]:
 
 
 def combined(everyone: Iterable[ActorMetrics], present: Iterable[ActorMetrics]) -> dict[str, float]:
-    """Combines the actors' metrics, keyed by tag. `everyone`: all actors that ever reported;
-    `present`: those that report now."""
+    """Combines the actors' metrics into one value for each tag. `everyone`: all actors that ever
+    reported. `present`: the actors with a recent heartbeat."""
     actors = {"all": list(everyone), "present": list(present)}
     metrics: dict[str, float] = {}
     for name, shown in described_fields():

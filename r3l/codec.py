@@ -3,12 +3,12 @@
     [schema, kind, {field: value, ...}]        an array: [dtype, shape, elements]
 
 msgspec converts every field to its annotated type and makes the record, which then checks itself.
-Any fault raises a RecordError that names the field. A field with a default may be missing. If a
-field is written twice, the last one counts. Elements of arrays are little-endian and keep every
-bit; arrays come back read-only. Nothing is ever unpickled.
+Any fault raises RecordError, if possible with the field's name. A field with a default may be
+missing. If a field is written twice, the last one counts. Elements of arrays are little-endian and
+keep every bit. Decoded arrays are read-only. Nothing is ever unpickled.
 
-Messages without a type, such as headers, go through `pack` and `unpack`: plain values of limited
-size, with no key twice.
+Messages that are not records, such as headers, go through `pack` and `unpack`. They hold plain
+values, are limited in size, and have no key twice.
 """
 
 import re
@@ -35,7 +35,7 @@ _MALFORMED = (ValueError, TypeError, OverflowError, RecursionError)  # what msgs
 
 
 def encode(record: Record) -> bytes:
-    """Encodes a record. Raises RecordError if msgpack cannot hold a value."""
+    """Encodes a record. Raises RecordError if it is too large or msgpack cannot hold a value."""
     kind = type(record).__name__
     try:
         data = _encode((SCHEMA, kind, record))
@@ -71,7 +71,7 @@ def encode_group(head: Group, results: Sequence[bytes | memoryview]) -> bytes:
 
 
 def group_bodies(group: bytes | memoryview) -> list[msgspec.Raw]:
-    """Returns the results in an encoded group, each in the form that `body` returns."""
+    """Returns the fields of each result in an encoded group, still encoded."""
     return msgspec.msgpack.decode(body(Group, group), type=_Results).results
 
 

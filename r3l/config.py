@@ -81,8 +81,8 @@ class RunConfig(Section):
 def load(
     path: Path | None = None, overrides: Iterable[str] = (), *, demo: Path | None = None
 ) -> RunConfig:
-    """Builds the configuration from a YAML file and `section.key=value` overrides. `demo`: settings
-    that are applied first if the model is the shipped policy. Raises a one-line UserError."""
+    """Builds the configuration from a YAML file and `section.key=value` overrides. `demo`: a YAML
+    file of defaults for the shipped policy. Raises a one-line UserError."""
     overrides, below = list(overrides), {}
     above: dict[str, Any] = {} if path is None else _read_yaml(path)
     given = apply_overrides(overrides, deepcopy(above))
@@ -160,9 +160,9 @@ def _drop_default_rate(tree: dict[str, Any]) -> None:
 def _keep_for_new_name(section: dict[str, Any], key: str, name: Any) -> dict[str, Any]:
     """Returns a section under a new name, with the settings that remain valid.
 
-    A sampler keeps all settings. An environment loses `options` and `others`, but a new environment
-    that was in `others` gets its options from there. An algorithm keeps a setting if the new
-    algorithm has it too and its value is not the old default (a run's file also holds defaults).
+    A sampler keeps all settings. An environment loses `options` and `others`. If the new
+    environment was in `others`, it gets its options from there. An algorithm keeps the settings
+    that the new algorithm has too, unless they have their old defaults.
     """
     was = section.get("name")
     if was in (None, name) or key == "sampler":

@@ -66,7 +66,7 @@ class RequestRefused(EngineFailed):
 
 
 class EngineDead(R3LError, RuntimeError):
-    """The inference engine has ended, and no attempt caused it; the actor releases its leases."""
+    """The inference engine has ended, not because of an attempt. The actor releases its leases."""
 
 
 class EngineSick(EngineDead):
@@ -102,7 +102,7 @@ class Conflict(BufferError_):
 
 
 class DrawExpired(Conflict):
-    """A draw expired because its consumer was silent, and its groups are no longer free."""
+    """A draw expired because its consumer was silent. Its groups are no longer free."""
 
 
 class IllegalMove(BufferError_, RuntimeError):
@@ -151,8 +151,8 @@ def install(extra: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggests the known name whose last part (after a dot) is `name`, or else the most similar
-    one; "" if there is no similar name."""
+    """Suggests a known name whose last part, after a dot, is `name`, or else the most similar name.
+    Returns "" if no name is similar."""
     names = list(known)
     near = [candidate for candidate in names if candidate.rpartition(".")[2] == name]
     near = near or get_close_matches(name, names, n=3, cutoff=0.7)

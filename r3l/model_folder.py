@@ -37,7 +37,7 @@ def user_path(name: str) -> Path:
 
 
 def check_model_folder(folder: Path, called: str, *, weights: bool = True) -> None:
-    """Checks that `folder` holds a Hugging Face model, its tokenizer and, with `weights`, its
+    """Checks that `folder` holds a Hugging Face model and its tokenizer. `weights`: also checks its
     weights. Raises UserError, which begins with `called`."""
     if not (folder / "config.json").is_file():
         named = HUB_ID.fullmatch(called.removeprefix("--").removeprefix("model").strip())
@@ -107,15 +107,15 @@ def weight_bytes(folder: Path) -> int:
 
 
 def float32_bytes(folder: Path) -> int:
-    """Returns the bytes of a model folder's weights in float32, the dtype of checkpoints."""
+    """Returns how many bytes a model folder's weights take in float32, as in checkpoints."""
     settings = json.loads((folder / "config.json").read_bytes())
     whole = "float32" in (settings.get("dtype"), settings.get("torch_dtype"))
     return weight_bytes(folder) * (1 if whole else 2)
 
 
 def read_tokenizer(folder: Path, called: str) -> Any:
-    """Reads a model folder's tokenizer, without downloads, and checks that its configuration is
-    readable. Raises UserError."""
+    """Reads a model folder's tokenizer, without downloads. Raises UserError if that fails, or if
+    the tokenizer does not fit the model's configuration."""
     from transformers import AutoConfig, AutoTokenizer
 
     # Without the last argument transformers asks on the terminal whether to run the code.
@@ -143,8 +143,8 @@ BLOCKS, BLOCK_BYTES = 64, 1 << 16
 
 
 def model_digest(folder: Path) -> str:
-    """Computes a hash of a model's weight files and tokenizer.json: of their names, their sizes and
-    samples of their bytes. The folder's path does not matter."""
+    """Computes a hash of a model's weight files and tokenizer.json. It covers their names, their
+    sizes and samples of their bytes."""
     digest = hashlib.sha256()
     weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
     for path in [*weights, folder / "tokenizer.json"]:

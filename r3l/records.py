@@ -1,8 +1,8 @@
 """The records of attempts, reflections and explore groups.
 
-Shapes: L tokens in a trajectory, K steps (K ≥ 1 turns of the policy). Steps count from 0.
-Records are frozen. Reading a record checks the types of its fields (r3l.codec). Making a record
-checks all else: the dtype and shape of arrays, and whether fields agree with each other.
+Shapes: L tokens in a trajectory, K steps (K ≥ 1 turns of the policy). Steps count from 0. Records
+are frozen. r3l.codec checks the types of fields when it reads a record. Every new record checks
+that its arrays have the right dtypes and shapes, and that its fields agree with each other.
 """
 
 import math
@@ -36,12 +36,12 @@ PART = re.compile(r"[A-Za-z0-9_]{1,40}")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The base class of all records and messages: frozen, and refuses unknown fields."""
+    """The base class of all records and messages. It is frozen and refuses unknown fields."""
 
 
 class Task(Record):
     """One query or one seeded environment instance. `task_id` is stable across runs. Raises
-    RecordError, which names the task, if a text or an option cannot be stored and sent."""
+    RecordError if a text or an option cannot be stored and sent."""
 
     task_id: str
     env: str
@@ -67,9 +67,9 @@ class Task(Record):
 class Segment(Record):
     """A further conversation of an attempt, with the fields of a Trajectory; see `Extra.segments`.
 
-    Its steps before `start` are trained in an earlier conversation, or belong to the attempt that
-    is retried. `after` int32 [K]: for each step of the segment, how many steps of the main
-    conversation came before it; empty if not recorded.
+    `start`: the first step that is trained in this conversation. Earlier steps also belong to
+    another conversation or to the retried attempt. `after` int32 [K]: how many steps of the main
+    conversation came before each step; empty if not recorded.
     """
 
     token_ids: Int32
@@ -93,12 +93,14 @@ class Segment(Record):
 class Extra(Record):
     """Details of an attempt (K steps) that only some algorithms and metrics read.
 
-    `reward_parts`: numbers that the environment reported as parts of the reward, each summed over
-    the steps played for this attempt. `step_rewards` float32 [K]: on the same scale as `reward`.
-    `step_cut` bool [K]: True for responses that their token budget cut off. Both arrays are empty
-    if not recorded. `start`: the segment's `start` in a trajectory made from a segment, else 0.
-    `segments`: further conversations of an attempt that an agent played, trained with the
-    attempt's advantage. `tape`: all calls of that agent, as r3l.views.tape writes them.
+    `reward_parts`: named parts of the reward, each summed over the steps played for this attempt.
+    `step_rewards` float32 [K]: on the scale of `reward`. `step_cut` bool [K]: whether the token
+    budget cut off the response. Either array is empty if not recorded. `start`: `Segment.start` if
+    the trajectory was made from a segment, else 0.
+
+    `segments` and `tape` are only for attempts that an agent played. `segments`: further
+    conversations, trained with the attempt's advantage. `tape`: all calls of the agent
+    (r3l.views.tape).
     """
 
     reward_parts: dict[str, float] = msgspec.field(default_factory=dict)
@@ -119,20 +121,20 @@ class Extra(Record):
 
 
 class Trajectory(Record):
-    """One attempt: a single token sequence, exactly what the engine saw and sampled.
+    """One attempt as a single token sequence: what the policy read and sampled, without guidance.
 
-    `token_ids` int32 [L]. `logprobs` float32 [L]: 0 outside responses. `step_spans` int32 [K, 2]:
-    (start, end) of each step's response. `step_versions`, `step_newest_versions` int32 [K]: the
+    `token_ids` int32 [L]. `logprobs` float32 [L]: from the distribution ∝ exp(logits /
+    temperature), or ∝ exp(logits) for a greedy attempt; 0 outside responses. `step_spans` int32 [K,
+    2]: (start, end) of each step's response. `step_versions`, `step_newest_versions` int32 [K]: the
     oldest and the newest policy version that sampled the step. `step_seconds` float32 [K]: the wall
-    time of sampling the step.
+    time of sampling.
 
-    `pivot` is the step from which a distilled attempt retries the base attempt in slot `parent`;
-    both are -1 for a base attempt. `slot` counts within the role. `actions[k]` is the policy's text
-    at step k, and `observations[k]` is what the policy read before it. The last observation is the
-    environment's last reaction. `faults` names errors of the environment that did not end the
-    attempt. If `finish` is context_overflow, the full context cut off the last response or left no
-    room for the next. `temperature` is the sampling temperature, 0 if greedy. `logprobs` refer to
-    the distribution ∝ exp(logits / temperature), or ∝ exp(logits) for a greedy attempt.
+    `slot` counts within the role. A distilled attempt retries the base attempt in slot `parent`
+    from step `pivot`; both are -1 for a base attempt. `actions[k]` is the policy's text at step k,
+    and `observations[k]` is what the policy read before it. The last observation is the
+    environment's last reaction. `finish` context_overflow: the full context cut off the last
+    response or left no room for another. `faults`: errors of the environment that did not end the
+    attempt. `temperature`: 0 if greedy.
     """
 
     role: Role
@@ -167,7 +169,7 @@ class Trajectory(Record):
         return len(self.step_spans)
 
     def responses_from(self, step: int) -> Bool:
-        """Returns a mask, bool [L], of the response tokens from `step` on; step −1 counts as 0."""
+        """Returns a mask (bool [L]) of the response tokens from `step` on. Step −1 counts as 0."""
         mask = np.zeros(len(self.token_ids), np.bool_)
         for start, end in self.step_spans[max(step, 0) :].tolist():
             mask[start:end] = True
@@ -199,13 +201,13 @@ class Trajectory(Record):
 
     @property
     def oldest_version(self) -> int:
-        """The oldest policy version that sampled a step; steps before a `start` do not count."""
+        """The oldest policy version that sampled a step, from `start` on in each conversation."""
         own = [int(self.step_versions[self.extra.start :].min())]
         return min(own + [int(s.step_versions[s.start :].min()) for s in self.extra.segments])
 
     @property
     def newest_version(self) -> int:
-        """The newest policy version that sampled a step; steps before a `start` do not count."""
+        """The newest policy version that sampled a step, from `start` on in each conversation."""
         own = [int(self.step_newest_versions[self.extra.start :].max())]
         return max(
             own + [int(s.step_newest_versions[s.start :].max()) for s in self.extra.segments]
@@ -218,12 +220,12 @@ class Trajectory(Record):
 
     @property
     def first_played(self) -> int:
-        """The first step played for this attempt; earlier steps come from its base."""
+        """The first new step. Earlier ones belong to the base attempt or another conversation."""
         return max(self.pivot, self.extra.start)
 
     @property
     def cut_responses(self) -> int:
-        """How many of the responses sampled for this attempt were cut off by their token budget."""
+        """How many responses sampled for this attempt were cut off by their token budget."""
         return int(self.extra.step_cut[self.first_played :].sum())
 
     @property
@@ -248,8 +250,8 @@ class ReflectionRecord(Record):
 
 
 class AuxSample(Record):
-    """A supervised sample: the policy learns the tokens under `response_mask` from the tokens
-    before them. `kind` names its source: "reflect", "retry" or a name that an algorithm chose."""
+    """A supervised sample. The policy learns the tokens that `response_mask` marks. `kind`: the
+    source of the sample, "reflect", "retry" or a name that an algorithm chose."""
 
     kind: str
     token_ids: Int32
@@ -262,9 +264,9 @@ class AuxSample(Record):
 
 
 class SlotResult(Record):
-    """The result of one group slot. `status`: done (has a trajectory) | not_triggered (no retry was
-    asked for) | failed (`cause` says why; there is no reward, not even 0). A distilled slot has the
-    reflection that decided about the retry, and the auxiliary samples of a verified correction."""
+    """The result of one group slot. `status`: done (with a trajectory), not_triggered (no retry was
+    asked for) or failed (`cause` says why; there is no reward, not even 0). A distilled slot may
+    also have a reflection and auxiliary samples."""
 
     role: Role
     slot: Integer
@@ -285,7 +287,7 @@ class SlotResult(Record):
             raise RecordError(f"slot {self.slot} is negative", field="slot")
         if attempt is not None and (attempt.role, attempt.slot) != (self.role, self.slot):
             raise RecordError(
-                f"slot {(self.role, self.slot)} has the attempt of {(attempt.role, attempt.slot)}",
+                f"slot {(self.role, self.slot)} holds attempt {(attempt.role, attempt.slot)}",
                 field="slot",
             )
 
@@ -299,7 +301,7 @@ class Recalled(Record):
 
 
 class GroupPlan(Record):
-    """The slot counts of a group; every slot must be resolved before the group is complete."""
+    """The slot counts of a group. The group is complete once every slot has a result."""
 
     base: Integer
     distilled: Integer = 0
@@ -310,7 +312,7 @@ class GroupPlan(Record):
         yield from (("distilled", slot) for slot in range(self.distilled))
 
     def last_role(self, slot: int) -> Role:
-        """Returns the role of the last result for a base slot: distilled if a retry is planned."""
+        """Returns the role of a slot's last result: distilled if a retry is planned."""
         return "distilled" if slot < self.distilled else "base"
 
 
@@ -363,7 +365,7 @@ class Group(Record):
 
 
 def check_cause(cause: str) -> None:
-    """Raises RecordError unless `cause` is a name under which a store can count failures."""
+    """Raises RecordError unless `cause` is printable text of at most LABEL_LIMIT bytes."""
     if cause != label(cause):
         rule = f"at most {LABEL_LIMIT} bytes of printable text"
         raise RecordError(f"cause {cause[:80]!a}: must be {rule}", field="cause")
@@ -405,7 +407,7 @@ def _check_spans(step_spans: Int32, length: int) -> None:
 
 
 def _check_extra(attempt: Trajectory, extra: Extra) -> None:
-    """Raises RecordError unless an attempt's details agree with its steps and tokens."""
+    """Raises RecordError unless an attempt's details agree with its number of steps."""
     steps = attempt.num_steps
     for name, value in (("step_rewards", extra.step_rewards), ("step_cut", extra.step_cut)):
         if len(value) not in (0, steps):

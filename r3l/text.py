@@ -3,7 +3,7 @@
 plain       returns a text that can be stored and sent, as Python's own `str`; raises ValueError for
             half a surrogate pair and for a text that is too long
 label       turns any text into a name under which things are counted
-printable   escapes the unprintable characters of a text, which a terminal might obey
+printable   escapes unprintable characters, which might control a terminal
 """
 
 from typing import Any
@@ -33,8 +33,9 @@ def plain(value: object, what: str, limit: int = TEXT_LIMIT) -> str:
 
 
 def plain_value(value: Any, what: str, depth: int = 0) -> Any:
-    """Returns a value that can be sent: None, a number (numpy's as Python's), a text, bytes, a list
-    or a map with text keys. Raises ValueError, which begins with `what`, for any other value."""
+    """Returns a value that can be sent: None, a number, text, bytes, a list or a map with text
+    keys. Turns numpy's numbers into Python's. Raises ValueError, which begins with `what`, for any
+    other value."""
     if depth > NESTING_LIMIT:
         raise ValueError(f"{what} nests deeper than {NESTING_LIMIT} levels")
     if isinstance(value, str):
@@ -56,7 +57,7 @@ def plain_value(value: Any, what: str, depth: int = 0) -> Any:
 
 
 def encodable(text: str) -> str:
-    """Returns a text with a question mark for each half of a surrogate pair."""
+    """Replaces each half of a surrogate pair with a question mark."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -71,8 +72,8 @@ def label(text: str, limit: int = LABEL_LIMIT) -> str:
 
 
 def printable(text: str) -> str:
-    """Escapes unprintable characters (such as \\x1b, half a surrogate pair, and marks that reverse
-    text); keeps line ends and tabs."""
+    """Escapes unprintable characters, such as \\x1b and marks that reverse text. Keeps line ends
+    and tabs."""
     return text if text.isprintable() else "".join(map(_shown, text))
 
 

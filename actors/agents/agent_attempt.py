@@ -47,8 +47,8 @@ log = logging.getLogger(__name__)
 KILLED = frozenset(
     code for number in (SIGHUP, SIGKILL, SIGTERM) for code in (-number, 128 + number)
 )
-"""Exit codes of a process that was killed from outside, for example by the kernel when memory is
-short. A code is the signal's number negated; if a shell reports the exit, 128 plus the number."""
+"""Exit codes of a process killed from outside, for example by the kernel when memory is short. A
+code is minus the signal's number. If a shell reports the exit, it is 128 plus the number."""
 
 MakeEnv = Callable[[Task], Environment]
 
@@ -59,7 +59,7 @@ class AgentKilled(EnvironmentFailed):
 
 @dataclass
 class Gateway:
-    """What an actor's attempts share. `sessions`: the sessions served at `url`, by secret key."""
+    """Objects that all attempts of an actor share. `sessions`: served at `url`, keyed by secret."""
 
     policy: Policy
     reader: ReplyReader
@@ -75,9 +75,9 @@ class Gateway:
 async def agents_served(
     make_env: MakeEnv, config: RunConfig, policy: Policy, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[MakeEnv]:
-    """Yields a function that makes the environment of a task. If agents play an environment of
-    the run, they call the policy through an HTTP server, which ends with this context. Raises
-    UserError if the chat template or a parser does not fit, or if the port is taken."""
+    """Yields a function that makes a task's environment. If the run has agents, serves the policy
+    to them over HTTP until the context ends. Raises UserError if the chat template or a parser does
+    not fit, the port is taken, or an API key is missing."""
     if not config.env.has_agents:
         yield make_env
         return
@@ -100,9 +100,9 @@ async def agents_served(
 
 
 class AgentEnvironment:
-    """Implements `r3l.rollout.env_interface.PlayedByAgent` around the environment `agent`, for one
-    attempt. `session`: the session of the agent's newest process. `kept`: how many seconds it took
-    to sample those replies of this session that the buffer already has."""
+    """Implements `r3l.rollout.env_interface.PlayedByAgent` for one attempt. `session`: the session
+    of the agent's newest process. `kept`: how many seconds of this session's sampling the buffer
+    has saved."""
 
     session: Session
 
@@ -122,9 +122,10 @@ class AgentEnvironment:
         offer: Offer | None = None,
         retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays one attempt. If the agent is killed from outside, starts it once more; a base
-        attempt then continues from its replies so far. Plays a retry without the saved world if the
-        world cannot be put back. Raises EpisodeError (docs/agents.md) or the engine's error."""
+        """Plays one attempt. If the agent is killed from outside, starts it once more. A base
+        attempt then keeps its replies so far. Plays a retry without its saved world if the restore
+        fails, or the agent then exits with an error. Raises EpisodeError (docs/agents.md) or the
+        engine's error."""
         self.slot, self.retry, self.offer, self.retried = slot, retry, offer, retried
         world = taken = self.gateway.snapshots.take(retry.base) if retry else None
         killed, broken = False, ""
@@ -166,7 +167,7 @@ class AgentEnvironment:
     async def _play(
         self, task: Task, params: ParamsOfStep, left: Trajectory | None, world: World | None
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays one attempt with one agent process; a retry restores `world` at its pivot."""
+        """Plays one attempt with one agent process. A retry restores `world` at its pivot."""
         self.counts["attempts"] += 1
         gateway, retry, session = self.gateway, self.retry, self._opened(task, params, left)
         self.session, self.kept, saved = session, 0.0, None
@@ -228,8 +229,8 @@ class AgentEnvironment:
         )
 
     async def _keep(self) -> None:
-        """Offers to save all replies so far, even those that the agent has not received yet. Ends
-        the attempt if its slot is lost."""
+        """Offers the buffer all replies so far, even replies that the agent has not received. Ends
+        the attempt if its lease is lost."""
         sampled = sum(node.seconds for node in self.session.tree.nodes if not node.taped)
         try:
             if self.offer and await self.offer(self._progress, sampled - self.kept):
@@ -334,7 +335,7 @@ class AgentEnvironment:
 
 
 def _continuation(left: Trajectory | None, params: ParamsOfStep) -> TapePlayer | None:
-    """Returns a player of the calls that an earlier process left; None if they cannot be used."""
+    """Makes a player of the calls of `left`. Returns None if they cannot be used."""
     if left is None or left.temperature != params(0).temperature:
         return None
     try:

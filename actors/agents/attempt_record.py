@@ -22,7 +22,7 @@ Train = Literal["main", "all"]
 
 
 class _Chain:
-    """One conversation as a sequence of tokens; `steps`: the calls whose replies may be trained."""
+    """One conversation as a sequence of tokens. `steps`: the calls whose replies may be trained."""
 
     def __init__(self, nodes: Sequence[Node], *, guided: bool = False) -> None:
         self.nodes, self.tokens = nodes, Tokens()
@@ -39,10 +39,10 @@ class _Chain:
 def conversations(
     tree: CallTree, train: Train, pivot: Node | None = None, *, unseen: bool = False
 ) -> list[_Chain]:
-    """Returns the trained conversations of an attempt. The main one comes first: if `pivot` is
-    given, the one that contains this call. Next come those with the system prompt and tools of the
-    first trained call; then, unless `train` is "main", all others. Each of these two groups is in
-    newest-first order. `unseen`: also use replies that the agent has not received yet."""
+    """Returns the trained conversations of an attempt. The first is the main conversation. Sorts by
+    three keys: contains `pivot`, has the kind of the first trained call, is newer. If `train` is
+    "main", keeps only that kind, or the first conversation if none has it. `unseen`: also uses
+    replies that the agent has not received yet."""
     chains = [leaf.chain() for leaf in tree.leaves(unseen=unseen)]
     chains = [chain for chain in chains if any(not node.untrained for node in chain)]
     first = next((node.kind for node in tree.nodes if not node.untrained), None)
@@ -65,12 +65,10 @@ def trajectory(
     retry: Node | None = None,
     others: Sequence[TapedCall] = (),
 ) -> tuple[Trajectory, AuxSample]:
-    """Returns an attempt as a record, and its main conversation as the policy saw it, with the
-    guidance.
+    """Returns an attempt's record, and an auxiliary sample of its main conversation with guidance.
 
-    `retry`: the pivot, if the attempt is a retry; `others`: the calls to other models. An outcome
-    without a finish means that the attempt still runs. Raises EnvironmentFailed if there is no call
-    to train.
+    `retry`: the pivot of a retry. `others`: the calls to other models and MCP servers. A running
+    attempt has no `outcome.finish`. Raises EnvironmentFailed if there is no call to train.
     """
     taped = {node for node in tree.nodes if node.taped} if retry else set[Node]()
     chains = conversations(tree, train, retry, unseen=not outcome.finish)
@@ -106,13 +104,13 @@ def trajectory(
 
 
 def _after(chain: _Chain, main: _Chain) -> Int32:
-    """Counts, for each step of `chain`, the steps of `main` whose calls came earlier."""
+    """Counts, for each step of `chain`, the earlier steps of `main`."""
     called, mine = ([node.number for node in each.steps] for each in (main, chain))
     return np.searchsorted(called, mine).astype(np.int32)
 
 
 def _as_shown(chain: _Chain, pivot: int) -> AuxSample:
-    """Makes the auxiliary sample of a guided conversation, to train its steps from the pivot."""
+    """Makes the auxiliary sample of a guided conversation. It trains the steps from `pivot` on."""
     shown = _Chain(chain.nodes, guided=True)
     ids, mask = shown.tokens.arrays()
     mask[: shown.tokens.spans[pivot][0]] = False
@@ -120,9 +118,9 @@ def _as_shown(chain: _Chain, pivot: int) -> AuxSample:
 
 
 def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Chain, int]]:
-    """Returns each conversation that has new steps to train, and how many of its first steps to
-    skip: those that an earlier conversation trains, or that another attempt trained (`known`).
-    Raises EnvironmentFailed if no conversation has a step to train."""
+    """Returns (conversation, skipped) for each conversation with new steps to train. `skipped` is
+    the number of its steps that an earlier conversation or another attempt (`known`) trains. Raises
+    EnvironmentFailed if no conversation has a step to train."""
     kept = []
     for chain in chains:
         start = sum(node in known for node in chain.steps)  # shared steps come first
@@ -131,8 +129,8 @@ def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Cha
             known = known.union(chain.steps)
     if not kept:
         raise EnvironmentFailed(
-            "agent: no call of this attempt can be trained: none was answered, or every call "
-            "asked for an untrained reply or for a grammar (tool_choice, response_format)",
+            "agent: no call of this attempt can be trained: either no call was answered, or each "
+            "asked for an untrained reply or set a grammar (tool_choice, response_format)",
             cause="agent_no_calls",
         )
     return kept

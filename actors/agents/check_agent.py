@@ -2,8 +2,8 @@
 
     python -m actors.agents.check_agent agent.yaml [KEY=VALUE …]
 
-The replies are made up: each tool is called once, with arguments that fit its schema; then the
-newest text is repeated. The chat template comes from the run's model.
+The replies are made up. They call each tool once, with arguments that fit its schema. Then they
+repeat the newest text. The chat template comes from the run's model.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ LONGEST = 200
 
 
 class EchoPolicy:
-    """A policy without a model. It serves one attempt at a time: that of the environment `env`."""
+    """A policy without a model. It serves one attempt at a time: the attempt in `env`."""
 
     env: AgentEnvironment
 
@@ -47,7 +47,7 @@ class EchoPolicy:
         self.chat, self.reader, self.context_length = chat, reader, context_length
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
-        """Makes up a reply; an empty one if the context is full."""
+        """Makes up a reply. The reply is empty if the context is full."""
         node = next(n for n in self.env.session.tree.nodes if n.context() == [*token_ids])
         ids = (*self.chat.encode(self._reply(node, params)), self.chat.end_id)[: params.max_tokens]
         full = len(token_ids) + len(ids) > self.context_length
@@ -82,7 +82,7 @@ def example(schema: dict[str, Any]) -> Any:
 
 
 async def check_agent(config: RunConfig, chat: ChatFormat) -> AsyncIterator[tuple[str, bool]]:
-    """Plays each task twice; yields a line per task, and whether both attempts got a reward."""
+    """Plays each task twice. Yields (report line, whether both attempts got a reward)."""
     reader = reader_of(chat, config.actor.agent)
     policy = EchoPolicy(chat, reader, config.actor.max_model_len)
     async with (

@@ -1,11 +1,11 @@
 """Relays an agent's calls to its MCP servers, and records them on the tape.
 
-    POST /mcp/NAME/KEY ─► in a retry whose world is put back, before the pivot: recorded reply
+    POST /mcp/NAME/KEY ─► before the pivot of a retry whose world is put back: recorded reply
                     └───► otherwise the server: a process next to the agent, or a URL
 
-A server is started at the first call that the tape does not answer, so in a retry it finds the
-world that was put back. If the tape answered the agent's `initialize`, the relay sends it to
-the server first. Requests of a server to its client are refused.
+A server starts at the first call that the tape does not answer. So in a retry it starts in the
+restored world. If the tape answered the agent's `initialize`, the new server gets that message
+first. The relay refuses requests from a server to its client.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from r3l.views.tape import MCP
 MOST_CALLS = 4096
 LONGEST_LINE = 32 << 20
 START_S = 60.0
-"""Seconds in which a server process must answer its first request; otherwise it has failed."""
+"""Seconds that a server process has to answer its first request."""
 FORWARDED = ("mcp-protocol-version", "mcp-method", "mcp-name")
 MCP_SESSION = "mcp-session-id"
 LINE_END = re.compile(r"\r\n|\r|\n")
-"""Line ends of a stream. JSON may hold other characters at which Python splits lines."""
+"""Line ends of a stream. `str.splitlines` would also split at characters that JSON may hold."""
 Start = Callable[[str], Awaitable[str]]
 """Starts the process of a server; returns the folder with its pipes."""
 
@@ -92,7 +92,7 @@ class McpRelay:
         return {"jsonrpc": "2.0", "id": message["id"]} | reply
 
     async def close(self) -> None:
-        """Disconnects from the servers; their processes end with the attempt."""
+        """Disconnects from the servers. Their processes end with the attempt."""
         for opening in self.live.values():
             opening.cancel()
             if opening.done() and not opening.cancelled() and not opening.exception():
@@ -129,7 +129,7 @@ class McpRelay:
 
 class PipeServer:
     """A server that reads and writes lines. `pipes`: its input, then the other pipes to close.
-    `waiting`: for the new id of each open request, the agent's id for it and the future reply."""
+    `waiting`: maps the new id of an open request to (the agent's id, the future reply)."""
 
     def __init__(self, name: str, lines: asyncio.StreamReader, pipes: tuple[Any, ...]) -> None:
         self.name, self.lines, self.pipes, self.number = name, lines, pipes, 0
@@ -138,7 +138,7 @@ class PipeServer:
 
     @classmethod
     async def of(cls, name: str, folder: str) -> PipeServer:
-        """Opens the pipes before the server does; until then `held` is the input's only reader."""
+        """Opens the pipes. `held` lets the input open before the server reads from it."""
         stdin, stdout = f"{folder}/stdin", f"{folder}/stdout"
         flags = (stdin, os.O_RDONLY), (stdin, os.O_WRONLY), (stdout, os.O_RDONLY)
         held, written, read = (os.open(path, flag | os.O_NONBLOCK) for path, flag in flags)
@@ -149,7 +149,7 @@ class PipeServer:
         return cls(name, lines, (out, reading, os.fdopen(held)))
 
     async def send(self, message: Message, headers: Mapping[str, str]) -> Message:
-        """Sends a message and returns the reply. Requests get new ids: clients share the server."""
+        """Sends a message and returns the reply. Renumbers requests: clients may use equal ids."""
         if message.get("method") == "notifications/cancelled":
             self._cancel(message)
             return {}
@@ -179,7 +179,7 @@ class PipeServer:
             pipe.close()
 
     def _cancel(self, message: Message) -> None:
-        """Forwards the cancellation of a request, unless several open requests have its id."""
+        """Forwards the cancellation of a request if exactly one open request has its id."""
         params = message.get("params")
         given = params if isinstance(params, dict) else {}
         numbers = [n for n, (asked, _) in self.waiting.items() if asked == given.get("requestId")]

@@ -31,17 +31,17 @@ LOCKED_S = 60.0
 """An unlocked folder older than this, in seconds, belongs to a dead actor."""
 
 Run = Callable[[list[Any]], Awaitable[tuple[dict[str, Any], bool]]]
-"""Runs [operation, folder, call]; returns how the process ended, and whether it did so in time."""
+"""Runs [operation, folder, call]. Returns the ended process's state, and whether it was in time."""
 
 
 class RestoreFailed(EnvironmentFailed):
-    """A retry's world could not be put back; what the retry sampled is not trained."""
+    """A retry's world could not be put back."""
 
 
 class Snapshots:
-    """The saved worlds of base attempts that may be retried. If they are too many or too large, the
-    oldest are removed. After `limit` failures in a row, no world is saved or put back. `bytes`:
-    size of all worlds, including those of running attempts."""
+    """The saved worlds of base attempts, for their retries. Removes the oldest if there are too
+    many or they are too large. After `limit` failures in a row, saves and restores no more.
+    `bytes`: the size of all worlds, also of running attempts."""
 
     def __init__(self, limit: int, counts: Counter[str]) -> None:
         self.limit, self.counts, self.in_a_row = max(limit, 1), counts, Counter[str]()
@@ -57,12 +57,12 @@ class Snapshots:
         return max(self.in_a_row.values(), default=0) < self.limit
 
     def new(self, run: Run) -> World | None:
-        """Returns a world for a base attempt to save, or None if no world is saved any more."""
+        """Returns an empty world for a base attempt, or None if no world is saved any more."""
         folder = tempfile.mkdtemp(dir=self.root.name) if self.usable else ""
         return World(self, Path(folder), run) if folder else None
 
     async def keep(self, world: World, attempt: Trajectory) -> None:
-        """Keeps the world of an attempt that has ended, for its retry."""
+        """Keeps the world of an ended attempt for its retry."""
         await world.end()
         self.worlds[_name(attempt)] = world
         await self.make_room()
@@ -73,7 +73,7 @@ class Snapshots:
             await self.worlds.pop(next(iter(self.worlds))).remove()
 
     def take(self, base: Trajectory) -> World | None:
-        """Returns the world of a base attempt, if it was saved; the caller removes it."""
+        """Returns the saved world of a base attempt, if any. The caller must remove the world."""
         return self.worlds.pop(_name(base), None) if self.usable else None
 
     def close(self) -> None:
@@ -91,8 +91,8 @@ class Snapshots:
 
 
 class World:
-    """The world of one base attempt. `saved`: numbers of calls; the world was saved before each.
-    `run`: the `Run` of the current attempt. `restored`: whether a retry put the world back."""
+    """The saved states of a base attempt's world. `saved`: numbers of the calls before which a
+    state was saved. `run`: of the current attempt. `restored`: whether a retry put a state back."""
 
     def __init__(self, snapshots: Snapshots, folder: Path, run: Run) -> None:
         self.snapshots, self.folder, self.run = snapshots, folder, run
@@ -101,7 +101,7 @@ class World:
         self._one = asyncio.Lock()
 
     async def save(self, call: int) -> None:
-        """Saves the state before a call. If this fails, the attempt loses all saved states."""
+        """Saves the state before a call. A failed save removes all saved states of the attempt."""
         async with self._one:
             if not self.saving:
                 return

@@ -5,9 +5,9 @@
                                      ▼
               a node: the messages since its parent + the ids they added + what was sampled
 
-A request that continues a node's conversation becomes a child of this node; any other becomes a
-new root, which is rendered whole. The last call is never assumed to be the parent: agents call in
-parallel, rewrite, compact and hand over their conversations. This module does no input or output.
+A request that continues a node's conversation becomes a child of this node. Any other request
+becomes a new root, which is rendered whole. The newest call need not be the parent, because agents
+call in parallel, rewrite, compact and hand over conversations. This module does no input or output.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Kind = tuple[str, tuple[str, ...]]
 
 @dataclass(eq=False)
 class Node:
-    """One call. `messages`: those new since the parent; `given`: the token ids that these add,
-    between the parent's reply and this call's reply. `tools`: the conversation's tools. `number`:
-    place in the order of requests. `reply`: the message for the agent, {} until it is sampled;
-    `finish`: how the reply ended. `untrained`: the reply is read but not trained, because a grammar
-    shaped it or the agent asked for an untrained reply. `seen`: whether the agent received it.
-    `taped`: whether the reply comes from an earlier attempt. `guided`: ids that the policy reads
-    instead of `given`, if this call shows guidance. `began`: seconds after the attempt's start."""
+    """One call. `messages`: new since the parent. `given`: the token ids between the parent's reply
+    and this call's reply. `tools`: the conversation's. `number`: place in the order of requests.
+    `reply`: the message for the agent, {} until it is sampled. `finish`: how the reply ended.
+    `untrained`: the reply is not trained, because a grammar shaped it or the agent asked not to
+    train it. `seen`: the agent received the reply. `taped`: the reply comes from an earlier
+    attempt. `guided`: ids that the policy reads instead of `given`, if this call shows guidance.
+    `began`: seconds after the attempt's start."""
 
     parent: Node | None
     messages: Block
@@ -100,9 +100,9 @@ class CallTree:
 
     def guide(self, node: Node, guidance: str) -> None:
         """Shows guidance to the policy in a call, unless its conversation already shows guidance.
-        The guidance joins the system prompt of a new conversation, and is an additional message in
-        a conversation that has begun. If the template refuses the result, the guidance is appended
-        to the last message instead. Raises UserError if the template refuses that message too."""
+        Adds the guidance to the system prompt of a new conversation, or as a message to a
+        conversation that has begun. If the template refuses this, adds the guidance to the last
+        message. Raises UserError if the template refuses this too."""
         if any(each.guided for each in node.chain()):
             return
         messages = list(node.messages)
@@ -143,8 +143,8 @@ class CallTree:
     def tape(
         self, conversations: Mapping[Node, int] | None = None, known: Collection[Node] = ()
     ) -> list[TapedCall]:
-        """Records all calls. `conversations`: the number of each call's conversation in the record;
-        `known`: the calls that are trained in another attempt."""
+        """Records all calls. `conversations`: maps calls to the numbers of their conversations in
+        the record. `known`: the calls that are trained in another attempt."""
         return [
             TapedCall(
                 dialect=node.dialect,
@@ -167,8 +167,8 @@ class CallTree:
     def _place(
         self, messages: Sequence[AgentMessage], tools: tuple[Tool, ...]
     ) -> tuple[Node | None, Sequence[AgentMessage]]:
-        """Returns the node that a request continues and the messages that are new; for a new
-        conversation, None and all messages."""
+        """Returns (the node that a request continues, the request's new messages). Returns (None,
+        all messages) for a new conversation."""
         *earlier, (new, _) = _blocks(messages)
         front: list[Node | None] = [None]
         for block, reply in earlier:
@@ -196,8 +196,8 @@ def system_of(messages: Sequence[AgentMessage]) -> str:
 
 
 def _blocks(messages: Sequence[AgentMessage]) -> list[tuple[Block, AgentMessage | None]]:
-    """Splits a conversation into pairs (messages, the reply to these messages). The last pair is
-    (the messages after the last reply, None)."""
+    """Splits a conversation into pairs (messages, reply). The last pair is (the messages after the
+    last reply, None)."""
     blocks: list[tuple[Block, AgentMessage | None]] = []
     block: list[AgentMessage] = []
     for message in messages:
@@ -210,7 +210,7 @@ def _blocks(messages: Sequence[AgentMessage]) -> list[tuple[Block, AgentMessage 
 
 
 def _key(message: AgentMessage) -> tuple[Any, ...]:
-    """Returns a key of a message; copies of a message have equal keys."""
+    """Returns a key that is equal for copies of the same message."""
     calls = [call["function"] for call in message.get("tool_calls") or ()]
     return (
         message["role"],
@@ -222,8 +222,8 @@ def _key(message: AgentMessage) -> tuple[Any, ...]:
 
 
 def same_reply(reply: AgentMessage, message: AgentMessage) -> bool:
-    """Whether a message is the reply that was sampled: the same text, tools and arguments. The
-    message may lack the reply's reasoning, but must not have different reasoning."""
+    """Whether a message is the sampled reply: it has the same text, tools and arguments. Its
+    reasoning is missing or the same."""
     reasoning = str(message.get("reasoning_content") or "").strip()
     return _key(reply) == _key(message) and reasoning in ("", reply.get("reasoning_content"))
 
@@ -237,8 +237,8 @@ def canonical(arguments: str) -> str:
 def _likeness(
     node: Node | None, replies: Sequence[tuple[Block, AgentMessage | None]]
 ) -> tuple[int, int]:
-    """Compares a node's conversation with a request. Returns how many replies have the same
-    tool-call ids plus how many have the same reasoning; and how many the agent received."""
+    """Compares a node's conversation with a request, reply by reply. Returns (matches of tool-call
+    ids plus matches of reasoning, replies that the agent received)."""
     chain = node.chain() if node else []
     same = 0
     for known, (_, message) in zip(chain, replies, strict=False):

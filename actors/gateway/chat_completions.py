@@ -1,4 +1,4 @@
-"""Requests and answers in the form of OpenAI's chat completions; other dialects are translated."""
+"""Reads requests and writes answers in the form of OpenAI's chat completions."""
 
 import json
 import time
@@ -83,8 +83,8 @@ Answer = dict[str, Any]
 
 
 def write(message: AgentMessage, number: int, *, cut: bool, read: int, sampled: int) -> Answer:
-    """Writes an answer. `number`: the call's place in its attempt; `cut`: whether the reply reached
-    its token budget; `read`, `sampled`: how many tokens the policy read and sampled."""
+    """Writes an answer. `number`: the call's place in its attempt. `cut`: whether the reply is cut
+    off. `read`, `sampled`: how many tokens the policy read and sampled."""
     finish = "length" if cut else "tool_calls" if message.get("tool_calls") else "stop"
     choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
     usage = {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled}

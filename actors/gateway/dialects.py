@@ -1,5 +1,5 @@
 """The dialects that agents speak. vLLM's own code translates /v1/responses and /v1/messages to chat
-completions and back, except for the envelope and the events of /v1/responses.
+completions and back. Only the envelope and the events of /v1/responses are written here.
 
     /v1/chat/completions    /v1/responses    /v1/messages (Anthropic)
 """
@@ -108,7 +108,7 @@ def _write_responses(whole: dict[str, Any], body: Body) -> dict[str, Any]:
 
 
 async def _responses_events(whole: dict[str, Any], body: Body) -> AsyncIterator[str]:
-    """Writes the events from which clients build a response; sends each whole text in one event."""
+    """Writes the events of a response. Sends each whole text in one event."""
     response, sent = _write_responses(whole, body), 0
 
     def event(kind: str, **more: Any) -> str:
@@ -168,7 +168,7 @@ def _messages_error(refused: Refused) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a translator's value with iterators replaced by plain lists."""
+    """Returns a translator's value with lists in place of iterators."""
     return json.loads(json.dumps(value, default=list))
 
 

@@ -1,6 +1,6 @@
-"""Passes requests for other models on to their servers; records the answers, never trains them.
+"""Sends requests for other models to their servers. Records the answers, but never trains them.
 
-Passes on only those headers that FORWARDED lists, because others may hold the attempt's key.
+Passes on only the headers in FORWARDED, because other headers may hold the attempt's key.
 """
 
 import json
@@ -26,7 +26,7 @@ LIMIT_S = 600.0
 
 
 class OtherModels:
-    """The servers of other models, keyed by a pattern that the model's name matches."""
+    """The servers of other models, keyed by a pattern of model names."""
 
     def __init__(self, servers: Mapping[str, ModelServer]) -> None:
         self.servers = servers
@@ -47,8 +47,8 @@ class OtherModels:
     async def answer(
         self, session: Session, server: ModelServer, request: Request, raw: bytes, dialect: Dialect
     ) -> Response:
-        """Returns the tape's answer or, if the tape has none, the server's; a stream in one piece.
-        Raises Refused if the attempt has ended, no call is left, or the server does not answer."""
+        """Returns the tape's answer, or else the server's. Returns a stream in one piece. Raises
+        Refused if the attempt has ended, no call is left or the server does not answer."""
         session.check_calls(session.asked_others, MOST_CALLS)
         session.asked_others += 1
         body = json.loads(raw)

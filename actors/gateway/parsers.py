@@ -34,8 +34,8 @@ CANDIDATES = (
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply as an agent reads it. `calls`: its tool calls as a message holds them, with arguments
-    as JSON text. `broken`: a tool call or the reasoning could not be parsed and stays in `text`."""
+    """A reply as an agent reads it. `calls`: tool calls as in a message, with arguments as JSON
+    text. `broken`: a tool call or the reasoning could not be parsed and stays in `text`."""
 
     text: str
     reasoning: str = ""
@@ -50,10 +50,10 @@ class Reply:
 
 
 class ReplyReader:
-    """Reads replies. `tool_parser` and `reasoning_parser`: `auto`, `none` or a name that vLLM
-    knows; `auto` uses the first tool parser that reads what the chat template writes. Raises
-    UserError if a parser is unknown or does not fit the tokenizer or template, or if `auto` finds
-    none for a template with tools."""
+    """Reads replies. A parser is `auto`, `none` or a name that vLLM knows. `auto` uses the first
+    tool parser that reads what the chat template writes. Raises UserError if a parser is unknown or
+    does not fit the tokenizer or template. Also raises it if the template shows tools and `auto`
+    finds no parser for them."""
 
     def __init__(self, chat: AgentChat, tool_parser: str, reasoning_parser: str) -> None:
         self.chat = chat
@@ -73,7 +73,7 @@ class ReplyReader:
     def read(
         self, token_ids: Sequence[int], tools: Sequence[Tool], choice: Any, stop: Sequence[str] = ()
     ) -> Reply:
-        """Reads sampled tokens. The whole reply stays text if a tool call cannot be parsed, or if
+        """Reads sampled tokens. Keeps the whole reply as text if a tool call cannot be parsed or
         its arguments are not an object."""
         ids = list(token_ids)
         if ids and ids[-1] == self.chat.chat.end_id:
@@ -104,9 +104,9 @@ class ReplyReader:
         return Reply(content, (reasoning or "").strip(), made, broken)
 
     def constraint(self, tools: Sequence[Tool], choice: Any) -> dict[str, Any]:
-        """If `choice` is `required` or names a tool, returns the `json_schema` or `structural_tag`
-        with which vLLM's own server would constrain sampling; otherwise returns {}. Raises
-        UserError for tools or a choice that the template or the parser cannot handle."""
+        """Returns the `json_schema` or `structural_tag` with which vLLM's own server would force a
+        tool call, if `choice` is `required` or names a tool. Otherwise returns {}. Raises UserError
+        for tools or a choice that the template or the parser cannot handle."""
         if not tools:
             return {}
         if not self.chat.takes_tools:
@@ -140,7 +140,7 @@ class ReplyReader:
     def written(
         self, reply: AgentMessage = PROBE_REPLY, tools: Sequence[Tool] = PROBE_TOOLS
     ) -> str:
-        """Returns a reply with a tool call as the template writes it."""
+        """Returns the text that the template writes for a reply with a tool call."""
         asked = [{"role": "user", "content": "u"}]
         format_ = self.chat.chat
         before = format_.render(asked, tools, prompt=True)

@@ -1,4 +1,4 @@
-"""Answers requests from the tape of an earlier attempt, which is searched by a request's digest.
+"""Answers requests from the tape of an earlier attempt. Finds calls by the digests of requests.
 
     request ─► digest ─► on the tape, before the pivot ─► the recorded reply, with its exact tokens
                   │  └─► on the tape, from the pivot on ─► sampled
@@ -24,9 +24,9 @@ from r3l.views.tape import WHOLE, TapedCall, difference, messages_of, without
 
 @dataclass(frozen=True)
 class Recorded:
-    """A call of an earlier attempt. `given`: the token ids that its messages added; `sample`: its
-    reply, or None if the reply's tokens were not kept. Then only the reply's text is repeated, and
-    a call after the reply begins a new conversation."""
+    """A call of an earlier attempt. `given`: the token ids that its messages added. `sample`: the
+    sampled reply, or None if its tokens were not kept. Without tokens, the reply is repeated as
+    text, and a call after it begins a new conversation."""
 
     call: TapedCall
     given: tuple[int, ...] = ()
@@ -43,15 +43,15 @@ class Recorded:
 class TapePlayer:
     """Plays the calls of a tape, in any order, for a new process of the agent.
 
-    A retry gets recorded replies to the calls before `pivot` and, until the pivot comes, to calls
-    to other models (in `passed`). All calls up to the pivot must come before any request that is
-    not on the tape and follows no new reply. `pivot_node`: the pivot's call, None until it comes;
-    `stateful`: MCP calls get recorded replies too, since the world is put back at the pivot.
+    In a retry, repeats the replies to the calls before `pivot`. Until the pivot comes, also repeats
+    the replies of other models (in `passed`) and, if `stateful`, of MCP servers. A request that is
+    not on the tape must follow a new reply or come after all calls up to the pivot. `pivot_node`:
+    the pivot's call, None until it comes.
 
-    The continuation of an attempt that lost its actor has no pivot (-1). A request that follows
-    the same calls gets the recorded reply, with the tokens that the policy read for the reply. Any
-    other request is sampled, since a reply may be trained only in the context it was sampled in. An
-    untrained reply whose tokens were not kept is repeated as text, whatever calls it follows.
+    Without a pivot (-1), continues an unfinished attempt. A request that follows the same calls as
+    on the tape gets the recorded reply, with its exact tokens. Other requests are sampled, because
+    a reply may be trained only in the context it was sampled in. An untrained reply whose tokens
+    were not kept is repeated as text, whatever calls it follows.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class TapePlayer:
         self._passed = [call for call in passed if call.finish == WHOLE and call.reply]
 
     def take_passed(self, digest: str) -> TapedCall | None:
-        """Returns an unused recorded call that answers a request to another model or MCP server.
-        Returns None if there is none, or if the pivot has come; the server is then asked."""
+        """Takes an unused recorded call that answers a request to another model or MCP server.
+        Returns None, to ask the server, if there is no such call or the pivot has come."""
         call = next((call for call in self._passed if call.digest == digest), None)
         if call is None or self.pivot_node is not None:
             return None
@@ -79,8 +79,8 @@ class TapePlayer:
         return call
 
     def take(self, digest: str, request: AgentRequest, node: Node) -> Recorded | None:
-        """Returns an unused recorded call that answers a request; None to sample the reply.
-        Raises ReplayDiverged if the request does not belong to the attempt."""
+        """Takes an unused recorded call that answers a request. Returns None if the reply must be
+        sampled. Raises ReplayDiverged if the request does not belong to the attempt."""
         fitting = (n for n in range(len(self.calls)) if self._answers(n, digest, node))
         if (number := next(fitting, None)) is not None:
             self._nodes[number] = node
@@ -102,9 +102,9 @@ class TapePlayer:
             raise diverged(f"the agent ended before it made the recorded call {number}", number)
 
     def _answers(self, number: int, digest: str, node: Node) -> bool:
-        """Returns whether recorded call `number` has this digest and is unused. A continuation also
-        requires that the call has a reply and, if the reply's tokens were kept, that it has the
-        same parent call as `node`; if they were not kept, that `node` is untrained."""
+        """Returns whether the recorded call is unused and has this digest. A continuation also
+        needs a recorded reply. If the reply's tokens were kept, `node` must have the same parent
+        call as the recorded call. If they were not kept, `node` must be untrained."""
         call = self.calls[number]
         if call.digest != digest or number in self._nodes:
             return False
@@ -121,8 +121,8 @@ def diverged(how: str, call: int) -> ReplayDiverged:
 
 
 def digest_of(request: AgentRequest, ignore: Sequence[str] = ()) -> str:
-    """Returns a digest that is equal for requests with the same meaning. It leaves out the ids of
-    tool calls, the order of keys, and any message text that matches a pattern of `ignore`."""
+    """Returns a digest that is equal for requests with the same meaning. Ignores the ids of tool
+    calls, the order of keys, and message text that matches a pattern of `ignore`."""
     ids: dict[str, int] = {}
     whole = [
         [_comparable(message, ids, ignore) for message in request.messages],
@@ -133,13 +133,13 @@ def digest_of(request: AgentRequest, ignore: Sequence[str] = ()) -> str:
 
 
 def digest_of_passed(request: Any, ignore: Sequence[str] = ()) -> str:
-    """Returns a digest of a request's JSON without the text that a pattern of `ignore` matches."""
+    """Returns a digest of a request's JSON. Ignores text that matches a pattern of `ignore`."""
     text = without(json.dumps(request, sort_keys=True, ensure_ascii=False), ignore)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _comparable(message: AgentMessage, ids: dict[str, int], ignore: Sequence[str]) -> list[object]:
-    """Returns what a message says; tool-call ids become numbers in order of appearance."""
+    """Returns what a message says. Numbers the tool-call ids in order of appearance."""
     calls = message.get("tool_calls") or ()
     content, answered = without(message.get("content") or "", ignore), message.get("tool_call_id")
     return [

@@ -43,20 +43,20 @@ LONGEST_KEPT = 64 << 10
 
 Message = dict[str, Any]
 AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None]]
-"""Answers a message with HTTP headers to the named MCP server (actors.agents.mcp_relay)."""
+"""The type of `McpRelay.answer`. Takes a server's name, a message and its HTTP headers."""
 
 
 @dataclass(eq=False)
 class Session:
-    """An attempt at a task. `params`: the sampling parameters of call k; `ignore`: patterns of text
-    that may differ when the attempt is replayed. `tape`: answers calls instead of the policy.
-    `guidance`: shown to the policy in the trained calls of every conversation of the kind `main`,
-    or of the kind of the first call if `main` is None.
+    """An attempt at a task. `params`: the sampling parameters of call k. `ignore`: patterns of text
+    that may differ in a replay. `tape`: answers calls instead of the policy. `guidance`: shown to
+    the policy in trained calls of the kind `main`, or of the first call's kind if `main` is None.
 
-    `at_call`: saves or restores the agent's world while a reply is sampled; `keep`: then saves the
-    progress. The agent gets the reply when both have returned. `restored`: set once a retry's world
-    is put back or the attempt ends; `ended`: set once no further call is answered. `full`: whether
-    the context of a call was full. `others`: the calls to other models and MCP servers."""
+    `at_call`: saves or restores the agent's world while a reply is sampled. `keep`: saves the
+    progress afterwards. Then the agent gets the reply. `restored`: set once a retry's world is put
+    back or the attempt ends. `ended`: set once no further call is answered. `full`: whether the
+    context of a call was full. `others`: the calls to other models and MCP servers.
+    """
 
     policy: Policy
     reader: ReplyReader
@@ -87,10 +87,10 @@ class Session:
     def sampling(
         self, request: AgentRequest, digest: str, dialect: str, *, again: bool
     ) -> asyncio.Task[Answer]:
-        """Returns a task that answers a request; the task continues if the agent leaves. Returns
-        the earlier task of an equal request if the agent did not get its answer, or if `again`.
+        """Returns a task that answers a request, even if the agent disconnects. An equal request
+        gets the same task until the agent has received the answer, and always if `again`.
 
-        `again`: the client says that it repeats a request. Raises Refused; so may the task.
+        `again`: the client says that it repeats a request. Raises Refused, as the task may.
         """
         if known := self._newest.get(digest):
             node, sampling = known
@@ -114,7 +114,7 @@ class Session:
         self.end()
 
     def end(self) -> None:
-        """Answers no further call."""
+        """Ends the attempt: no further call is answered."""
         self.ended.set()
         self.restored.set()
 
@@ -124,8 +124,8 @@ class Session:
             sampling.cancel()
 
     def repeated(self, digest: str) -> TapedCall | None:
-        """Returns the tape's answer to a call to another model or an MCP server, and records the
-        call again. Returns None if the tape has no answer."""
+        """Returns the tape's answer to a call to another model or MCP server, and records the call
+        again. Returns None if the tape has no answer."""
         if recorded := self.tape and self.tape.take_passed(digest):
             began = time.monotonic() - self.began
             self.others.append(structs.replace(recorded, began=began, seconds=0.0))
@@ -134,8 +134,8 @@ class Session:
     def record(
         self, model: str, dialect: str, digest: str, asked: str, reply: Message, began: float
     ) -> None:
-        """Records a call to another model or an MCP server that has just ended. `reply` has
-        `content` and, if the call failed, the reason in `finish`."""
+        """Records a finished call to another model or MCP server. `reply` has `content`. If the
+        call failed, `reply` has the reason in `finish`."""
         said, finish = reply["content"], reply.pop("finish", WHOLE)
         call = TapedCall(
             dialect=dialect,
@@ -198,7 +198,7 @@ class Session:
 
     def _guides(self, node: Node) -> bool:
         """Whether guidance must be shown in a call: there is guidance, and the conversation is of
-        the guided kind. Ignores text of the system prompts that `ignore` matches."""
+        the guided kind. System prompts may differ in text that `ignore` matches."""
         if not self.guidance:
             return False
         (system, tools), (main, named) = node.kind, self.main or self.tree.nodes[0].kind
@@ -259,7 +259,7 @@ class Session:
         return _written(node, read, len(sample.token_ids))
 
     def fail(self, error: R3LError) -> None:
-        """Ends the attempt with an error; if it already had one, keeps the first."""
+        """Ends the attempt with an error. Keeps the first of several errors."""
         self.problem = self.problem or error
         self.end()
 

@@ -3,7 +3,7 @@
     POST /v1/chat/completions, /v1/responses, /v1/messages    GET /v1/models
     POST /r3l/result    GET /r3l/task    POST /mcp/NAME/KEY
 
-Every request carries the key of its attempt, as `Authorization: Bearer KEY` or `x-api-key: KEY`.
+KEY is the attempt's key. Other requests send `Authorization: Bearer KEY` or `x-api-key: KEY`.
 """
 
 import asyncio
@@ -48,8 +48,9 @@ class WebApp:
 
     @asynccontextmanager
     async def served(self, host: str, port: int) -> AsyncIterator[str]:
-        """Serves on a port, 0 for any free one; yields the URL. With `host` 0.0.0.0 it serves
-        all addresses, and the URL has the machine's name. Raises UserError if the port is taken."""
+        """Serves on `port` (0: any free port) and yields the URL. With `host` 0.0.0.0, serves on
+        all addresses, and the URL has the machine's name. Raises UserError if it cannot listen
+        there."""
         try:
             listening = socket.create_server((host, port))
         except OSError as error:
@@ -160,8 +161,8 @@ class WebApp:
 
 
 def _gone(request: Request) -> bool:
-    """Whether the client has disconnected. For use after the request's body was read: only a
-    disconnection can then arrive. Starlette's own method takes a quarter of a call's time."""
+    """Whether the client has disconnected. Call it after the body was read: only a disconnection
+    can then arrive. Starlette's own method takes a quarter of a call's time."""
     receiving = request.receive().__await__()
     try:
         next(receiving)

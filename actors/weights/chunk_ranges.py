@@ -2,8 +2,8 @@
 
     next ─► ChunkRange (chunk, at, size) ─► publisher ─► add ─► CompleteChunk after the last byte
 
-A range takes about a second on the link, so that a deadline can apply to one range instead of a
-chunk. A lost connection loses little: received bytes are kept while their version is wanted.
+A range takes about a second on the link. So a deadline can apply to one range instead of a chunk. A
+lost connection loses little: received bytes are kept while their version is wanted.
 """
 
 from collections import deque
@@ -61,8 +61,8 @@ class RangeSize:
 class PartialChunk:
     """A partly received chunk.
 
-    `have` is the version to which the patches apply, `lengths` the frame lengths. `received` and
-    `requested` count bytes from the start of the chunk.
+    `have`: the version to which the patches apply. `lengths`: of the frames. `received` and
+    `requested` count bytes from the start of `data`.
     """
 
     have: int
@@ -75,7 +75,7 @@ class PartialChunk:
 
 @dataclass
 class ChunkRanges:
-    """Tracks the ranges of one version, even when the connection breaks."""
+    """Tracks the ranges of one version. Survives broken connections."""
 
     of: tuple[str, int] = ("", -1)
     _manifest: Manifest | None = None
@@ -112,7 +112,7 @@ class ChunkRanges:
         header: dict[str, Any],
         payload: Sequence[memoryview],
     ) -> CompleteChunk | None:
-        """Adds the reply to a request, and returns the chunk if it is now complete. `have` is the
+        """Takes the reply to a request. Returns the chunk if it is now complete. `have`: the
         chunk's staged version. Raises WeightsError if the reply does not fit."""
         full, lengths, body = self._checked(requested, header, payload)
         chunk = self._partial.get(requested.chunk)
@@ -139,8 +139,8 @@ class ChunkRanges:
     def _checked(
         self, requested: ChunkRange, header: dict[str, Any], payload: Sequence[memoryview]
     ) -> tuple[bool, tuple[int, ...], memoryview]:
-        """Checks a reply. Returns `full` (True: a whole chunk, False: patches), the frame lengths
-        of the chunk and the reply's bytes. Unchecked lengths could claim any amount of memory."""
+        """Checks a reply: unchecked lengths could claim any amount of memory. Returns (`full`,
+        frame lengths of the chunk, the reply's bytes). If not `full`, the frames are patches."""
         assert self._manifest is not None
         full, lengths = header.get("full"), header.get("lengths")
         if isinstance(full, bool) and isinstance(lengths, list) and len(payload) == 1:

@@ -15,11 +15,11 @@ from r3l.weights.sums import Sums, added
 
 
 class LoadCheck:
-    """Compares the weights that engines loaded with the published ones, in one actor process.
+    """Compares the weights that an actor's engines loaded with the published weights.
 
-    Some engines cannot be compared: an engine may store numbers computed from the weights, or hold
-    a part in several workers but not in all. So if the loads of two engines differ from the
-    published weights and no load has ever matched, the comparison stops, with a notice.
+    Some engines cannot be compared. They store numbers computed from the weights, or hold a part in
+    several workers but not in all. So the comparison stops, with a notice, if two loads differ from
+    the published weights before any load has matched.
     """
 
     def __init__(self) -> None:
@@ -28,8 +28,8 @@ class LoadCheck:
         self._differed = 0
 
     def check(self, manifest: Manifest, workers: Iterable[str]) -> None:
-        """Raises EngineSick if a parameter was not loaded or differs from the published weights.
-        `workers`: the report of each worker (vllm_backend.WeightReport)."""
+        """Raises EngineSick if a parameter was not loaded, or if the loaded weights differ from the
+        published weights. `workers`: the report of each worker (vllm_backend.WeightReport)."""
         reports = [json.loads(report) for report in workers]
         if missing := sorted({name for report in reports for name in report["missing"]}):
             raise EngineSick(

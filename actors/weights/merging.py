@@ -3,8 +3,8 @@
     staged adapters ─┐
     model folder ────┴─► staged whole set ─► engine.load
 
-So the engine samples as fast as in a run that trains all weights, running requests continue with
-the newer version, and LoadCheck can compare the engine's weights with the merged set.
+The engine samples as fast as without adapters. Running requests continue with the newer version.
+LoadCheck can compare the engine's weights with the merged set.
 """
 
 from dataclasses import replace
@@ -25,9 +25,9 @@ class Merger:
         self._sums: dict[str, Sums] = {}
 
     def whole(self, path: str, manifest: Manifest) -> tuple[str, Manifest]:
-        """Merges the staged adapters in `path` into the base model. Returns the file and manifest
-        of all weights. A set without adapters is returned unchanged. The next call overwrites the
-        file. Raises UserError if the adapters belong to another base model."""
+        """Merges the staged adapters in `path` into the base model. Returns the path and manifest
+        of the whole set. The next call overwrites the file at this path. Returns a set without
+        adapters unchanged. Raises UserError if the adapters belong to another base model."""
         import torch
 
         if manifest.adapters is None:

@@ -25,8 +25,8 @@ UNKNOWN = -1
 
 
 class StagedWeights:
-    """Holds a weight set in shared memory. `versions[i]` is the version of chunk i, or UNKNOWN;
-    `origin` is the publisher that these versions belong to."""
+    """Holds a weight set in shared memory. `versions[i]` is the version of chunk i, or UNKNOWN.
+    `origin` is the publisher of these versions."""
 
     def __init__(self, layout: Layout, origin: str) -> None:
         self.layout, self.origin = layout, origin
@@ -60,8 +60,8 @@ class StagedWeights:
         self.versions[index] = manifest.version
 
     def patch(self, index: int, manifest: Manifest, frames: Sequence[memoryview]) -> None:
-        """Patches a chunk. Raises WeightsError if a patch is damaged or belongs to another version;
-        the chunk's version is then UNKNOWN, so the next fetch requests the whole chunk."""
+        """Patches a chunk. Raises WeightsError if a patch is damaged or belongs to another version.
+        The chunk's version is then UNKNOWN, so that the next fetch requests the whole chunk."""
         held, version = self._bytes[self.layout.span(index)], self.versions[index]
         self.versions[index] = UNKNOWN
         for frame in frames:
@@ -77,7 +77,7 @@ class StagedWeights:
         self.versions[index] = manifest.version
 
     def close(self) -> None:
-        """Closes the file; the memory is freed when no process maps it."""
+        """Closes the file. The memory is freed when no process maps the file."""
         os.close(self._file)
 
 

@@ -1,4 +1,4 @@
-"""Decides when an actor loads weights: polls for new weights, fetches them during generation.
+"""Keeps an engine on the newest weights: polls for weights, fetches them during generation.
 
 poll `latest` ─► newer? ─► request the chunks that differ, by ranges, a few in flight
                                └► whole or patches, checked ─► staged set ─► load (actors.engine)
@@ -102,10 +102,10 @@ class WeightSubscriber:
         return manifest
 
     async def fetch(self, manifest: Manifest) -> StagedWeights:
-        """Stages the manifest's set. Requests only chunks that are not already staged. Raises
-        WeightsError for a chunk that is damaged or no longer served, PublisherUnavailable if no
-        bytes arrive. The next fetch reuses all complete chunks and, if it is for the same version,
-        all received bytes."""
+        """Stages the manifest's set. Requests only chunks that are not staged yet. After a failure,
+        the next fetch reuses complete chunks, and received bytes of the same version. Raises
+        WeightsError for a chunk that is damaged or no longer served. Raises PublisherUnavailable if
+        no bytes arrive."""
         staged, began = self._stage(manifest), time.monotonic()
         self._ranges.begin(manifest, staged)
         requested: dict[int, ChunkRange] = {}
@@ -248,8 +248,8 @@ class WeightSubscriber:
         return header, [frame.buffer for frame in frames[1:]]
 
     async def _await_reply(self, socket: zmq.asyncio.Socket) -> None:
-        """Waits for a reply, and limits the memory that it takes: libzmq buffers all frames of a
-        message until the last frame arrives, and does not limit their total size."""
+        """Waits for a reply. Raises WeightsError if the reply takes too much memory: libzmq buffers
+        all frames of a message until the last frame arrives, without a limit."""
         until, before = time.monotonic() + self.timeout_s, private_bytes()
         while not await socket.poll(LOOK_S * 1000):
             if private_bytes() - before > REPLY_MEMORY:
@@ -280,8 +280,8 @@ Load = Callable[[str, Manifest], Awaitable[float]]
 async def follow(subscriber: WeightSubscriber, load: Load, *, every_s: float = 0.1) -> None:
     """Keeps the engine on the newest weights until cancelled.
 
-    A failed fetch is counted and repeated while generation continues. Versions are skipped if they
-    are replaced while another version is being fetched or loaded.
+    Counts and repeats a failed fetch while generation continues. Skips versions that are replaced
+    during the fetch or load of another version.
     """
     metrics, manifest = subscriber.metrics, None
     while True:

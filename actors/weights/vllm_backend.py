@@ -1,8 +1,8 @@
 """The vLLM weight-transfer engine `zmq`: loads a staged weight set into a running engine.
 
 The actor process fetches a set over ZeroMQ (actors/weights/subscriber.py) and stages it in shared
-memory (actors/weights/staging.py); every engine worker on this host then maps it. So generation
-pauses only for the load, and a slow or dead publisher never stops it.
+memory (actors/weights/staging.py). Every engine worker on this host maps the staged set. So
+generation pauses only for the load. A slow or dead publisher never stops generation.
 
 vLLM calls `register` in each of its processes (entry point group `vllm.general_plugins`).
 """
@@ -89,8 +89,8 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
 class Load:
     """Records a load: the parameters that got no weights, and sums over all other parameters.
 
-    Kernels may pack weights into forms that cannot be read. So the sums of a layer are computed
-    from its own parameters, before the weights are processed for a kernel.
+    Takes the sums of a layer before its weights are processed for a kernel, because a kernel may
+    pack them into a form that cannot be read.
     """
 
     def __init__(self, model: torch.nn.Module, *, tied: bool) -> None:
@@ -178,8 +178,8 @@ def element_sums(parameter: torch.Tensor) -> tuple[int, int]:
 def digest(model: torch.nn.Module) -> str:
     """Hashes a model's parameters. Almost all of the work is done on their device.
 
-    Each block of 64-bit words becomes one sum mod 2^64, in which every word is multiplied by an odd
-    factor of its own: a change of a single word always changes the sum.
+    Each block of 64-bit words becomes one sum mod 2^64. Each word of a block is multiplied by its
+    own odd factor, so that a change of a single word always changes the sum.
     """
     whole = hashlib.blake2b(digest_size=16)
     for name, parameter in model.named_parameters():
@@ -201,13 +201,13 @@ def _odd_numbers(count: int, device: torch.device) -> torch.Tensor:
 
 
 def _is_error(record: logging.LogRecord) -> bool:
-    """Whether a record is an error. As a filter, this drops the warnings that each reload logs
-    about layers without tensors, such as a tied head."""
+    """Whether a record is an error. Used as a filter, because each reload warns about layers
+    without tensors, such as a tied head."""
     return record.levelno >= logging.ERROR
 
 
 def register() -> None:
-    """Registers the backend in this process; an entry point that may be called more than once."""
+    """Registers the backend in this process. It may be called more than once."""
     end_with_starter()
     # A level would not do: vLLM configures its loggers again in each process, which resets levels.
     logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").addFilter(_is_error)

@@ -1,7 +1,7 @@
-"""Methods that both clients share, one for each operation, in the order of a group's life.
+"""The operations of the buffer, as methods that both clients share.
 
-Each makes a Call, which the client sends. BufferClient returns the result, AsyncBufferClient
-returns a coroutine. Most methods take the fields of their request as arguments.
+Each method makes a Call, which the client sends. BufferClient returns the result.
+AsyncBufferClient returns a coroutine.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True)
 class Draw:
-    """A batch of complete groups that a consumer drew. `row`: the draw's entry in the store; `now`:
-    the states of its groups when they were drawn. `records`: the encoded groups as stored, then the
-    encoded `recalled` attempts. Groups and attempts are decoded when they are first read."""
+    """A batch of groups that a consumer drew. `row`: the stored draw. `now`: the state of each
+    group at the draw. `records`: the encoded groups, then the encoded recalled attempts. They are
+    decoded when `groups` or `recalled` is first read."""
 
     row: DrawRow
     now: tuple[Status, ...] = field(repr=False)
@@ -58,12 +58,12 @@ class Draw:
 
     @cached_property
     def recalled(self) -> list[Recalled]:
-        """The stored attempts that join the groups, without those that `recall_lost` counts."""
+        """The stored attempts that join the groups."""
         return [codec.decode(Recalled, data) for data in self.records[len(self.now) :]]
 
     @property
     def recall_lost(self) -> int:
-        """How many chosen attempts `recalled` lacks, because they were evicted or damaged later."""
+        """Number of chosen attempts whose group was evicted or damaged."""
         return len(self.row.recalled) - (len(self.records) - len(self.now))
 
 
@@ -87,9 +87,9 @@ def _result(reply: Any, encoded: Sequence[Frame]) -> Any:
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A request and how to read its reply. `parse` gets the reply's record and the groups after it.
-    While the result is None, the client repeats the request for up to `wait_s` seconds. If the last
-    result is None, it calls `gave_up`."""
+    """A request and how to read its reply. `parse` makes the result from the reply's record and the
+    groups after it. While the result is None, the client repeats the request for up to `wait_s`
+    seconds. Then it calls `gave_up`."""
 
     arguments: Record
     parse: Callable[[Any, Sequence[Frame]], T] = _result
@@ -153,11 +153,11 @@ class Calls:
         results: SlotResult | Sequence[SlotResult],
         fingerprint: tuple[int, str] | None = None,
     ) -> Call[PutAck]:
-        """Resolves one or more slots of a leased group. When the call returns, all results are on
-        disk; if the service refuses one result, it stores none. A repeated put changes nothing.
+        """Resolves slots of a leased group. When the call returns, the results are on disk. The
+        service stores all results or none. A repeated put changes nothing.
 
         `fingerprint`: policy version and hash of the weights that sampled the results. Raises
-        LeaseLost, Conflict.
+        LeaseLost, or Conflict if a slot has a different result.
         """
         several = (results,) if isinstance(results, SlotResult) else results
         encoded = tuple(msgspec.Raw(codec.encode(result)) for result in several)
@@ -166,7 +166,7 @@ class Calls:
     @operation
     def put_partial(self, group_id: str, actor: str, result: SlotResult) -> Call[int]:
         """Stores an open slot's progress for the next actor that leases the group. Returns 0 if the
-        slot is already resolved. Raises LeaseLost if the group is not leased to this actor now."""
+        slot is resolved. Raises LeaseLost if the group is not leased to `actor`."""
         encoded = msgspec.Raw(codec.encode(result))
         return Call(operations.PutPartial(group_id, actor, encoded))
 
@@ -183,7 +183,7 @@ class Calls:
         wait_s: float = 0.0,
         explain: Callable[[str], object] = lambda reason: None,
     ) -> Call[Draw | None]:
-        """Draws exactly `count` complete groups at learner version `version`; η limits their age.
+        """Draws exactly `count` groups at learner version `version`.
 
         If there are fewer after `wait_s` seconds, calls `explain` with the reason and returns None.
         Raises Conflict if `version` exceeds the learner's version by more than 1.

@@ -1,12 +1,12 @@
-"""Clients of the buffer service, blocking and for asyncio, with the same operations.
+"""Clients of the buffer service. BufferClient blocks. AsyncBufferClient is for asyncio.
 
     with BufferClient("tcp://127.0.0.1:5555") as buffer:
         for group in buffer.query(state="trained", limit=10):
             print(group.task.task_id, group.rewards)
 
-Every request has an id and a deadline. When a reply is late, the request is sent again with the
-same id on a new socket. The service carries out each request only once. After the deadline the
-client raises BufferUnavailable.
+Every request has an id and a deadline. When a reply is late, the client sends the request again
+with the same id on a new socket. The service carries out each request only once. After the deadline
+the client raises BufferUnavailable.
 
 When a client is closed, its waiting requests end with ClientClosed. Garbage collection closes a
 client that is still open, and issues a ResourceWarning.
@@ -41,26 +41,25 @@ REPORT_S = 1.0  # between two calls of `silent`
 CLOSE_CHECK_S = 0.1  # until a waiting request notices that another thread closes its client
 QUEUE_FULL_S = 0.005  # wait before another try to send into a full queue
 ASK_AGAIN_S, LONGEST_PAUSE_S, PAUSE = 0.05, 0.5, 10
-"""Shortest and longest pause in seconds before a draw is requested again. Between these limits the
-pause is PAUSE times as long as the last reply took, so that the service can serve other clients."""
+"""Shortest and longest pause in seconds before a draw is requested again. Between these limits, the
+pause is PAUSE times as long as the last reply took."""
 REQUESTS_AT_ONCE = messages.REQUESTS_IN_FLIGHT // 2
-"""Half of the service's limit, because the service also counts requests the client abandoned."""
+"""Half of the service's limit, which also counts requests that the client abandoned."""
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
 def _pause_s(asked: float, until: float) -> float:
-    """Returns the pause before a draw's next request; `asked`: when the last request was sent."""
+    """Returns the pause before a draw's next request. `asked`: time of its last request."""
     now = time.monotonic()
     pause = min(max(ASK_AGAIN_S, PAUSE * (now - asked)), LONGEST_PAUSE_S)
     return max(0.0, min(pause, until - now))
 
 
 class _Client:
-    """The shared part of both clients. While a reply is overdue, `silent` is called with a line
-    that says so: by BufferClient every REPORT_S, by AsyncBufferClient after every try. If `silent`
-    raises an exception, the request ends with that exception."""
+    """The shared part of both clients. While a reply is overdue, the client keeps calling `silent`
+    with a line that says so. An exception from `silent` ends the request."""
 
     def __init__(
         self,
@@ -86,12 +85,12 @@ class _Client:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Sets up the attributes that only this kind of client has."""
+        """Sets the attributes of the subclass."""
         raise NotImplementedError
 
     def __del__(self) -> None:
-        """Closes a client that is still open. Does nothing while the interpreter shuts down:
-        threads may still use the client then."""
+        """Closes a client that is still open. Does nothing at interpreter shutdown, when threads
+        may still use the client."""
         opened = hasattr(self, "_closed") and not self._closed
         if opened and not sys.is_finalizing():
             warnings.warn(f"{self._who} was not closed", ResourceWarning,
@@ -125,7 +124,7 @@ class _Client:
             raise ClientClosed(f"{self._who} was closed and cannot send {call.operation}")
 
     def _overdue(self, call: Call[Any], start: float) -> None:
-        """Reports that a reply is missing. `start`: when it was asked for, on the steady clock."""
+        """Reports a missing reply. `start`: monotonic time of the request."""
         now = time.monotonic()
         if now < max(start, self._reported_at) + REPORT_S:
             return
@@ -150,20 +149,21 @@ class _Client:
     def _unavailable(self, call: Call[Any], waited_s: float) -> BufferUnavailable:
         return BufferUnavailable(
             f"buffer at {self.endpoint}: {self.name} got no reply to {call.operation} in "
-            f"{waited_s:.1f} s{'' if self._keys else '; check that the buffer runs, without keys'}",
+            f"{waited_s:.1f} s"
+            f"{'' if self._keys else '; check that the buffer runs and needs no keys'}",
             endpoint=self.endpoint,
             waited_s=waited_s,
         )
 
 
 class BufferClient(_Client, BlockingCalls):
-    """Blocking client that threads may share: one request at a time; any thread may close it."""
+    """Blocking client that threads may share. Sends one request at a time."""
 
     def _prepare(self) -> None:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Ends another thread's request with ClientClosed, then closes the connection."""
+        """Closes the connection. A request of another thread ends with ClientClosed."""
         self._closed = True
         with self._lock:  # only one thread at a time may touch a socket, also to close it
             self._context.destroy(linger=0)
@@ -226,7 +226,7 @@ class BufferClient(_Client, BlockingCalls):
 
 @dataclass(eq=False)
 class _Waiting:
-    """A request waiting for its reply. `start`: when the wait began, on the steady clock."""
+    """A request that waits for its reply. `start`: monotonic time of the request."""
 
     call: Call[Any]
     rid: str
@@ -235,15 +235,14 @@ class _Waiting:
 
 
 class AsyncBufferClient(_Client, AsyncCalls):
-    """Client for one event loop. Sends up to REQUESTS_AT_ONCE requests at the same time; further
-    requests wait for their turn."""
+    """Client for one event loop. At most REQUESTS_AT_ONCE requests are in flight at a time."""
 
     def _prepare(self) -> None:
         self._waiting: dict[str, _Waiting] = {}
         self._turns = asyncio.Semaphore(REQUESTS_AT_ONCE)
 
     async def close(self) -> None:
-        """Closes the connection; waiting requests end with ClientClosed."""
+        """Closes the connection. Waiting requests end with ClientClosed."""
         self._closed = True
         self._drop_socket()
         self._context.destroy(linger=0)
@@ -291,8 +290,8 @@ class AsyncBufferClient(_Client, AsyncCalls):
         raise self._unavailable(call, time.monotonic() - waiting.start)
 
     async def _send(self, waiting: _Waiting) -> Any:
-        """Sends a request and returns the socket used. If the socket's queue stays full, the
-        request is not sent, and the caller treats the socket as one that does not reply."""
+        """Sends a request and returns the socket used. Gives up after FIRST_TRY_S seconds if the
+        socket's queue stays full."""
         self._refuse_closed(waiting.call)
         if self._socket is None:
             self._socket = self._connect()
@@ -310,7 +309,7 @@ class AsyncBufferClient(_Client, AsyncCalls):
         return socket
 
     async def _send_others(self, late: _Waiting) -> None:
-        """Sends the other waiting requests again, because the socket that sent them was closed."""
+        """Sends all waiting requests except `late` again, on a new socket."""
         for waiting in list(self._waiting.values()):
             if waiting is not late and not waiting.reply.done():
                 await self._send(waiting)

@@ -1,4 +1,4 @@
-"""Completes or expires each group whose slots are all resolved (GroupRow.all_resolved).
+"""Completes or expires a group when its last slot is resolved.
 
 results.put ─► with_resolved ─► finish ─► the group is complete, its record is written
                                    └────► the group expires: it has no trajectory or no contrast
@@ -25,8 +25,8 @@ def lacks_contrast(work: UnitOfWork, row: GroupRow) -> bool:
 def expire_without_contrast(
     work: UnitOfWork, row: GroupRow, by: Trigger, last: Parts | None = None
 ) -> GroupRow:
-    """Expires a group that lacks contrast (`last`: see UnitOfWork.expire). Admission then grants a
-    new group in its place, and the next draw names the expired group."""
+    """Expires a group that lacks contrast. The next draw lists it as replaced. `last`: see
+    UnitOfWork.expire."""
     replaced = (*work.index.progress.replaced, row.group_id)
     work.update_progress(replaced=replaced[-REPLACED_BATCHES * work.groups_per_step :])
     return work.expire(row, NO_CONTRAST, by, last)
@@ -49,8 +49,8 @@ def with_resolved(row: GroupRow, outcomes: Sequence[SlotOutcome]) -> GroupRow:
 
 
 def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutcome]) -> GroupRow:
-    """Writes the record of a group whose slots are all resolved, or expires the group. `last`:
-    the outcomes of the last put, which are not in table `part`."""
+    """Completes a group whose slots are all resolved, or expires it. `last`: the outcomes of the
+    last put, which are not in table `part`."""
     parts = {outcome.key: outcome.encoded for outcome in last}
     if work.gates_retries and row.purpose == "train":
         gain = guidance_gain.of_group(row.attempts)

@@ -1,7 +1,7 @@
-"""Draw deadlines: make the groups of a dead consumer drawable again.
+"""Makes the groups of a dead consumer drawable again after a deadline.
 
 An open draw expires `draw_s` seconds after its consumer's last request about draws. Deadlines are
-not stored: when the service starts, the time of every open draw starts anew.
+not stored. They start anew when the service starts.
 """
 
 import logging
@@ -19,22 +19,22 @@ log = logging.getLogger(__name__)
 
 
 def extend(work: UnitOfWork, consumer: str) -> None:
-    """Restarts the `draw_s` seconds after which the open draws of a consumer expire."""
+    """Restarts the deadline of a consumer's open draws."""
     holders = {drawn.consumer for drawn in work.index.draws.values()}
     known = {name: at for name, at in work.index.last_seen.items() if name in holders}
     work.index.last_seen = known | {consumer: work.now}
 
 
 def expire_overdue(work: UnitOfWork) -> None:
-    """Expires and counts the draws of consumers that were silent for too long."""
+    """Expires the draws of consumers that were silent for more than `draw_s` seconds."""
     index, limit = work.index, work.config.draw_s
     for name in {drawn.consumer for drawn in index.draws.values()}:
         silent = work.now - index.last_seen.setdefault(name, work.now)
         if 0 < limit < silent:
             count = return_draws(work, name, "clock")
             log.warning(
-                "%s drew %d groups and has been silent for %.0f s (buffer.draw_s %.0f): they can "
-                "be drawn again",
+                "%s held %d drawn groups and was silent for %.0f s (buffer.draw_s %.0f); these "
+                "groups can be drawn again now",
                 name, count, silent, limit,
             )  # fmt: skip
 
@@ -55,8 +55,8 @@ def return_draws(work: UnitOfWork, consumer: str, by: Literal["release_draws", "
 
 
 def is_free(work: UnitOfWork, group_id: str) -> bool:
-    """True if a group of an expired draw is still free: it may be drawn again, and the expired draw
-    may still commit or discard it."""
+    """True if a group of an expired draw is free to be drawn again. The expired draw may still
+    commit or discard a free group."""
     row = work.find(group_id)
     if row is None:
         return False
@@ -73,7 +73,7 @@ def held_by(draws: Mapping[int, DrawRow]) -> dict[str, int]:
 
 
 def describe_holders(work: UnitOfWork) -> str:
-    """Describes the consumers that hold drawn groups; "" if there are none."""
+    """Describes up to three consumers that hold drawn groups. Returns "" if there are none."""
     seen, limit = work.index.last_seen, work.config.draw_s
     after = f", expires after {limit:.0f} s" if limit else ""
     return ", ".join(

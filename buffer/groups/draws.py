@@ -29,13 +29,13 @@ DAMAGED = "damaged"
 
 
 def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | None:
-    """Marks `count` complete groups as drawn; returns None if there are too few. A new group is at
-    most η versions old, a replayed group at most `replay_staleness` versions.
+    """Marks `count` groups as drawn. Returns None if there are too few.
 
-    A resumed learner repeats its steps: if this consumer returned a draw of `count` groups at this
-    version, the same groups are drawn again, unless one is no longer drawable. Raises Conflict if
-    `version` exceeds the learner's version by more than 1, because a draw expires groups too old
-    for `version`. Raises LimitExceeded if the consumer would hold more than B(η + 1) groups.
+    A new group is at most η versions old, a replayed group at most `replay_limit` versions. If this
+    consumer returned a draw of `count` groups at `version`, draws the same groups again if it can.
+    Thus a resumed learner repeats its steps. Raises Conflict if `version` exceeds the learner's
+    version by more than 1. Raises LimitExceeded if the consumer would hold more than B(η + 1)
+    groups.
     """
     _check_draw(work, args)
     draw_deadlines.extend(work, args.consumer)
@@ -72,7 +72,7 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
 
 
 def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
-    """Explains why a draw cannot be filled: which groups exist and what is missing."""
+    """Explains why there are too few groups for a draw."""
     index = work.index
     ready = index.ready(args.count)
     resting = len(index.replayable()) - len(index.replays())
@@ -108,8 +108,8 @@ def release_draws(work: UnitOfWork, args: operations.ReleaseDraws) -> Amount:
 
 
 def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
-    """Records that a step trained on a batch, and the version that the step made. If the draw has
-    expired, raises DrawExpired unless all its groups are still free (draw_deadlines.is_free)."""
+    """Records that a step trained on a draw. An expired draw can be committed only while all its
+    groups are free (draw_deadlines.is_free). Raises DrawExpired otherwise."""
     drawn = _find(work, args.draw_id)
     if drawn.outcome == "trained" and drawn.step == args.step:
         return Amount(len(drawn.groups))
@@ -141,8 +141,8 @@ def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
 
 
 def discard(work: UnitOfWork, args: operations.Discard) -> Amount:
-    """Expires the groups of a draw under `cause` and returns their number. If the draw has expired,
-    expires only its groups that are still free (draw_deadlines.is_free)."""
+    """Expires the groups of a draw under `cause` and returns their number. Skips groups of an
+    expired draw that are no longer free (draw_deadlines.is_free)."""
     check_name(args.cause, "cause")
     check_cause(args.cause)
     drawn = _find(work, args.draw_id)
@@ -179,9 +179,8 @@ def _check_draw(work: UnitOfWork, args: operations.DrawGroups) -> None:
     known = work.index.progress.version
     if args.version > known + 1:
         raise Conflict(
-            f"draw at version {args.version}: the learner is at version {known}, so the limit "
-            f"is {known + 1} (a draw expires groups too old for its version); "
-            "commit the missing steps, or call set_version to start at this version"
+            f"draw at version {args.version}: the learner is at version {known}, so the limit is "
+            f"{known + 1}; commit the missing steps, or call set_version to start at this version"
         )
 
 
@@ -197,16 +196,16 @@ def _check_share(work: UnitOfWork, args: operations.DrawGroups) -> None:
 
 
 def _most_held(work: UnitOfWork) -> int:
-    """Returns the most groups that a consumer may hold: as many as can be in flight, B(η + 1)."""
+    """Returns how many groups a consumer may hold at most: B(η + 1)."""
     return work.groups_per_step * (work.config.max_staleness + 1)
 
 
 def _choose(
     work: UnitOfWork, args: operations.DrawGroups, before: DrawRow | None
 ) -> DrawRow | None:
-    """Chooses the groups to draw: those of the returned draw `before` if all of them may be drawn
-    now, else the sampler's picks. Returns None if there are too few. Checks the records: a new
-    group with a damaged record expires; a trained one stays, but is not drawn again."""
+    """Chooses the groups of the returned draw `before` if all can be drawn again. Otherwise lets
+    the sampler choose. Returns None if there are too few groups. A new group with a damaged record
+    expires. A trained group with a damaged record is not drawn again."""
     while True:
         unsorted = {row.group_id: row for row in work.index.drawable() + work.index.replays()}
         ready = dict(sorted(unsorted.items()))  # in lease order
@@ -240,7 +239,7 @@ def _choose(
 
 
 def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:
-    """Lets the sampler pick candidates; returns an empty list if there are too few."""
+    """Lets the sampler pick candidates. Returns an empty list if there are too few."""
     # Seeded by version, since the draw's number differs after a learner was killed.
     sampler, source = work.config.sampler, samplers.random_source(work.seed, args.version)
     again = work.index.replayed_in(args.count)
@@ -256,7 +255,7 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
 
 
 def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
-    """Returns the newest of `before.replaced` and `progress.replaced`, and empties the latter."""
+    """Returns the newest replaced groups of `before` and the progress. Clears the latter list."""
     replaced = (*(before.replaced if before else ()), *work.index.progress.replaced)
     if work.index.progress.replaced:
         work.update_progress(replaced=())
@@ -281,8 +280,8 @@ def _recalled(work: UnitOfWork, rows: Sequence[GroupRow], version: int) -> tuple
 
 
 def _expire_unusable(work: UnitOfWork, version: int) -> None:
-    """Expires new groups that are too old or lack the contrast that the algorithm needs now.
-    Trained groups that are too old or lack contrast do not expire, but are not drawn again."""
+    """Expires new groups that are too old or lack contrast. Such trained groups do not expire, but
+    are not drawn again."""
     limit = work.config.max_staleness
     for row in work.index.drawable():
         if is_stale(row.oldest_version, learner=version, limit=limit):
@@ -296,13 +295,13 @@ def _expire_unusable(work: UnitOfWork, version: int) -> None:
 
 
 def _check_free(work: UnitOfWork, drawn: DrawRow) -> None:
-    """Raises DrawExpired if groups of an expired draw are no longer free."""
+    """Raises DrawExpired if a group of an expired draw is no longer free."""
     taken = [group_id for group_id in drawn.groups if not draw_deadlines.is_free(work, group_id)]
     if taken:
         raise DrawExpired(
             f"draw {drawn.draw_id} of {drawn.consumer!r:.80} expired after "
             f"{work.config.draw_s:.0f} s without a request; since then {len(taken)} of its "
-            f"{len(drawn.groups)} groups, such as {taken[0]}, have been drawn, expired or evicted; "
+            f"{len(drawn.groups)} groups, such as {taken[0]}, were drawn again or removed; "
             "raise buffer.draw_s if steps take longer",
             draw_id=drawn.draw_id,
         )

@@ -1,5 +1,5 @@
-"""The service's index of its store. Only the writer thread changes it, inside a transaction; after
-a failed transaction the index is rebuilt, so it is never ahead of the disk."""
+"""The service's index of its store. Only the writer thread changes it, inside a transaction. If the
+transaction fails, the index is loaded again."""
 
 from collections import Counter
 from typing import Self
@@ -14,12 +14,11 @@ from r3l.settings.buffer import BufferConfig
 class Index:
     """The state that operations read from memory instead of the store.
 
-    `live`: groups that are not closed, keyed by id. `draws`: open draws, keyed by id. `lease_rids`:
-    the group that each request leased; `draw_rids`: the open draw that each request made.
-    `returned`: for each consumer and version, the last draw that was released, expired or rewound
-    since the start. `last_seen`: wall-clock second of the last request about draws, for each
-    consumer with open draws and for the consumer that asked last. `tasks`: number of tasks, by
-    purpose and tag. `counts`: see buffer.storage.counts.
+    `live`: groups that are not closed, by id. `draws`: open draws, by id. `lease_rids`: leased
+    groups, by request id. `draw_rids`: open draws, by request id. `returned`: the last draw that
+    was released, expired or rewound since the index was loaded, by consumer and version.
+    `last_seen`: wall-clock second of the last request about draws, by consumer. `tasks`: number of
+    tasks, by purpose and tag. `counts`: see buffer.storage.counts.
     """
 
     def __init__(self, config: BufferConfig) -> None:
@@ -99,7 +98,7 @@ class Index:
         return sorted(self._complete.values(), key=lambda row: row.group_id)
 
     def replayable(self) -> list[GroupRow]:
-        """Returns the groups that were trained in fewer than `reuse` steps."""
+        """Returns the trained groups that may be drawn again, now or after a cooldown."""
         return list(self._replayable.values())
 
     def replays(self) -> list[GroupRow]:
@@ -108,8 +107,8 @@ class Index:
         return [row for row in self._replayable.values() if row.steps[-1] <= since]
 
     def replayed_in(self, count: int) -> int | None:
-        """Returns how many of a batch's `count` groups are replays: trained groups that are drawn
-        again. Returns None if the sampler chooses that number."""
+        """Returns how many trained groups a batch of `count` draws again, or None if the sampler
+        decides."""
         share = self.sampler.replay_share
         if self.sampler.replay_no_contrast:
             return min(len(self.progress.replaced), count, len(self.replays()))

@@ -19,9 +19,9 @@ def check_version(work: UnitOfWork, version: int) -> None:
 
 
 def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
-    """Sets the version from which a learner starts. Removes the steps of later versions from the
-    ledger and from the rows of their groups; these groups can then be drawn again. So no group is
-    in the ledger more than `buffer.sampler.reuse` times. Returns how many of these still exist."""
+    """Sets the version from which a learner starts. Removes later steps from the ledger and from
+    the rows of their groups. The groups can then be drawn again. Returns how many of the groups
+    still exist."""
     draw_deadlines.extend(work, operations.LEARNER)
     rewound = 0
     for step in list(work.txn.steps_after(args.version)):
@@ -38,7 +38,7 @@ def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
 
 
 def _rewind(work: UnitOfWork, drawn: DrawRow) -> int:
-    """Removes a draw's step from the rows of the draw's groups; returns how many still exist."""
+    """Removes a draw's step from its groups' rows. Returns how many of the groups exist."""
     rewound = 0
     for group_id in drawn.groups:
         row = work.find(group_id)

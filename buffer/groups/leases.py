@@ -19,16 +19,15 @@ from r3l.records import GroupPlan, Purpose, SlotResult
 RETRY_S = 0.25
 FULL_RETRY_S = 2.0
 SILENT_S = 10.0
-"""After this many seconds without a renewal an actor may be dead; a live one renews every 2 s."""
+"""Seconds without a renewal after which an actor may be dead. A live actor renews every 2 s."""
 
 
 def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | Wait:
-    """Leases an unheld or a new group to the actor, or returns a Wait with the reason.
+    """Leases an unheld or new group to the actor, or returns a Wait with the reason.
 
-    While evaluation and training both have work, actors hold equally many groups of each, so that
-    the evaluation ends soon while generation for training continues. Before the first step,
-    training groups come before evaluation groups, unless a training group has already expired. If
-    the actor would have to wait, it takes over a group of a silent actor, if there is one.
+    While evaluation and training both have work, actors hold about equally many groups of each.
+    Before the first step, training comes first (_first_step). Rather than wait, an actor takes over
+    a group of a silent actor.
     """
     check_name(args.actor, "actor")
     check_version(work, args.version)
@@ -57,7 +56,7 @@ def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | 
 
 
 def renew(work: UnitOfWork, args: operations.Renew) -> Ids:
-    """Extends leases; returns the groups that this actor no longer holds."""
+    """Extends leases. Returns the groups that this actor no longer holds."""
     check_name(args.actor, "actor")
     lost = []
     for group_id in dict.fromkeys(args.group_ids):
@@ -71,7 +70,7 @@ def renew(work: UnitOfWork, args: operations.Renew) -> Ids:
 
 
 def release(work: UnitOfWork, args: operations.Release) -> Ids:
-    """Releases leases before their deadline; returns the released groups. Accepted results stay."""
+    """Ends leases early. Returns the released groups. Accepted results stay."""
     check_name(args.actor, "actor")
     released = []
     for group_id in dict.fromkeys(args.group_ids):
@@ -84,7 +83,7 @@ def release(work: UnitOfWork, args: operations.Release) -> Ids:
 
 
 def extend(work: UnitOfWork, seconds: float) -> None:
-    """Extends all leases and draws, which could not be renewed while the service stood still."""
+    """Extends all leases and draws by `seconds`, for which the service stood still."""
     index = work.index
     for row in [*index.unfinished("eval"), *index.unfinished("train")]:
         if row.has_holder:
@@ -93,8 +92,8 @@ def extend(work: UnitOfWork, seconds: float) -> None:
 
 
 def expire_overdue(work: UnitOfWork) -> None:
-    """Expires all draws and leases whose deadline has passed. Then expires the unfinished training
-    groups that no actor holds and that are too old to be drawn."""
+    """Expires overdue draws and leases. Then expires unheld training groups that are too old to be
+    drawn."""
     index = work.index
     draw_deadlines.expire_overdue(work)
     _expire_leases(work, work.now)
@@ -105,7 +104,7 @@ def expire_overdue(work: UnitOfWork) -> None:
 
 
 def _expire_leases(work: UnitOfWork, before: float) -> bool:
-    """Expires the leases whose deadline is earlier than `before`; returns whether any expired."""
+    """Expires leases whose deadline is earlier than `before`. Returns whether any expired."""
     index = work.index
     rows = [*index.unfinished("eval"), *index.unfinished("train")]
     overdue = [row for row in rows if row.has_holder and row.deadline < before]
@@ -116,15 +115,14 @@ def _expire_leases(work: UnitOfWork, before: float) -> bool:
 
 
 def _expire_silent(work: UnitOfWork) -> bool:
-    """Expires each lease that was not renewed for SILENT_S or a quarter of `lease_s`, whichever is
-    longer, so that another actor can take the group over. Returns whether any lease expired."""
+    """Expires leases that were not renewed for max(SILENT_S, lease_s / 4) seconds. Returns whether
+    any expired."""
     lease_s = work.config.lease_s
     return _expire_leases(work, work.now + lease_s - max(SILENT_S, lease_s / 4))
 
 
 def check_name(name: str, what: str) -> None:
-    """Raises RecordError if the name of an actor, consumer or cause is empty, too long, or has
-    characters that could end a line or control a terminal."""
+    """Raises RecordError unless a name is printable and has 1 to NAME_LIMIT characters."""
     if not 0 < len(name) <= operations.NAME_LIMIT or not name.isprintable():
         raise RecordError(
             f"{what} {name!r:.80}: must have 1 to {operations.NAME_LIMIT} characters, all of them "
@@ -156,15 +154,15 @@ def _lease(work: UnitOfWork, row: GroupRow) -> Lease:
 
 
 def _count_held(work: UnitOfWork, purpose: Purpose) -> int:
-    """Counts a purpose's unfinished groups whose actor renewed its lease in the last SILENT_S."""
+    """Counts unfinished groups whose lease was renewed in the last SILENT_S seconds."""
     since = work.now + work.config.lease_s - SILENT_S
     rows = work.index.unfinished(purpose)
     return sum(row.has_holder and row.deadline >= since for row in rows)
 
 
 def _evaluation(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | None:
-    """Returns an evaluation group that an actor at this version may play: an unheld group or, if
-    there is none, a new group of a pending evaluation. Returns None if there is no such group."""
+    """Returns an unheld evaluation group that an actor at this version may play, else a new one.
+    Returns None if there is neither."""
     progress = work.index.progress
     for row in work.index.unheld("eval"):
         if args.version >= progress.eval_min_version.get(row.tag, 0):
@@ -178,7 +176,7 @@ def _evaluation(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | N
 
 
 def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wait:
-    """Returns an unheld training group, else a new one; if neither can be leased now, a Wait."""
+    """Returns an unheld training group, else a new one, else a Wait with the reason."""
     index = work.index
     unheld = index.unheld("train")
     if not unheld and not index.tasks["train", ""]:
@@ -199,9 +197,9 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
 
 
 def _first_step(work: UnitOfWork) -> bool:
-    """True if a learner has started but made no step. Actors then hold at most as many groups as
-    the first step needs, because more would delay it. False once a training group has expired: the
-    step may then need any number of further groups, and the evaluation must not wait for them."""
+    """True while a learner waits for its first step. Actors then hold only as many training groups
+    as that step needs. False once a training group has expired, because the step may then need
+    many more groups."""
     index, progress = work.index, work.index.progress
     waits = progress.has_learner and not progress.version
     return waits and not index.counts["group/train/expired"]
@@ -216,8 +214,8 @@ def _fresh_per_step(work: UnitOfWork) -> int:
 
 
 def _ahead(work: UnitOfWork) -> int:
-    """Counts training groups in flight, except those drawn by a consumer other than the learner.
-    This count minus the groups that no actor holds is the I of buffer.groups.staleness."""
+    """Counts training groups in flight, except groups drawn by a consumer other than the learner.
+    This count without the unheld groups is the I of buffer.groups.staleness."""
     held = draw_deadlines.held_by(work.index.draws)
     return work.index.in_flight - sum(n for name, n in held.items() if name != operations.LEARNER)
 

@@ -1,5 +1,5 @@
-"""Accepts results: checks them, then fills the slots of their group. Keeps the progress of each
-open slot, for the next actor that leases the group."""
+"""Accepts the results of slots. Keeps the progress of open slots for the next actor that leases the
+group."""
 
 from collections.abc import Sequence
 
@@ -23,8 +23,8 @@ _SMALL = 256  # bytes of a result that is accepted beyond the limit, to leave ro
 
 
 def put(work: UnitOfWork, args: operations.Put) -> PutAck:
-    """Resolves slots of a group; finishes the group when its last slot is resolved. Accepts all
-    results or none. Raises Conflict if a slot was resolved before with a different result."""
+    """Resolves slots of a group. The last slot finishes the group. Accepts all results or none.
+    Raises Conflict if a slot already has a different result."""
     row = _row(work, args.group_id)
     sent = [decode_outcome(memoryview(result)) for result in args.results]
     if len({outcome.key for outcome in sent}) < len(sent):
@@ -40,8 +40,7 @@ def put(work: UnitOfWork, args: operations.Put) -> PutAck:
 
 
 def put_partial(work: UnitOfWork, args: operations.PutPartial) -> Amount:
-    """Keeps the progress of an open slot, in place of the slot's earlier progress. Returns 0 if the
-    slot is resolved."""
+    """Replaces the stored progress of an open slot. Returns 0 if the slot is resolved."""
     row = _row(work, args.group_id)
     outcome = decode_outcome(memoryview(args.result))
     if outcome.key in row.resolved:
@@ -76,7 +75,7 @@ def partial_results(work: UnitOfWork, row: GroupRow) -> tuple[SlotResult, ...]:
 
 
 def _row(work: UnitOfWork, group_id: str) -> GroupRow:
-    """Returns the row of a group. Raises LeaseLost if it was evicted, NotFound if there is none."""
+    """Returns a group's row. Raises LeaseLost if it was evicted, NotFound if it never existed."""
     row = work.find(group_id)
     if row is None and work.txn.evicted(group_id):
         raise LeaseLost(
@@ -91,7 +90,7 @@ def _row(work: UnitOfWork, group_id: str) -> GroupRow:
 
 
 def _check_put(work: UnitOfWork, row: GroupRow, actor: str, new: Sequence[SlotOutcome]) -> None:
-    """Raises an error unless this actor may resolve these slots of the group now."""
+    """Raises an error unless this actor may resolve these slots now."""
     for outcome in new:
         if outcome.key not in row.plan.slots():
             raise RecordError(
@@ -154,8 +153,8 @@ def _accept(
 def _with_fingerprint(
     work: UnitOfWork, row: GroupRow, fingerprint: tuple[int, str] | None
 ) -> dict[int, str]:
-    """Returns the group's weight fingerprints with `fingerprint` added, keyed by policy version.
-    If fingerprints of one version contradict each other, joins them by |."""
+    """Adds `fingerprint` to the group's weight fingerprints, which are keyed by policy version.
+    Joins contradicting fingerprints of one version with |."""
     if fingerprint is None:
         return row.fingerprints
     version, new = fingerprint

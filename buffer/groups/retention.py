@@ -1,5 +1,5 @@
-"""Retention: evicts closed groups, oldest first, until every limit holds. A closed group stays for
-at least `grace_s` seconds, for learners that still read it or that resume from a checkpoint."""
+"""Evicts closed groups, oldest first, until every limit holds. A closed group first stays for
+`grace_s` seconds, because a learner may read it again after a resume."""
 
 from collections.abc import Iterator
 from itertools import islice

@@ -1,30 +1,25 @@
 """The bound of staleness: which groups actors may start, and which are too old to be drawn.
 
-Pure functions, and the proof that they hold the bound and starve no actor.
-
 Symbols: V learner's version (optimizer steps done), B groups per step, η max_staleness,
 I training groups ahead of the new one (leased, filling, complete, or drawn by the learner but not
 committed), v the actor's policy version.
 
     grant  ⇔  V + I // B − v ≤ η
 
-Why this bounds staleness. The learner consumes whole batches of B groups, so before the new
-group is drawn, at most I // B full batches are drawn from the groups ahead of it. If actors keep
-pace (no group that starts later is drawn earlier), the new group is in the next batch, which is
-drawn at learner version V + I // B. The group's oldest token was sampled by version v or newer, so
-its staleness is then at most V + I // B − v ≤ η. If actors do not keep pace, staleness can exceed
-this; the draw therefore expires groups beyond the bound (`is_stale`), so no new group is drawn at
-an age above η, whatever the schedule. A group that another consumer drew is not ahead: the learner
-does not train on it unless the consumer returns it, and then the draw checks its age too.
+Why this bounds staleness. The learner draws whole batches of B groups. The groups ahead fill at
+most I // B batches. Suppose that no group that starts later is drawn earlier. Then the new group is
+in the next batch, which is drawn at learner version V + I // B at most. The group's oldest token
+was sampled by version v or newer. So its staleness is at most V + I // B − v ≤ η. If later groups
+are drawn earlier, staleness can exceed η. Therefore each draw also expires groups that are too old
+(`is_stale`). A group that another consumer drew is not ahead, because the learner does not train on
+it. If the consumer returns it, the next draw checks its age.
 
-Why no actor starves. An actor at the learner's version (v = V) is refused only when I // B > η,
-that is I ≥ B(η + 1) ≥ B. So an actor at version V is granted a group whenever fewer than B are in
-flight. If B or more are in flight, all of them progress: B complete groups make a batch, which
-the learner draws; a drawn group is committed or released; an unfinished group is finished by its
-actor or, when its lease has run out, by another. (I leaves out groups without a holder: if counted,
-they could block their own takeover forever.) Every path ends in a lower I or a higher V, and no
-path depends on another consumer. A group that is too old, or lacks the contrast that the algorithm
-needs, expires and leaves I at once; an actor is then granted its replacement.
+Why no actor starves. An actor at the learner's version (v = V) is refused only if I // B > η, that
+is I ≥ B(η + 1) ≥ B. Then at least B groups are ahead, and each of them progresses. An actor
+finishes an unfinished group. If its lease runs out, another actor finishes it. B complete groups
+make a batch, which the learner draws. A drawn group is committed or released. A group that is too
+old or lacks contrast expires. So I falls or V rises, whatever other consumers do. The symbol
+I leaves out groups without a holder, which could block their own takeover forever.
 
 η = 0 is the synchronous algorithm: at most B groups in flight, all sampled by version V.
 """

@@ -7,12 +7,12 @@
                                                 ├────────────────┘           │
                                                 └────────────────────────────┘ set_version
 
-A trigger is an operation of the buffer, or `clock`: a deadline passes. A move from a state to
-itself changes only the group's holder, slots or steps. When an expired draw is committed or
-discarded, its groups skip `drawn`. docs/architecture.md says when a group expires and is evicted.
+A trigger is an operation of the buffer, or `clock` when a deadline passes. A move from a state to
+itself changes only the group's lease, slots or steps. When an expired draw is committed or
+discarded, its groups skip `drawn`. docs/architecture.md says when groups expire and are evicted.
 
-A slot is open until a put resolves it; a resolved slot never changes. UnitOfWork checks every move
-before it writes the row; IllegalMove, a fault of this program, aborts the transaction.
+A slot is open until a put resolves it. A resolved slot never changes. UnitOfWork checks every move
+before it writes the row. An illegal move is a fault of this program and aborts the transaction.
 """
 
 from collections.abc import Callable

@@ -18,7 +18,7 @@ GATE = 1  # place of the gate's random numbers among those of a group
 
 
 def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
-    """Registers the tasks whose ids are new; returns how many were new."""
+    """Registers the tasks whose ids are new. Returns how many were new."""
     if args.purpose == "train" and args.tag:
         raise RecordError(f"tag {args.tag!r:.80}: training tasks have no tag", field="tag")
     for task in args.tasks:
@@ -38,7 +38,7 @@ def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
 
 
 def pending_tags(work: UnitOfWork) -> list[str]:
-    """Returns the tags of evaluations with tasks to lease, the lowest required version first."""
+    """Returns the tags of evaluations with tasks left to lease, by required version."""
     progress, tasks = work.index.progress, work.index.tasks
     tags = [t for p, t in tasks if p == "eval" and progress.eval_next.get(t, 0) < tasks[p, t]]
     return sorted(tags, key=lambda tag: (progress.eval_min_version.get(tag, 0), tag))

@@ -1,4 +1,4 @@
-"""A unit of work: a write transaction, and the index that follows it."""
+"""A unit of work: a write transaction that also updates the index."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ from r3l.records import GroupState
 
 
 class UnitOfWork:
-    """The changes of one transaction. `now`: wall-clock seconds; `full`: why new results are
-    refused, "" if they are not. The other attributes are the run's settings."""
+    """One write transaction. `now`: wall-clock seconds. `full`: why new results are refused, or ""
+    if they are accepted."""
 
     def __init__(
         self, txn: Txn, index: Index, config: RunConfig, now: float, full: str = ""
@@ -32,15 +32,15 @@ class UnitOfWork:
         self._counted: set[str] = set()
 
     def find(self, group_id: str) -> GroupRow | None:
-        """Returns the row of a live or closed group; None if it was evicted or never made."""
+        """Returns the row of a live or closed group, or None if it was evicted or never made."""
         return self.index.live.get(group_id) or self.txn.row(group_id)
 
     def row(self, group_id: str) -> GroupRow:
-        """Returns the row of a live or closed group; raises NotFound if there is none."""
+        """Returns the row of a live or closed group. Raises NotFound if there is none."""
         return self.index.live.get(group_id) or self.txn.existing_row(group_id)
 
     def save(self, row: GroupRow, by: Trigger) -> GroupRow:
-        """Writes a group's row; raises IllegalMove unless `by` may turn the old row into it."""
+        """Writes a group's row. Raises IllegalMove unless trigger `by` allows the change."""
         before = self.find(row.group_id)
         states.check_move(before, row, by)
         self.txn.put_row(row)
@@ -77,17 +77,17 @@ class UnitOfWork:
         self.index.put_draw(draw)
 
     def update_progress(self, **changes: Any) -> None:
-        """Changes the progress, which is written once, when the transaction ends."""
+        """Changes the progress. `finish` writes it."""
         self.index.progress = replace(self.index.progress, **changes)
         self._progressed = True
 
     def count(self, name: str, amount: int = 1) -> None:
-        """Adds to a count, which is written once, when the transaction ends."""
+        """Adds to a count. `finish` writes it."""
         self.index.counts[name] += amount
         self._counted.add(name)
 
     def finish(self) -> None:
-        """Writes counts and progress; call this last inside the transaction."""
+        """Writes counts and progress. Call this last in the transaction."""
         for name in self._counted:
             self.txn.put_count(name, self.index.counts[name])
         if self._progressed:

@@ -1,7 +1,7 @@
 """Samplers choose the groups of the next batch.
 
-A sampler gets the groups that may be drawn now, in the order they were leased, and returns exactly
-`count` of them. The same seed, version and candidates give the same batch.
+A sampler gets the groups that may be drawn now, in lease order. It returns exactly `count` of the
+groups. The same seed, version and candidates give the same batch.
 """
 
 from abc import ABC, abstractmethod
@@ -23,9 +23,9 @@ FLOOR = 0.01  # priority of a group without contrast, so that it can be drawn be
 class Pick:
     """A picked group.
 
-    `probability` P: the chance that the first pick from these candidates is this group; 1 if the
-    sampler is not random. `weight`: importance weight (n P)^-β over n candidates (prioritised
-    experience replay, arXiv 1511.05952, section 3.4).
+    `probability`: the chance P that this group is picked first, or 1 if the sampler is not random.
+    `weight`: importance weight (n P)^-β over n candidates (prioritised experience replay, arXiv
+    1511.05952, section 3.4).
     """
 
     row: GroupRow
@@ -45,8 +45,7 @@ class Sampler(ABC):
 
 
 class Fifo(Sampler):
-    """Picks the groups that were leased first. With η = 0 a batch does not depend on the order in
-    which groups finished."""
+    """Picks the groups that were leased first."""
 
     def pick(self, candidates: Sequence[GroupRow], count: int, source: RandomSource) -> list[Pick]:
         return [Pick(row) for row in candidates[:count]]
@@ -85,8 +84,8 @@ def make(config: SamplerConfig) -> Sampler:
 def pick(
     config: SamplerConfig, candidates: Sequence[GroupRow], count: int, source: RandomSource
 ) -> list[Pick]:
-    """Lets the configured sampler pick. Raises UserError if the sampler raises, or if it does not
-    return `count` picks of different groups."""
+    """Lets the configured sampler pick. Raises UserError if the sampler fails or does not return
+    `count` picks of different groups."""
     with user_class.errors_named(f"buffer.sampler {config.name}: pick"):
         picks = make(config).pick(candidates, count, source)
         if len({pick.row.group_id for pick in picks}) != count or count != len(picks):
@@ -95,8 +94,7 @@ def pick(
 
 
 def random_source(seed: int, *place: int) -> RandomSource:
-    """Returns the random source of a place in a run. Its numbers are the same after a restart and
-    when the step is computed again."""
+    """Returns the random source of a place in a run. It gives the same numbers after a restart."""
     return lambda: np.random.default_rng([seed, *place])
 
 
@@ -107,10 +105,10 @@ def _random(
     source: RandomSource,
     beta: float,
 ) -> list[Pick]:
-    """Picks `count` candidates one by one, each with probability w_i / Σ w over the remaining ones.
+    """Picks `count` candidates in turn, each with probability w_i / Σ w of the candidates left.
 
-    Draws independent exponential times with rates w_i and picks the smallest: time i is the
-    smallest of the remaining times with just this probability (Efraimidis and Spirakis 2006).
+    Draws an exponential time with rate w_i for each candidate and picks the smallest times
+    (Efraimidis and Spirakis 2006).
     """
     arrival = source().standard_exponential(len(candidates)) / weights
     picked = np.argsort(arrival, kind="stable")[:count]

@@ -9,17 +9,17 @@ from r3l.algorithms.recall import StoredAttempt
 from r3l.records import Group, Recalled, Role
 
 GROUPS = 64
-"""At most this many usable groups of a task are read, newest first, so that draws stay fast."""
+"""How many usable groups of a task are read at most. Keeps draws fast."""
 USABLE = ("", "stale", "no_contrast")
-"""Groups with one of these causes have usable attempts; discarded and damaged groups have none."""
+"""Causes of groups whose attempts are usable. "": the group has not expired."""
 
 
 def attempts(
     txn: Txn, task_id: str, *, excluded: str = "", waiting: bool = False
 ) -> Iterator[StoredAttempt]:
-    """Yields the attempts of a training task's closed groups, the newest group first, except those
-    of the group `excluded`. If `waiting`, also yields the attempts of complete and drawn groups;
-    set this for a store to which no actor adds groups."""
+    """Yields the attempts of a training task's closed groups, newest group first. Skips the group
+    `excluded`. `waiting`: includes complete and drawn groups, for a store to which no actor adds
+    groups."""
     usable = (
         row
         for row in txn.finished(task_id)

@@ -1,6 +1,5 @@
-"""Task samplers: choose the training task of the next lease, by its index in the list. An epoch has
-as many leases as there are tasks. The same seed, epoch, position and stored groups give the same
-task."""
+"""Task samplers choose the training task of the next new group. An epoch makes as many groups as
+there are tasks. The same seed, epoch, position and stored groups give the same task."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -21,9 +20,8 @@ Order = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TaskView:
-    """The input of a task sampler. `position`: leases so far in this `epoch` of `size` tasks.
-
-    `history`: returns the finished groups of the task with a given index, newest first.
+    """The input of a task sampler. `position`: groups made so far in the epoch. `size`: number of
+    tasks in the epoch. `history` returns the finished groups of a task, by index, newest first.
     """
 
     seed: int
@@ -45,18 +43,18 @@ class TaskSampler(ABC):
 
 
 class Shuffled(TaskSampler):
-    """Leases every task once an epoch, in a new order each epoch."""
+    """Chooses every task once per epoch, in a new order each time."""
 
     def next(self, view: TaskView) -> int:
         return int(_shuffled(view.seed, view.epoch, view.size)[view.position])
 
 
 class Curriculum(TaskSampler):
-    """Chooses among `candidates` random tasks the task whose success rate, sampled from its
-    posterior, is nearest to `target` (arXiv 2507.04632).
+    """Samples a success rate for each of `candidates` random tasks from the task's posterior.
+    Chooses the task whose rate is nearest to `target` (arXiv 2507.04632).
 
-    The posterior is Beta(1 + Σ γ^k s_k, 1 + Σ γ^k f_k): s_k and f_k are the successes and failures
-    of base attempts in the task's k-th newest group (k = 0 … HISTORY − 1), γ is `decay`.
+    The posterior is Beta(1 + Σ γ^k s_k, 1 + Σ γ^k f_k). γ is `decay`. s_k and f_k count the
+    successes and failures of base attempts in the task's k-th newest group (k = 0 … HISTORY − 1).
     """
 
     HISTORY = 8

@@ -1,8 +1,7 @@
-"""Refuses new results before the disk or LMDB's map is full, so that draws, commits and eviction
-still work.
+"""Refuses new results when the disk or LMDB's map is nearly full, to keep space for other writes.
 
-Eviction frees pages in LMDB's file, but the file never shrinks. So once the map is nearly full, new
-results are accepted only while the store holds fewer bytes of results than it held then.
+LMDB's file never shrinks. Eviction only frees pages inside it. So once the map is nearly full, the
+bytes of results that the store then holds become its limit.
 """
 
 from buffer.storage.store import Store

@@ -35,7 +35,7 @@ Result = Record | R3LError | Read  # a Read is for the reader, after the commit
 
 WriteHandler = Callable[[UnitOfWork, ReceivedRequest], Record | Read]
 ENDED = 1024
-"""Number of remembered draw requests that got no groups: late copies of them get none either."""
+"""Number of remembered draw requests that got no groups. Late copies get no groups either."""
 
 
 class WriteHandlers:

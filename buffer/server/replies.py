@@ -1,4 +1,4 @@
-"""The reply queue, and the bytes of large replies that are not yet sent to each client.
+"""The reply queue, and the number of unsent bytes of each client.
 
     writer, reader ──deque, an eventfd──► front ──ROUTER──► network
                 └── unsent: bytes of large frames that libzmq has not released yet ───┘
@@ -31,8 +31,8 @@ class Reply(NamedTuple):
 
 
 class Replies:
-    """The reply queue of several threads, and the unsent bytes of each client. The front polls the
-    file descriptor `ready`."""
+    """The reply queue, and the unsent bytes of each client. Threads may share it. The front polls
+    the file descriptor `ready`."""
 
     def __init__(self) -> None:
         self._waiting: deque[Reply] = deque()
@@ -60,12 +60,12 @@ class Replies:
         self._waiting.append(Reply(client, "", frames))
 
     def take(self) -> list[Reply]:
-        """Takes the queued replies; call it only when `ready` is readable."""
+        """Takes the queued replies. Call it only when `ready` is readable."""
         os.eventfd_read(self.ready)
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
     def send(self, client: bytes, frames: list[bytes], socket: Any) -> None:
-        """Sends a reply; its large frames count as unsent until libzmq releases them."""
+        """Sends a reply. Its large frames count as unsent until libzmq releases them."""
         size = _large(frames)
         if not size:
             send_message(socket, [client, *frames])
@@ -79,7 +79,7 @@ class Replies:
         self._tracked.append((tracker, client, size))
 
     def release_sent(self) -> None:
-        """Subtracts the frames that libzmq has released from the clients' unsent bytes."""
+        """Subtracts released frames from the unsent bytes of their clients."""
         for _ in range(len(self._tracked)):
             tracker, client, size = self._tracked.popleft()
             if tracker.done:

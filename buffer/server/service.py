@@ -6,7 +6,7 @@
 
 The front checks messages and passes requests on. It refuses malformed, unknown and oversized
 requests itself. It never stops reading its socket, because libzmq would keep unread messages in
-memory. When too many bytes wait for the writer, it drops requests, the large ones first; their
+memory. When too many bytes wait for the writer, it drops requests, large requests first. Their
 clients send them again.
 """
 
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class Service:
-    """The buffer service. Binds its address when created; `run` serves until `stop`. `endpoint` has
+    """The buffer service. Binds its address at creation. `run` serves until `stop`. `endpoint` has
     the bound port."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Service:
             raise
 
     def stop(self) -> None:
-        """Asks `run` to end; may be called from a signal handler or another thread."""
+        """Makes `run` end. A signal handler or any thread may call it."""
         self._stop.set()
 
     def run(self) -> None:
@@ -140,7 +140,7 @@ class Service:
             self._hand_over()
 
     def _check_connections(self) -> None:
-        """Accepts or refuses connections, and shuts down the ones that take too much memory."""
+        """Accepts or refuses connections. Shuts down the largest if memory exceeds its limit."""
         traffic, unsent = self._access.traffic, self._replies.unsent()
         self._access.update()
         if self._memory.exceeded(traffic.unread() + sum(unsent.values())):
@@ -225,7 +225,7 @@ class Service:
         self._replies.wake_front()
 
     def _run_reader(self) -> None:
-        """Reads groups and sends them: query results, and groups whose draw was written to disk."""
+        """Answers queries, and sends the groups of each draw after its commit to disk."""
         while (item := self._to_reader.get()) is not None:
             request, read = item
             reply, groups = self._try_read(request, read)

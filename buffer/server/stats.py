@@ -25,7 +25,7 @@ class ActorReports:
         self._actors: OrderedDict[str, tuple[float, dict[str, float]]] = OrderedDict()
 
     def update(self, actor: str, metrics: Mapping[str, float]) -> None:
-        """Merges an actor's metrics into its earlier ones."""
+        """Merges new metrics of an actor into its earlier metrics."""
         _, known = self._actors.pop(actor, (0.0, {}))
         merged = known | dict(metrics)
         if len(merged) > METRICS_LIMIT:

@@ -5,9 +5,9 @@
                                           ▼
               rebuild the index, carry out each request alone, reply to a failed one with its error
 
-A reply is sent only after the commit that made it true. Overdue leases expire every second. If
-nothing could be committed for more than STALLED_S (the process was stopped, or the disk was slow or
-full), all leases and draws are extended by the time that passed.
+A reply is sent only after the commit. Overdue leases expire every second. After more than STALLED_S
+seconds without a commit, for example because the disk was full, all leases and draws are extended
+by that time.
 """
 
 import logging
@@ -59,7 +59,7 @@ class Writer:
         self._retain_at = 0.0  # when to check next whether to evict groups
 
     def run(self, send: Callable[[Results], None]) -> None:
-        """Works until the queue yields None; calls `send` with the results of each transaction.
+        """Works until the queue yields None. Calls `send` with the results of each transaction.
         Raises UserError if the store is no longer in its folder."""
         running = True
         while running:
@@ -75,7 +75,7 @@ class Writer:
             self.done_bytes += sum(request.nbytes for request in requests)
 
     def _take(self) -> tuple[list[ReceivedRequest], bool]:
-        """Waits for requests; returns them, and whether more may follow."""
+        """Waits for requests. Returns them, and whether more may follow."""
         requests: list[ReceivedRequest] = []
         size = 0
         try:
@@ -92,7 +92,7 @@ class Writer:
             return requests, True
 
     def _transact(self, requests: list[ReceivedRequest]) -> Results:
-        """Carries out the requests in one transaction and commits it; returns the results."""
+        """Carries out the requests in one transaction. Returns the results after the commit."""
         try:
             with self.store.write() as txn:
                 full = self._capacity.refusal(self.index.counts["bytes"])
@@ -124,7 +124,7 @@ class Writer:
             return [(request, cause) for request in requests]
 
     def _tick(self, work: UnitOfWork) -> None:
-        """Expires leases and draws, evicts groups and clears readers, whichever is due."""
+        """Does what is due: expires leases and draws, evicts groups, clears readers."""
         now = time.monotonic()
         if now - self._ticked >= TICK_S:
             self._ticked = now

@@ -27,7 +27,7 @@ def present(row: GroupRow) -> dict[str, int]:
 
 
 def lasting(row: GroupRow) -> Counter[str]:
-    """Returns the counts that a group adds for good, even after its eviction."""
+    """Returns the counts of a group that remain after its eviction."""
     counts = Counter(f"drop/{failure}" for failure in row.failures)
     if row.purpose == "eval" and row.closed:
         counts[f"eval_done/{row.tag}"] = 1
@@ -40,7 +40,7 @@ def lasting(row: GroupRow) -> Counter[str]:
 
 
 def added(before: GroupRow | None, after: GroupRow) -> dict[str, int]:
-    """Returns how each count changes when a group's row is replaced. `before` is None if the
+    """Returns how each count changes when `after` replaces a group's row. `before` is None if the
     group is new."""
     change = Counter(present(after) | lasting(after))
     change.subtract({"made": -1} if before is None else present(before) | lasting(before))

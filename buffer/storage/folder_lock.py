@@ -16,8 +16,8 @@ _REMOTE_PREFIX = "fuse."
 
 
 def own(folder: Path) -> int:
-    """Makes this process the only owner of the store in `folder`, until the process ends. Returns
-    the lock's file descriptor. Raises UserError if the folder cannot be used, is on a network file
+    """Makes this process the only owner of the store in `folder`. Closing the returned file
+    descriptor gives it up. Raises UserError if the folder cannot be used, is on a network file
     system or already has an owner."""
     file, lock = folder / "owner.lock", -1
     try:
@@ -40,8 +40,8 @@ def own(folder: Path) -> int:
 
 @contextmanager
 def new_folder(folder: Path, what: str) -> Iterator[Path]:
-    """Yields a temporary folder to fill, which is renamed to `folder` when the block ends, or
-    removed after an error. Raises UserError if `folder` is not empty or cannot be written."""
+    """Yields a temporary folder to fill, then renames it to `folder`. Removes it after an error.
+    Raises UserError if `folder` is not empty or cannot be written."""
     check_new(folder, what)
     try:
         with whole_folder(folder) as building:
@@ -53,7 +53,7 @@ def new_folder(folder: Path, what: str) -> Iterator[Path]:
 
 
 def check_new(folder: Path, what: str) -> None:
-    """Raises UserError unless `folder` is empty or missing; `.` and `/` are refused too."""
+    """Raises UserError unless `folder` is empty or missing. Also refuses `.` and `/`."""
     if not folder.name:
         raise UserError(f"{what} {folder}: cannot be used; name a new folder inside it")
     if folder.is_file():

@@ -44,7 +44,7 @@ def task_key(purpose: Purpose, tag: str, index: int) -> bytes:
 
 
 def task_id_key(purpose: Purpose, tag: str, task_id: str) -> bytes:
-    """Returns the key of a task's id; raises LimitExceeded if no LMDB key can hold tag and id."""
+    """Returns the key of a task's id. Raises LimitExceeded if no LMDB key can hold tag and id."""
     if "\0" in tag + task_id:
         raise LimitExceeded(f"tag {tag!r:.80}, task id {task_id!r:.80}: neither may contain NUL")
     size = len(tag.encode()) + len(task_id.encode())
@@ -56,7 +56,7 @@ def task_id_key(purpose: Purpose, tag: str, task_id: str) -> bytes:
 
 
 def part_key(group_id: str, role: Role, slot: int) -> bytes:
-    """Returns the key of an accepted result, or of the progress of a slot."""
+    """Returns the key of a slot in the tables `part` and `partial`."""
     return b"\0".join((group_id.encode(), role.encode(), f"{slot:06d}".encode()))
 
 

@@ -1,6 +1,5 @@
-"""Checksums of stored results: the row of a group has the CRC-32 of each of its slot results. When
-a result is sent again, the service compares the checksums. `verify` and the tools that read a store
-without its service compute the CRC-32 of the stored result and compare it with the row's."""
+"""Checksums of results. A group's row has the CRC-32 of each slot result. The service compares it
+with a result that is sent again. Tools that read a store compare it with the stored result."""
 
 from collections.abc import Iterator
 from zlib import crc32
@@ -24,8 +23,7 @@ def by_slot(row: GroupRow) -> dict[tuple[Role, int], int]:
 
 
 def read(txn: Txn, row: GroupRow) -> Group:
-    """Reads a group in its current state. If the group is damaged, raises a RecordError that names
-    the group and what is damaged."""
+    """Reads a group in its current state. Raises RecordError if the group is damaged."""
     data = txn.group_bytes(row)
     try:
         group = read_group(data, row)
@@ -37,7 +35,7 @@ def read(txn: Txn, row: GroupRow) -> Group:
 
 
 def damage(txn: Txn, row: GroupRow, data: bytes, group: Group) -> Iterator[str]:
-    """Yields how `group`, decoded from `data`, differs from its row and from accepted results."""
+    """Yields each difference between a group and its row. `data`: the encoded group."""
     if codec.encode(replace(group, results=())) != codec.encode(txn.head(row)):
         yield "task, plan or actor differ between its record and its row"
     if {(result.role, result.slot) for result in group.results} != set(row.resolved):

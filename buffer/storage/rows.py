@@ -23,17 +23,17 @@ class RecalledRow(Record):
 
 
 class GroupRow(Record):
-    """The mutable state of one group (its states: see buffer.groups.states).
+    """The mutable state of one group. For its states, see buffer.groups.states.
 
     `task_index`: place of the task in its list. `actor`: last lease holder, "" after a release.
-    `deadline`: wall-clock second after which another actor may take the group over;
-    `lease_expired`: the lease was overdue, or its actor silent. `rid`: id of the request that got
-    the lease. `resolved`: slots in the order of their results; `checksums`: one for each resolved
-    slot; `played`: slots with a trajectory; `rewards`: one for each played slot. `failures`:
-    "role/cause" of every failed slot. `oldest_version`: oldest in any trajectory, or -1. `nbytes`:
-    size of the results. `fingerprints`: weight hashes, keyed by policy version. `cause`: why the
-    group expired. `times`: second at which the group entered each state. `draw_id`: id of the
-    latest draw, 0 once that draw was returned. `steps`: optimizer steps that trained on the group.
+    `deadline`: wall-clock second at which the lease is overdue. `lease_expired`: the lease was
+    overdue, or its actor silent. `rid`: id of the lease request. `resolved`: slots in the order of
+    their results. `checksums`: one for each resolved slot. `played`: slots with a trajectory.
+    `rewards`: one for each played slot. `failures`: "role/cause" of each failed slot.
+    `oldest_version`: oldest in any trajectory, or -1. `nbytes`: size of the results.
+    `fingerprints`: weight hashes, by policy version. `cause`: why the group expired. `times`:
+    second at which the group entered each state. `draw_id`: the latest draw, or 0 if it was
+    returned. `steps`: optimizer steps that trained on the group.
     """
 
     group_id: str
@@ -84,7 +84,7 @@ class GroupRow(Record):
 
     @property
     def has_holder(self) -> bool:
-        """True if an actor holds the lease and the lease was not marked as expired."""
+        """True if an actor holds a lease that is not marked as expired."""
         return self.unfinished and bool(self.actor) and not self.lease_expired
 
     @property
@@ -97,7 +97,7 @@ class GroupRow(Record):
 
     @property
     def contrast(self) -> float:
-        """Largest minus smallest reward; 0 if there are fewer than two trajectories."""
+        """Largest minus smallest reward, or 0 if there are fewer than two trajectories."""
         return max(self.rewards) - min(self.rewards) if self.rewards else 0.0
 
     @property
@@ -117,11 +117,11 @@ class Status(Record):
 
 
 class DrawRow(Record):
-    """One drawn batch and its outcome; never deleted.
+    """One drawn batch and its outcome. Never deleted.
 
     `probabilities`, `weights`: one for each group (buffer.sampling.samplers.Pick). `replaced`: the
     newest groups that expired without contrast since the previous draw. `recalled`: stored attempts
-    that join the groups. `replayed`: the groups that had already been trained before this draw.
+    that join the groups. `replayed`: the groups that were already trained before this draw.
     """
 
     draw_id: int
@@ -141,13 +141,12 @@ class DrawRow(Record):
 
 
 class TrainedAttempt(Record):
-    """How an optimizer step trained on one attempt of its draw. An attempt that was left out or had
-    a zero gradient has no entry.
+    """How an optimizer step used one attempt of a draw. Attempts without a gradient have no entry.
 
-    `into`: the drawn group; `group_id`: the group that stores the attempt. `advantage`: that of
-    every token; if `by_token`, the mean of the tokens' different advantages. `first_step`: the
-    responses from this step on were trained. `weight`: weight of each trained token in the loss,
-    including the group's importance weight.
+    `into`: the drawn group. `group_id`: the group that stores the attempt. `advantage`: the same
+    for every token, or if `by_token`, the mean over tokens. `first_step`: index of the first
+    trained turn. `weight`: weight of each trained token in the loss, including the group's
+    importance weight.
     """
 
     into: str
@@ -161,7 +160,7 @@ class TrainedAttempt(Record):
 
 
 class LedgerRow(Record):
-    """Names the groups that an optimizer step trained on, and how it trained on their attempts."""
+    """The groups that an optimizer step trained on, and how it used each attempt."""
 
     step: int
     draw_id: int
@@ -175,11 +174,12 @@ class RunPosition(Record):
     """The learner's version, and the position in the task lists.
 
     `newest`: the newest version known when a learner last set its version. `epoch`: the current
-    pass over the training tasks; `size`: its number of leases; `position`: how many of them were
-    granted. Keyed by evaluation tag: `eval_next`, tasks leased so far; `eval_min_version`, lowest
-    policy version needed. `replaced`: groups that expired without contrast since the last draw.
-    `gains`: guidance gains of the newest groups with retries, newest first. `closed`: no actor will
-    add groups (buffer.tools.finished_copy). `has_learner`: a learner has set its version.
+    pass over the training tasks. `size`: number of groups in the epoch. `position`: number of
+    groups made so far. `eval_next`: number of leased tasks, by evaluation tag. `eval_min_version`:
+    lowest policy version needed, by evaluation tag. `replaced`: groups that expired without
+    contrast since the last draw. `gains`: guidance gains of groups with retries, newest first.
+    `closed`: no actor will add groups (buffer.tools.finished_copy). `has_learner`: a learner set
+    its version.
     """
 
     version: int = 0
@@ -196,6 +196,6 @@ class RunPosition(Record):
 
     @property
     def newest_version(self) -> int:
-        """The newest version that any learner has made. After a learner goes back to a checkpoint,
-        engines may still hold this version for a while."""
+        """The newest version that any learner has made. It stays when a learner goes back to a
+        checkpoint, because engines may still hold it."""
         return max(self.newest, self.version)

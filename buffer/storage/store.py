@@ -32,9 +32,9 @@ _NO_ROOM = (lmdb.DiskError, lmdb.Error)  # LMDB raises the system's errors as pl
 
 
 class Store:
-    """An open store. With `read_only` it can be opened while a service owns the folder.
+    """An open store. With `read_only`, it can be opened while a service owns the folder.
 
-    `map_gib`: largest allowed file size in GiB; None keeps the largest size that was ever allowed.
+    `map_gib`: limit of the file size in GiB. None keeps the largest limit that was ever set.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Store:
             )
 
     def _refuse_cut_off(self, size: int) -> None:
-        """Raises UserError if pages in use are missing at the file's end: the system kills a
+        """Raises UserError if used pages are missing at the end of the file. The system kills a
         process that reads a missing page."""
         with self._env.begin():  # keeps the pages that are checked from being reused
             whole = self._used_bytes
@@ -125,7 +125,7 @@ class Store:
 
     @contextmanager
     def write(self) -> Iterator[Txn]:
-        """Opens a durable write transaction: when the block ends, all changes are on disk, or none.
+        """Opens a durable write transaction. After the block, all changes are on disk, or none.
         Raises StoreError if the disk or the map is full."""
         self._refuse_fork()
         try:
@@ -146,7 +146,7 @@ class Store:
 
     @property
     def gone(self) -> bool:
-        """True if the data file was moved or deleted: writes would be lost."""
+        """True if the data file was moved or deleted. Writes would then be lost."""
         try:
             found = os.stat(self.folder / "data.mdb")
         except FileNotFoundError:
@@ -169,8 +169,8 @@ class Store:
         return disk.f_bavail * disk.f_frsize
 
     def clear_readers(self) -> int:
-        """Ends the read transactions that dead processes left, because these keep freed pages from
-        being reused; returns how many there were."""
+        """Ends the read transactions of dead processes, so that freed pages can be used again.
+        Returns how many it ended."""
         return int(self._env.reader_check())
 
     @property
@@ -188,7 +188,7 @@ class Store:
 
     @property
     def map_free_bytes(self) -> int:
-        """Bytes by which the file may still grow; its free pages are not counted."""
+        """Bytes by which the file may still grow. Does not count its free pages."""
         return self.map_bytes - self._used_bytes
 
     @property
@@ -196,8 +196,8 @@ class Store:
         return (int(self._env.info()["last_pgno"]) + 1) * PAGE
 
     def copy(self, folder: Path) -> None:
-        """Writes a compacted, consistent copy into `folder`, whole or not at all. A service may
-        use the store during the copy. Raises UserError if the folder is not empty, StoreError if
+        """Writes a compacted, consistent copy into `folder`, or nothing. A service may use the
+        store during the copy. Raises UserError if the folder is not empty, StoreError if
         the disk is full."""
         folder_lock.check_new(folder, "copy to")
         try:

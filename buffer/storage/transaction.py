@@ -34,12 +34,12 @@ class Txn:
         self._raw, self._tables = raw, tables
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """Returns a copy of the value under `key`; raises StoreError if the value is damaged."""
+        """Returns a copy of the value under `key`. Raises StoreError if the value is damaged."""
         stored = self._raw.get(key, db=self._tables[table]) if key else None
         return None if stored is None else value_checksums.remove(table, key, stored)
 
     def damaged(self) -> Iterator[str]:
-        """Describes every damaged value in one line."""
+        """Yields one line about each damaged value."""
         for table, db in self._tables.items():
             with self._raw.cursor(db) as cursor:
                 for key, stored in cursor:
@@ -83,7 +83,7 @@ class Txn:
     # ── the store itself ────────────────────────────────────────────────────────────────
 
     def schema(self) -> int:
-        """Returns the schema version of the tables; 0 if the store has no schema entry."""
+        """Returns the schema version of the tables, or 0 if the store has no schema entry."""
         data = self.get("sys", b"schema")
         schema = codec.unpack(data).get("schema") if data is not None else 0
         return schema if type(schema) is int else 0
@@ -110,7 +110,7 @@ class Txn:
     # ── tasks ───────────────────────────────────────────────────────────────────────────
 
     def add_task(self, purpose: Purpose, tag: str, index: int, task: Task) -> bool:
-        """Registers a task under `index`; returns False if its id is already known."""
+        """Registers a task under `index`. Returns False if its id is already known."""
         key = task_id_key(purpose, tag, task.task_id)
         if self.get("task_id", key) is not None:
             return False
@@ -127,11 +127,11 @@ class Txn:
     # ── rows of groups ──────────────────────────────────────────────────────────────────
 
     def row(self, group_id: str) -> GroupRow | None:
-        """Returns the mutable state of a group, None if it is not stored."""
+        """Returns the mutable state of a group, or None if it is not stored."""
         return self._read("state", group_id.encode(), GroupRow)
 
     def existing_row(self, group_id: str) -> GroupRow:
-        """Returns the mutable state of a group; raises NotFound if it was evicted or never made."""
+        """Returns the mutable state of a group. Raises NotFound if it was evicted or never made."""
         if (row := self.row(group_id)) is not None:
             return row
         if self.evicted(group_id):
@@ -161,7 +161,7 @@ class Txn:
     def listed(
         self, purpose: Purpose | None, tag: str | None, state: GroupState | None
     ) -> Iterator[GroupRow]:
-        """Yields the rows with this purpose, tag and state, newest first; None matches any."""
+        """Yields the rows with this purpose, tag and state, newest first. None matches any."""
         for row in self.rows(backwards=True) if tag is None else self._tagged(purpose, tag):
             if purpose in (None, row.purpose) and state in (None, row.state):
                 yield row
@@ -176,7 +176,7 @@ class Txn:
         return self._rows_in("live")
 
     def last_group(self) -> str:
-        """Returns the id of the newest group ever made; "" if there is none."""
+        """Returns the id of the newest group ever made, or "" if there is none."""
         newest = (next(self.keys(table, backwards=True), b"") for table in ("state", "tomb"))
         return max(newest).decode()
 
@@ -197,12 +197,12 @@ class Txn:
         return parts
 
     def partial_keys(self, group_id: str) -> list[bytes]:
-        """Returns the keys under which the progress of a group's slots is stored, base first."""
+        """Returns the keys of a group's slots in table `partial`, base slots first."""
         return list(self.keys("partial", group_id.encode() + b"\0"))
 
     def write_record(self, row: GroupRow, last: Parts | None = None) -> None:
-        """Writes the record of a finished group: its results in table `part`, and those in `last`,
-        which the table lacks. Deletes the group's entries in the table and its slots' progress."""
+        """Writes the record of a finished group from the results in table `part` and in `last`.
+        Deletes the group's entries in the tables `part` and `partial`."""
         parts = self.parts(row.group_id)
         for role, slot in parts:
             self.delete("part", part_key(row.group_id, role, slot))
@@ -216,7 +216,7 @@ class Txn:
         self.put("history", history_key(row.task_id, row.group_id), b"")
 
     def finished(self, task_id: str) -> Iterator[GroupRow]:
-        """Yields the finished groups of a training task that have a trajectory, newest first."""
+        """Yields a training task's finished groups with a trajectory, newest first."""
         for row in self._rows_in("history", task_id.encode() + b"\0", backwards=True):
             if row.purpose == "train" and row.all_resolved and row.done:
                 yield row
@@ -224,7 +224,7 @@ class Txn:
     def _rows_in(
         self, table: str, prefix: bytes = b"", *, backwards: bool = False
     ) -> Iterator[GroupRow]:
-        """Yields the rows of the groups that a table lists under keys that begin with `prefix`."""
+        """Yields the rows of the groups that a table lists under `prefix`."""
         for key in self.keys(table, prefix, backwards=backwards):
             group_id = key[len(prefix) :].decode()
             if (row := self.row(group_id)) is None:
@@ -232,7 +232,7 @@ class Txn:
             yield row
 
     def record(self, group_id: str) -> bytes:
-        """Returns the record of a finished group; raises NotFound if there is none."""
+        """Returns the record of a finished group. Raises NotFound if there is none."""
         data = self.get("group", group_id.encode())
         if data is None:
             raise NotFound(f"group {group_id} has no record")
@@ -245,7 +245,7 @@ class Txn:
         return stored is not None and value_checksums.fits("group", key, stored)
 
     def group_bytes(self, row: GroupRow) -> bytes:
-        """Returns the encoded group; an unfinished group has the results accepted so far."""
+        """Returns the encoded group. An unfinished group has the results accepted so far."""
         record = self.get("group", row.group_id.encode())
         return record or self._compose(row, self.parts(row.group_id))
 
@@ -294,7 +294,7 @@ class Txn:
         return self._read("ledger", u64(number), LedgerRow) if 0 <= number < 1 << 64 else None
 
     def existing_step(self, number: int) -> LedgerRow:
-        """Returns a row of the ledger; raises NotFound if the ledger lacks the step."""
+        """Returns a row of the ledger. Raises NotFound if the ledger lacks the step."""
         if (step := self.step(number)) is not None:
             return step
         last = next(self.steps(backwards=True), None)
@@ -311,19 +311,19 @@ class Txn:
 
 
 def read_group(data: bytes | memoryview, now: GroupRow | Status) -> Group:
-    """Returns the immutable record of a group, updated with its current state."""
+    """Decodes the record of a group and sets the current state."""
     group = codec.decode(Group, data)
     return replace(group, state=now.state, cause=now.cause, times=now.times)
 
 
 @lru_cache(maxsize=1024)
 def _read_task(data: bytes) -> Task:
-    """Decodes a task. Cached, because every lease, write and read of its groups needs the task."""
+    """Decodes a task. Cached, because every lease and read of a group needs its task."""
     return codec.decode(Task, data)
 
 
 def _seek(cursor: Any, prefix: bytes, backwards: bool) -> bool:
-    """Moves to the first (`backwards`: last) key that may have `prefix`; False if there is none."""
+    """Moves to the first (`backwards`: last) key that may have `prefix`, or returns False."""
     if not backwards:
         return bool(cursor.set_range(prefix) if prefix else cursor.first())
     if prefix and cursor.set_range(prefix + b"\xff" * 16):

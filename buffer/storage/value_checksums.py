@@ -1,4 +1,4 @@
-"""Value checksums: every stored value is followed by a checksum of its table, key and value.
+"""Checksums of values. A stored value ends with a checksum of its table, key and value.
 
     stored = value ◦ XXH3-64(value), seeded with XXH3-64(table ◦ NUL ◦ key)
 
@@ -23,7 +23,7 @@ def add(table: str, key: bytes, value: bytes | memoryview) -> bytes:
 
 
 def remove(table: str, key: bytes, stored: bytes) -> bytes:
-    """Returns the value without its checksum; raises StoreError if the checksum is wrong."""
+    """Returns the value without its checksum. Raises StoreError if the checksum is wrong."""
     if not fits(table, key, stored):
         raise StoreError(
             f"table {table}, key {key!r:.100}: the value is damaged (checksum mismatch); "

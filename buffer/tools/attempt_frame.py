@@ -1,8 +1,10 @@
-"""The attempts of a store as a pandas DataFrame, with a row for each resolved slot. Columns: facts
-of the group, such as `state`, `expired` (the cause) and when it entered each state (Unix time);
-fields of AttemptView (r3l.views.attempt_view), where `steps` counts turns and `tokens` counts
-sampled tokens; `uses`: how many optimizer steps trained on the group; `step`: the last such step;
-`staleness`: the learner's version before that step minus the attempt's oldest version."""
+"""The attempts of a store as a pandas DataFrame, with a row for each resolved slot.
+
+Columns of the group: `expired` is its cause, `uses` counts the optimizer steps that trained on it,
+`step` is the last of these steps, and `leased_at` and so on are Unix times. Columns of the attempt
+are fields of r3l.views.attempt_view.AttemptView. `steps` counts turns, `tokens` counts sampled
+tokens. `staleness` is the learner's version before `step` minus `oldest_version`.
+"""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -35,7 +37,7 @@ def frame(
     limit: int | None = None,
 ) -> Any:
     """Returns the attempts of the newest `limit` groups with this purpose, tag and state, in
-    creation order. None means any value, or no limit. A number that an attempt lacks is NA or NaN.
+    creation order. None means any value, or no limit. Missing numbers are NA or NaN.
 
     Raises UserError if pandas is not installed, RecordError if a group is damaged.
     """

@@ -38,7 +38,7 @@ def stats(endpoint: str, keys: Path | None) -> None:
 def ls(folder: Path, text: str, limit: int) -> None:
     """List groups, one per line, newest last. FILTER, such as "reward > 0.5 and env == 'workshop'",
     may use comparisons, `in` with a list, `and`, `or` and `not`. `reward` is the best reward of a
-    group's trajectories; `done == 0` finds the groups without trajectories."""
+    group's trajectories. `done == 0` finds the groups without trajectories."""
     accepts = group_facts.parse_filter(text) if text else None
     with Store(folder, read_only=True) as store:
         found = [row for row in store_reads.rows(store) if accepts is None or accepts(row)]
@@ -70,8 +70,8 @@ def show(folder: Path, group_id: str) -> None:
 @_store
 @click.argument("step", type=int)
 def replay(folder: Path, step: int) -> None:
-    """Print the exact batch of a trained step, one JSON line per group. Each line also has the
-    group's importance `weight` and the stored attempts that joined the group (`recalled`)."""
+    """Print the exact batch of a trained step, one JSON line per group. `weight` is the group's
+    importance weight. `recalled` are the stored attempts that joined the group."""
     with Store(folder, read_only=True) as store:
         draw = store_reads.trained_draw(store, step)
     for group, weight in zip(draw.groups, draw.row.weights, strict=True):
@@ -86,7 +86,7 @@ def replay(folder: Path, step: int) -> None:
 @click.command()
 @_store
 def export(folder: Path) -> None:
-    """Print every group in its current state, one JSON line each, for any tool."""
+    """Print every group in its current state, one JSON line per group."""
     with Store(folder, read_only=True) as store:
         for row in store_reads.rows(store):
             echo(json.dumps(plain(store_reads.group(store, row["group"]))))
@@ -95,7 +95,7 @@ def export(folder: Path) -> None:
 @click.command()
 @_store
 def verify(folder: Path) -> None:
-    """Check file, records, ledger and counts. Print one problem a line; exit with 1 if any."""
+    """Check file, records, ledger and counts. Print one problem per line. Exit with 1 if any."""
     with Store(folder, read_only=True) as store:
         problems = verification.verify(store)
     for problem in problems:

@@ -1,4 +1,4 @@
-"""Copies finished groups to a new store as never drawn, so that a learner can run without actors.
+"""Copies finished groups to a new store, from which a learner can train without actors.
 
 stores ─► groups with a trajectory ─► complete, never drawn ─► new store, to be served
 """
@@ -24,8 +24,8 @@ AT_ONCE = 64  # groups in a transaction
 
 
 def finished_groups(store: Store, *, contrast: bool) -> Iterator[tuple[GroupRow, Group]]:
-    """Yields the finished training groups that have a trajectory, including groups that expired as
-    stale or without contrast. With `contrast`, yields only groups whose rewards differ."""
+    """Yields the finished training groups with a trajectory. Includes groups that expired as stale
+    or without contrast. `contrast`: yields only groups whose rewards differ."""
     with store.read() as txn:
         for row in txn.rows():
             finished = row.purpose == "train" and not row.unfinished and row.done
@@ -38,9 +38,9 @@ def finished_groups(store: Store, *, contrast: bool) -> Iterator[tuple[GroupRow,
 def copy_finished(
     folders: Sequence[Path], to: Path, *, contrast: bool, on_group: Callable[[Group], object]
 ) -> None:
-    """Copies the finished groups of stores to a new store at `to`: all of them, or none after an
-    error. Calls `on_group` for each group. Numbers the groups of the second store after those of
-    the first, and so on. Raises UserError if a store has no group to copy or `to` is not empty."""
+    """Copies the finished groups of stores to a new store at `to`, in the order of `folders`.
+    Copies nothing if there is an error. Calls `on_group` for each group. Raises UserError if a
+    store has no group to copy or `to` is not empty."""
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("--offline names a store twice; name each once")
     with ExitStack() as opened:

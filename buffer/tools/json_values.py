@@ -1,7 +1,7 @@
-"""Records as values that JSON can hold: arrays are lists, maps have text keys, bytes are base64.
+"""Converts records to values that JSON can hold.
 
-JSON has neither NaN nor infinities. If an array holds such a number, the list has the number's bits
-as text, such as "0x7fc00000".
+Arrays become lists, map keys become text, and bytes become base64. JSON has neither NaN nor
+infinities. In an array, they become their bits as text, such as "0x7fc00000".
 """
 
 from typing import Any

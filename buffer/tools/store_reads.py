@@ -1,4 +1,4 @@
-"""Reads a store without its service: a copy, or the store itself while a service owns it."""
+"""Reads a store directly, not through its service. The service may be running."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +27,7 @@ def group(store: Store, group_id: str) -> Group:
 
 
 def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
-    """Returns the stored groups of an optimizer step's batch, and the ids of the evicted ones.
+    """Returns an optimizer step's batch: the groups still stored, and the ids of evicted groups.
 
     Raises NotFound if the step is not in the ledger, RecordError if a group is damaged.
     """
@@ -39,7 +39,7 @@ def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
 
 def trained_draw(store: Store, step: int) -> Draw:
     """Returns the draw of an optimizer step exactly as the learner got it. Raises NotFound if the
-    step is not in the ledger or one of its attempts is lost, RecordError if a group is damaged."""
+    step is unknown or part of its draw is lost. Raises RecordError if a group is damaged."""
     groups, gone = replay(store, step)
     if gone:
         raise NotFound(
@@ -60,7 +60,7 @@ def trained_draw(store: Store, step: int) -> Draw:
 
 
 def fingerprints(store: Store, version: int) -> dict[str, list[str]]:
-    """Returns the weight fingerprints that each group's row has for `version`, by group id."""
+    """Returns the weight fingerprints of each group for `version`, keyed by group id."""
     with store.read() as txn:
         rows = ((row.group_id, row.fingerprints.get(version)) for row in txn.rows())
         return {group_id: found.split("|") for group_id, found in rows if found}

@@ -17,7 +17,7 @@ from r3l.errors import R3LError
 from r3l.records import Task
 
 RECORDS = ("table group,", "table part,", "table partial,")
-"""Beginnings of messages about damaged values that are not rows: rows can still be checked."""
+"""How messages begin if a damaged value is not a row. Rows can then still be checked."""
 
 
 def verify(store: Store) -> list[str]:
@@ -66,7 +66,7 @@ def _ledger_problems(txn: Txn) -> Iterator[str]:
         extra.update(step.groups)
     for name, number in extra.items():
         if number and not (number > 0 and txn.evicted(name)):
-            yield f"{name}: steps in the ledger minus steps in its row: {number:+d}"
+            yield f"{name}: number of steps differs (ledger minus row: {number:+d})"
 
 
 def _draw_problems(txn: Txn) -> Iterator[str]:

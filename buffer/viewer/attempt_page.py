@@ -32,8 +32,8 @@ class Texts:
         self._tokenizer = Tokenizer.from_file(str(file)) if file and file.is_file() else None
 
     def of(self, token_ids: Int32) -> list[str] | None:
-        """Returns one text per token, or None if there is no tokenizer. Joined, the texts are the
-        whole text. If several tokens make one character, all but the last have an empty text."""
+        """Returns the text of each token, or None if there is no tokenizer. A character of several
+        tokens is the text of the last one. The others have an empty text."""
         if self._tokenizer is None:
             return None
         from tokenizers.decoders import DecodeStream
@@ -43,8 +43,8 @@ class Texts:
 
 
 def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
-    """Converts a group to values that JSON can hold: its facts, its `pairs`, and `recalled`
-    (the attempts that were recalled to it in its last step). Raises NotFound, RecordError."""
+    """Returns a group's facts and pairs as values that JSON can hold. `recalled`: the attempts that
+    were recalled to the group in its last step. Raises NotFound, RecordError."""
     with store.read() as txn:
         row = txn.existing_row(group_id)
         group, known = result_checksums.read(txn, row), group_facts.facts(txn, row)
@@ -68,9 +68,8 @@ def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
 def pairs(
     group: Group, texts: Texts, trained: Mapping[tuple[Role, int], TrainedAttempt]
 ) -> list[Plain]:
-    """Converts the pairs of r3l.views.attempt_view and their gains to values that JSON can hold.
-
-    `trained`: how the learner trained on each attempt, keyed by role and slot."""
+    """Converts a group's pairs of attempts to values that JSON can hold. `trained`: how the learner
+    trained on each attempt, keyed by role and slot."""
 
     def plain(v: AttemptView | None) -> Plain | None:
         return None if v is None else _slot(v, group, texts, trained.get((v.role, v.slot)))
@@ -88,7 +87,7 @@ def pairs(
 
 
 def _slot(view: AttemptView, group: Group, texts: Texts, used: TrainedAttempt | None) -> Plain:
-    """Converts a slot and adds tokens to its `steps`; `steps` is None if there is no attempt."""
+    """Converts a slot. Its `steps` have tokens. Without an attempt, `steps` is None."""
     shown: Plain = plain_values(view) | {
         "steps": None,
         "advantage": None if used is None else used.advantage,
@@ -125,8 +124,8 @@ def _conversation(
     *,
     trained: bool,
 ) -> Plain:
-    """Converts one conversation of an agent to steps, one for each call. The main conversation gets
-    no steps here, because the attempt's own steps show it."""
+    """Converts an agent's conversation to steps, one for each call. The main conversation gets no
+    steps here, because the attempt's own steps show it."""
     numbers = [calls[k].conversation for k in chain if calls[k].conversation >= 0]
     own = attempt.conversations()[numbers[-1]] if numbers else None
     main = numbers[-1:] == [0]

@@ -21,8 +21,8 @@ Facts = dict[str, Any]
 
 
 class Catalogue:
-    """The groups of a store, newest first: their facts (buffer.tools.group_facts), `rewards`,
-    `failures`, `times`. Threads may share it. `change`: the newest transaction that was read."""
+    """Lists a store's groups, newest first, as facts (buffer.tools.group_facts). Threads may share
+    it. `change`: the newest transaction that was read."""
 
     kind = "store"
 
@@ -42,8 +42,8 @@ class Catalogue:
         return plain_group(self.store, group_id, self.texts)
 
     def read(self) -> Sequence[Facts]:
-        """Returns the groups. Reads the store again if it has changed, but spends at most SHARE of
-        a core on reading. Callers may keep the list, because it is replaced, never changed."""
+        """Returns the groups. Reads a changed store again, but spends at most SHARE of a core on
+        reading. Callers may keep the list: it is never changed."""
         with self._lock:
             if time.monotonic() >= self._next and (change := self.store.change) != self.change:
                 began = time.monotonic()
@@ -68,9 +68,9 @@ class Catalogue:
 
 
 def tasks(groups: Iterable[Facts], order: str) -> list[Facts]:
-    """Sums up each task of `groups` (newest first). `trend`: the mean rewards of its newest groups,
-    oldest first. `order`: which tasks come first: `corrections` (largest gain of a retry),
-    `newest`, `lowest` (mean of `trend`) or `most` (number of groups)."""
+    """Sums up each task of `groups`, which begin with the newest. `trend`: the mean rewards of the
+    task's newest groups, oldest first. `order`: which tasks come first: `corrections` (largest
+    gain of a retry), `newest`, `lowest` (mean of `trend`) or `most` (number of groups)."""
     by_task = defaultdict[tuple[str, str], list[Facts]](list)
     for group in groups:
         by_task[group["env"], group["task"]].append(group)

@@ -25,8 +25,8 @@ class Attempt(AttemptView, kw_only=True):
 
 
 class EvaluationCatalogue:
-    """The tasks of an evaluation, the last one first, with the methods of a Catalogue. A task's
-    `env` is its family. As in the evaluation's report, a failed attempt earns nothing."""
+    """Lists an evaluation's tasks as a Catalogue lists groups. The last task comes first. A task's
+    `env` is its family. A failed attempt counts as reward 0, as in the evaluation's report."""
 
     kind = "evaluation"
 

@@ -1,7 +1,7 @@
 """The page: one HTML file with its style and script.
 
-Trajectories are hostile text: the script shows them only as text. The page's policy allows only the
-page's own style and script, and lets the script send requests only to the page's own server.
+Trajectories may be hostile, so the script shows them only as text. The page's policy allows no
+other style or script, and no requests to other servers.
 """
 
 import base64
@@ -28,7 +28,7 @@ def policy() -> str:
 
 
 def served() -> str:
-    """Returns the page, which requests its data from the server."""
+    """Returns the page's HTML."""
     return PAGE.read_text(encoding="utf-8")
 
 

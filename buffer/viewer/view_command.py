@@ -33,8 +33,8 @@ PORT = 8420
     help="model folder whose tokenizer shows tokens as text; default: the run's",
 )
 def view(place: str, port: int, model: Path | None) -> None:
-    """Show the groups of a run, store or evaluation in this machine's browser, until Ctrl-C. RUN is
-    a run's name, or the folder of any of the three. The viewer only reads, so runs may continue."""
+    """Show a run, a store or an evaluation in a browser on this machine, until Ctrl-C. RUN is a
+    run's name, or the folder to show. The viewer only reads, so runs may continue."""
     if (Path(place) / RESULTS).is_file():
         if model is not None:
             raise UserError(f"--model {model}: an evaluation has no tokens; leave it out")
@@ -55,10 +55,8 @@ def _serve(shown: Viewed, port: int) -> None:
 
 
 def viewed(store: Store, run: Path, model: Path | None = None) -> Viewed:
-    """Returns a store to view. If `run` is a run's folder, adds its title, tokenizer and facts.
-
-    Raises UserError if `model` has no tokenizer.
-    """
+    """Returns what to show of a store. If `run` is a run's folder, adds the run's title, tokenizer
+    and facts. Raises UserError if `model` has no tokenizer."""
     if model is not None and not (model / "tokenizer.json").is_file():
         raise UserError(f"--model {model}: has no tokenizer.json; give a model folder")
     config, notice = _config(run / "config.yaml")

@@ -1,4 +1,4 @@
-"""The viewer's server: serves the page, and groups as JSON, read-only and on this machine only.
+"""Serves the viewer's page, and the groups as JSON. Read-only, and on this machine only.
 
     GET /KEY/                             the page
     GET /KEY/api/run                      title, facts, version, groups by state, Catalogue.change
@@ -37,8 +37,8 @@ Query = dict[str, str]
 
 @dataclass(frozen=True)
 class Viewed:
-    """What a viewer shows, with its `title`. `notice`: why the run's settings are unknown, "" if
-    they are known; `facts`: more about the run or the evaluation, keyed by name."""
+    """What a viewer shows. `notice`: why the run's settings are unknown, or "". `facts`: names and
+    values of the run's settings."""
 
     title: str
     catalogue: Catalogue | EvaluationCatalogue
@@ -72,7 +72,7 @@ class Viewer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}/{self.key}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serves a connection in a thread; closes it at once if too many are open."""
+        """Serves a connection in a thread. Closes it at once if too many are open."""
         if self._free.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
@@ -141,8 +141,7 @@ class Viewer(ThreadingHTTPServer):
         return self.catalogue.group(query.get("id", ""))
 
     def _accepted(self, query: Query) -> Sequence[Facts]:
-        """Returns the groups that pass the request's filter, newest first. If the request names a
-        purpose or a task, leaves out the groups of other purposes or tasks."""
+        """Returns the groups that match the query's purpose, task and filter, newest first."""
         groups = self.catalogue.read()
         if purpose := query.get("purpose"):
             groups = [group for group in groups if group["purpose"] == purpose]

@@ -1,15 +1,14 @@
 """Decides who may connect, and limits the number of connections.
 
-libzmq asks about every new connection (ZAP 1.0, RFC 27), and refuses it if there is no reply. A
-connection is accepted if
+libzmq asks about every new connection (ZAP 1.0, RFC 27). A connection is accepted if
 - there are fewer connections than the limit, and
-- the service has no keys, or lists the peer's key among its clients or its learners.
+- the service has no keys, or lists the peer's key.
 Without keys every peer has a learner's rights.
 
-Connections whose handshake is not finished do not count: a few silent peers could otherwise lock
-out all others. libzmq closes such a connection after HANDSHAKE_S. Peers whose handshakes finish at
-the same moment may exceed the limit together. Connections that send too much are shut down. If too
-many are silent, the oldest silent ones are shut down too (buffer.wire.traffic).
+A connection counts once its handshake is finished. Otherwise a few silent peers could lock out all
+others. libzmq closes a connection whose handshake takes longer than HANDSHAKE_S. Handshakes that
+finish at the same moment may exceed the limit together. buffer.wire.traffic shuts down connections
+that send too much. If too many connections are silent, it shuts down the oldest of them.
 """
 
 import itertools
@@ -38,9 +37,9 @@ _EVENT = struct.Struct("=Hi")  # of libzmq's monitor: kind, file descriptor
 
 
 class Access:
-    """Guards a ROUTER. Create it before the ROUTER is bound, poll its `sockets` together with the
-    ROUTER for at most CHECK_S at a time, and call `update` when `is_due` is true. `refused`:
-    connections that were refused or shut down, by cause."""
+    """Guards a ROUTER. Create it before the ROUTER is bound. Poll its `sockets` and the ROUTER for
+    at most CHECK_S at a time. Call `update` whenever `is_due` is true. `refused`: how many
+    connections were refused or shut down, keyed by cause."""
 
     def __init__(
         self, context: Any, router: Any, keys: ServiceKeys | None, connections: int, limits: Limits
@@ -101,8 +100,8 @@ class Access:
         self._requests.close(linger=0)
 
     def _trim(self, now: float, *, shut_down: bool) -> None:
-        """After a shutdown, returns freed memory to the system every FREES_S, until no connection
-        has been shut down for FREES_S. Otherwise many small frames would stay in the heap."""
+        """Gives the memory of shut-down connections back to the system, at most every FREES_S.
+        Otherwise many small frames would stay in the heap."""
         if self._trim_at and now >= self._trim_at:
             return_freed_memory()
             self._trim_at = now + FREES_S if now < self._shut_down_at + FREES_S else 0.0
@@ -124,8 +123,8 @@ class Access:
         return "too_many_connections" if full else ""
 
     def _upper_bound(self, now: float) -> int:
-        """Returns an upper bound on the number of accepted connections that are open now: the open
-        ones older than HANDSHAKE_S, plus all that were accepted in the last HANDSHAKE_S."""
+        """Returns an upper bound on the number of accepted connections that are open. Counts the
+        open connections older than HANDSHAKE_S, and all accepted in the last HANDSHAKE_S."""
         since = now - HANDSHAKE_S
         older = itertools.takewhile(lambda opened: opened < since, self._open.values())
         return sum(1 for _ in older) + len(self._accepted)
@@ -148,8 +147,8 @@ def _roles(keys: ServiceKeys) -> dict[bytes, str]:
 
 
 def _protect(router: Any, keys: ServiceKeys | None) -> None:
-    """Makes a socket ask (ZAP) whether to accept each connection, and close connections whose
-    handshake takes longer than HANDSHAKE_S. Encrypts the socket if there are keys."""
+    """Makes a socket ask Access about every connection. Limits a handshake to HANDSHAKE_S. Encrypts
+    the socket if there are keys."""
     router.set(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
     router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
     router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else all are accepted if no thread handles them

@@ -1,8 +1,8 @@
 """Keys of an encrypted buffer: CURVE encrypts the wire, and key lists say who may connect.
 
-A client explores and reads; operations that decide about training (`learner` in
-buffer.wire.operations) need a learner's key. To add clients or learners, add their public keys to
-`clients` or `learners` of `service.json`.
+With a client's key a peer may explore and read. Operations that decide about training (`learner`
+in buffer.wire.operations) need a learner's key. To admit another peer, add its public key to
+`clients` or `learners` in `service.json`.
 """
 
 import json
@@ -100,7 +100,7 @@ def _is_key(key: str) -> bool:
 
 
 def present(dealer: Any, keys: ClientKeys) -> None:
-    """Makes a client's socket authenticate itself and the service."""
+    """Gives a client's socket its own keys and the service's public key."""
     dealer.set(zmq.CURVE_SERVERKEY, keys.service.encode())
     dealer.set(zmq.CURVE_PUBLICKEY, keys.public.encode())
     dealer.set(zmq.CURVE_SECRETKEY, keys.secret.encode())

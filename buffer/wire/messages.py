@@ -4,11 +4,10 @@
     reply    [header {v, rid, ok: true, sum}]   [reply] [group] ...
              [header {v, rid, ok: false, error, message, facts, sum}]
 
-`sum` is a checksum of the whole message. Damaged messages are dropped; the client asks again.
+`sum` is a checksum of the whole message. Damaged messages are dropped, and the client asks again.
 
 Headers are plain maps. Requests and replies are the records that buffer.wire.operations lists for
-the operation. A group is sent as an immutable record; the reply that precedes the groups has their
-current states.
+the operation. A group is sent as an immutable record. Its current state is in the reply before it.
 """
 
 from collections.abc import Sequence
@@ -67,8 +66,8 @@ def read_header(frames: Sequence[Frame]) -> dict[str, Any]:
 
 
 def check_sum(header: dict[str, Any], frames: Sequence[Frame]) -> None:
-    """Raises RecordError if the checksum in a message's header is wrong. A header may lack the
-    checksum, because clients of other libraries may leave it out."""
+    """Takes the checksum out of a message's header. Raises RecordError if it is wrong. Clients of
+    other libraries may leave it out."""
     if (found := header.pop("sum", None)) is not None and found != _sum(header, frames[1:]):
         raise RecordError("message: is damaged (wrong checksum)", cause=DAMAGED)
 
@@ -81,7 +80,7 @@ def _sum(header: dict[str, Any], frames: Sequence[Frame]) -> int:
 
 
 def _with_sum(header: dict[str, Any], *frames: bytes) -> list[bytes]:
-    """Returns a message whose header has the checksum of the whole message."""
+    """Returns a message, with its checksum in the header."""
     return [codec.pack(header | {"sum": _sum(header, frames)}), *frames]
 
 

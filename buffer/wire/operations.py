@@ -1,8 +1,8 @@
 """The buffer's operations: their table, requests and replies.
 
-CONTRIBUTING.md lists what a new operation needs. The records of groups follow their reply, one
-frame each (buffer.wire.messages). Increase `PROTOCOL` in buffer.wire.messages when a request or a
-reply changes, not for a new operation.
+CONTRIBUTING.md lists what a new operation needs. Groups follow the reply, one frame each
+(buffer.wire.messages). Increase `PROTOCOL` in buffer.wire.messages when a request or a reply
+changes, not for a new operation.
 """
 
 from collections.abc import Sequence
@@ -45,8 +45,8 @@ class AddTasks(Request[int]):
 
 class AcquireLease(Request["Lease | Wait"]):
     """Asks for a group to explore. An evaluation group has one base slot. A training group has the
-    slots of `plan`, but the service may replace its retries by base slots. `version`: the actor's
-    policy version; `metrics`: numbers that `stats` shows."""
+    slots of `plan`, but the service may make its retries base slots. `version`: the actor's policy
+    version; `metrics`: numbers that `stats` shows."""
 
     actor: str
     version: Integer
@@ -105,7 +105,7 @@ class ReleaseDraws(Request[int]):
 
 class Commit(Request[int]):
     """Enters the groups of a draw into the ledger under `step`. Returns their number. `version`:
-    the version that the step made; `attempts`: how it trained on each attempt, for the viewer."""
+    the version that the step made; `attempts`: how the step used each attempt, for the viewer."""
 
     draw_id: Integer
     step: Natural
@@ -122,7 +122,7 @@ class Discard(Request[int]):
 
 class SetVersion(Request[int]):
     """Sets the version that a learner starts from. Removes the steps of later versions from the
-    ledger, so that their groups can be drawn again. Returns how many of the groups still exist."""
+    ledger. Their groups can then be drawn again. Returns how many of them still exist."""
 
     version: Natural
 
@@ -143,7 +143,7 @@ class GetLedger(Request[tuple[str, ...]]):
 
 
 class GetGroups(Request[list[Group]]):
-    """Returns groups in the order of `group_ids`. Unfinished ones have the results so far."""
+    """Returns groups in the order of `group_ids`. Unfinished groups have the results so far."""
 
     group_ids: Sequence[str]
 
@@ -156,9 +156,8 @@ class GetStats(Request["BufferStats"]):
 
 
 class Lease(Record):
-    """A group to explore. `accepted`: results of earlier holders; `partial`: earlier holders'
-    progress in open slots; `deadline_s`: seconds until another actor may take the group over,
-    unless the lease is renewed."""
+    """A group to explore. `accepted`: results of earlier holders; `partial`: their progress in open
+    slots; `deadline_s`: seconds until the lease expires if it is not renewed."""
 
     group_id: str
     task: Task
@@ -270,9 +269,9 @@ Thread = Literal["writer", "reader"]
 
 @dataclass(frozen=True)
 class Operation:
-    """A row in the table of operations. `replies`: types of a successful reply; `thread`: who
-    carries it out (the writer changes the store, the reader reads a snapshot); `keeps_reply`: see
-    buffer.server.idempotency; `learner`: clients need a learner's key if the service has keys."""
+    """A row in the table of operations. `replies`: types of a successful reply. `thread`: carries
+    out the operation; only the writer may change the store. `keeps_reply`: see
+    buffer.server.idempotency. `learner`: needs a learner's key, if the service has keys."""
 
     name: str
     request: type[Record]

@@ -1,10 +1,10 @@
 """Counts the unread bytes of each connection, and shuts down connections that have too many.
 
-libzmq limits the size of a frame (MAXMSGSIZE) and the number of messages (RCVHWM). But a message
-may have any number of frames, and libzmq keeps all of them until the last one arrives. Before it
-refuses a peer without a key, it reads what the peer sends. The kernel counts the bytes of every TCP
-connection (TCP_INFO, Linux 4.19). Bytes of messages that were not read yet are in memory. When a
-connection is shut down, libzmq frees its unfinished message. A regular client connects again.
+libzmq limits the size of a frame (MAXMSGSIZE) and the number of messages (RCVHWM), but not the
+number of frames in a message. It keeps all frames until the last one arrives. It also reads what a
+peer sends before the peer shows a key. The kernel counts the bytes that a connection received
+(TCP_INFO, Linux 4.19). The bytes of unread messages are in memory. After a shutdown, libzmq frees
+the connection's unfinished message. A regular client connects again.
 
 A check costs about 4 µs for each connection and runs every CHECK_S. A fast link can exceed a limit
 between two checks.
@@ -30,8 +30,8 @@ _COUNT = struct.Struct("=Q")
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits. `connection`: unread bytes of one connection; `total`: unread bytes of all together;
-    `silent`: connections with an unfinished handshake. Beyond that, the oldest are shut down."""
+    """`connection`: most unread bytes of one connection; `total`: most unread bytes in all;
+    `silent`: most connections with an unfinished handshake."""
 
     connection: int
     total: int
@@ -79,9 +79,8 @@ class Traffic:
         return int(sum(c.unread for c in self.connections.values()))
 
     def check(self, now: float) -> Counter[str]:
-        """Counts bytes and shuts down connections that exceed a limit. Does nothing until CHECK_S
-        has passed or many connections have opened since it last counted. Returns how many it shut
-        down, keyed by cause."""
+        """Counts bytes and shuts down connections that exceed a limit. Returns how many, keyed by
+        cause. Does nothing within CHECK_S of the last check, unless many connections opened."""
         causes: Counter[str] = Counter()
         passed = now - self._checked_at
         if passed < CHECK_S and self._opened <= self.limits.silent // 2:
@@ -131,7 +130,7 @@ class Traffic:
         return silent[: max(0, len(silent) - self.limits.silent)]
 
     def _shut_down(self, number: int, connection: Connection) -> bool:
-        """Shuts down a connection; libzmq then closes it. Returns False if it was not open."""
+        """Shuts down a connection. libzmq then closes it. Returns False if it was not open."""
         if connection.shut_down:
             return False
         connection.shut_down, connection.unread = True, 0.0
@@ -152,8 +151,8 @@ class Traffic:
 
 @contextmanager
 def _borrowed(number: int) -> Iterator[socket.socket]:
-    """Borrows libzmq's file descriptor as a Python socket, and leaves it open on exit. Raises
-    OSError on entry if the descriptor is closed. If a new socket reuses it, borrows that one."""
+    """Borrows libzmq's file descriptor as a Python socket, and leaves it open. Raises OSError if
+    the descriptor is closed. A new socket may have reused it."""
     borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=number)
     try:
         yield borrowed

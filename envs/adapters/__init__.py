@@ -1,1 +1,1 @@
-"""Adapters of other projects' environments; each library is imported when it is used."""
+"""Adapters of other projects' environments. Imports a project's library only when it is used."""

@@ -1,7 +1,7 @@
-"""ALFWorld: household tasks in text (MIT; its planner fast-downward is GPL-3, and not used in
-play). `pip install 'r3l[alfworld]'`, and the data: `alfworld-download`.
+"""ALFWorld: household tasks in text (MIT). Its planner fast-downward (GPL-3) is not used in play.
+`pip install 'r3l[alfworld]'`, and the data: `alfworld-download`.
 
-A step is one command; the reward is 1 when the task is done. The commands that a game understands
+A step is one command. The reward is 1 when the task is done. The commands that a game understands
 are read from the game, because data releases word them differently.
 """
 
@@ -68,13 +68,13 @@ class AlfWorld:
 
     @staticmethod
     def task_source(data: str = "", eval_split: str = "valid_unseen", **_: Any) -> TaskSource:
-        """Returns the solvable games: train, and valid_unseen (or valid_seen) for evaluation."""
+        """Returns the solvable games: train for training, `eval_split` for evaluation."""
         root = _root(data)
         requirements.choice("eval_split", eval_split, EVAL_SPLITS)
         return ListedTasks({"train": _games(root, "train"), "eval": _games(root, eval_split)})
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Starts the game of data file `options["game"]`, else the training game of `seed`."""
+        """Starts the game of the file `options["game"]`, or else the training game of `seed`."""
         if not (options and options.get("game")):
             options = self.task_source(str(self.root)).tasks("train", 1, seed)[0].options
         chosen = str(options["game"])

@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 INSTALL_JAVA = "apt-get install default-jre-headless"
 OPTIONS = ("-XX:+UseSerialGC", "-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
-"""Without hashCode=2, Java orders listings by identity hashes. These differ from run to run, so one
-replay in three would show listings in a different order."""
+"""Without hashCode=2, Java orders listings by identity hashes, which differ from run to run. Then
+one replay in three would show another order."""
 _shared: dict[tuple[Any, ...], Jvm] = {}
 _sharing = threading.Lock()
 
@@ -54,9 +54,9 @@ class Jvm:
         self.gateway = py4j.JavaGateway(gateway_parameters=parameters)
 
     def call(self, call: Callable[[], T]) -> T:
-        """Runs `call` while no other call on this JVM is running. Raises EnvironmentFailed, with
-        one of the causes jvm_error (Java raised an exception), jvm_died (the JVM ended) or jvm_hung
-        (it did not answer). A JVM that died or hung is killed, and later calls fail too."""
+        """Runs `call` while no other call on this JVM is running. Raises EnvironmentFailed with
+        cause jvm_error (Java raised an exception), jvm_died (the JVM ended) or jvm_hung (it did not
+        answer). A JVM that hung is killed. Later calls on a lost JVM fail too."""
         from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
         with self.lock:
@@ -120,6 +120,6 @@ def release(jvm: Jvm) -> None:
 
 
 def _without_py4j(record: logging.LogRecord) -> bool:
-    """Returns False for py4j's log records, to drop them: py4j logs every failed call on the root
-    logger, although it also raises an error."""
+    """Returns False for py4j's log records, which drops them. py4j logs every failed call, although
+    it also raises an error."""
     return "/py4j/" not in record.pathname

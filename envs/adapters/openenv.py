@@ -22,20 +22,23 @@ from r3l.rollout.env_interface import EnvSpec, ResetAnswer, StepAnswer
 
 LARGEST = 32 << 20  # bytes of a message
 BY_TOOLS = ("Action", "CallToolAction", "ListToolsAction")
-"""Titles of action schemas whose actions call tools; OpenEnv then asks the server for its tools."""
+"""Titles of action schemas whose actions call tools. The server is asked for its tools."""
 FAULTS: dict[str, dict[str, str]] = {
     "VALIDATION_ERROR": {},
     "EXECUTION_ERROR": {"fault": "openenv_error"},
 }
-"""The codes of errors after which the session continues, each with the `info` of the step."""
+"""The `info` of a step after an error that does not end the session, keyed by the error's code."""
 
 
 class OpenEnv:
-    """A session of the server at `url`. `prompt`: the system prompt; `reset`: further arguments of
-    each reset; `max_steps`: step limit; `success_threshold`: total reward of a full success;
-    `sessions`: number of sessions in each of the `env.workers` processes (in each process, one at a
-    time calls the server); `timeout_s`: time limit of a call (keep it below env.step_s, so that a
-    silent server fails one attempt and not the worker); `deterministic`: as in EnvSpec."""
+    """A session of the server at `url`.
+
+    `prompt`: the system prompt; `reset`: further arguments of each reset; `max_steps`: step limit;
+    `success_threshold`: total reward of a full success; `deterministic`: as in EnvSpec; `sessions`:
+    number of sessions in each of the `env.workers` processes, where one at a time may call the
+    server; `timeout_s`: time limit of a call. Keep `timeout_s` below env.step_s, so that a silent
+    server fails one attempt and not the worker.
+    """
 
     def __init__(
         self,
@@ -80,8 +83,8 @@ class OpenEnv:
         return _text(data["observation"]), {}
 
     def step(self, action: str) -> StepAnswer:
-        """Sends an action. If the server does not understand it, or its environment raises an
-        error, the observation is the server's message."""
+        """Sends an action. If the server refuses the action, or fails to carry it out, the
+        observation is the server's message."""
         chosen = self._action(action)
         if chosen is None:
             return NO_ACTION, 0.0, False, False, {}
@@ -101,7 +104,8 @@ class OpenEnv:
     def _ask(
         self, kind: str, data: dict[str, Any], refusals: tuple[str, ...] = ()
     ) -> dict[str, Any]:
-        """Returns the answer, or an error whose code is in `refusals`. Raises EnvironmentFailed."""
+        """Returns the answer, which may be an error with a code in `refusals`. Raises
+        EnvironmentFailed for other errors, and after `timeout_s`."""
         if self.socket is None:
             address = "ws" + self.url.removeprefix("http") + "/ws"
             client = import_module("websockets.sync.client")
@@ -163,7 +167,7 @@ class OpenEnv:
 
 
 def _text(observation: dict[str, Any]) -> str:
-    """Shows an observation: its only field if that is text, else JSON without empty fields."""
+    """Returns an observation's only non-empty field if that is text. Otherwise returns JSON."""
     shown = {name: value for name, value in observation.items() if value not in (None, "", {}, [])}
     (only,) = shown.values() if len(shown) == 1 else (None,)
     return only if isinstance(only, str) else json.dumps(shown, ensure_ascii=False)

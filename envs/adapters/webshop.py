@@ -45,7 +45,7 @@ class WebShop:
     """Plays the goals of the folder `checkout`, by default $WEBSHOP.
 
     `products`: how many of the checkout's products to use (0: all); `goals`: synthetic or human;
-    `admissible`: list what can be clicked under every page; `max_steps`: action limit.
+    `admissible`: end every page with the possible actions; `max_steps`: action limit.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class WebShop:
         return f"{bought}{options}. The score is {100 * self.score:.0f} of 100."
 
     def demonstration(self) -> list[str]:
-        """Returns the actions that search for the goal's product by name, choose its options and
-        buy it, or no actions if these do not earn the full score within `max_steps`. Plays the
-        actions in this attempt, then restarts the attempt."""
+        """Returns actions that search for the goal's product by name, choose its options and buy
+        it. Plays the actions in this attempt, then restarts it. Returns [] if the actions did not
+        earn the full score, or are more than `max_steps`."""
         goal = self._session["goal"]
         wanted = goal["goal_options"]
         values = list(wanted.values()) if isinstance(wanted, dict) else list(wanted)
@@ -159,8 +159,8 @@ class WebShop:
         return session
 
     def _parse_action(self, action: str) -> tuple[str, str]:
-        """Parses an action: returns ("search", words), ("click", a name on the page) or ("problem",
-        what is wrong)."""
+        """Returns an action as ("search", words) or ("click", a name on the page). If the action is
+        invalid, returns ("problem", what is wrong)."""
         command = action_in(action)
         if command is None:
             return "problem", NO_ACTION
@@ -214,8 +214,8 @@ _numbers = itertools.count()
 
 
 def splits(count: int) -> tuple[range, range]:
-    """Returns upstream's test and train splits of `count` goals: the first 500 are test, the next
-    1,000 dev (unused), the rest train. If `count` is under 5,000, a tenth is test, a fifth dev."""
+    """Returns the numbers of upstream's test and train goals. The first 500 are test, the next
+    1,000 dev (unused), the rest train. Of fewer than 5,000, a tenth is test and a fifth dev."""
     test = min(500, -(-count // 10))
     return range(test), range(test + min(1000, count // 5), count)
 
@@ -231,6 +231,6 @@ def _plain(text: str) -> str:
 
 
 def _searchable(text: str) -> str:
-    """Turns a text into words for the search bar. Removes angle brackets, which upstream reads as
-    commands, such as <r> for random products."""
+    """Turns a text into words for the search bar. Removes brackets, since upstream reads commands
+    in angle brackets, such as <r>."""
     return " ".join(re.sub(r"[<>\[\]]", " ", text.lower()).split())

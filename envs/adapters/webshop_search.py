@@ -31,8 +31,8 @@ OTHER_WORDS = frozenset(
 
 
 class Bm25Index:
-    """A BM25 index of products with the two methods of Pyserini's LuceneSearcher that WebShop
-    calls. It is empty until `build` is called."""
+    """A BM25 index of products. WebShop uses it like Pyserini's LuceneSearcher. The index is empty
+    until `build` is called."""
 
     def __init__(self) -> None:
         self.library = requirements.package("webshop", "bm25s", "webshop")
@@ -84,8 +84,8 @@ def _contents(product: dict[str, Any]) -> str:
 
 
 def parts_of_speech(text: str) -> list[SimpleNamespace]:
-    """Splits a product's name into words. Like spaCy's tokens, they have the attributes `text` and
-    `pos_`. All words are nouns except numbers and OTHER_WORDS."""
+    """Splits a product's name into words with `text` and `pos_`, as spaCy does. Treats all words as
+    nouns, except numbers and OTHER_WORDS."""
     words = re.findall(r"\w[\w'-]*", text)
     others = [word.lower() in OTHER_WORDS or word[0].isdigit() for word in words]
     return [

@@ -60,15 +60,15 @@ class Settings:
 
 @dataclass(frozen=True)
 class Site:
-    """An open shop. `code`: upstream's module; `server`: upstream's SimServer; `index`: the index
-    that replaces upstream's index, or None."""
+    """An open shop. `code`: upstream's module; `server`: upstream's SimServer; `index`: the
+    replacement for upstream's index, if there is one."""
 
     code: Any
     server: Any
     index: Bm25Index | None
 
     def browser(self, name: str) -> Any:
-        """Returns a visitor, upstream's WebAgentTextEnv; its sessions' names start with `name`."""
+        """Returns a visitor (upstream's WebAgentTextEnv). Its sessions' names start with `name`."""
         with seeded():
             visitor = self.code.WebAgentTextEnv(
                 observation_mode="text", server=self.server, session_prefix=f"{name}-"
@@ -121,8 +121,8 @@ def _start(settings: Settings) -> Site:
 
 @lru_cache(maxsize=2)
 def categories(settings: Settings) -> tuple[str, ...]:
-    """Returns the category of every goal, in the shop's order. Opens the shop in a separate
-    process that then ends, so that no shop stays in memory. Raises UserError if this fails."""
+    """Returns the category of every goal, in the shop's order. Opens the shop in a process that
+    then ends, so that no shop stays in memory. Raises UserError if the shop cannot be opened."""
     folder(settings.checkout)
     command = [sys.executable, "-P", "-m", __name__, json.dumps(astuple(settings))]
     paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -141,7 +141,7 @@ def categories(settings: Settings) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def seeded() -> Iterator[None]:
-    """Seeds the global random generator, which upstream uses, with SEED; restores it afterwards."""
+    """Seeds the global random generator, which upstream uses. Restores it afterwards."""
     state = random.getstate()
     random.seed(SEED)
     try:

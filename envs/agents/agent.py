@@ -1,10 +1,10 @@
 """The environment `agent`: a program that calls the policy itself, over HTTP.
 
-    reset ─► makes the attempt's folder; returns which of grader, snapshots and MCP servers it has
+    reset ─► makes the attempt's folder; returns what it has: grader, snapshots, MCP servers
     start, grade, keep, serve ─► start a process, return its state      stop ─► ends a process
 
-actors.agents.agent_attempt calls these methods. The processes are isolated as the worker process
-is: their memory is limited, and they end when the worker or the actor ends or is killed.
+actors.agents.agent_attempt calls these methods. The processes have limited memory, and end with
+the worker process or the actor.
 """
 
 import json
@@ -38,22 +38,29 @@ MAIN, KEEPER = "agent", "keeper"
 COPY = (*PROGRAM, f"{Path(__file__).with_name('workspace_copy.py')}:run")
 
 LONGEST_VARIABLE = 120_000
-"""Most bytes of R3L_TASK. A longer task is left out: with it, Linux would start no program."""
+"""Most bytes of R3L_TASK. A longer task is left out, since Linux would start no program with it."""
 
 FIELD = re.compile(r"\{(\w+)\}")
 """A field of the task in a command, such as `{question}`."""
 
 
 class Agent:
-    """A program to train. `command`: a command line, a `file.py:function` to call with the task, or
-    the URL of a server that plays tasks (envs.agents.remote_agent); `python`: its interpreter;
-    `tasks`: a file with one JSON object a line; `reward`: `file.py:function`, called with the task,
-    the calls and, if it takes a third argument, the agent's folder (without `reward`, the agent
-    posts its reward or prints it as its last line); `workspace`: a folder whose content is copied
-    to the agent's folder; `snapshot`: `none` (do not copy the agent's folder), `workspace` (all
-    state is in the folder) or a command that saves state outside the folder; `restore`: the command
-    that restores that state (envs.agents.workspace_copy); `mcp`: MCP servers by name, each a
-    command or a URL; `prompts`: texts that replace those of r3l/rollout/prompts, by name."""
+    """A program to train.
+
+    - `command`: a command line, a `file.py:function` to call with the task, or the URL of a server
+      that plays tasks (envs.agents.remote_agent)
+    - `python`: the program's interpreter
+    - `tasks`: a file with one JSON object a line
+    - `reward`: the grader, a `file.py:function`. Its arguments are the task, the calls and, if it
+      takes a third, the agent's folder. Without a grader, the agent posts its reward or prints it
+      as its last line.
+    - `workspace`: a folder whose content is copied to the agent's folder
+    - `snapshot`: `none` (do not copy the agent's folder), `workspace` (all state is in the folder)
+      or a command that saves other state
+    - `restore`: the command that restores other state (envs.agents.workspace_copy)
+    - `mcp`: MCP servers by name, each a command or a URL
+    - `prompts`: replacements for texts of r3l/rollout/prompts, by name
+    """
 
     once = True  # its process and folder end with the attempt, however that ends
 
@@ -98,7 +105,7 @@ class Agent:
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
         """Ends the previous attempt's processes and makes a new folder. `options["secret"]`: names
-        of environment variables that no process of the attempt gets."""
+        of environment variables to hide from the attempt's processes."""
         self.close()
         given = options or {}
         self.task, self.secret = dict(given.get("task", {})), given.get("secret", [])
@@ -113,7 +120,7 @@ class Agent:
         return json.dumps(has), {}
 
     def step(self, action: str) -> StepAnswer:
-        """Does nothing but answer with a sentence, because the agent takes its steps itself."""
+        """Does nothing, because the agent takes its steps itself."""
         return "an agent takes its steps itself", 0.0, False, False, {}
 
     def start(self, variables: dict[str, str]) -> State:
@@ -164,7 +171,7 @@ class Agent:
     def _start(
         self, name: str, starter: Argv, argv: Argv, arguments: list[Any], *, pipes: bool = False
     ) -> State:
-        """Starts a process, with files in the attempt's folder (MAIN) or a subfolder (others)."""
+        """Starts a process. MAIN uses the attempt's folder, every other process a subfolder."""
         if earlier := self.processes.pop(name, None):
             earlier.kill()
         assert self.folder is not None  # an attempt begins with a reset

@@ -48,10 +48,10 @@ def interpreter(python: str) -> str:
 def starter_of(
     command: str, python: str, option: str = "command", workspace: str = ""
 ) -> tuple[Argv, Argv]:
-    """Returns the command of the starter, and the words of the command line that it runs, with
-    files as absolute paths. If `command` is a `file.py:function` or a URL, there are no words.
-    Raises UserError if the program, file or function does not exist, if the interpreter lacks a
-    package that the file imports, or if the URL does not answer."""
+    """Returns the starter's command, and the words of the command line that the starter runs. There
+    are no words if `command` is a `file.py:function` or a URL. Files become absolute paths. Raises
+    UserError if the program, its file, a function or an imported package is missing, or if the URL
+    does not answer."""
     what = f"env agent: {option} {command!r}"
     if is_url(command):
         _check_url(what, command)
@@ -74,8 +74,8 @@ def starter_of(
 
 
 def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
-    """Returns the commands that save and restore state outside an agent's folder; empty if the
-    options name none. Raises UserError unless the options name two programs or none."""
+    """Returns the commands that save and restore state outside an agent's folder, if there are any.
+    Raises UserError unless both options name a program, or neither."""
     if snapshot in ("", NOTHING, WORKSPACE) and not restore:
         return {}
     for option, command in (("snapshot", snapshot), ("restore", restore)):
@@ -168,8 +168,8 @@ def tried(
 
 
 def _check_script(what: str, program: str, words: Sequence[str], workspace: str) -> None:
-    """Raises UserError if the script or the Python module that a program is to run does not exist.
-    The program runs in a copy of `workspace`."""
+    """Raises UserError if a program's script or Python module does not exist. Searches `workspace`
+    too, because the program will run in a copy of it."""
     runs_python = re.fullmatch(r"python[\d.]*", os.path.basename(program)) is not None
     first = next((word for word in words if not word.startswith("-")), "")
     scripts = [word for word in words if word.endswith(".py")] if runs_python else [first]
@@ -191,7 +191,7 @@ def _check_script(what: str, program: str, words: Sequence[str], workspace: str)
 
 
 def _check_imports(script: str, python: str) -> None:
-    """Raises UserError if the interpreter lacks a package that a script imports at its top."""
+    """Raises UserError if `python` lacks a package that a script imports at its top level."""
     try:
         source = Path(script).read_bytes()
         if b"sys.path" in source:  # the script decides where it imports from

@@ -14,29 +14,29 @@ from r3l.errors import EnvironmentFailed
 LAST = 64 << 10  # bytes of its output in which the last line is looked for
 Argv = tuple[str, ...]
 State = dict[str, Any]
-"""A process's `pid`, `folder` and `exit` (its exit code, or None while the process runs). If its
-output is not a pipe, also `stdout` and `stderr`: the last line of each."""
+"""A process's `pid`, `folder` and `exit`: the exit code, or None while the process runs. `stdout`
+and `stderr`: the last line of each, but absent if `stdout` is a pipe."""
 
 UNSET = (
     "PYTHONPATH PYTHONHASHSEED HF_HUB_OFFLINE OPENAI_API_KEY OPENAI_BASE_URL ANTHROPIC_API_KEY "
     "ANTHROPIC_BASE_URL"
 ).split()
-"""Variables that no agent gets: they are for the worker's Python, or lead past the gateway."""
+"""Variables that no agent gets. They set up the worker's Python, or lead past the gateway."""
 
 _starters: dict[Argv, subprocess.Popen[str]] = {}
 """Processes that start other processes (envs.agents.call_function), keyed by their command."""
 
 
 def child_environment(more: dict[str, str], secret: Sequence[str] = ()) -> dict[str, str]:
-    """Returns the user's environment variables except UNSET and `secret`; adds `more`."""
+    """Returns the user's environment variables without UNSET and `secret`, but with `more`."""
     unset = {*UNSET, *secret}
     return {name: value for name, value in os.environ.items() if name not in unset} | more
 
 
 class AgentProcess:
-    """A running process. `starter`: the command of the starter that starts it; `argv`: its program,
-    () if it calls a function; `folder`: has its working folder `work`, `stdin`, `stdout`, `stderr`;
-    `pipes`: `stdin` and `stdout` are named pipes, and it waits until their other ends are open."""
+    """A running process. `starter`: the command of its starter; `argv`: its program, or () if it
+    calls a function; `folder`: holds `work` (its working folder), `stdin`, `stdout` and `stderr`;
+    `pipes`: `stdin` and `stdout` are named pipes. It waits until their other ends are open."""
 
     def __init__(
         self,

@@ -33,9 +33,9 @@ async def run_process(
     limit_s: float,
     changed: asyncio.Event | None = None,
 ) -> tuple[State, bool]:
-    """Starts the process `name` with `start`. Waits until it exits, `changed` is set or `limit_s`
-    seconds have passed, then kills it and its children. Returns its state, and whether it was in
-    time (False if the time limit ended the wait). Raises EpisodeError."""
+    """Starts the process `name` with `start`. Waits until it exits or `changed` is set, at most
+    `limit_s` seconds. Then kills the process and its children. Returns the process's state, and
+    False if the time limit ended the wait. Raises EpisodeError."""
     state, ended = await guarded(start), changed or asyncio.Event()
     if "pid" not in state:  # it was done in the worker process
         return state, True
@@ -95,7 +95,7 @@ def failed(cause: str, message: str) -> EnvironmentFailed:
 
 @contextmanager
 def _set_at_end(ended: asyncio.Event, pid: int) -> Iterator[None]:
-    """Sets the event `ended` when the process `pid` of this machine has ended."""
+    """Sets `ended` when the process `pid` has ended."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:

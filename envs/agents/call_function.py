@@ -1,12 +1,12 @@
-"""Starts the processes of agents and graders, each as a fork of the process that runs this file.
+"""Starts the processes of agents and graders, as forks of the process that runs this file.
 
     python call_function.py FILE:NAME    calls a function, imported once, in each new process
     python call_function.py              runs a program in each new process
 
-For each line of standard input, `[folder, variables, argv]`, this program starts a process and
-prints the process's id. The arguments of a function are a JSON list in the folder's file `stdin`,
-and its result is the last line of the file `stdout`. A process that ends writes its exit code to
-the file `exit`. The agent's own interpreter runs this file, so only the standard library is used.
+Each line of standard input, `[folder, variables, argv]`, starts a process, whose id is printed. A
+function's arguments are a JSON list in the folder's file `stdin`, and its result is the last line
+of the file `stdout`. The exit code of an ended process is in the file `exit`. The agent's own
+interpreter runs this file, so only the standard library is used.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ async def _awaited(value: Any) -> Any:
 
 
 def _called(function: Any) -> int:
-    """Calls the function in another process, which may crash. Returns the exit code of that
-    process, or minus the number of the signal that ended it."""
+    """Calls the function in a child process, which may crash. Returns the child's exit code, or
+    minus the number of the signal that ended it."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -88,7 +88,7 @@ def _called(function: Any) -> int:
 
 
 def _in_child(function: Any, folder: str, variables: dict[str, str], argv: list[str]) -> None:
-    """Runs in the fork: calls the function or runs the program, writes the exit code, and exits."""
+    """Runs in the fork. Calls the function or runs the program, writes the exit code, and exits."""
     os.setsid()
     resource.setrlimit(resource.RLIMIT_FSIZE, (OUTPUT_LIMIT, OUTPUT_LIMIT))
     os.chdir(os.path.join(folder, "work"))

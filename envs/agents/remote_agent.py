@@ -12,7 +12,7 @@ from typing import Any
 
 
 def play(task: dict[str, Any], url: str) -> Any:
-    """Posts a task, with the gateway's addresses and key, to a server. Returns the reply."""
+    """Posts a task and the gateway's addresses and key to a server. Returns the reply."""
     env = os.environ
     body = {"task": task, "url": env["R3L_URL"], "base_url": env["OPENAI_BASE_URL"]}
     body["api_key"] = env["OPENAI_API_KEY"]

@@ -27,12 +27,12 @@ except ImportError as error:
 
 
 MODEL, UNTRAINED = "policy", "policy-untrained"
-"""The policy's model names at the gateway: for calls that are trained, and for other calls."""
+"""The policy's names at the gateway: MODEL for trained calls, UNTRAINED for other calls."""
 
 
 def environment(config: dict[str, Any]) -> Any:
     """Makes verifiers' environment. By default, agents run in local processes. An agent without a
-    harness gets the taskset's harness; if that is `bash`, it gets `null`, which has no tools."""
+    harness gets the taskset's harness, but `null` (no tools) instead of `bash`."""
     taskset = config["taskset"]["id"]
     seats = vf.env_config_type(taskset, config.get("id", "")).model_fields.items()
     own = vf.default_harness_id(taskset)
@@ -48,7 +48,7 @@ def environment(config: dict[str, Any]) -> Any:
 
 
 async def _set_up(own: Any, seats: list[str], agents: Any) -> None:
-    """Makes untrained agents, such as a judge, call the policy as UNTRAINED."""
+    """Gives untrained agents, such as a judge, the model name UNTRAINED."""
     await own(agents)
     for name in seats:
         seat = getattr(agents, name, None)
@@ -74,7 +74,7 @@ async def play(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def result(traces: list[Any]) -> dict[str, Any]:
-    """Returns the mean reward of the trained agents, and the first one's rewards and metrics."""
+    """Returns the mean reward of the trained agents, and the first agent's rewards and metrics."""
     rewards = {name: each.value for name, each in traces[0].rewards.items() if each is not None}
     reward = sum(trace.reward for trace in traces) / len(traces)
     return {"reward": reward, "parts": traces[0].metrics | rewards}

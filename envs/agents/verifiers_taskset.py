@@ -16,7 +16,7 @@ from r3l.records import Task
 
 PLAY = Path(__file__).with_name("verifiers_play.py")
 LIST_S = 600.0
-"""Limit for checking a taskset or listing its tasks, seconds; a taskset may download its tasks."""
+"""Time limit for checking or listing a taskset, which may download its tasks; seconds."""
 
 
 class VerifiersTaskset(Agent):

@@ -4,9 +4,8 @@
     restore:  writes the files that differ, removes new files, then compares the folder's listing
 
 The user's commands save and restore what is outside the folder. The save command runs before a
-save, the restore command before the listing is compared. If there is no command and both the folder
-and objects/ are small, the environment's worker process does the copying itself; otherwise
-envs.agents.call_function starts a process for it.
+save, the restore command before the listing is compared. The environment's worker process copies
+small folders itself if there is no command. Otherwise envs.agents.call_function starts a process.
 """
 
 import hashlib
@@ -22,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 1 << 30
-"""Size limit of the folder, and of all snapshots of an attempt together, bytes."""
+"""Most bytes of the folder, and of all snapshots of an attempt together."""
 MOST_FILES = 50_000
 SMALL = 64, 1 << 20
 """The most files and bytes of a small folder: copying it is faster than starting a process."""
 KNOWN = "known.json"
 """The file about the last save: when it began (`at`), and each file's state and digest."""
 RACE_NS = 1_000_000_000
-"""A file that changed within this time before a save may change again and keep its timestamp."""
+"""A file that changed this shortly before a save may change again and keep its timestamp."""
 VANISHED = (FileNotFoundError, NotADirectoryError)
 
 Listing = dict[str, list[Any]]
@@ -113,8 +112,8 @@ def listed(work: Path, seen: Seen | None = None, objects: Path = Path()) -> List
 
 
 def put_back(work: Path, wanted: Listing, objects: Path) -> None:
-    """Removes the files that `wanted` does not list, and writes the files that differ from it: in
-    place, or as new files if they have hard links."""
+    """Makes a folder match `wanted`. Removes files that `wanted` does not list. Rewrites files that
+    differ, in place unless they have hard links."""
     found = listed(work)
     for name, (kind, mode, _) in found.items():
         if kind == "folder":
@@ -169,8 +168,8 @@ def first_difference(wanted: Listing, found: Listing) -> str:
 
 
 def _told(command: list[str], own: Path) -> str:
-    """Runs a command with the environment variable R3L_SNAPSHOT = `own`, a folder for its files.
-    Returns the last line of its output. If it fails, exits with a message that names the code."""
+    """Runs a command. `own` is a folder for the command's files; R3L_SNAPSHOT names it. Returns the
+    last line of output. If the command fails, exits with a message."""
     if not command:
         return ""
     own.mkdir(exist_ok=True)

@@ -1,11 +1,11 @@
-"""The keys: coloured locks in a row; a wrong key jams the lock and ends the attempt."""
+"""The world `keys`: a row of coloured locks. A wrong key jams its lock and ends the attempt."""
 
 from envs.builtin.matching import Matching, Words
 
 
 class Keys(Matching):
-    """A row of locks. `locks`: number of locks in it; `colours`, `keys`: how many the world has;
-    `exceptions`: number of locks in the note; `steps`: step limit (default: `locks` + 2)."""
+    """A row of locks. `locks`: number of locks. `colours`, `keys`: how many of each the world has.
+    `exceptions`: number of locks in the note. `steps`: step limit (default: `locks` + 2)."""
 
     words = Words(
         things="red blue green white black yellow purple orange pink grey",

@@ -2,9 +2,9 @@
 
     note (this task's exceptions) ─► thing 0 ─► answer ─► remark, thing 1 ─► answer ─► …
 
-The world's rule says which answer a thing needs. It is fixed and hidden, and is learned from
-reward. An exception to it is written in the note and holds for one task. The reward is 1.0 at the
-end if every answer that counts was right, else 0.0. `Dials` decides how much a remark reveals.
+The world's rule says which answer each thing needs. The rule is fixed and hidden. The note lists
+the task's exceptions to the rule. At the end, the reward is 1.0 if every answer that counts was
+right, else 0.0. `Dials` decides how much a remark reveals.
 """
 
 import json
@@ -35,9 +35,9 @@ PROMPTS = {
 class Dials:
     """The dials of a world. Raises UserError for a value out of range.
 
-    `words`: number of words of thought before each answer, 0..64. `summary`: a reflection's summary
-    lists all steps (full) or only those known not to be right (brief). `hint`: a remark on a wrong
-    answer names the needed answer (what), says only that it is wrong (where), or neither (none).
+    `words`: number of words of thought before each answer, 0..64. `summary`: whether a reflection
+    lists all steps (full) or leaves out steps that may be right (brief). `hint`: what the remark on
+    a wrong answer reveals: the needed answer (what), only that it is wrong (where), nothing (none).
     """
 
     words: int = 0
@@ -52,12 +52,12 @@ class Dials:
 
 @dataclass(frozen=True)
 class Words:
-    """The texts of a world. `things`, `answers`: names separated by spaces; `wrong`: a remark with
-    {thing} and {need}. Some `Dials` need more. `thought`: the words of thought; `wrong_where`: a
-    remark that says only that the answer is wrong; `done`: a remark on any answer, right or wrong.
+    """The texts of a world. `things`, `answers`: names separated by spaces. `wrong`: a remark with
+    {thing} and {need}. `thought`: the words of thought. `wrong_where`: says only that the answer is
+    wrong. `done`: a remark on any answer, right or wrong. `Dials` decides which texts are used.
 
-    No line begins with a name, so a name always follows a space. A tokenizer with one token per
-    word therefore always encodes a name as the same token, which is easy to copy.
+    No line begins with a name. A name therefore follows a space, and a tokenizer of words always
+    gives it the same token.
     """
 
     things: str
@@ -91,10 +91,10 @@ class _State:
 class Matching:
     """A world of matching. A subclass gives its texts, its settings and what a wrong answer does.
 
-    `length`: things in the row; `things`, `answers`: how many of each the world has; `exceptions`:
-    how many things of the row need an answer that differs from the rule's; `steps`: step limit
-    (default: two more than things in the row); `decisive`: how many things of the row count for
-    success (default: all). Each task draws which things count, and does not show them.
+    `length`: number of things in the row. `things`, `answers`: how many of each the world has.
+    `exceptions`: number of things in the row that are exceptions to the rule. `steps`: step limit
+    (default: two more than `length`). `decisive`: number of things in the row that count for
+    success (default: all). Which things count is drawn for each task and stays hidden.
     """
 
     words: Words
@@ -211,11 +211,10 @@ class Matching:
         return self._thinking(f"{self.words.verb} {answer}")
 
     def reflection(self) -> dict[str, Any]:
-        """Returns a teacher's reflection, which says only what the attempt's log shows.
+        """Returns a teacher's reflection. It says only what the attempt's log shows.
 
-        The retry starts at the first wrong step. After a success, or if no step is wrong, it starts
-        at the first wasted step. If the remarks do not tell wrong answers from right ones (hint
-        none), a failure is retried from step 0.
+        The retry starts at the first wrong step of a failure, or else at the first wasted step.
+        With hint=none, a failure is retried from step 0.
         """
         marks, succeeded = self.state.marks, self._succeeded()
         blind = self.dials.hint == "none" and not succeeded
@@ -236,25 +235,24 @@ class Matching:
         }
 
     def vocabulary(self) -> list[str]:
-        """Returns texts that contain every word of the world under any settings."""
+        """Returns texts that contain every word of the world, with any settings."""
         spec = [self.spec.system_prompt, *self.spec.prompts.values()]
         remarks = [text for text in vars(self.words).values() if isinstance(text, str)]
         advice = ["remember", "not for", "all right", "try again from step"]
         return [*remarks, *self.words.marks.values(), *advice, *spec, self._unknown("")]
 
     def practice(self) -> list[dict[str, Any]]:
-        """Returns options with different numbers of exceptions, up to all things of a row, so that
-        the note matters."""
+        """Returns options with various numbers of exceptions, up to one for each thing in a row."""
         counts = (self.exceptions, self.exceptions, 2, self.length - 1, self.length)
         return [{"exceptions": min(count, self.length)} for count in counts]
 
     def told(self) -> dict[str, Any]:
-        """Returns options under which the note says what every thing of the row needs."""
+        """Returns options with which the note says what every thing in the row needs."""
         return {"exceptions": self.length}
 
     def _judge(self, action: str) -> tuple[Mark, str, str]:
-        """Returns (mark, remark, the action's answer or "") for an action. In a world with words of
-        thought, only the last one or two words of the action count."""
+        """Returns (mark, remark, answer) for an action. A wasted step has the answer "". With words
+        of thought, only the last words of the action count."""
         words, state = self.words, self.state
         thing, need = state.row[state.place], state.needs[state.place]
         spoken = action.lower().rstrip(" .").split()
@@ -288,7 +286,7 @@ class Matching:
         return f"{self.words.place} {self.state.place} has {self.state.row[self.state.place]}"
 
     def _fact(self, step: int) -> str:
-        """Returns the content of the remark on a wrong step."""
+        """Returns what the remark on a wrong step revealed."""
         place = self.state.places[step]
         thing = self.state.row[place]
         if self.dials.hint == "where":
@@ -296,13 +294,13 @@ class Matching:
         return f"{thing} needs {self.state.needs[place]}"
 
     def _shown(self, step: int) -> str:
-        """Returns a step and the word for its outcome; "done" if the remark hides the outcome."""
+        """Returns a step's number and its outcome, or "done" if the remark hid the outcome."""
         mark = self.state.marks[step]
         unsaid = self.dials.hint == "none" and mark != "wasted"
         return f"{step} {'done' if unsaid else self.words.marks[mark]}"
 
     def _summary(self) -> str:
-        """Lists the steps' outcomes; with summary=brief, leaves out steps that may be right."""
+        """Lists the steps' outcomes. With summary=brief, leaves out steps that may be right."""
         plain = {"right", "wrong"} if self.dials.hint == "none" else {"right"}
         brief, marks = self.dials.summary == "brief", self.state.marks
         listed = [self._shown(k) for k, mark in enumerate(marks) if not (brief and mark in plain)]

@@ -1,7 +1,7 @@
-"""The workshop: a row of stations; each shows an item, and one tool fits it.
+"""The world `workshop`: a row of stations. Each has an item, which one tool fits.
 
-A wrong tool spoils the item; by default the next line says which tool it needed. The work continues
-and is judged only at the end, so the wrong step may be long past; a retry can start from that step.
+A wrong tool spoils the item. By default, the next line says which tool the item needed. The work
+continues and is judged only at the end. A retry can start from the wrong step.
 """
 
 from envs.builtin.matching import Dials, Hint, Matching, Summary, Words
@@ -16,9 +16,9 @@ THOUGHT = (
 
 
 class Workshop(Matching):
-    """A row of stations. `stations`: number of stations; `items`, `tools`: how many the world has;
-    `exceptions`: number of stations whose tool the note names; `steps`: step limit (default:
-    `stations` + 2); `decisive`: how many stations count for success (default: all), see `Matching`;
+    """A row of stations. `stations`: number of stations. `items`, `tools`: how many of each the
+    world has. `exceptions`: number of stations whose tool the note names. `steps`: step limit
+    (default: `stations` + 2). `decisive`: how many stations count for success (default: all).
     `words`, `summary`, `hint`: see `envs.builtin.matching.Dials`."""
 
     words = Words(

@@ -8,9 +8,9 @@ from r3l.views.attempt_view import AttemptView, view
 
 
 class Conversation(AttemptView, kw_only=True):
-    """One attempt at one task. `attempt` counts the attempts at the task from 0. `family`: the
-    environment if there are several, otherwise the kind of task ("" if unknown). An agent's calls
-    are left out, and so are times, which differ when an evaluation is repeated."""
+    """One attempt at one task, without times and without an agent's calls. `attempt`: its number,
+    from 0. `family`: the environment if there are several, otherwise the kind of task ("" if
+    unknown)."""
 
     task_id: str
     attempt: int
@@ -22,7 +22,7 @@ class Conversation(AttemptView, kw_only=True):
 
     @property
     def earned(self) -> float:
-        """The reward; a failed attempt earns nothing."""
+        """The reward, 0 for a failed attempt."""
         return self.reward or 0.0
 
     @property
@@ -36,11 +36,11 @@ class Conversation(AttemptView, kw_only=True):
 
 
 def conversation(task: Task, attempt: int, result: SlotResult, *, several: bool) -> Conversation:
-    """Returns the conversation of a finished slot. `several`: there are several environments."""
+    """Returns a finished slot's conversation. `several`: whether there are several environments."""
     family = task.env if several else str(task.options.get("family", ""))
     if played := result.trajectory:
         played = replace(played, extra=replace(played.extra, tape=b""))
     shown = view(replace(result, trajectory=played, reflection=None))
-    steps = tuple(replace(step, seconds=0.0) for step in shown.steps)
+    steps = tuple(replace(step, seconds=0.0) for step in shown.steps)  # times never repeat
     fields = asdict(shown) | {"steps": steps, "seconds": None}
     return Conversation(**fields, task_id=task.task_id, attempt=attempt, family=family)

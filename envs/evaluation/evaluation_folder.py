@@ -24,7 +24,7 @@ Settings = dict[str, Any]
 
 
 def settings_of(config: RunConfig, *, model: str, weights: str, split: str) -> Settings:
-    """Returns what results depend on. `weights`: identifies the weights at the path `model`."""
+    """Returns the settings that results depend on. `weights`: identifies the weights in `model`."""
     values = config.model_dump(mode="json")
     actor = "max_response_tokens max_model_len dtype engine earlier_reasoning".split()
     return {
@@ -39,8 +39,8 @@ def settings_of(config: RunConfig, *, model: str, weights: str, split: str) -> S
 
 
 class EvaluationFolder:
-    """An evaluation that `r3l-eval` plays or continues. `done`: the recorded attempts, keyed by
-    (task, number). Raises UserError if the folder holds another evaluation or cannot be written."""
+    """An evaluation that `r3l-eval` plays or continues. `done`: the recorded attempts, by (task,
+    number). Raises UserError if the folder holds another evaluation or cannot be written."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.folder, self._made = folder, not folder.exists()
@@ -56,11 +56,11 @@ class EvaluationFolder:
             raise UserError(f"--out {folder}: cannot be used ({error.strerror})") from None
 
     def missing(self, keys: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Returns those `keys` (task, attempt number) that have no result or a failed attempt."""
+        """Returns the `keys` (task, attempt number) whose attempt is missing or failed."""
         return [key for key in keys if key not in self.done or self.done[key].cause]
 
     def add(self, attempt: Conversation) -> None:
-        """Records an attempt, which is on disk when this method returns."""
+        """Records an attempt, and appends it to the file of results at once."""
         self.done[attempt.key] = attempt
         json_lines.append(self.folder / RESULTS, to_builtins(attempt))
 
@@ -68,7 +68,7 @@ class EvaluationFolder:
         write_json(self.folder / REPORT, to_builtins(report))
 
     def close(self) -> None:
-        """Removes the folder and its settings if this object made them and recorded no attempt."""
+        """Removes the folder if this object made it and recorded no attempt."""
         if self._made and not self.done:
             with suppress(OSError):
                 (self.folder / SETTINGS).unlink()
@@ -87,8 +87,8 @@ def write_evaluation(
 
 
 def read_attempts(folder: Path, option: str) -> list[Conversation]:
-    """Reads the attempts of an evaluation. Raises UserError if there are none; its message names
-    the option `option`."""
+    """Reads the attempts of an evaluation. Raises UserError if there are none. `option`: the
+    command-line option that named the folder."""
     attempts = _read(folder)
     if not attempts:
         raise UserError(f"{option} {folder}: has no attempt in {RESULTS}; check the path")
@@ -96,8 +96,8 @@ def read_attempts(folder: Path, option: str) -> list[Conversation]:
 
 
 def read_other(folder: Path, tasks: Set[str], settings: Settings) -> list[Conversation]:
-    """Reads the attempts in a folder, for comparison with an evaluation of `tasks`. Raises
-    UserError if their tasks differ from `tasks`."""
+    """Reads the attempts of another evaluation, for a comparison. Raises UserError if its tasks are
+    not `tasks`."""
     attempts = read_attempts(folder, "--against")
     if _environment(settings) != _environment(read_settings(folder)):
         raise UserError(
@@ -107,14 +107,14 @@ def read_other(folder: Path, tasks: Set[str], settings: Settings) -> list[Conver
     there = {attempt.task_id for attempt in attempts}
     if there != tasks:
         raise UserError(
-            f"--against {folder}: has {len(there)} tasks, of which {len(there & tasks)} are among "
-            f"the {len(tasks)} tasks of this evaluation; give both evaluations the same --tasks"
+            f"--against {folder}: has {len(there)} tasks, this evaluation has {len(tasks)}, and "
+            f"they share {len(there & tasks)}; give both evaluations the same --tasks"
         )
     return attempts
 
 
 def read_settings(folder: Path) -> Settings:
-    """Reads the settings of an evaluation; empty if the file is missing. Raises UserError."""
+    """Reads the settings of an evaluation, {} if the file is missing. Raises UserError."""
     return read_json(folder / SETTINGS, "choose another folder", dict[str, Any]) or {}
 
 
@@ -134,7 +134,7 @@ def _check_same(folder: Path, known: Settings, settings: Settings) -> None:
 
 
 def _environment(settings: Settings) -> tuple[object, ...]:
-    """Returns the settings that determine the tasks, except for their number."""
+    """Returns the settings that two evaluations must share to be compared."""
     env = settings.get("env")
     env = env if isinstance(env, dict) else {}
     return settings.get("split"), *(env.get(name) for name in ("name", "options", "others"))

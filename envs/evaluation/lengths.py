@@ -1,4 +1,4 @@
-"""Measures the lengths of attempts and responses, and how many are cut off by context or budget."""
+"""Measures how long attempts and responses are, and how many were cut off."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ OVERFLOW = "context_overflow"  # the finish of an attempt, and the cause of one 
 
 def length_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Measures the attempts and responses in `groups`: their lengths in tokens, and the shares that
-    were cut off; {} without attempts. In a retry, counts only the responses from the pivot on."""
+    were cut off. Counts a retry's responses only from the pivot on."""
     attempts = [t for group in groups for t in group.trajectories]
     spans = [span for t in attempts for span in t.step_spans[t.first_played :].tolist()]
     return _measure(

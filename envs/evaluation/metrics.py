@@ -2,8 +2,8 @@
 
 attempts ─► grouped by task ─► one value per task ─► mean over tasks, with a 95 % interval
 
-`report` computes this for all tasks and for each family of tasks; `scalars` flattens a report.
-`compare` computes the differences between two evaluations of the same tasks.
+`report` does this for all tasks and for each family of tasks. `scalars` flattens a report.
+`compare` compares two evaluations of the same tasks.
 """
 
 import math
@@ -30,8 +30,8 @@ Interval = tuple[float, float]
 
 
 class EvalMetric(NamedTuple):
-    """A mean over tasks. `of_task`: computes the value of one task from its attempts, None if
-    undefined; `interval`: computes the 95 % interval of the mean from the tasks' values."""
+    """A mean over tasks. `of_task`: computes a task's value from its attempts, None if undefined.
+    `interval`: computes the mean's 95 % interval from the tasks' values."""
 
     name: str
     unit: str
@@ -51,9 +51,9 @@ class Estimate(Record):
 class Metrics(Record):
     """The metrics of some tasks.
 
-    `failed`: number of failed attempts by cause; each counts as reward 0. `faults`: number of
-    faults by name. `estimates`: the mean of each metric, by its name. `lengths`: lengths in tokens,
-    and the shares of attempts and responses that were cut off (envs.evaluation.lengths).
+    `failed`: number of failed attempts by cause. Each counts as reward 0. `faults`: number of
+    faults by name. `estimates`: the mean of each metric, by its name. `lengths`: see
+    envs.evaluation.lengths.
     """
 
     tasks: int
@@ -72,8 +72,8 @@ class Report(Record):
 
 
 class Comparison(Record):
-    """Compares two evaluations in one metric: on how many tasks the first is better, worse or the
-    same, and the mean `difference` over all tasks, first minus second (`compare`)."""
+    """Compares two evaluations in one metric. `better`, `worse`, `same`: the number of tasks where
+    the first evaluation is so. `difference`: first minus second, mean over all tasks."""
 
     better: int
     worse: int
@@ -91,7 +91,7 @@ def wilson(values: Sequence[float]) -> Interval:
     """Computes Wilson's 95 % score interval for the mean of independent values in [0, 1].
 
     If each value is either 0 or 1, the interval covers the true mean with about 95 % probability.
-    For values in between, it is not too narrow: their variance is at most mean · (1 − mean).
+    Values in between have a smaller variance, so that the interval may be too wide.
     """
     count, mean = len(values), sum(values) / len(values)
     spread = Z_95 * math.sqrt(mean * (1 - mean) / count + Z_95**2 / (4 * count**2))
@@ -101,8 +101,8 @@ def wilson(values: Sequence[float]) -> Interval:
 
 
 def bootstrap(values: Sequence[float]) -> Interval:
-    """Computes the 95 % percentile interval for the mean of independent values, from RESAMPLES
-    resamples with replacement. The same values give the same interval."""
+    """Computes the 95 % bootstrap interval (percentiles of RESAMPLES resamples) for the mean of
+    independent values. The same values give the same interval."""
     data = np.asarray(values, dtype=np.float64)
     drawn = np.random.default_rng(0).integers(0, len(data), (RESAMPLES, len(data)))
     low, high = np.quantile(data[drawn].mean(axis=1), [0.025, 0.975])
@@ -142,7 +142,7 @@ METRICS = (
     ),
 )
 COMPARED = (SUCCESS_RATE, REWARD)
-"""The metrics that `compare` compares: every task has a value, and a larger value is better."""
+"""The metrics that `compare` uses. Every task has a value of each, and a larger value is better."""
 
 
 def report(attempts: Attempts, ks: Sequence[int] = ()) -> Report:
@@ -153,8 +153,8 @@ def report(attempts: Attempts, ks: Sequence[int] = ()) -> Report:
 
 
 def compare(attempts: Attempts, others: Attempts) -> dict[str, Comparison]:
-    """Compares two evaluations of the same tasks, metric by metric. The difference of a task is the
-    mean over its attempts in the first evaluation minus the mean in the second."""
+    """Compares two evaluations of the same tasks in each metric of COMPARED. A task's difference is
+    its value in the first evaluation minus its value in the second."""
     here, there = by_task(attempts), by_task(others)
     comparisons = {}
     for metric in COMPARED:

@@ -1,14 +1,13 @@
-"""Environments in worker processes: a crash, a hang or too much memory ends the attempts of one
-worker, not the actor.
+"""Runs environments in worker processes. A crash, a hang or too much memory then ends one worker
+and its attempts, not the actor.
 
     attempt ─► RemoteEnv ─┐ one session each        ┌─► reaper ─► worker (envs.isolation.worker)
     attempt ─► RemoteEnv ─┼─► EnvPool ──────────────┤     sessions side by side, one call at a time
     attempt ─► RemoteEnv ─┘ picks the least loaded  └─► reaper ─► worker
 
-An attempt first waits for a free session. Each call waits until the worker has answered earlier
-calls, and then at most `env.step_s` for its reply. A worker that ends, or does not reply in time,
-is killed with everything that it started. Its sessions fail with a named cause, and the next
-session starts a new worker.
+An attempt first waits for a free session. A worker answers one call at a time, and has `env.step_s`
+for each. If the worker ends or is late, it is killed with everything that it started. Its sessions
+fail with a named cause. The next session starts a new worker.
 """
 
 from __future__ import annotations
@@ -45,20 +44,20 @@ from r3l.settings.environment import EnvConfig
 log = logging.getLogger(__name__)
 
 START_S = 120.0
-"""Limit for importing an environment's library and making a first instance, seconds."""
+"""Time limit for a worker to import an environment's library and make an instance, seconds."""
 END_S = 5.0
-"""Limit for closing everything before a worker is killed, seconds."""
+"""Time limit for a worker to close its environments before it is killed, seconds."""
 UNLIMITED = 1 << 30
 USUAL_WORKERS = 2
-"""The default minimum of processes: if one ends, the sessions in the others continue."""
+"""The default minimum of processes. If one ends, the sessions in the others continue."""
 
 
 @asynccontextmanager
 async def environments_of_all(
     config: EnvConfig, wanted: int, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[Callable[[Task], Environment]]:
-    """Yields a function that makes the environment that a task names. The function calls that
-    environment's factory (`environments`)."""
+    """Yields a function that makes the environment of a task (see `environments`). It raises
+    EnvironmentFailed if the run lacks that environment."""
     async with AsyncExitStack() as stack:
         made = {
             each.name: await stack.enter_async_context(environments(each, wanted, metrics))
@@ -82,12 +81,12 @@ async def environments_of_all(
 async def environments(
     config: EnvConfig, wanted: int, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[Callable[[], Environment]]:
-    """Yields a factory for the environments of this process's attempts. `env.isolation` decides
-    whether they run inside this process or in workers, which end with this context. Under `auto`,
-    an environment runs inside this process if it declares `in_process`.
+    """Yields a factory of environments. `env.isolation` decides whether they run in this process or
+    in workers. With `auto`, they run in this process if their class declares `in_process`. The
+    workers end with this context.
 
-    `wanted`: number of attempts to play at the same time; `metrics` counts how long these attempts
-    wait for sessions. Raises UserError if the environment cannot be made.
+    `wanted`: number of attempts at the same time. `metrics` counts how long attempts wait for
+    sessions. Raises UserError if the environment cannot be made.
     """
     alone = config.isolation == "process"
     if config.isolation == "auto":
@@ -156,16 +155,16 @@ class EnvPool:
 
 
 def workers_for(wanted: int, sessions: int) -> int:
-    """Returns the number of processes for `wanted` sessions, `sessions` in each: at least
-    USUAL_WORKERS, and beyond that at most one per core, since each may start its own JVM."""
+    """Returns the number of processes for `wanted` sessions, `sessions` in each. It is at most one
+    per core, since each process may start a JVM, but at least USUAL_WORKERS."""
     needed = math.ceil(wanted / sessions)
     return max(USUAL_WORKERS, min(needed, os.cpu_count() or 1))
 
 
 class RemoteEnv:
-    """An `Environment` in a worker process, for one attempt; its first call acquires a session.
+    """An attempt's `Environment` in a worker process. The first call acquires a session.
 
-    Its methods return awaitables. They raise the environment's own error, or EnvironmentFailed with
+    The methods return awaitables. They raise the environment's own error, or EnvironmentFailed with
     cause environment_hang, environment_crash, environment_memory or environment_lost (another
     session has ended the worker).
     """
@@ -193,7 +192,7 @@ class RemoteEnv:
         return self._call("step", action)
 
     def close(self) -> None:
-        """Releases the session; does not wait."""
+        """Releases the session without waiting."""
         if self.worker is not None:
             self.worker.post({"op": "close", "session": self.session})
             self.pool.release(self.worker)
@@ -235,7 +234,7 @@ class _Worker:
         return future
 
     async def end(self) -> None:
-        """Asks the process to close everything; kills it if it does not."""
+        """Asks the process to close everything. Kills it if it takes longer than END_S."""
         self.calls.put_nowait(None)
         done, _ = await asyncio.wait([self.serving], timeout=END_S)
         if not done:
@@ -317,7 +316,7 @@ class _Worker:
         raise EnvironmentFailed(f"{called} {why}", cause=f"environment_{cause}")
 
     def _fail_waiting(self) -> None:
-        """Stops accepting calls, and fails the calls that wait."""
+        """Refuses further calls, and fails the waiting calls."""
         if self.end_cause not in ("", "environment_closed"):
             log.warning("%s: a worker process was killed: %s", self.config.name, self.end_cause)
         self.end_cause = self.end_cause or "environment_closed"
@@ -341,8 +340,8 @@ async def _read(replies: asyncio.StreamReader) -> dict[str, Any]:
 
 
 async def _end(process: Process, mark: str, *, patient: bool) -> None:
-    """Ends a worker and everything it started. `patient`: lets it close its environments first.
-    `mark`: the value of the environment variable MARK in the reaper and all processes under it."""
+    """Ends a worker and everything it started. `mark`: the value of MARK in their environment
+    variables. `patient`: lets the worker close its environments first."""
     assert process.stdin is not None
     process.stdin.close()
     if patient:
@@ -361,7 +360,7 @@ async def _end(process: Process, mark: str, *, patient: bool) -> None:
 
 
 def _kill_marked(mark: str) -> None:
-    """Kills every process of this user that has a reaper's mark in its environment variables."""
+    """Kills every process of this user whose environment variable MARK is `mark`."""
     for process in every_process():
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get(MARK) == mark:

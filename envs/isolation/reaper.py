@@ -1,15 +1,15 @@
-"""Reaps a worker process and its helpers: `python -m envs.isolation.reaper ACTOR`, started by
+"""Ends a worker process with everything it started: `python -m envs.isolation.reaper ACTOR`, run by
 envs.isolation.pool.
 
     actor ─► reaper ─► worker (envs.isolation.worker) ─► what environments start
                ▲                                              │
                └── processes whose parents ended ◄────────────┘
 
-The reaper acts when the worker ends, the actor is killed or the reaper gets SIGTERM. It kills every
-process that the worker started, even one that called setsid: if the parent of such a process ends,
-the kernel makes the reaper its parent (PR_SET_CHILD_SUBREAPER). The reaper then removes the
-worker's temporary files and exits with the worker's status. If the reaper is killed, the kernel
-kills the worker, and the pool kills every process with the reaper's mark (the variable MARK).
+The reaper acts when the worker ends, when the actor ends, or on SIGTERM. It kills every process
+that the worker started, even one that called setsid. It finds them all, because it becomes the
+parent of every orphan (PR_SET_CHILD_SUBREAPER). Then it removes the worker's temporary files and
+exits with the worker's status. If the reaper itself is killed, the kernel kills the worker, and the
+pool kills every process that has the reaper's mark (the environment variable MARK).
 """
 
 import contextlib
@@ -27,14 +27,14 @@ from typing import NoReturn
 from r3l.process.end_with_parent import end_with
 
 MARK = "R3L_ENV_REAPER"
-"""Environment variable that identifies the reaper; all that the worker starts inherits it."""
+"""Environment variable that identifies the reaper. All processes under the reaper inherit it."""
 _PR_SET_CHILD_SUBREAPER = 36
 CLEAR_S = 5.0
 """Time limit for killing what a worker left, seconds. A process stuck in the kernel dies later."""
 
 
 def main(actor: int) -> None:
-    """Starts the worker in a child process and reaps it. Returns only in the child, at its end."""
+    """Forks the worker and waits for it. Returns only in the worker, at its end."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     end_with(actor, signal.SIGTERM)
     reaper, tempfile.tempdir = os.getpid(), tempfile.mkdtemp(prefix="r3l-env-")
@@ -75,7 +75,7 @@ def _reap(worker: int) -> NoReturn:
 
 
 def _clear() -> None:
-    """Kills the remaining children, and those that the reaper adopts while this function runs."""
+    """Kills all children, including the orphans that the reaper adopts meanwhile."""
     end = time.monotonic() + CLEAR_S
     while time.monotonic() < end:
         try:

@@ -5,10 +5,9 @@
              {op: close, session}                               {}
                                                         or      {error, …}
 
-Requests come on standard input, one at a time, and replies go to standard output. Each is a length
-(4 bytes, big endian) and a map of r3l.codec. A session is one attempt's use of an environment. The
-environment of a closed session serves the next session, unless it failed or its class sets `once`.
-If an environment forks and the child returns from its code, the child is ended without a reply.
+Requests come on standard input, one at a time. Replies go to standard output. Each message is a
+length (4 bytes, big endian) and a map of r3l.codec. A session is one attempt's use of an
+environment. The next session reuses the environment, unless it failed or its class sets `once`.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ from r3l.text import plain_value
 
 OPTIONAL = ("snapshot", "restore", "feedback", "demonstration")
 OF_AGENTS = ("start", "grade", "keep", "serve", "stop")
-"""The further methods that every environment of agents offers (envs.agents.agent)."""
+"""Methods that every environment of agents offers too (envs.agents.agent)."""
 
 
 class Sessions:
@@ -42,7 +41,8 @@ class Sessions:
         self.failed: set[int] = set()
 
     def hello(self, name: str, options: dict[str, Any], memory_mib: int) -> dict[str, Any]:
-        """Makes a first environment. Returns what it declares and offers. Raises UserError."""
+        """Limits memory and makes a first environment. Returns its spec and its optional methods.
+        Raises UserError."""
         limit = memory_mib << 20
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         self.make = lambda: registry.make(name, **options)
@@ -114,7 +114,7 @@ def read(stream: BinaryIO) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serves on standard input and output; anything else that is printed goes to standard error."""
+    """Serves on standard input and output. All other output goes to standard error."""
     logging.basicConfig(level=logging.WARNING, format="%(name)s %(levelname)s %(message)s")
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:
@@ -152,8 +152,7 @@ def _close(env: TextEnv) -> None:
 
 
 def _end_fork() -> NoReturn:
-    """Ends a process that the environment forked. Otherwise it would answer requests in its
-    parent's place."""
+    """Ends a process that the environment forked. It must not answer its parent's requests."""
     try:
         os.write(2, b"the environment forked a process that returned; end it with os._exit\n")
     finally:

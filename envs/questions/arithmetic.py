@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 LONGEST = 200
-"""Longest expression, characters. Without powers, no value has more digits than its expression."""
+"""Longest expression, characters. As there are no powers, it also limits the digits of a value."""
 
 _SAME = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "[": "(", "]": ")"})
 _ALLOWED = re.compile(r"[0-9+\-*/()\s]+")
@@ -21,7 +21,7 @@ _OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] 
 
 
 class ExpressionError(ValueError):
-    """Raised for an invalid expression or a division by zero; the message says what is wrong."""
+    """Raised for an invalid expression or a division by zero. The message says what is wrong."""
 
 
 @dataclass(frozen=True)

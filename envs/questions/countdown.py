@@ -33,8 +33,8 @@ APPLY: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
 
 @dataclass(frozen=True)
 class Puzzle:
-    """A puzzle. `solution`: an expression that reaches `target` and uses each of `numbers` once;
-    `operations`: the same solution with one operation per step."""
+    """A puzzle. `solution`: an expression that reaches `target` and uses each of `numbers` once.
+    `operations`: the same solution as one operation per step."""
 
     numbers: tuple[int, ...]
     target: int
@@ -59,8 +59,8 @@ class Puzzles:
             requirements.integer(name, getattr(self, name), low, high)
 
     def make(self, seed: int) -> Puzzle:
-        """Returns the puzzle of a seed. The seed determines the split (envs.base.SPLIT_SIZE). A set
-        of numbers, in any order and with any target, belongs to one split only."""
+        """Returns the puzzle of a seed. The seed determines the split (envs.base.SPLIT_SIZE). Two
+        splits never share a set of numbers."""
         split = SPLITS[seed // SPLIT_SIZE % len(SPLITS)]
         rng = random.Random(f"countdown/{seed}")
         while True:
@@ -73,7 +73,7 @@ class Puzzles:
 
 
 class Countdown(Question):
-    """One puzzle per seed. `count`, `largest`, `highest`: see `Puzzles`; the other settings: see
+    """One puzzle per seed. `count`, `largest`, `highest`: see `Puzzles`. Other settings: see
     envs.questions.question.Pace."""
 
     in_process = True
@@ -104,8 +104,8 @@ class Countdown(Question):
         return str(self.puzzle)
 
     def judge(self, answer: str) -> Judgement:
-        """Judges an expression, or the left side of an equation. The expression must use
-        exactly the given numbers and equal the target. The remark says what is wrong."""
+        """Judges an expression, or the left side of an equation. It must use exactly the given
+        numbers and equal the target. The remark says what is wrong."""
         try:
             result = evaluate(answer.partition("=")[0])
         except ExpressionError as error:
@@ -126,9 +126,9 @@ class Countdown(Question):
 
 
 class CountdownSteps:
-    """Countdown with one operation per step: two of the remaining numbers are replaced by their
-    result, and the last number must be the target. N numbers take N − 1 operations. `slips`: number
-    of additional steps, for invalid operations."""
+    """Countdown with one operation per step. The result replaces the two numbers, and the last
+    number must be the target. N numbers take N − 1 operations. `slips`: number of additional steps,
+    for invalid operations."""
 
     in_process = True
 
@@ -170,7 +170,7 @@ class CountdownSteps:
         """Does nothing."""
 
     def feedback(self) -> str:
-        """Returns a remark with the final number, or with the remaining numbers."""
+        """Returns a remark with the numbers that are left and the target."""
         return f"Left: {', '.join(map(_shown, self.left))}; the target is {self.puzzle.target}."
 
     def demonstration(self) -> list[str]:
@@ -197,7 +197,7 @@ class CountdownSteps:
 
 
 def _combined(numbers: list[int], rng: random.Random) -> Puzzle:
-    """Combines all numbers at random; every intermediate result is a positive integer."""
+    """Combines all numbers at random. Every intermediate result is a positive integer."""
     parts, operations = [(number, str(number)) for number in numbers], []
     while len(parts) > 1:
         (a, left), (b, right) = (parts.pop(rng.randrange(len(parts))) for _ in range(2))

@@ -34,9 +34,9 @@ HUB = re.compile(r"([\w.-]+/[\w.-]+?)(?::([\w.-]+))?@([\w.-]+)")
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem. `id`: its name in the data set, or the row's number; if a name occurs again, #2
-    and so on are added to it. `answer`: the reference, one expression; `family`: the kind of
-    problem, "" if unknown; `solution`: a worked solution, if the data has one."""
+    """One problem. `id`: its name in the data set, or the row's number. A repeated name gets the
+    ending #2, #3 and so on. `answer`: the reference, one expression. `family`: the kind of problem,
+    "" if unknown. `solution`: a worked solution, "" if the data has none."""
 
     id: str
     prompt: str
@@ -51,9 +51,8 @@ class Problem:
 
 @lru_cache(maxsize=16)
 def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
-    """Loads the problems of a file or of a named data set. Raises UserError that names `option` of
-    `env` if the file is missing, a line is invalid, there are no problems, or the data set cannot
-    be loaded."""
+    """Loads the problems of a file or of a named data set. Raises UserError if it cannot be read,
+    has an invalid row or has no problems. The message names `option` of `env`."""
     if hub := HUB.fullmatch(where):
         rows = _hub_rows(env, option, where, hub)
     else:
@@ -126,12 +125,12 @@ def _problem(row: Any, number: int) -> Problem:
 
 
 def _name(value: Any) -> str:
-    """Returns a row's own id for its problem, in the form that a task's id may contain."""
+    """Returns a row's own id, cleaned and shortened for a task's id."""
     return shortened(plain(str(value), "its id"), ID_LIMIT).replace("\0", "")
 
 
 def _conversation(messages: list[Any]) -> str:
-    """Returns chat messages as one text, if all of them are the user's or the system's."""
+    """Joins chat messages of the user and the system. Raises ValueError for other messages."""
     roles = [m.get("role") if isinstance(m, dict) else None for m in messages]
     texts = [m.get("content") if isinstance(m, dict) else None for m in messages]
     known = {"system", "developer", "user"}
@@ -144,8 +143,8 @@ def _conversation(messages: list[Any]) -> str:
 
 
 def _answer(row: dict[str, Any]) -> str:
-    """Returns the reference as one expression: the text after GSM8K's ####, a solution's last box,
-    or the whole field."""
+    """Returns the reference as one expression: the text after ####, the content of the last box, or
+    else the whole field."""
     value = _first(row, ANSWER)
     if value is None and isinstance(row.get("reward_model"), dict):
         value = row["reward_model"].get("ground_truth")

@@ -9,7 +9,7 @@ _MARKS = re.compile(r"\W*")
 
 
 def boxed(text: str) -> str | None:
-    r"""Returns the content of the last closed \boxed{…} or \fbox{…}, None if there is none."""
+    r"""Returns the content of the last closed \boxed{…} or \fbox{…}; None if there is none."""
     opened: list[int] = []  # for each open brace, where a box's content starts; -1 for others
     start = end = -1
     for found in _BRACES.finditer(text):
@@ -33,8 +33,7 @@ def tagged(text: str) -> str | None:
 
 
 def stated(text: str) -> str | None:
-    """Returns the text after the last "Answer:" or "####" at the start of a line; None if there is
-    none."""
+    """Returns the text after the last "Answer:" or "####" that begins a line; None if none does."""
     for line in reversed(text.split("\n")):
         if (marks := _MARKS.match(line)) is None:
             continue

@@ -5,8 +5,8 @@ r"""Compares a mathematical answer with a reference. Both are read by the same r
             without marks  sets, intervals,  the same words,
             and units      matrices          expressions equal by math-verify and CLOSE
 
-An answer is right if it states the whole reference and nothing else: a list must have as many
-members, a tuple also the same order and brackets; words must be units or occur in the reference.
+An answer is right if it states the whole reference and nothing else. A list may be in any order, a
+tuple may not. Words must be units or occur in the reference.
 """
 
 import re
@@ -19,7 +19,7 @@ from typing import Any
 LONGEST = 2000
 """Longest text that is compared, characters. A longer answer counts as unreadable."""
 DEEPEST = 30
-"""Deepest nesting of brackets: a parser's time grows steeply with it."""
+"""Deepest nesting of brackets. A parser's time grows steeply with the depth."""
 CLOSE = 1e-6
 """Expressions are unequal if their values differ by more than this share of the larger value."""
 
@@ -60,7 +60,7 @@ _MEANING = frozenset(
     "none nor not off one or other over plus score some than thousand times too trillion twice "
     "under unless up wrong zero".split()
 )
-"""Words that change the meaning of the number before them, so they are not its unit."""
+"""Words that change the meaning of the number before them, so they are no units."""
 _COMMANDS = frozenset(
     "frac sqrt pi cdot times div pm mp infty cup in binom begin end pmatrix bmatrix matrix "
     "sin cos tan cot sec csc log ln exp arcsin arccos arctan sinh cosh tanh "
@@ -74,8 +74,8 @@ _UNORDERED = frozenset(("list", "set"))
 class Parts:
     """A text split at its outermost separators.
 
-    `kind`: `leaf` (one member), `list` or `set` (any order), `union` (any order), the brackets of a
-    tuple or an interval, such as `(]`, or `rows N` for a matrix with N columns.
+    `kind`: `leaf` (one member); `list`, `set` or `union` (any order); `rows N` (a matrix with N
+    columns); or the brackets of a tuple or an interval, such as `(]`.
     """
 
     kind: str
@@ -108,8 +108,8 @@ def depth(text: str) -> int:
 
 
 def plain(text: str) -> str:
-    r"""Rewrites a text in one notation: no math delimiters, boxes, LaTeX spaces, digit groups,
-    currency, degrees or units; `\frac{a}{b}` for every fraction."""
+    r"""Rewrites a text in one notation. Removes math delimiters, boxes, LaTeX spaces, digit groups,
+    currency, degrees and units. Writes LaTeX fractions as `\frac{a}{b}`."""
     text = text.strip()
     for begin, end in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), (r"\boxed{", "}")):
         if text.startswith(begin) and text.rstrip(". ").endswith(end) and len(text) > len(begin):
@@ -213,7 +213,7 @@ def _cut(text: str) -> tuple[list[str], list[str]]:
 
 
 def _brackets(text: str) -> tuple[str, str]:
-    """Returns the kind of brackets around a whole text, "" for none, and what they contain."""
+    """Returns (kind of the brackets around a whole text, their content), or ("", text)."""
     for begin, end, kind in (
         (r"\{", r"\}", "set"), ("{", "}", "set"), ("(", ")", "()"), ("(", "]", "(]"),
         ("[", ")", "[)"), ("[", "]", "[]"),
@@ -305,8 +305,8 @@ def _verified(gold: str, answer: str) -> bool:
 
 
 def _close(gold: Any, answer: Any) -> bool:
-    """Returns whether two numbers differ by at most the share CLOSE of the larger. Returns True
-    for values that are not both numbers."""
+    """Returns whether two numbers differ by at most CLOSE times the larger. Returns True if one of
+    the values is not a number."""
     if not (getattr(gold, "is_number", False) and getattr(answer, "is_number", False)):
         return True
     ours, theirs = gold.evalf(30), answer.evalf(30)
@@ -330,6 +330,6 @@ def _squeezed(text: str) -> str:
 
 
 def _is_words(text: str) -> bool:
-    """Returns whether a reference consists of words, such as a name, and is not an expression."""
+    """Returns whether a reference is words, such as a name, and not an expression."""
     runs = [run for slash, run in _LETTERS.findall(text) if not slash and run not in _COMMANDS]
     return any(len(run) > 2 for run in runs) and not re.search(r"[\d\\+*/^=_]", text)

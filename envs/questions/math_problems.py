@@ -32,14 +32,14 @@ DATA_SETS: dict[str, tuple[str | None, str | None]] = {
     "aime25": (None, "math-ai/aime25@test"),
     "amc23": (None, "math-ai/amc23@test"),
 }
-"""For each environment, the data for training and the data for evaluation; None means no data."""
+"""The data of each environment: for training, for evaluation. None means that there is none."""
 
 
 class MathProblems(Question):
-    """Problems of the data set `name`. `train`, `eval`: other data for these two splits,
-    named as in envs.questions.datasets. `reflect_with_answer`: whether the feedback on a failed
-    attempt names the correct answer; the reflection then knows the answer, and the guidance may
-    reveal it to the retry. The other settings are those of envs.questions.question.Pace."""
+    """Problems of the data set `name`. `train`, `eval`: other data for these two splits (see
+    envs.questions.datasets). `reflect_with_answer`: whether the feedback on a failed attempt names
+    the correct answer. The guidance may then reveal the answer to the retry. Other settings: see
+    envs.questions.question.Pace."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class MathProblems(Question):
         return Judgement(float(verdict == "correct"), REMARKS.get(verdict, UNREADABLE), fault)
 
     def feedback(self) -> str:
-        """Like `Question.feedback`; `reflect_with_answer` adds the right answer after a failure."""
+        """Like `Question.feedback`. If `reflect_with_answer`, adds a failure's right answer."""
         said = super().feedback()
         if not self.reflect_with_answer or self.reward >= 1.0:
             return said
@@ -121,7 +121,7 @@ class MathProblems(Question):
 
 @dataclass(frozen=True)
 class ProblemTasks:
-    """The problems of two data sets as tasks; warm-up demonstrations use the training data."""
+    """The problems of two data sets as tasks. Warm-up demonstrations use the training data."""
 
     env: str
     train: str | None

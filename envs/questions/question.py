@@ -3,8 +3,8 @@
 step = attempt     question ─► whole solution ─► "Incorrect. …, try again" ─► whole solution …
 step = paragraph   question ─► a paragraph ─► "Continue." ─► a paragraph ─► … ─► answer: the end
 
-With step=attempt, a retry replaces a whole wrong solution; with step=paragraph, it replaces a
-solution from one paragraph on. The reward is paid once, for the answer that ends the attempt.
+With step=attempt, a retry replaces a whole wrong solution. With step=paragraph, it replaces all
+from one paragraph on. The reward is paid once, for the answer that ends the attempt.
 """
 
 import json
@@ -27,10 +27,9 @@ CONTINUE = "Continue."
 
 @dataclass(frozen=True)
 class Judgement:
-    """The reward of an answer, 1.0 if correct, and a remark that does not reveal the correct
-    answer.
+    """The reward of an answer, and a remark that does not reveal the correct answer.
 
-    `fault`: the name of an error that occurred while judging ("" if none); it is counted.
+    `reward`: 1.0 if correct. `fault`: the name of an error in the judging, "" if none.
     """
 
     reward: float
@@ -42,10 +41,10 @@ class Judgement:
 class Pace:
     """Settings for how a question is played.
 
-    `step`: a step is a whole solution (attempt) or one paragraph of it (paragraph). `attempts`: how
-    many answers are allowed; always one in evaluation and with step=paragraph. `paragraphs`: most
-    paragraphs in a solution. `max_response_tokens`: token budget of a response (default: 1024, or
-    256 for a paragraph).
+    `step`: a step is a whole solution (attempt) or one paragraph of it (paragraph). `attempts`:
+    number of answers allowed, always one in evaluation and with step=paragraph. `paragraphs`: limit
+    for a solution. `max_response_tokens`: limit for a response (default: 1024, or 256 for a
+    paragraph).
     """
 
     step: Step = "attempt"
@@ -90,7 +89,7 @@ class Question(ABC):
         """Returns the question for a seed and the options of a task."""
 
     def find(self, text: str) -> str | None:
-        """Finds the final answer in a response, between answer tags; None if there is none."""
+        """Returns the final answer in a response, by default between answer tags, or None."""
         return tagged(text)
 
     @abstractmethod
@@ -102,8 +101,7 @@ class Question(ABC):
         """Returns a response that answers the current question."""
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Poses the question of a task. `options`: the task's options; the option `attempts`
-        overrides the setting `attempts`."""
+        """Poses the question of a task. The task's option `attempts` overrides the setting."""
         given = options or {}
         text = self.pose(seed, given)
         attempts = int(given.get("attempts", self.pace.attempts))
@@ -140,7 +138,7 @@ class Question(ABC):
         """Does nothing."""
 
     def snapshot(self) -> bytes:
-        """Returns the attempt's state as JSON, without the question, which `reset` poses."""
+        """Returns the attempt's state as JSON. It omits the question, because `reset` poses it."""
         return json.dumps([self.allowed, self.used, self.steps, self.reward, self.ended]).encode()
 
     def restore(self, state: bytes) -> None:

@@ -1,7 +1,7 @@
 """Plays reasoning-gym, which generates questions of about a hundred families. A family is chosen
 by name, such as `reasoning:chain_sum`.
 
-The scorers are guarded, because some raise on nonsense, some reward it, some execute the answer.
+Some scorers raise on nonsense, some reward it, and some execute the answer. So all are guarded.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ EVALUATED = frozenset(
     "binary_matrix countdown intermediate_integration n_queens polynomial_multiplication puzzle24 "
     "simple_integration spiral_matrix string_insertion".split()
 )
-"""Families whose scorers evaluate an answer as Python; only harmless answers are scored."""
+"""Families whose scorers evaluate an answer as Python. Only harmless answers are scored."""
 SLOW = frozenset({"futoshiki", "knight_swap"})
-"""Families that take seconds per question: their questions are not divided among the splits."""
+"""Families that take seconds per question. Their splits may share questions."""
 LONGEST = 4000
 """Longest answer that is scored, characters."""
 TRIES = 500
 NONSENSE = ("zzz", "qqq qqq")
-"""Answers that are right for no question; the reward that a scorer gives them is not paid."""
+"""Answers that are right for no question. Other answers must score more than these."""
 
 _CALM = re.compile(r"[\w\s.,+\-*/^()\[\]='\"|]*")
 _CODE = re.compile(r"__|[A-Za-z_]\s*\.|\.\s*[A-Za-z_]|\d\s*\*\*|\*\*\s*\(?\s*\d{3}|\)\s*\(|\]\s*\(")
@@ -44,8 +44,8 @@ _FUNCTIONS = frozenset("sin cos tan exp log ln sqrt Abs asin acos atan sinh cosh
 
 
 class Reasoning(Question):
-    """Questions of a family. `config`: the family's own settings; `partial`: whether a scorer's
-    partial credit is paid. The other options are those of envs.questions.question.Pace."""
+    """Questions of a family. `config`: the family's own settings. `partial`: whether partial credit
+    is paid. Other options: see envs.questions.question.Pace."""
 
     def __init__(
         self,
@@ -74,12 +74,12 @@ class Reasoning(Question):
         return OneEvalAttempt(SeededTasks(f"reasoning:{family}"))
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
-        """Returns the question of a seed. Unless the family is in SLOW, no other split has it."""
+        """Returns the question of a seed. Splits share no question, except in families in SLOW."""
         self.question = family_question(self.family, self.config, seed)
         return str(self.question.entry["question"])
 
     def judge(self, answer: str) -> Judgement:
-        """Returns the guarded score of an answer. The reference answer is always right."""
+        """Judges an answer by its guarded score. The reference answer is always right."""
         gold = self.question.entry["answer"]
         if answer == gold:
             return Judgement(1.0, "Correct.")
@@ -89,11 +89,11 @@ class Reasoning(Question):
         return Judgement(score if self.partial else 0.0, "Incorrect.", fault)
 
     def solution(self) -> str:
-        """Returns the reference answer, if there is exactly one."""
+        """Returns the reference answer, which some families lack."""
         return f"<answer>{self.question.entry['answer']}</answer>"
 
     def demonstration(self) -> list[str]:
-        """Returns the solution, or an empty list if the family has no single reference answer."""
+        """Returns the solution in steps, or [] if there is no reference answer."""
         return super().demonstration() if self.question.entry.get("answer") is not None else []
 
 
@@ -106,10 +106,9 @@ class FamilyQuestion:
     dataset: Any
 
     def score(self, answer: str) -> tuple[float, str]:
-        """Returns (score, fault) of an answer. The score is between 0 and 1. It is 0 if nonsense
-        scores at least as much, so a scorer that accepts any text never pays. The caller has
-        already compared the answer with the reference. The fault names what the scorer raised, such
-        as scorer_ValueError."""
+        """Returns (score, fault) of an answer other than the reference. The score is in [0, 1], and
+        0 if nonsense scores as much. The fault names what the scorer raised, such as
+        scorer_ValueError."""
         earned, fault = self._raw(answer)
         nonsense = max(self._raw(text)[0] for text in NONSENSE)
         return (earned if earned > nonsense else 0.0), fault
@@ -128,8 +127,8 @@ class FamilyQuestion:
 
 
 def harmless(answer: str) -> bool:
-    """Returns whether an answer is safe to evaluate: a formula or a list that has no attributes, no
-    powers of numbers, and no calls except of elementary functions."""
+    """Returns whether an answer is safe to evaluate: a formula or a list that has no attributes or
+    powers of numbers, and calls only elementary functions."""
     if not _CALM.fullmatch(answer) or _CODE.search(answer):
         return False
     return all(name in _FUNCTIONS for name in _CALL.findall(answer))

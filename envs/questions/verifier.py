@@ -3,13 +3,13 @@
     check(gold, answer) ─► the worker (started when first needed) ─► verdict
                               └─ if it ends, the next check starts another
 
-math-verify limits its time by an alarm, which works only in a main thread. A hostile answer (towers
-of powers, thousands of brackets) can block the interpreter or fill its memory. So math-verify runs
-in a worker process under limits that the kernel enforces. Time is limited as processor time, so
-that a busy machine does not turn right answers into wrong ones.
+A hostile answer, such as a tower of powers, can block the interpreter or fill its memory. So
+math-verify runs in a worker process under limits that the kernel enforces. (Its own limit is an
+alarm, which works only in a main thread.) Processor time is limited, so that a busy machine does
+not turn right answers into wrong ones.
 
-The process pools of multiprocessing and pebble would not be safe: they unpickle what a worker
-sends, and this worker evaluates the policy's text.
+The worker evaluates the policy's text, so it must not be trusted. The process pools of
+multiprocessing and pebble are not safe here, because they unpickle what a worker sends.
 """
 
 import json
@@ -30,16 +30,16 @@ WORKER = (
     f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
     "from envs.questions.verifier_worker import main; main()"
 )
-"""The worker's program; it imports this `envs`, not a user's folder of the same name."""
+"""The worker's program. It imports this `envs`, not a user's folder of the same name."""
 START_S = 120.0
-"""Start limit: a worker imports sympy before it answers."""
+"""Time limit of a start, seconds. A worker first imports sympy."""
 SILENT_S = 45.0
-"""A worker that has not answered after this many seconds is killed, whatever CPU time it used."""
+"""Real time after which a worker that has not answered is killed, seconds."""
 
 
 class Verifier:
-    """A worker process and its limits; calls from several threads take turns. `cpu_s`:
-    processor-time limit of one comparison, in seconds."""
+    """A worker process and its limits. Calls from several threads take turns. `cpu_s`: limit of one
+    comparison, in seconds of processor time."""
 
     def __init__(self, cpu_s: float = 3.0) -> None:
         self.cpu_s = cpu_s
@@ -49,8 +49,8 @@ class Verifier:
         self._lock = threading.Lock()
 
     def check(self, gold: str, answer: str) -> Verdict:
-        """Returns the verdict on `answer` against the reference `gold`: `unreadable` if the answer
-        holds no mathematics, `timeout` if comparing takes too long, `crash` if it ends the worker.
+        """Compares an answer with the reference `gold`. The verdict is `unreadable` if the answer
+        is no mathematics, `timeout` if comparing takes too long, `crash` if it ends the worker.
         Raises EnvironmentFailed if the reference cannot be read or the worker does not start."""
         with self._lock:
             verdict = self._ask(gold, answer)
@@ -79,7 +79,7 @@ class Verifier:
             self.close()
 
     def close(self) -> None:
-        """Ends the worker; a later check starts another."""
+        """Ends the worker. A later check starts another."""
         process, self.process = self.process, None
         if process is not None:
             process.kill()

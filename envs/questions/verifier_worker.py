@@ -4,7 +4,7 @@ one line.
     {"gold": "1/2", "answer": "0.5", "cpu_s": 3}  ─►  {"verdict": "correct"}
 
 The kernel kills the worker if a comparison takes more than `cpu_s` of processor time or HANG_S of
-real time, even if the worker's parent has died. The worker gets at most MEMORY_BYTES.
+real time. It also limits the worker's memory to MEMORY_BYTES.
 """
 
 import json
@@ -18,7 +18,7 @@ from envs.questions.math_answer import compare
 
 MEMORY_BYTES = 2 << 30
 HANG_S = 60
-"""Limit of a comparison, seconds. The parent's limit is lower: envs.questions.verifier.SILENT_S."""
+"""Limit of a comparison, seconds, if the parent has died. The parent's own limit is SILENT_S."""
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ class Backend:
     starts_later = False
     """Whether the backend writes a script that starts the run later, on the nodes of --hardware."""
     moves_actors = False
-    """Whether an actor may run on another node than the planned one."""
+    """Whether an actor may run on a node other than the planned node."""
 
     def machines(self) -> tuple[Machine, ...]:
         """Returns the machines, with this machine first. Raises UserError if they are not known."""

@@ -16,8 +16,8 @@ from r3l.process.endpoints import reached, with_port
 class ProcessCommands:
     """Builds the command line and environment variables of each process in a plan.
 
-    `buffer_endpoint`, `weights_endpoint`: the services' addresses. In the context `ports`, neither
-    port is * or 0, and a restarted service listens at the same port again.
+    `buffer_endpoint`, `weights_endpoint`: the services' addresses. In the context `ports`, their
+    ports are fixed, and a restarted service listens at the same port again.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -28,8 +28,8 @@ class ProcessCommands:
 
     @contextmanager
     def ports(self) -> Iterator[None]:
-        """Chooses each service's port if the plan leaves it open, so that every process can start
-        before the services listen."""
+        """Chooses the ports that the plan leaves open, so that every process can start before the
+        services listen."""
         with with_port(self.buffer_endpoint) as buffer, with_port(self.weights_endpoint) as weights:
             self.buffer_endpoint, self.weights_endpoint = buffer, weights
             yield
@@ -45,7 +45,7 @@ class ProcessCommands:
 
     @property
     def config_file(self) -> str:
-        """The settings file for processes that start now."""
+        """The run's current settings file."""
         return str(RunFolder(self.plan.run).config_file)
 
     def buffer(self) -> Command:
@@ -68,7 +68,7 @@ class ProcessCommands:
         return replace(rank, words=words)
 
     def rank(self) -> Command:
-        """Returns the command of one learner rank; environment variables hold the rank's number."""
+        """Returns the command of one learner rank. Environment variables hold the rank's number."""
         topology = self.plan.topology
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if topology.device == "cpu" else {}
         # DeepSpeed's launcher starts the ranks without -P.
@@ -92,7 +92,7 @@ class ProcessCommands:
         return ["--num_gpus", str(ranks.count)]
 
     def actor(self, index: int) -> Command:
-        """Returns an actor's command. The actor connects to the services on machine `services`."""
+        """Returns an actor's command. The actor uses the services on the machine `services`."""
         place, machine = self.plan.topology.actors[index], self.services
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus)} if place.gpus else {}
         given = f"actor.engine.gpu_memory_utilization={place.share}"
@@ -107,7 +107,7 @@ class ProcessCommands:
 
 
 def _cpu_env(threads: int | None) -> dict[str, str]:
-    """Returns OpenMP settings that let waiting threads sleep; {} if `threads` is None."""
+    """Returns OpenMP settings that let waiting threads sleep, {} if `threads` is None."""
     if threads is None:
         return {}
     return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
@@ -126,9 +126,8 @@ def _python(module: str) -> list[str]:
 def free_port() -> int:
     """Finds a free TCP port for DeepSpeed's `--master_port`.
 
-    The port is chosen here because every rank receives it before rank 0 listens on it. The port is
-    below the system's range for outgoing connections, so none of these takes it before rank 0 does.
-    The choice has no seed, because two runs with the same seed must not choose the same port.
+    The port is below the system's range for outgoing connections, so none of them takes it before
+    rank 0 listens. It is drawn without a seed, so that two runs of one seed use different ports.
     """
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)

@@ -30,7 +30,7 @@ NOISE = re.compile(
     r"Exception ignored (in|on|while)|.*resource_tracker|"
     r".*destroy_process_group\(\)|.*(Deprecation|Future)Warning: |  warnings\.warn\(|\s*$"
 )
-"""Lines that libraries print whenever a process ends; they explain nothing."""
+"""Matches lines that libraries print whenever a process ends. They explain nothing."""
 OWN = re.compile(r"(?:\S+: )?r3l-(?:buffer|learner|actor): (.+)")
 """Matches the line in which one of r3l's commands reports why it ended."""
 OUTER_JOB = re.compile(
@@ -63,7 +63,7 @@ class Child(KeptProcess):
     """One started command.
 
     `log_from`: offset of its output in its log file. `killed_for`: why the launcher killed it.
-    `oom_kills`: how many processes the kernel had killed for lack of memory before this one began.
+    `oom_kills`: the kernel's count of kills for lack of memory when the command started.
     """
 
     log: Path
@@ -91,7 +91,7 @@ class Child(KeptProcess):
         except UserError as error:
             if self._damage != str(error):  # it is read several times a second
                 self._damage = str(error)
-                log.warning("%s; for now its process counts as one without a report", error)
+                log.warning("%s; until then, the process counts as not ready", error)
             return None
 
     @property
@@ -103,7 +103,7 @@ class Child(KeptProcess):
         return [line for line in self._tail() if not NOISE.match(line)][-count:]
 
     def reason(self) -> str:
-        """Explains the end of the process: why it was killed, its last message or error, or ""."""
+        """Returns why the process was killed, or else its last message or error, or else ""."""
         if self.killed_for:
             return self.killed_for
         if self.exit_code == -signal.SIGKILL and oom_kills() > self.oom_kills:
@@ -135,7 +135,7 @@ class Child(KeptProcess):
         return status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
     def show_stacks(self) -> None:
-        """Makes the workers dump their threads' stacks, even if they are stopped."""
+        """Makes the workers write their threads' stacks. Wakes stopped workers."""
         for process in self.workers():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(STACKS)
@@ -155,13 +155,13 @@ class Child(KeptProcess):
 @dataclass
 class Children:
     """All processes of a run. `members`: the processes, keyed by name, in start order. `logs`: the
-    run's folder logs/; `hang_s`: `learner.hang_s`."""
+    run's folder logs/. `hang_s`: `learner.hang_s`."""
 
     logs: Path
     hang_s: float = 0.0
     members: dict[str, Child] = field(default_factory=dict)
     impatient: bool = False
-    """Whether `stop` kills at once; a signal handler may set it while `stop` waits."""
+    """Whether `stop` kills at once. A signal handler may set it while `stop` waits."""
     _keeper: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -190,7 +190,7 @@ class Children:
         return child
 
     def clear(self, name: str) -> None:
-        """Kills what an earlier member called `name` left running, and deletes its report."""
+        """Kills an earlier member called `name` with all it started, and deletes its report."""
         if earlier := self.members.get(name):
             earlier.kill()
         RunFolder(self.logs.parent).forget(name)
@@ -219,8 +219,7 @@ class Children:
         return self._keeper.stdin.fileno()
 
     def tell(self, child: Child) -> None:
-        """Tells the keeper about a process, no matter who started it. Raises R3LError if the keeper
-        has ended."""
+        """Tells the keeper about a process. Raises R3LError if the keeper has ended."""
         try:
             tell_keeper(self.keep(), child.name, child.pid, child.worker, child.at_once)
         except BrokenPipeError:
@@ -246,8 +245,8 @@ class Children:
 
 
 def _environment(own: dict[str, str] | None = None) -> dict[str, str]:
-    """Returns a child's environment variables. Leaves out the rank of an outer job, because a child
-    with a rank waits for other ranks. Replaces a TMPDIR that is too long for sockets' paths."""
+    """Returns a child's environment variables. Leaves out the rank of an outer job, with which the
+    child would wait for other ranks. Replaces a TMPDIR that is too long for sockets' paths."""
     outer = {name: value for name, value in os.environ.items() if not OUTER_JOB.fullmatch(name)}
     if len(outer.get("TMPDIR", "").encode()) > LONGEST_TMPDIR:
         outer["TMPDIR"] = "/tmp"
@@ -256,5 +255,5 @@ def _environment(own: dict[str, str] | None = None) -> dict[str, str]:
 
 
 def import_path() -> str:
-    """Returns the PYTHONPATH for a child that runs with -P: this code's folder comes first."""
+    """Returns a child's PYTHONPATH. The folder of this code comes first."""
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

@@ -42,7 +42,7 @@ ProcessState = tuple[int | None, bool]
 
 
 class Runner:
-    """A Ray actor that starts a bundle's processes on the bundle's node, with the bundle's GPUs."""
+    """A Ray actor on a bundle's node. It starts the bundle's processes with the bundle's GPUs."""
 
     def __init__(self, folder: str, logs: str, python: str, hang_s: float) -> None:
         import ray
@@ -167,7 +167,7 @@ class RemoteChild(Child):
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code: -9 if the runner ended, None while running or waiting for a node."""
+        """The exit code: -9 if the runner ended, None while the process runs or awaits a node."""
         code, _ = self.runner.state(self.name)
         self.killed_for = self.killed_for or self.runner.lost
         return code
@@ -187,7 +187,7 @@ class RemoteChild(Child):
 
 
 class RankGroup(RemoteChild):
-    """Treats all ranks as one process: when one rank fails, the others are killed."""
+    """Treats all ranks as one process. When one rank fails, the others are killed."""
 
     def __init__(self, ranks: list[RemoteChild]) -> None:
         super().__init__(ranks[0].name, ranks[0].log, ranks[0].runner, ranks[0].worker)
@@ -311,6 +311,6 @@ def _no_room(ray: Any, needed: Sequence[dict[str, float]]) -> str:
     needs = {name: sum(each.get(name, 0) for each in needed) for name in free}
     return (
         f"--cluster ray: no room within {ROOM_S} s; the run needs {needs['CPU']:g} CPUs and "
-        f"{needs['GPU']:g} GPUs (rank 0's on the head node), but {free['CPU']:g} CPUs and "
+        f"{needs['GPU']:g} GPUs, with rank 0 on the head node; {free['CPU']:g} CPUs and "
         f"{free['GPU']:g} GPUs are free"
     )

@@ -1,6 +1,6 @@
 """Connects to a Ray cluster, and lists its nodes as a plan's machines.
 
-Splits a plan into bundles, each of which needs one node, and builds the processes' commands.
+Splits a plan into bundles and builds the processes' commands. A bundle needs one node.
 """
 
 import os
@@ -25,7 +25,7 @@ OF_HEAD = 0.001  # of HEAD: any amount places a bundle there
 
 def connect() -> Any:
     """Connects to the Ray cluster at RAY_ADDRESS, by default to this machine's cluster. Returns the
-    module `ray`. Raises UserError if this fails, or if this machine is not the head node."""
+    module `ray`. Raises UserError if it cannot connect, or if this machine is not the head node."""
     try:
         import ray
     except ImportError:
@@ -51,7 +51,7 @@ def connect() -> Any:
 
 
 def _check_reachable(address: str) -> None:
-    """Refuses a host:port that does not answer; Ray itself would retry for minutes."""
+    """Refuses a host:port that does not answer. Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if not port.isdecimal():
         return
@@ -104,7 +104,7 @@ class Bundle:
 
     @property
     def resources(self) -> dict[str, float]:
-        """The resources: a CPU for each process, and whole GPUs."""
+        """The amount of each resource, keyed by its name in Ray. A process needs one CPU."""
         gpus = {"GPU": len(self.gpus)} if self.gpus else {}
         return {"CPU": len(self.processes), **gpus} | ({HEAD: OF_HEAD} if self.head else {})
 
@@ -113,8 +113,8 @@ class Bundle:
 
 
 def bundles(topology: Topology) -> tuple[Bundle, ...]:
-    """Makes a bundle for each machine's ranks and for each actor. Rank 0's bundle is on the head.
-    Processes that share GPUs share a bundle."""
+    """Makes one bundle for each machine's ranks and one for each actor. Processes that share GPUs
+    share a bundle. Rank 0's bundle is on the head."""
     made: list[Bundle] = []
     begins = 0
     for part in topology.ranks:
@@ -137,8 +137,8 @@ def rank_name(rank: int) -> str:
 
 
 def gpus_of(topology: Topology) -> dict[str, tuple[str, ...]]:
-    """Returns the plan's names of the GPUs that each process sees, keyed by process. A rank sees
-    the GPUs of all ranks on its machine, and uses the one whose index is LOCAL_RANK."""
+    """Returns the plan's GPU names for each process, keyed by process. A rank sees the GPUs of all
+    ranks on its machine. It uses the GPU with the index LOCAL_RANK."""
     each = [part.gpus for part in topology.ranks for _ in range(part.count)]
     actors = {f"actor-{index}": place.gpus for index, place in enumerate(topology.actors)}
     return {rank_name(rank): gpus for rank, gpus in enumerate(each)} | actors
@@ -152,7 +152,7 @@ class RayCommands(ProcessCommands):
         self.services = plan.topology.machines[0].name
 
     def learner(self) -> Command:
-        """Returns the command of one rank; runners replace DeepSpeed's launcher."""
+        """Returns the command of one rank. DeepSpeed's launcher is not used."""
         rank = self.rank()
         if (count := self.plan.topology.count) == 1:
             return rank

@@ -17,7 +17,7 @@ BACKENDS = {
     "slurm": "launch.backends.slurm:Slurm",
     "ray": "launch.backends.ray_cluster:Ray",
 }
-"""Module and class by name; a module is imported when its backend is used."""
+"""Module and class of each backend. A module is imported when its backend is used."""
 
 
 def backend(name: str = LOCAL) -> Backend:

@@ -1,8 +1,8 @@
 """Writes a SLURM batch script that starts the same commands as r3l-launch.
 
 The learner's ranks run on the first nodes. Rank 0 and the buffer service run on the very first one.
-srun starts every process as a step on its node. A process that ends is restarted up to RESTARTS
-times, unless its exit code is 0, 2 or 3. An unresponsive process is not detected.
+srun starts each process as a job step. All ranks form one step. A step that ends is restarted up to
+RESTARTS times, unless its exit code is 0, 2 or 3. An unresponsive process is not detected.
 """
 
 import os
@@ -25,7 +25,7 @@ RESTARTS = 3
 ENDING_S = 100  # timeout of a step that was asked to end
 SCRIPT = "job.sbatch"
 NOTED = """bash -c 'echo "$SLURM_JOB_ID.$SLURM_STEP_ID" >"$logs/.step-$0"; exec "$@"'"""
-"""A shell command that writes its job step's id to a file, and then becomes the step's process."""
+"""A shell command that writes the job step's id to a file. It then becomes the step's process."""
 AS_RANK = """bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec "$@"' rank"""
 STEP = "srun --overlap --cpu-bind=none"
 
@@ -36,7 +36,7 @@ class Slurm(Backend):
     has_nodes = starts_later = True
 
     def machines(self) -> tuple[Machine, ...]:
-        """Raises UserError: when the script is written, its nodes are not yet known."""
+        """Always raises UserError: --hardware must describe the nodes."""
         raise UserError(
             "--cluster slurm: needs a description of its nodes; add --hardware, such as 2x8x80GB"
         )
@@ -67,7 +67,7 @@ class SlurmCommands(ProcessCommands):
         return f"{self._on(self.first)} {NOTED} buffer {shlex.join(self.buffer().words)}"
 
     def learner_step(self) -> str:
-        """Returns the step that runs all learner ranks; srun replaces DeepSpeed's launcher."""
+        """Returns the step that runs all learner ranks. DeepSpeed's launcher is not used."""
         ranks, count = self.plan.topology.ranks, self.plan.topology.count
         where = f"--nodes={len(ranks)} --ntasks={count} --ntasks-per-node={ranks[0].count}"
         rank = self.rank()

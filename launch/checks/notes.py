@@ -1,4 +1,4 @@
-"""Warns about a run that can start, one line for each warning."""
+"""Makes the warnings about a run that can start."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ CPU, BFLOAT16 = Path("/proc/cpuinfo"), {"avx512f", "avx_ne_convert"}
 def notes(
     config: RunConfig, first_steps: Mapping[str, FirstStep] = {}, *, slow: bool
 ) -> Iterator[str]:
-    """Yields a run's warnings. `first_steps`: by task id. `slow`: also checks for shared tasks."""
+    """Yields a line for each warning. `first_steps`: by task id. `slow`: counts shared tasks."""
     if foreign := foreign_world(config):
         yield foreign
     yield from _context(config)
@@ -47,13 +47,14 @@ def _bfloat16(config: RunConfig) -> Iterator[str]:
 
 
 def _room(actor: ActorConfig, first_steps: Mapping[str, FirstStep]) -> Iterator[str]:
-    """Names the task with the longest first prompt if only a short response fits after it."""
+    """Warns if the longest first prompt leaves room for less than half a response."""
     for name, step in sorted(first_steps.items(), key=lambda item: -item[1].prompt)[:1]:
         budget = actor.max_response_tokens or step.budget
         if (room := actor.max_model_len - step.prompt) < budget / 2:
             yield (
                 f"actor.max_model_len={actor.max_model_len}: the first prompt of task {name} "
-                f"leaves {max(room, 0)} of the {budget} tokens of a response; raise max_model_len"
+                f"leaves {max(room, 0)} of the {budget} tokens that a response may have; raise "
+                "max_model_len"
             )
 
 
@@ -71,8 +72,8 @@ def _shared_tasks(config: RunConfig) -> Iterator[str]:
 
 
 def _problem(task: Task) -> str:
-    """Returns a key that is equal for tasks that pose the same problem: the environment and the
-    option `prompt`. Without a prompt, the seed and all options but `attempts` replace it."""
+    """Returns a key of the problem that a task poses: its environment and its option `prompt`. For
+    a task without a prompt, the key has the seed and all options but `attempts` instead."""
     options = {name: value for name, value in task.options.items() if name != "attempts"}
     posed = options.get("prompt") or (task.seed, sorted(options.items(), key=str))
     return repr((task.env, posed))

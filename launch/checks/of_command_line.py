@@ -1,4 +1,4 @@
-"""Checks the options, the run folder, the devices, and settings that name something installed."""
+"""Checks the options, the run folder, the devices, the disk, and names in the settings."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +19,7 @@ from r3l.settings.learner import LearnerConfig
 
 
 def check_run_folder(options: PlanOptions) -> None:
-    """Refuses what `check_exists_only_if` refuses, and a folder that another launcher is using."""
+    """Refuses a folder that another launcher is using. Also calls `check_exists_only_if`."""
     folder = RunFolder(options.run)
     check_exists_only_if(options.run, resume=options.resume)
     if not options.dry_run and folder.lock_file.is_file():
@@ -40,7 +40,7 @@ def check_exists_only_if(run: Path, *, resume: bool) -> None:
 
 
 def check_hardware(options: PlanOptions, backend: Backend) -> None:
-    """Refuses --hardware for a run that starts now, and several machines without a cluster."""
+    """Refuses --hardware for a run that starts now. Refuses several machines without a cluster."""
     hardware = options.hardware
     if hardware is None:
         return
@@ -75,9 +75,9 @@ def check_ranks(requested: RequestedPlaces, groups: int) -> None:
 
 
 def check_disk(learner: LearnerConfig, options: PlanOptions, model: Path) -> None:
-    """Refuses a disk that has too little room for the run. A checkpoint holds each weight and its
-    two moments; with adapters it is smaller. An old checkpoint or best model is removed only after
-    the new one is written. A resumed run needs less: most of its files are already on the disk."""
+    """Refuses a disk that has too little room for the run. A checkpoint is taken to hold three
+    float32 numbers for each weight. An old one is removed only after the new one is written. A run
+    that trains adapters needs less, and so does a resumed run."""
     copies = 3 * (learner.keep_checkpoints + 1) + 1 + 2 * learner.keep_best
     if options.resume or learner.lora.rank:
         copies = 4

@@ -17,7 +17,7 @@ LONGEST_OF = 1000
 
 
 def first_tasks(config: RunConfig) -> list[Task]:
-    """Returns the first training and evaluation task of each environment, if it has any."""
+    """Returns the first training and the first evaluation task, if any, of each environment."""
     env, each = config.env, len(config.env.names)
     return [
         *tasks_of_all(env, "train", min(each, env.train_tasks), config.seed),
@@ -28,8 +28,9 @@ def first_tasks(config: RunConfig) -> list[Task]:
 def try_first_steps(
     config: RunConfig, tasks: Sequence[Task], chat: ChatFormat
 ) -> dict[str, FirstStep]:
-    """Makes the first step of each of `tasks`, and of the task with the longest options among the
-    first LONGEST_OF training tasks. Returns steps by task id. Raises UserError if a step fails."""
+    """Makes the first step of each of `tasks`, and of the training task with the longest options.
+    Looks for that task among the first LONGEST_OF. Returns the steps, keyed by task id. Raises
+    UserError if a step fails."""
     wanted = min(LONGEST_OF, config.env.train_tasks)
     many = tasks_of_all(config.env, "train", wanted, config.seed)
     longest = max(many, key=lambda task: len(repr(task.options)), default=None)
@@ -41,7 +42,7 @@ def try_first_steps(
 def check_first_steps(
     config: RunConfig, chat: ChatFormat, tasks: Sequence[Task], steps: Mapping[str, FirstStep]
 ) -> None:
-    """Refuses a first prompt that is too long, and limits that leave no room for a reflection."""
+    """Refuses overlong first prompts. Also refuses limits that leave no room for a reflection."""
     lengths = [steps[task.task_id].prompt for task in tasks]
     check_first_prompts(Path(config.model), config.actor.max_model_len, tasks, lengths)
     algorithm = config.algorithm.build()

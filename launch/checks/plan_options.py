@@ -15,9 +15,9 @@ LOOPBACK = "tcp://127.0.0.1:*"
 class PlanOptions:
     """The options of one run, named like those of r3l-launch.
 
-    `force`: resumes even if a setting that identifies the run has changed, and starts even if the
-    memory estimate is too large. `dry_run`: skips the slow checks (chat template, first steps).
-    `hardware`: the machines to plan for; None: the real ones. `cluster`: the backend's name.
+    `force`: allows changes to settings that identify the run, and a memory estimate that is too
+    large. `dry_run`: skips the slow checks (chat template, first steps). `hardware`: describes the
+    machines to plan for; None: the real machines. `cluster`: the backend's name.
     """
 
     run: Path
@@ -34,7 +34,7 @@ class PlanOptions:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The addresses of the services, keyed by the option that sets each."""
+        """The services' addresses, keyed by option."""
         return {"--buffer": self.buffer_bind, "--weights": self.weights_bind}
 
     def places(self, actor: ActorConfig) -> RequestedPlaces:

@@ -16,9 +16,9 @@ def settings_file(
 ) -> tuple[Path | None, Path | None]:
     """Returns the YAML file with a run's settings, and the file with the shipped policy's defaults.
 
-    The first is None if none of --config, --resume and --preset is given. The second is None if the
-    first is a preset or the run's own file. Raises UserError if options exclude each other, or if
-    the run or preset does not exist.
+    The first is None without --config, --resume and --preset. The second is None if the first is a
+    preset or the run's own file. Raises UserError if options exclude each other, or if the run or
+    preset does not exist.
     """
     if preset is not None and (config is not None or resume):
         other = "--resume" if resume else "--config"
@@ -44,6 +44,6 @@ def preset_file(name: str) -> Path:
 
 
 def check_model_is_named(config: RunConfig, preset: str | None) -> None:
-    """Refuses a preset that names no model, unless the user names one."""
+    """Refuses a preset without a model, unless the user names a model."""
     if preset is not None and "model" not in config.model_fields_set:
         raise UserError(f"--preset {preset}: names no model; give a model folder with --model")

@@ -23,7 +23,7 @@ FIXED = (
 
 
 def changed_settings(run: Path, config: RunConfig, *, force: bool) -> tuple[str, ...]:
-    """Returns a line for each setting in `config` that differs from the run's settings so far.
+    """Returns a line for each setting that differs between `config` and the run's own settings.
     Refuses changes to FIXED settings unless `force` is set."""
     known = RunFolder(run).own_settings()
     before, after = (flat_settings(each.model_dump(mode="json")) for each in (known, config))
@@ -44,7 +44,7 @@ def changed_settings(run: Path, config: RunConfig, *, force: bool) -> tuple[str,
 
 
 def nothing_to_do(run: Path, config: RunConfig) -> str:
-    """Returns a line that says that a run is finished, or "" if it is not. Loads no model."""
+    """Returns a line to print if the run is finished, otherwise "". Loads no model."""
     folder = RunFolder(run)
     newest = latest(run / CHECKPOINTS) if folder.exists else None
     done = read_state(newest).version if newest else 0
@@ -62,8 +62,8 @@ def nothing_to_do(run: Path, config: RunConfig) -> str:
 
 
 def _same_model(run: Path, before: Path, after: Path) -> bool:
-    """Whether two folders hold the same model. Also true if the run has a checkpoint:
-    `check_checkpoint` then compares the model with the checkpoint's."""
+    """Whether two folders hold the same model. Always true if the run has a checkpoint, because
+    `check_checkpoint` compares the models in that case."""
     if before == after or latest(run / CHECKPOINTS) is not None:
         return True
     return before.is_dir() and model_digest(before) == model_digest(after)

@@ -15,12 +15,11 @@ KEYS = "keys"  # in a run's folder, made if keys are needed but not given
 
 
 def with_reachable_services(options: PlanOptions, elsewhere: Sequence[str]) -> PlanOptions:
-    """Returns the options with service addresses that actors on the machines `elsewhere` can
-    reach, and with the keys that these addresses need.
+    """Returns the options with service addresses that actors on the machines `elsewhere` can reach.
 
-    Only default addresses are replaced. Services at an address that other machines can reach need
-    keys. The options may name the keys' folder; the default, in the run's folder, is made later if
-    it does not exist. Raises UserError if a key is missing or an address is unreachable.
+    Replaces only default addresses. If other machines can reach an address, also sets the folder of
+    keys. Its default is in the run's folder and may not exist yet. Raises UserError if a key is
+    missing or an address is unreachable.
     """
     if elsewhere:
         buffer, weights = (

@@ -1,10 +1,10 @@
-"""Starts an engine, plays the attempts of an evaluation with it, and stores each result as soon as
+"""Starts an engine and plays the attempts of an evaluation with it. Stores each result as soon as
 the attempt ends.
 
     tasks × attempts ─► those without a result yet ─► play, `at_once` at a time ─► results.jsonl
 
-If an evaluation was interrupted, the same command continues it. An attempt that failed because of
-the environment or the engine has no reward, and is played again when the command runs again.
+The same command continues an interrupted evaluation. An attempt that failed because of the
+environment or the engine has no reward. The next run of the command plays it again.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ async def play_all(
     at_once: int,
 ) -> None:
     """Plays every attempt that has no result yet, at the temperature of `config.eval`. Raises
-    EngineDead if the engine dies; the results so far are kept."""
+    EngineDead if the engine dies. Results until then are kept."""
     config = config.for_evaluation()
     room = asyncio.Semaphore(at_once)
     failures = FirstFailures(say=lambda line: None)  # r3l-eval prints no failures of attempts
@@ -69,7 +69,7 @@ def keys_of(tasks: Sequence[Task], attempts: int) -> list[tuple[str, int]]:
 
 @asynccontextmanager
 async def own_engine(config: RunConfig, log: Path) -> AsyncIterator[Policy]:
-    """Starts an engine for `config.model`. If that fails, raises EngineDead, which names `log`."""
+    """Starts an engine for `config.model`, which writes to `log`. Raises EngineDead if it fails."""
     try:
         with output_into(log):
             from actors.engine import VLLMPolicy
@@ -85,7 +85,7 @@ async def own_engine(config: RunConfig, log: Path) -> AsyncIterator[Policy]:
 
 
 def _cause(log: Path) -> str:
-    """Returns the last error in the engine's log, or "". vLLM's own exception leaves it out."""
+    """Returns the last error in the engine's log, or "". vLLM's exception does not contain it."""
     printed = log.read_text(encoding="utf-8", errors="replace")
     found = re.findall(r"^\w+Error: .+", printed, re.MULTILINE)
     return f"the engine did not start: {found[-1]}" if found else ""

@@ -61,7 +61,7 @@ def _conversation(attempt: Conversation) -> str:
 
 
 def _titled(name: str, text: str) -> list[str]:
-    """Indents a text under its heading, so that no line of the text looks like a heading."""
+    """Puts a heading above a text. Indents the text, so that none of it looks like a heading."""
     if not text:
         return []
     return [f"── {name}", *(f"{INDENT}{line}" for line in text.split("\n"))]

@@ -67,13 +67,13 @@ def _processes(now: Snapshot) -> Iterator[Finding]:
     again = f"r3l-launch --resume --run {now.run}"
     if not now.alive:
         if now.progress.step < now.progress.steps:
-            step = f"it ended at step {now.progress.step} of {now.progress.steps}"
+            step = f"the run ended at step {now.progress.step} of {now.progress.steps}"
             yield _problem(f"no process is running; {step}", f"continue it with {again}")
         return
     if now.launcher is None:
         pids = " ".join(str(process.pid) for process in now.processes)
         yield _problem(
-            "its launcher has ended and left processes behind", f"kill {pids}, then {again}"
+            "the launcher has ended and left processes behind", f"kill {pids}, then {again}"
         )
     for process in now.processes:
         who = f"{process.name} (process {process.pid})"
@@ -137,7 +137,7 @@ def _store(now: Snapshot) -> Iterator[Finding]:
         )
     if count := now.buffer.stats.fingerprint_conflicts:
         yield _problem(
-            f"results whose weights differ from the known weights of their version: {count}",
+            f"results of one version that were sampled with different weights: {count}",
             "actors of another run may use this buffer",
         )
 
@@ -159,8 +159,8 @@ def _losses(now: Snapshot) -> Iterator[Finding]:
         counts = sum((Counter(numbers) for numbers in stats.actors.values()), Counter[str]())
         yield _hint(
             f"expired leases: {stats.leases_expired}; their actors died, stopped or were cut off; "
-            f"other actors continued {counts['partial_continued']:.0f} of their attempts, dropped "
-            f"{counts['partial_dropped'] + sum(stats.partial_dropped.values()):.0f}"
+            f"other actors continued {counts['partial_continued']:.0f} of their attempts and "
+            f"dropped {counts['partial_dropped'] + sum(stats.partial_dropped.values()):.0f}"
         )
 
 
@@ -204,7 +204,7 @@ def _bound(now: Snapshot) -> Iterator[Finding]:
         return
     if max(learner, actors) < BALANCED:
         yield _hint(
-            f"the learner waits {learner:.0%}, the actors {actors:.0%} of the time: balanced"
+            f"balanced: the learner waits {learner:.0%} of the time, the actors {actors:.0%}"
         )
     elif learner >= actors:
         most = f"at most {1 / (1 - learner):.3g} times as fast" if learner < 1 else "much faster"

@@ -1,4 +1,4 @@
-"""Finds from a run's last steps why it learns nothing, and which settings would help."""
+"""Diagnoses why a run learns nothing, from its last steps. Names settings that would help."""
 
 import math
 from collections import deque
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from r3l.files.progress_lines import StepLine
 
 LOOKED_AT = 5
-"""How many of the last optimizer steps are examined; a cause must be found in all of them."""
+"""How many of the last optimizer steps are examined."""
 GAIN_STEPS = 20
 NEARLY_ALL = 0.95
 FLAT_ENTROPY = 0.01  # nats/token
@@ -33,7 +33,7 @@ class Recent:
         self.unread = steps[-1].unread
 
     def all(self, tag: str, holds: Callable[[float], bool], least: int = LOOKED_AT) -> bool:
-        """Whether at least `least` steps have the metric, and `holds` is true in each of them."""
+        """Whether at least `least` steps have the metric, and `holds` is true in all of them."""
         values = [metrics[tag] for metrics in self.metrics if tag in metrics]
         return len(values) >= least and all(map(holds, values))
 
@@ -43,7 +43,7 @@ class Recent:
         return fmean(values) if values else 0.0
 
     def most_frequent(self, family: str) -> str:
-        """Names the largest of the metrics that begin with `family`, without this beginning."""
+        """Names the largest metric with the prefix `family`. Leaves the prefix out of the name."""
         tags = {tag for metrics in self.metrics for tag in metrics if tag.startswith(family)}
         return max(tags, key=self.mean, default=family).removeprefix(family)
 
@@ -58,14 +58,14 @@ def causes(steps: Sequence[StepLine]) -> list[Cause]:
 
 
 def guidance(steps: Sequence[StepLine]) -> Cause | None:
-    """Returns the guidance gain (r3l.algorithms.guidance_gain) over the last GAIN_STEPS steps that
-    measured it, weighted by their retried attempts (1 for steps of older r3l versions); None if no
-    step measured it. Adds a remedy if the gain is clearly negative and the run has no gate."""
+    """Returns the guidance gain (r3l.algorithms.guidance_gain) of the last GAIN_STEPS steps that
+    measured it, or None. Each step is weighted by its number of retried attempts. Adds a remedy if
+    the gain is clearly negative and the run has no gate."""
     tag = "group/guidance_gain"
     known = [step.metrics for step in steps if tag in step.metrics][-GAIN_STEPS:]
     if not known:
         return None
-    slots = [metrics.get("group/guidance_slots", 1.0) for metrics in known]
+    slots = [metrics.get("group/guidance_slots", 1.0) for metrics in known]  # 1: of an older r3l
     gain = fmean((metrics[tag] for metrics in known), weights=slots)
     errors = [n * metrics[f"{tag}_se"] for n, metrics in zip(slots, known, strict=True)]
     error = math.hypot(*errors) / sum(slots)
@@ -76,7 +76,7 @@ def guidance(steps: Sequence[StepLine]) -> Cause | None:
 
 
 class LearningWatch:
-    """Reports a cause when it appears, and again if it comes back after it was gone."""
+    """Reports a cause when it appears, and each time it comes back."""
 
     def __init__(self) -> None:
         self._steps: deque[StepLine] = deque(maxlen=LOOKED_AT)

@@ -4,7 +4,7 @@
     store, read-only ─► stored     .last-heartbeat ─► what the learner does
     buffer service ─► ask ─► actors_of               logs/ ─► last_errors
 
-Nothing is started, stopped or written. Times are seconds; `*_ago_s` count back from `Snapshot.at`.
+Starts, stops and writes nothing. Times are in seconds. `*_ago_s` count back from `Snapshot.at`.
 """
 
 import contextlib
@@ -55,11 +55,11 @@ class Process:
 
 @dataclass
 class Forecast:
-    """The finished steps, and a forecast. A field is None if it is not known yet.
+    """A run's progress, and a forecast. A field is None if it is not known yet.
 
-    Measured over the last RECENT steps: `learner_idle`, the share of the time in which the learner
-    waited for groups; `actor_idle`, the share in which the engines waited for leases;
-    `session_waits`, the mean number of attempts that waited for a process of their environment.
+    `learner_idle`: share of the time in which the learner waited for groups. `actor_idle`: share of
+    the time in which the engines waited for leases. `session_waits`: mean number of attempts that
+    waited for a process of their environment. All three cover the last RECENT steps.
     """
 
     step: int
@@ -78,9 +78,9 @@ class Forecast:
 class Buffer:
     """The state of the buffer service and its store.
 
-    `reply_s`: how long the service took to reply, None without a reply. `error`: why the service
-    did not reply, or why the store cannot be read. `stats`: the reply, or figures from the store if
-    there was no reply. `map_free_bytes`: None if the store could not be read.
+    `reply_s`: how long the service took to reply, None without a reply. `error`: why there is no
+    reply, or why the store cannot be read. `stats`: the reply, or else figures from the store.
+    `map_free_bytes`: None if the store could not be read.
     """
 
     endpoint: str = ""
@@ -169,7 +169,7 @@ def take(run: RunFolder) -> Snapshot:
 
 
 def processes_of(run: Path) -> list[Process]:
-    """Finds the run's processes on this machine that the user may see, buffer first."""
+    """Finds a run's processes on this machine, buffer first. Skips any that the user cannot see."""
     processes = []
     for process in every_process():
         with contextlib.suppress(psutil.Error, OSError), process.oneshot():
@@ -194,7 +194,7 @@ def processes_of(run: Path) -> list[Process]:
 
 
 def forecast(steps: Sequence[StepLine], planned: int, now: float) -> Forecast:
-    """Forecasts when the next and the last step will end, from the median recent step time."""
+    """Forecasts when the next step and the whole run will end. Uses recent steps' median time."""
     if not steps:
         return Forecast(0, planned)
     last = steps[-1]
@@ -229,7 +229,7 @@ def last_errors(logs: Path) -> dict[str, list[str]]:
 
 
 def stored(folder: Path) -> Buffer:
-    """Reads the counts of groups and results from the store, and its free space."""
+    """Reads from the store how many groups and results it has, and how much space is free."""
     if not (folder / "data.mdb").is_file():
         return Buffer()
     try:
@@ -247,7 +247,8 @@ def stored(folder: Path) -> Buffer:
 
 
 def ask(buffer: Buffer, status: ProcessStatus | None, keys: str) -> None:
-    """Adds the service's reply, or why there is none. `keys`: the run's key folder, or ""."""
+    """Asks the service for its stats. Adds them or an error to `buffer`. `keys`: the run's key
+    folder, or ""."""
     if status is None:
         buffer.error = "it has not yet reported its address"
         return
@@ -266,8 +267,8 @@ def ask(buffer: Buffer, status: ProcessStatus | None, keys: str) -> None:
 
 
 def actors_of(stats: BufferStats, run: RunFolder, lease_s: float) -> list[ActorState]:
-    """Returns what the buffer knows about the actors that the launcher started, and about those
-    that sent a message within the last `lease_s` seconds."""
+    """Returns what the buffer knows about the launcher's actors, and about any other actors that
+    sent a message within the last `lease_s` seconds."""
     actors = []
     for name, numbers in sorted(stats.actors.items()):
         process = name.rpartition(".")[0]

@@ -20,8 +20,8 @@ WAITS = "waiting for "
 @click.argument("name", metavar="RUN")
 @click.option("--json", "as_json", is_flag=True, help="print everything as JSON")
 def status(name: str, as_json: bool) -> None:
-    """Show what a run is doing: its processes and heartbeats, which process waits for which, the
-    last errors, and when the next step will end. This command changes nothing."""
+    """Show a run's processes, their heartbeats, what they wait for, their last errors, and when the
+    next step will end. This command changes nothing."""
     now = snapshot.take(RunFolder(run_folder(name)).started())
     if as_json:
         values = to_builtins(now) | {"waits": list(waits(now))}
@@ -64,7 +64,7 @@ def lines(now: Snapshot) -> Iterator[str]:
 
 
 def waits(now: Snapshot) -> Iterator[str]:
-    """Yields one line for each waiting process, or no lines if the run has ended."""
+    """Yields lines about what the processes wait for. Yields none if the run has ended."""
     if not now.alive:
         return
     groups = now.buffer.stats.train
@@ -136,7 +136,7 @@ def _actor(actor: ActorState, now: Snapshot) -> str:
 
 
 def _agents(now: Snapshot) -> str:
-    """Sums up the agents of all actors; "" if the run has no agents."""
+    """Formats a line about the agents of all actors; "" if the run has no agents."""
     actors = [numbers for numbers in now.buffer.stats.actors.values() if "agent_calls" in numbers]
     if not actors:
         return ""

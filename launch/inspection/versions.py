@@ -27,7 +27,7 @@ def installed() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """Returns this checkout's commit, with -dirty if files were changed; "" outside a checkout."""
+    """Returns this checkout's commit, with -dirty if files have changed; "" outside a checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMIT_S)

@@ -9,13 +9,13 @@ P: parameters. T: trained parameters. N: ranks. b: bytes of one number in an act
 4 in float32). t: GPUs of an actor.
 
 Bytes of a learner's rank. The terms are those of `estimate_zero2_model_states_mem_needs` and
-`estimate_zero3_model_states_mem_needs` in DeepSpeed 0.19, which would load torch if called here
-(runtime/zero/stage_1_and_2.py, stage3.py). Stages 0 and 1 are like 2, but divide fewer terms by N:
+`estimate_zero3_model_states_mem_needs` in DeepSpeed 0.19, runtime/zero/stage_1_and_2.py and
+stage3.py. Calling them would load torch. Stages 0 and 1 are like 2, but divide fewer terms by N:
 
     weights          2·P                                     /N at stage 3; 0 with offload=all
     gradients        6·T; 4·T at stage 3                     /N from stage 2; 0 with any offload
     optimizer        12·T                                    /N from stage 1; 0 with any offload
-    largest layer    4·(its parameters) at stage 3; it is taken to be the embedding
+    largest layer    4·(parameters of the embedding) at stage 3
     buffer           2·5e8 at stage 3: a bucket of gradients (`reduce_bucket_size`)
     reference        2·P with a KL term and no adapters      /N at stage 3
 
@@ -31,9 +31,9 @@ of width f (v: vocabulary). The factors were fitted to two models on a GPU (docs
 An actor, on each of its GPUs:
 
     weights        b·P/t
-    KV             2·b·L·(key-value heads)·(head width)/t for each token (a head is not split), for
-                   `actor.concurrent_requests` requests of `actor.max_model_len` tokens. If memory
-                   suffices only for fewer requests (at least one), the other requests wait
+    KV             2·b·L·(key-value heads)·(head width)/t for each token. A head is not split.
+                   Room for `actor.concurrent_requests` requests of `actor.max_model_len` tokens is
+                   wanted. Room for one is enough; the other requests then wait
     fixed          2 GiB: CUDA's context and graphs, vLLM's activations
 """
 
@@ -94,7 +94,7 @@ def model_shape(folder: Path) -> ModelShape | None:
 @dataclass(frozen=True)
 class MemoryEstimate:
     """Estimates the GPU memory of a run's processes. `reference`: whether the loss needs a
-    reference model. With adapters, it is the trained model without them and takes no memory."""
+    reference model. With adapters, the reference model takes no memory."""
 
     shape: ModelShape
     learner: LearnerConfig
@@ -130,7 +130,7 @@ class MemoryEstimate:
         return {name: gib for name, gib in parts.items() if gib}
 
     def activations(self) -> float:
-        """Returns the GiB of the activations of a rank's largest micro-batch in bfloat16."""
+        """Returns the GiB of a rank's activations, for its largest micro-batch in bfloat16."""
         shape, tokens = self.shape, self.learner.tokens_per_micro_batch
         kept = 26 * shape.width + 8 * shape.feed_forward
         if self.learner.gradient_checkpointing:
@@ -138,7 +138,7 @@ class MemoryEstimate:
         return (tokens * shape.layers * kept + 20 * CHUNK * shape.vocabulary) / GIB
 
     def actor_parts(self, gpus: int, requests: int) -> dict[str, float]:
-        """Returns an actor's GiB on each of its GPUs, by part, with KV memory for `requests`."""
+        """Returns an actor's GiB on each of its GPUs, by part. `requests`: size of the KV cache."""
         weights = self._actor_bytes * self.shape.parameters / gpus / GIB
         cache = self._given_cache or requests * self._request_gib(gpus)
         return {"weights": weights, "KV": cache, "fixed": FIXED_GIB}
@@ -150,14 +150,14 @@ class MemoryEstimate:
         return max(0, int(cache / self._request_gib(gpus)))
 
     def _request_gib(self, gpus: int) -> float:
-        """Returns the GiB of KV cache for a request of full length on each of an actor's GPUs."""
+        """Returns the GiB of KV cache of one request of full length, on each of an actor's GPUs."""
         heads = max(1, -(-self.shape.kv_heads // gpus))
         a_token = 2 * self._actor_bytes * self.shape.layers * heads * self.shape.head_width
         return a_token * self.actor.max_model_len / GIB
 
     @property
     def _given_cache(self) -> float:
-        """The GiB of KV cache that the user set; 0 if vLLM takes the memory that is left."""
+        """The GiB of KV cache that the user set; 0 if the user left the size to vLLM."""
         return float(self.actor.engine.get("kv_cache_memory_bytes") or 0) / GIB
 
     @property
@@ -199,12 +199,12 @@ def share_memory(
     *,
     force: bool,
 ) -> tuple[dict[ActorPlace, float | None], tuple[str, ...]]:
-    """Divides the memory of each GPU among its processes. Returns the share of one engine, keyed by
-    place (None: the user's share or vLLM's default), and the estimate as lines.
+    """Divides the memory of each GPU among its processes. Returns the share of one engine at each
+    place, and the estimate as lines. A share of None means the user's share or vLLM's default.
 
     `trained`: machine and GPU of every rank. `engines`: the number of engines at each place. Raises
-    UserError if an engine or rank does not fit, unless `force` is set. Even with `force`, raises
-    UserError if processes share a GPU and either its memory or the model's need is unknown.
+    UserError if an engine or rank does not fit; `force` allows this. Also raises UserError if
+    processes share a GPU, but the size of its memory or of the model is unknown.
     """
     memory = {machine.name: machine.gpu_gib for machine in machines}
     given = estimate.actor.engine.get("gpu_memory_utilization") if estimate else None
@@ -241,7 +241,7 @@ def share_memory(
 
 
 def _activations(estimate: MemoryEstimate) -> str:
-    """Describes the activations of a rank, with their size unless learner.dtype is float32."""
+    """Describes a rank's activations. Their size is not known if learner.dtype is float32."""
     if estimate.learner.dtype == "float32":
         return "activations"
     tokens = estimate.learner.tokens_per_micro_batch
@@ -249,7 +249,7 @@ def _activations(estimate: MemoryEstimate) -> str:
 
 
 def check_rank_fits(requested: RequestedPlaces, parts: dict[str, float], gib: float | None) -> None:
-    """Refuses a rank whose model states do not fit into a GPU, and shows the arithmetic."""
+    """Refuses a rank whose model states do not fit into a GPU. The error shows the arithmetic."""
     if gib is not None and total(parts) > USABLE * gib:
         remedy = "set learner.zero_stage=3, add ranks, or take larger GPUs or a smaller model"
         if max(parts, key=lambda name: parts[name]) in ("gradients", "optimizer"):
@@ -263,7 +263,7 @@ def check_rank_fits(requested: RequestedPlaces, parts: dict[str, float], gib: fl
 def check_engine_fits(
     requested: RequestedPlaces, estimate: MemoryEstimate, engines: Engines
 ) -> None:
-    """Refuses an engine that has no room for one request, and shows the arithmetic."""
+    """Refuses engines without room for a request each, or with too much memory for their GPU."""
     least = estimate.actor_parts(requested.actor_gpus, 1)
     used = engines.count * engines.gib + engines.rank_gib
     if total(least) > engines.gib or used > USABLE * engines.of_gib + 0.01:

@@ -1,5 +1,4 @@
-"""Parses the options that request places, and describes a plan's machines: this machine, or the
-machines of --hardware."""
+"""Parses the options that request places, and describes this machine."""
 
 import os
 import re
@@ -32,8 +31,8 @@ class Machine:
 
 @dataclass(frozen=True)
 class ActorPlace:
-    """The place of one actor. `share`: the share of each GPU's memory that its command sets.
-    `threads`: the number of its OpenMP threads. Both are None if not set."""
+    """The place of one actor. `share`: its share of each GPU's memory. `threads`: number of OpenMP
+    threads. None: not set by the launcher."""
 
     machine: str
     gpus: tuple[str, ...] = ()
@@ -45,8 +44,8 @@ class ActorPlace:
 class RequestedPlaces:
     """The parsed options of one plan.
 
-    `machines`: the number of machines over which the ranks are spread evenly; None: the ranks are
-    placed on the first devices. `actor_gpus`: GPUs of one actor (vLLM's tensor_parallel_size).
+    `machines`: number of machines, each with equally many ranks. If it is None, the ranks take the
+    first devices. `actor_gpus`: GPUs of one actor (vLLM's tensor_parallel_size).
     """
 
     actors: int
@@ -76,8 +75,7 @@ def parse_learner(text: str) -> tuple[int, str, int | None]:
 
 
 def visible_gpus() -> list[str]:
-    """Returns CUDA's names of the GPUs on this machine, except those that CUDA_VISIBLE_DEVICES
-    excludes. On a shared machine, the excluded GPUs belong to other users."""
+    """Returns CUDA's names of this machine's GPUs. Obeys CUDA_VISIBLE_DEVICES."""
     here = [str(i) for i, _ in enumerate(GPUS.glob("*"))]
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None or not here:
@@ -94,7 +92,8 @@ def this_machine() -> Machine:
 def usable_cores(limit: Path = CPU_LIMIT) -> int:
     """Returns how many cores this process may use, by its affinity and its control group.
 
-    The file `limit` has two words: CPU time allowed in each period ("max": all), and the period.
+    `limit`: file with two words. The first is the CPU time allowed in each period, or "max". The
+    second is the length of the period.
     """
     cores = len(os.sched_getaffinity(0))
     try:
@@ -105,9 +104,9 @@ def usable_cores(limit: Path = CPU_LIMIT) -> int:
 
 
 def described(text: str) -> tuple[Machine, ...]:
-    """Parses --hardware. `2x8x80GB`: machines, GPUs of each, memory of each GPU. `8x80GB`: the same
-    for one machine. `8cpu` and `2x8cpu`: machines with 8 cores and no GPUs. Raises UserError if
-    `text` has another form."""
+    """Parses --hardware. `2x8x80GB`: two machines with 8 GPUs of 80 GiB each. `8x80GB`: one such
+    machine. `8cpu`: one machine with 8 cores and no GPUs. `2x8cpu`: two such machines. Raises
+    UserError if `text` has another form."""
     if match := re.fullmatch(r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,3})cpu", text):
         return tuple(Machine(name, cores=int(match[2])) for name in _names(int(match[1] or 1)))
     pattern = r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,2})x(\d{1,4}(?:\.\d+)?)G(?:i?B)?"
@@ -137,6 +136,6 @@ def gpu_gib() -> float | None:
 
 
 def smallest_gib(listing: str) -> float | None:
-    """Returns the smallest size in a list by nvidia-smi (MiB), in GiB; None if it has no size."""
+    """Converts the smallest size in nvidia-smi's list (MiB) to GiB; None if it lists no size."""
     sizes = [int(line) for line in listing.splitlines() if line.isdecimal()]
     return min(sizes) / MIB_IN_GIB if sizes else None

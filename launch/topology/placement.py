@@ -1,7 +1,7 @@
 """Assigns machines, GPUs, GPU memory shares and CPU threads to a run's processes.
 
-Ranks get the first GPUs. Actors get the remaining GPUs in turn; if no machine has enough of these
-for one actor, actors share all GPUs. The functions here read nothing but their arguments.
+Ranks get the first GPUs. Actors get the remaining GPUs in turn. If no machine has enough remaining
+GPUs for one actor, actors share all GPUs. The functions here read nothing but their arguments.
 """
 
 from collections import Counter
@@ -46,7 +46,7 @@ class Topology:
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
-        """The machines that run actors, without the machine of rank 0."""
+        """The machines that run actors, except rank 0's."""
         places = dict.fromkeys(place.machine for place in self.actors)
         return tuple(name for name in places if name != self.machines[0].name)
 
@@ -55,9 +55,9 @@ class Topology:
 class Plan:
     """The plan of one run.
 
-    `buffer_bind`, `weights_bind`: addresses of the services. `keys`: folder of the services' and
-    clients' keys, None if keys are not used. `changed`: one line for each setting that a resumed
-    run changes. `notes`: warnings that do not stop the run from starting.
+    `buffer_bind`, `weights_bind`: addresses of the services. `keys`: folder of the keys of services
+    and clients, None if there are no keys. `changed`: one line for each setting that a resumed run
+    changes. `notes`: warnings.
     """
 
     config: RunConfig
@@ -137,8 +137,8 @@ def _too_few(requested: RequestedPlaces, machines: Sequence[Machine]) -> str:
 def _actor_places(
     requested: RequestedPlaces, machines: Sequence[Machine], ranks: Sequence[Ranks]
 ) -> list[ActorPlace]:
-    """Returns the places that actors get in turn: sets of GPUs, or machines if no machine has GPUs.
-    Raises UserError if no machine has enough GPUs for an actor."""
+    """Returns the places that actors get in turn. A place is a set of GPUs. If no machine has GPUs,
+    it is a machine. Raises UserError if no machine has enough GPUs for an actor."""
     if not any(machine.gpus for machine in machines):
         if requested.actor_gpus > 1:
             raise UserError("--actor-gpus: these machines have no GPUs; leave it out")
@@ -167,19 +167,18 @@ def _threads(
     ranks: Sequence[Ranks],
     engines: Counter[str],
 ) -> tuple[int | None, dict[str, int | None]]:
-    """Returns the number of OpenMP threads of each rank, and that of an actor on each machine.
+    """Returns the number of OpenMP threads of each rank, and of an actor on each machine.
 
     A number is None if the cores are not known. A process gets an equal share of its machine's
-    cores, at most MOST_THREADS. Ranks on CPUs share all cores of their machine, although actors use
-    them too: the run mostly waits for the ranks' steps, and idle threads sleep. If the run has no
-    GPUs at all, an actor gets an equal share of all machines' cores."""
+    cores, at most MOST_THREADS. Ranks on CPUs instead divide all cores of their machine, as if it
+    ran no actors. If no machine has GPUs, an actor gets an equal share of all machines' cores."""
     trained = {part.machine: part.count for part in ranks}
     cores = {machine.name: machine.cores for machine in machines}
     shares = {
         name: _share(count, engines[name] + trained.get(name, 0)) for name, count in cores.items()
     }
     on_ranks = shares
-    if requested.device == "cpu":
+    if requested.device == "cpu":  # the run mostly waits for the ranks, and idle threads sleep
         on_ranks = {name: _share(cores[name], count, most=None) for name, count in trained.items()}
         if not any(machine.gpus for machine in machines):
             everywhere = sum(count or 1 for count in cores.values())

@@ -32,8 +32,8 @@ def buffer_metrics(stats: BufferStats) -> Metrics:
 
 
 def actor_metrics(actors: Mapping[str, Mapping[str, float]], version: int) -> Metrics:
-    """Computes the metrics of r3l.actor_metrics, such as `actor/…`, from BufferStats.actors.
-    `version` is the learner's version."""
+    """Combines the actors' reports (BufferStats.actors) into the metrics of r3l.actor_metrics.
+    `version`: the learner's version."""
     here = [numbers for numbers in actors.values() if numbers.get("seen_s", 0.0) < GONE_S]
     present = [*map(ActorMetrics.read, here)]
     metrics = combined(map(ActorMetrics.read, actors.values()), present)

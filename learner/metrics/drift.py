@@ -2,9 +2,9 @@
 
     sums over the tokens of each micro-batch ─► metrics of the step, per role
 
-The roles `all`, `distilled` and `replayed` also measure the effect of guidance: a retry was sampled
-with guidance, which its row does not contain. One token that only the guidance made unlikely can
-raise the k3 estimate of the KL to several nats a token. The role `base` contains no retries.
+A retry was sampled with guidance that its row does not contain. So every role with retries (`all`,
+`distilled`, `replayed`) also measures the effect of guidance. One token that guidance made unlikely
+can raise the k3 estimate of the KL to several nats a token. The role `base` has no retries.
 """
 
 from torch import Tensor
@@ -16,9 +16,9 @@ SUMS = ("tokens", "k3", "gap", "ratio", "ratio_squared", "entropy")
 def drift_sums(
     logprobs_BT: Tensor, old_logprobs_BT: Tensor, entropy_BT: Tensor, roles_BT: dict[str, Tensor]
 ) -> dict[str, float]:
-    """Sums every quantity named in SUMS over the tokens of every role, keyed `sum_<name>_<role>`.
-    `roles_BT`: the mask of each role's policy tokens, bool [B, T]; the role `fresh` marks those
-    sampled with the learner's current weights. Sums can be added over micro-batches and ranks."""
+    """Sums each quantity of SUMS over the tokens of each role, keyed `sum_<name>_<role>`.
+    `roles_BT`: mask of each role's tokens, bool [B, T]. The role `fresh` marks tokens sampled with
+    the learner's current weights. Sums of micro-batches and of ranks can be added."""
     sums: dict[str, float] = {}
     for role, mask_BT in roles_BT.items():
         log_ratio = (logprobs_BT - old_logprobs_BT)[mask_BT]
@@ -36,8 +36,9 @@ def drift_sums(
 
 
 def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
-    """Computes for each role: KL(behaviour ‖ policy) in nats a token (k3 estimate); mean entropy in
-    nats a token; effective sample size (Σw)² / Σw² per token. Role `all` has no suffix."""
+    """Computes for each role KL(behaviour ‖ policy), estimated by k3, and the mean entropy, both in
+    nats a token. Also computes the effective sample size per token, (Σw)² / Σw² / tokens. Tags end
+    with the role, except for `all`."""
     metrics: dict[str, float] = {}
     for role in ROLES:
         tokens = sums.get(f"sum_tokens_{role}", 0.0)
@@ -52,9 +53,9 @@ def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
 
 
 def engine_metrics(sums: dict[str, float]) -> dict[str, float]:
-    """Compares engine and learner on `fresh` tokens, where only number formats and kernels differ:
-    KL(engine ‖ learner), estimated by k3, and the mean absolute difference of log-probabilities,
-    both in nats a token."""
+    """Compares engine and learner on `fresh` tokens, for which both have the same weights.
+    `engine_kl`: KL(engine ‖ learner), estimated by k3. `engine_gap`: mean absolute difference of
+    log-probabilities. Both are in nats a token."""
     tokens = sums.get("sum_tokens_fresh", 0.0)
     metrics = {"engine_tokens": tokens}
     if tokens:

@@ -1,4 +1,4 @@
-"""Computes metrics of a step's groups; leaves out a metric for which the step has no data."""
+"""Computes metrics of a step's groups. A metric without data is left out."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ def group_metrics(
     groups: Sequence[Group], *, requires_success: bool = True, several: bool = False
 ) -> Metrics:
     """Computes the metrics `group/…`. `requires_success`: a verified correction must have full
-    reward (r3l.rollout.group.verified); `several`: the run has several environments."""
+    reward (r3l.rollout.group.verified). `several`: the run has several environments."""
     bases = [t for g in groups for t in g.trajectories if t.role == "base"]
     distilled = [t for g in groups for t in g.trajectories if t.role == "distilled"]
     reflected = [r for g in groups for r in g.results if r.reflection is not None]
@@ -82,7 +82,7 @@ def success_by_environment(groups: Sequence[Group]) -> Metrics:
 
 
 def unread_reflection(groups: Sequence[Group]) -> str:
-    """Returns the beginning of a reflection, quoted, if no reflection is readable, else ""."""
+    """Returns the quoted beginning of a reflection if none can be read, else ""."""
     reflections = [r.reflection for group in groups for r in group.results if r.reflection]
     if not reflections or not all(reflection.cause for reflection in reflections):
         return ""
@@ -102,7 +102,7 @@ def selection_metrics(groups: Sequence[Group], algorithm: Algorithm) -> Metrics:
 
 
 def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
-    """Computes `staleness/…`: the ages of groups drawn at `version`; how long each phase took."""
+    """Computes `staleness/…`: ages of groups drawn at `version`, and the duration of each phase."""
     ages = [version - g.oldest_version for g in groups]
     bases = [t for g in groups for t in g.trajectories if t.role == "base"]
     retries = [t for g in groups for t in g.trajectories if t.role == "distilled"]
@@ -149,7 +149,7 @@ def histograms(groups: Sequence[Group], version: int) -> dict[str, Any]:
 
 
 def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> list[str]:
-    """Describes each group whose fingerprint of a version differs from an earlier group's. Updates
+    """Describes each fingerprint that differs from the first one seen of the same version. Updates
     `seen` (version -> fingerprint), which keeps the newest REMEMBERED versions."""
     alarms = []
     for group in groups:

@@ -12,9 +12,9 @@ from r3l.process.notices import notice_again
 
 
 class Reporter:
-    """Writes `run/progress.jsonl`, and passes metrics to `loggers`, which it closes at the end.
+    """Writes `run/progress.jsonl`, and passes metrics to `loggers`. `close` closes the loggers.
 
-    `start`: the version at which training starts; if an earlier learner got further, a line says
+    `start`: the version at which training starts. If an earlier learner got further, a line says
     that the steps after `start` are void. `evaluated`: versions whose evaluation is reported.
     """
 

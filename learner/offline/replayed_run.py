@@ -1,9 +1,9 @@
-"""Computes the optimizer steps of a finished run again.
+"""Recomputes the optimizer steps of a finished run.
 
 checkpoint before the step ─► each step on the draw in the ledger ─► loss and weights, compared
 
-Loss and gradient norm are compared with progress.jsonl, weights with the checkpoint and the
-journal, bit for bit.
+Compares bit for bit: loss and gradient norm with progress.jsonl, weights with the checkpoint and
+the journal.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,8 +33,8 @@ EXACT = {"loss": "learner/loss", "gradient norm": "learner/grad_norm"}
 
 @dataclass(frozen=True)
 class Replayed:
-    """The result of computing a step again. `same`: whether each recomputed value equals the
-    recorded one, keyed by the value's name; contains only values that the run recorded."""
+    """A recomputed step. `same`: for each value that the run recorded, whether the recomputed value
+    is equal."""
 
     step: int
     metrics: dict[str, float]
@@ -48,8 +48,8 @@ class Replayed:
 
 
 class ReplayedRun:
-    """Computes a run's steps again, starting at the newest checkpoint before `step`. Raises
-    UserError if `step` is not in the ledger, or if the store or model is missing."""
+    """Recomputes a run's steps, from the newest checkpoint before `step` on. Raises UserError if
+    `step` is not in the ledger, or if the store or model is missing."""
 
     def __init__(self, run: Path, step: int) -> None:
         self.run, self.step = run, step
@@ -81,7 +81,7 @@ class ReplayedRun:
             raise UserError(f"store {self.store.folder}: {error}") from None
 
     def advance(self) -> Replayed:
-        """Computes the next optimizer step again and compares the result with the run."""
+        """Recomputes one more optimizer step and compares it with the run's records."""
         draw, number = self.draw_of(self.version + 1), self.version + 1
         line = self.lines.get(number, {})
         # The lines of old steps may be removed; these two values rarely change.
@@ -103,7 +103,8 @@ class ReplayedRun:
         return Replayed(number, found, same)
 
     def _trainer(self, step: int) -> tuple[Trainer, int]:
-        """Loads the newest checkpoint before `step`; returns (trainer, checkpoint's version)."""
+        """Loads the newest checkpoint before `step`, or the model if there is none. Returns
+        (trainer, version)."""
         model = model_path(self.config.model)
         check_model_folder(model, f"model {self.config.model}")
         start = checkpoint.latest(self.run / checkpoint.CHECKPOINTS, below=step)
@@ -112,8 +113,8 @@ class ReplayedRun:
             self.draw_of(number)
             if self.folder.settings_of(number) != self.config:
                 raise UserError(
-                    f"step {step}: the run's settings changed after step {number}, but the newest "
-                    f"checkpoint before step {step} is that of step {version}; keep more "
+                    f"step {step}: cannot be computed again: the run's settings changed after step "
+                    f"{number}, and the newest earlier checkpoint is of step {version}; keep more "
                     "checkpoints with learner.keep_checkpoints"
                 )
         learner = self.config.learner
@@ -125,7 +126,7 @@ class ReplayedRun:
 
 
 def _stored_weights(run: Path, version: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yields the weights of a version in the run's checkpoint and in its journal, if they exist."""
+    """Yields (place, weights) for each place that holds the version: checkpoint, journal."""
     file = run / checkpoint.CHECKPOINTS / f"step-{version:06d}" / "model.safetensors"
     if file.is_file():
         yield "checkpoint", load_file(file)
@@ -135,8 +136,8 @@ def _stored_weights(run: Path, version: int) -> Iterator[tuple[str, dict[str, Te
 
 
 def _equal(trainer: Trainer, stored: Mapping[str, Tensor]) -> bool:
-    """Returns whether the trainer's weights, converted to the stored dtype, have the stored bytes.
-    If only adapters are stored, compares only adapters."""
+    """Returns whether the trainer's weights, in the stored dtype, equal the stored weights bit for
+    bit. If only adapters are stored, compares only adapters."""
     names = set[str]()
     apart = all(name.startswith(PREFIX) for name in stored)
     for name, tensor in trainer.published()[0] if apart else trainer.weights():

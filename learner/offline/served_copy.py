@@ -2,7 +2,7 @@
 
     stores ─► copy in the run's folder ─► buffer service, a thread ─► rank 0 draws and commits
 
-The copy is the run's store, so that its ledger, --resume and replay work as in any run.
+The copy becomes the run's store. So ledger, --resume and replay work as in any run.
 """
 
 import threading
@@ -28,8 +28,8 @@ ENDS_S = 30.0
 
 
 def without_actors(config: RunConfig) -> RunConfig:
-    """Returns the settings for a run without actors: groups never become too stale and never leave
-    the store; there are no evaluations."""
+    """Returns the settings for a run without actors. Groups never become too stale and never leave
+    the store. There are no evaluations."""
     kept = {"max_staleness": NO_LIMIT, "retention": RetentionConfig()}
     return config.model_copy(
         update={

@@ -27,8 +27,8 @@ WEIGHTS = "adapter_model.safetensors"
 
 
 def add_adapters(lm: Any, lora: LoraConfig, base: Path) -> None:
-    """Adds new adapters, in which B · A is 0, to a model loaded from the folder `base`. Freezes all
-    other parameters. Raises UserError if a target layer cannot have an adapter."""
+    """Adds adapters with B · A = 0 to a model, and freezes all other parameters. `base`: the
+    model's folder. Raises UserError if a target layer cannot have an adapter."""
     from peft import LoraConfig as PeftConfig
     from peft import inject_adapter_in_model
 
@@ -75,8 +75,8 @@ def merged(layer: Any) -> Tensor:
 
 
 def published_apart(lm: nn.Module, model: Path) -> Adapters | None:
-    """Describes the adapters if they can be published without the base; None if there are none,
-    if their scalings differ, or if the folder `model` stores the weights in a different form."""
+    """Describes the adapters for publishing without the base. Returns None if there are none, if
+    their scalings differ, or if the folder `model` stores the weights in a different form."""
     layers = adapted_layers(lm)
     names = {base_name(f"{n}.base_layer.weight") for n, m in lm.named_modules() if m in layers}
     scalings = {layer.scaling[NAME] for layer in layers}

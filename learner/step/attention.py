@@ -1,7 +1,7 @@
 """Computes attention over a forest, in which every node sees only itself and its ancestors.
 
-Queries, keys and values of nodes are copied into rows; rows of similar length form a rectangle.
-Causal attention runs on the rectangles; a node's result is read from one of its rows. A tree is
+Copies the nodes' queries, keys and values into rows. Rows of similar length form a rectangle. Runs
+causal attention on the rectangles. Each node's result is read from one of its rows. A tree is
 faster than padded rows above about 5 % shared tokens (`python -m benchmarks.learner --crossover`).
 
 Axes: N nodes, B rows, T positions, H heads, E head size; nodes as in learner.step.batch.Nodes.
@@ -25,8 +25,8 @@ TREE = "r3l_tree"
 
 
 def resolve(pack: str, lm: Any) -> Pack:
-    """Chooses the packing of this model; auto is tree if the model allows it, else rows. Raises
-    UserError if `pack` is tree and the model does not allow it."""
+    """Chooses a model's packing. auto means tree if the model allows it, else rows. Raises
+    UserError if `pack` is tree but the model does not allow it."""
     if pack == "rows":
         return "rows"
     obstacle = _obstacle(lm)
@@ -49,8 +49,8 @@ def tree_attention(
     places_N: Tensor,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Returns the result of every node's attention to itself and its ancestors, [1, N, H, E].
-    transformers calls this function once in every layer."""
+    """Attends from every node to itself and its ancestors. Returns [1, N, H, E]. transformers calls
+    this function in every layer."""
 
     def rows(nodes_1HNE: Tensor, paths_BT: Tensor) -> Tensor:
         nodes_NHE = nodes_1HNE.transpose(1, 2)[0]

@@ -3,8 +3,8 @@
     groups ─► rows (tokens, mask, advantage)  ─►  micro-batches, balanced over ranks  ─►  tensors
 
 Axes: B rows of a micro-batch, T padded positions, N distinct tokens (nodes of
-learner.step.prefix_forest). Every rank plans the micro-batches of all ranks from all groups and
-takes its part; the loss of a step does not depend on how its rows are cut into micro-batches.
+learner.step.prefix_forest). Every rank plans the micro-batches of all ranks, then takes its own.
+The loss of a step does not depend on how its rows are cut into micro-batches.
 """
 
 import zlib
@@ -27,8 +27,8 @@ from r3l.records import Bool, Float32, Group, Int32, Recalled, Trajectory
 
 
 class Source(NamedTuple):
-    """An attempt that was trained as part of the group `into`. `group_id`: the group in which the
-    attempt is stored; differs from `into` if the attempt was recalled."""
+    """An attempt that was trained as part of the group `into`. `group_id`: the group that stores
+    the attempt. The two groups differ if the attempt was recalled."""
 
     into: str
     group_id: str
@@ -39,11 +39,11 @@ class Source(NamedTuple):
 class Row:
     """One training sequence: arrays of shape [L], truncated after the last trained token.
 
-    `mask` marks trained tokens. `aux`: the row is supervised; other rows have one `advantage`, or
-    one per token in `token_advantages`. `replayed`: the row's attempt was recalled, or its group
-    was replayed. `temperature`: the policy is ∝ exp(logits / temperature). `fresh` marks the tokens
-    that an engine sampled in exactly this row's context with the learner's current weights.
-    `weight`: weight of a trained token in the loss. `source`: the attempt that became this row.
+    `mask`: trained tokens. `aux`: the row is supervised. Other rows have one `advantage`, or one
+    per token in `token_advantages`. `weight`: weight of a trained token in the loss. `temperature`:
+    the policy is ∝ exp(logits / temperature). `replayed`: the attempt was recalled, or its group
+    was replayed. `fresh`: tokens that an engine sampled with the learner's current weights, in
+    exactly this row's context. `source`: the attempt that became this row.
     """
 
     token_ids: Int32
@@ -68,14 +68,14 @@ class Row:
 
 
 _Counted = tuple[list[Row], int, str]
-"""The rows of an attempt or auxiliary sample, with weight w_g; their length |τ|; the group's id."""
+"""For an attempt or auxiliary sample: (rows of weight w_g, their length |τ|, the group's id)."""
 
 
 @dataclass(frozen=True)
 class Nodes:
     """The forest of a micro-batch (learner.step.prefix_forest) and the paths of its rows, int64.
 
-    `paths_BT[b, t]` is the node of token t of row b (0 in the padding). `homes_N[n]` is an index of
+    `paths_BT[b, t]`: the node of token t of row b, 0 in the padding. `homes_N[n]`: one place of
     node n in the flattened `paths_BT`. Tree attention uses `rectangles` and `places_N` instead,
     which have less padding (learner.step.prefix_forest.lay_out).
     """
@@ -91,8 +91,8 @@ class Nodes:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Tensors of B rows padded on the right to T tokens, on one device; `old_logprobs_BT` is 0
-    outside sampled responses. `input_tokens` counts the rows' tokens, without padding."""
+    """Tensors of B rows on one device, padded on the right to T tokens. `old_logprobs_BT` is 0
+    outside sampled responses. `input_tokens`: number of the rows' tokens, without padding."""
 
     nodes: Nodes
     mask_BT: Tensor
@@ -116,19 +116,18 @@ def rows_of(
     replayed: Container[str] = (),
     version: int | None = None,
 ) -> list[Row]:
-    """Makes the rows of one step. Leaves out rows whose gradient is always zero, but counts them
-    when it computes the weights c (below).
+    """Makes the rows of one step. Leaves out rows whose gradient is always zero.
 
     `weights`: importance weight w_g of each group (buffer.Draw.weights), by default 1. `recalled`:
-    stored attempts that join the groups. `replayed`: ids of the groups that were already trained.
-    `version`: version of the learner's weights. The loss of the step, with the terms of
-    r3l.algorithms.losses and the weights c of r3l.algorithms.credit.token_weights, is
+    stored attempts that join the groups. `replayed`: ids of groups that were already trained.
+    `version`: version of the learner's weights. The loss of the step is
 
         Σ_g w_g [ Σ_{i in g, kept} c_i Σ_t term_it + λ Σ_{j in g, auxiliary} c_j Σ_t −log π(y_jt) ]
 
-    c_j is 1 / (auxiliary tokens of the step); if `sft_pool` is shared, c_i and c_j are the weights
-    of one mean over both sums. c does not include the importance weights. So with w_g = (n P_g)^-1
-    the expectation over draws is the mean over all n candidates.
+    term_it is defined in r3l.algorithms.losses. r3l.algorithms.credit.token_weights computes c over
+    all rows, before any is left out. c_j is 1 / (auxiliary tokens of the step). If `sft_pool` is
+    shared, c_i and c_j are the weights of one mean over both sums. c does not depend on w_g. So
+    with w_g = (n P_g)^-1 the expectation over draws is the mean over all n candidates.
     """
     policy: list[_Counted] = []
     aux: list[_Counted] = []
@@ -169,7 +168,7 @@ def _trained(row: Row, into: str, group_id: str, attempt: Trajectory) -> Trained
 
 
 def _baseline(groups: Sequence[Group], replayed: Container[str]) -> float:
-    """Returns the median of the new groups' mean rewards; of all groups' if no group is new."""
+    """Returns the median of the mean rewards of new groups, or of all groups if none is new."""
     whole = [group for group in groups if group.trajectories]
     means = [group.rewards.mean() for group in whole if group.group_id not in replayed]
     return float(np.median(means or [group.rewards.mean() for group in whole] or [0.0]))
@@ -183,8 +182,7 @@ def _policy_rows(
     replay: ReplayContext | None,
     version: int | None,
 ) -> list[_Counted]:
-    """Makes the rows of a group from the attempts that the algorithm keeps, including recalled
-    attempts."""
+    """Makes the rows of a group's own and recalled attempts, if the algorithm keeps them."""
     name = group.group_id
     sources = [Source(name, name, attempt) for attempt in group.trajectories]
     sources += [Source(name, each.group_id, each.trajectory) for each in recalled]
@@ -228,8 +226,8 @@ def _policy_rows(
 
 
 def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
-    """Marks the tokens that were sampled with the weights of `version` alone; None if `version` is
-    None, and for retries, since their rows leave out the guidance used to sample them."""
+    """Marks the tokens sampled with the weights of `version` alone. Returns None if `version` is
+    None. Also returns None for a retry, because its row lacks the guidance."""
     if version is None or attempt.role == "distilled":
         return None
     fresh = np.zeros(len(attempt.token_ids), dtype=np.bool_)
@@ -246,8 +244,8 @@ def supervised_row(token_ids: Int32, mask: Bool, weight: float) -> Row:
 
 
 def _at_most(counted: Sequence[_Counted], tokens: float) -> list[_Counted]:
-    """Keeps samples that together have at most `tokens` tokens. The choice is pseudo-random, but
-    depends only on the samples: all ranks choose the same, and so does a step computed again."""
+    """Keeps samples that together have at most `tokens` tokens. The choice is pseudo-random but
+    depends only on the samples, so all ranks make the same choice."""
     kept = []
     for each in sorted(counted, key=lambda each: zlib.crc32(each[0][0].token_ids.tobytes())):
         size = _count_tokens([each])
@@ -262,14 +260,14 @@ def _count_tokens(counted: Sequence[_Counted]) -> int:
 
 
 def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
-    """Truncates a row after its last trained token; its length is 0 if no token is trained."""
+    """Makes a row that ends after its last trained token. It is empty if no token is trained."""
     end = int(np.flatnonzero(mask)[-1]) + 1 if mask.any() else 0
     return Row(token_ids[:end], mask[:end], logprobs[:end], **more)
 
 
 def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
-    """Multiplies each row's weight w_g by c, the weight that each of its tokens has in one mean
-    over all of `counted` (r3l.algorithms.credit.token_weights)."""
+    """Multiplies each row's weight by c, the weight of its tokens in one mean over `counted`
+    (r3l.algorithms.credit.token_weights)."""
     lengths, groups = [length for _, length, _ in counted], [group for *_, group in counted]
     shares = credit.token_weights(normalize, lengths, groups)
     pairs = zip(counted, shares, strict=True)
@@ -277,8 +275,8 @@ def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
 
 
 def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
-    """Measures the share of the auxiliary rows in the weights of the loss; and, over the tokens of
-    the other rows, the largest weight divided by the mean weight."""
+    """Computes metrics of the loss weights. `aux_share`: the auxiliary rows' share of all weights.
+    `largest_token_weight`: the largest token weight of the other rows, divided by their mean."""
     policy = [(row.weight, float(row.mask.sum())) for row in rows if not row.aux]
     tokens, mass = sum(count for _, count in policy), sum(w * count for w, count in policy)
     aux = sft_weight * sum(row.weight * float(row.mask.sum()) for row in rows if row.aux)
@@ -312,10 +310,10 @@ def check_tokens(
 def micro_batches(
     rows: Sequence[Row], token_budget: int, ranks: int, *, shared: bool
 ) -> list[list[list[Row]]]:
-    """Cuts rows into micro-batches of at most `token_budget` computed tokens and distributes them
-    over ranks; a longer row is a micro-batch of its own. Every result[rank] has the same number of
-    micro-batches, largest first; some may be empty. Computed tokens are nodes of a forest if
-    prefixes are `shared`, padded positions otherwise."""
+    """Cuts rows into micro-batches of at most `token_budget` computed tokens, and shares them out
+    among the ranks. A longer row is a micro-batch of its own. Every result[rank] has the same
+    number of micro-batches, largest first. The last may be empty. Computed tokens are nodes of a
+    forest if prefixes are `shared`, else padded positions."""
     cut = _runs if shared else _rectangles
     bins, sizes = cut(rows, token_budget)
     best = _spread(bins, sizes, ranks)
@@ -343,7 +341,7 @@ def _spread(
 
 
 def _runs(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list[int]]:
-    """Cuts rows into runs that share prefixes; returns (runs, number of nodes of each)."""
+    """Cuts rows into runs that share prefixes. Returns (runs, number of nodes of each)."""
     order, overlaps = prefix_forest.neighbours([row.token_ids for row in rows])
     ordered = [rows[i] for i in order]
     spans = prefix_forest.cut([len(row.token_ids) for row in ordered], overlaps, budget)
@@ -355,7 +353,7 @@ def _runs(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list[int]]
 
 
 def _rectangles(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list[int]]:
-    """Cuts rows into bins of similar length; returns (bins, padded area of each)."""
+    """Cuts rows into bins of similar length. Returns (bins, padded area of each)."""
     bins: list[list[Row]] = []
     for row in sorted(rows, key=lambda r: -len(r.token_ids)):
         # Descending lengths: the first row of a bin is its padded width.
@@ -367,7 +365,8 @@ def _rectangles(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list
 
 
 def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
-    """Makes the tensors of a micro-batch; if `rows` is empty, of two masked-out tokens."""
+    """Makes the tensors of a micro-batch. Without `rows`, makes one row of two masked-out
+    tokens."""
     input_tokens = sum(len(row.token_ids) for row in rows)
     rows = rows or [Row(np.zeros(2, np.int32), np.zeros(2, np.bool_), np.zeros(2, np.float32))]
     forest = prefix_forest.plant([row.token_ids for row in rows])
@@ -416,8 +415,8 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
 
 
 def packing_shares(sums: dict[str, float]) -> dict[str, float]:
-    """Returns `padding`, the share of computed positions that hold no token, and `shared_tokens`,
-    the share of the rows' tokens that are computed as part of another row."""
+    """Computes two shares. `padding`: computed positions that hold no token. `shared_tokens`:
+    tokens of the rows that are computed as part of another row."""
     held = sums["sum_held_tokens"]
     return {
         "padding": 1.0 - held / max(sums["sum_computed_tokens"], 1.0),

@@ -33,8 +33,8 @@ FREE = {"optimizer.params.torch_adam", "optimizer.params.fused", "optimizer.para
 
 
 def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) -> dict[str, Any]:
-    """Merges the user's DeepSpeed keys into the learner's. Raises UserError with the names of all
-    user keys that the learner sets itself."""
+    """Merges the user's DeepSpeed keys into the learner's. Raises UserError if the user sets keys
+    that belong to the learner."""
     own, given = _own(config, bf16=bf16, gpu=gpu), config.deepspeed
     for key in given:
         if isinstance(own.get(key), dict) and not isinstance(given[key], dict):
@@ -51,14 +51,14 @@ def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) ->
 
 
 def zero_stage(config: LearnerConfig, *, bf16: bool) -> int:
-    """Returns the ZeRO stage in use. In bfloat16, stage 1 replaces stage 0, because at stage 0 the
-    first optimizer step lowers the loss by a fifth less than it does at the other stages."""
+    """Returns the ZeRO stage in use, at least 1 in bfloat16. At stage 0, the first bfloat16 step
+    lowers the loss by a fifth less than at the other stages."""
     return max(config.zero_stage, 1) if bf16 else config.zero_stage
 
 
 def learning_rate_share(config: LearnerConfig, step: int) -> float:
     """Returns the learning rate of optimizer step `step` (from 0) as a fraction of `lr`. It rises
-    linearly over `warmup_steps`, then stays 1 (constant) or falls to `min_lr_share` at `steps`."""
+    linearly over `warmup_steps`. Then it stays 1 (constant) or falls to `min_lr_share`."""
     if step < config.warmup_steps or config.schedule == "constant":
         return min(1.0, (step + 1) / max(config.warmup_steps, 1))
     span = max(config.steps - config.warmup_steps, 1)

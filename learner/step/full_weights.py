@@ -1,5 +1,5 @@
-"""Gathers and saves the whole weights of a model, one parameter at a time: under ZeRO 3 every rank
-holds a share of each, and gathering all at once would need a whole model's memory on every rank."""
+"""Gathers and saves a model's whole weights, one parameter at a time. Under ZeRO 3, gathering all
+at once would need memory for the whole model on every rank."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,8 +15,8 @@ WEIGHTS = "model.safetensors"
 
 
 class Stored(NamedTuple):
-    """A tensor of a model's files: its name there, its parameter, and the layer whose adapter is
-    merged into it, if any."""
+    """A tensor of a model's files. `name`: its name in the files. `layer`: the layer whose adapter
+    is merged into it, if any."""
 
     name: str
     parameter: nn.Parameter
@@ -24,7 +24,7 @@ class Stored(NamedTuple):
 
 
 def whole(lm: nn.Module) -> list[Stored]:
-    """Lists the tensors of a plain model folder; tied parameters appear once."""
+    """Lists the tensors of a plain model folder. Tied parameters appear once."""
     layers = {layer.base_layer.weight: layer for layer in adapters.adapted_layers(lm)}
     return [
         Stored(adapters.base_name(name), parameter, layers.get(parameter))
@@ -64,8 +64,8 @@ def gathered(*parameters: nn.Parameter) -> Iterator[None]:
 
 
 def save_model(lm: Any, folder: Path, write: Write | None = write_tensors) -> None:
-    """Writes a plain Hugging Face model folder; writes nothing if `write` is None. Collective under
-    ZeRO 3: a rank that cannot write still takes part to the end."""
+    """Writes a plain Hugging Face model folder, or nothing if `write` is None. Collective under
+    ZeRO 3, also for ranks that write nothing."""
     stored = whole(lm)
     each = tensors(stored)
     try:
@@ -83,7 +83,7 @@ def save_model(lm: Any, folder: Path, write: Write | None = write_tensors) -> No
 
 
 def save_adapters(lm: Any, folder: Path, write: Write | None = write_tensors) -> None:
-    """Writes the adapters in peft's format; writes nothing if `write` is None. Collective, like
+    """Writes the adapters in peft's format, or nothing if `write` is None. Collective, like
     `save_model`."""
     stored = of_adapters(lm)
     each = tensors(stored)

@@ -13,8 +13,8 @@ LINEAR = re.compile(r"\.\d+\.(?:.+\.)?(\w+)\.weight$")
 
 
 def linear_layers(folder: Path) -> list[str]:
-    """Returns the names of the linear layers in a model's blocks, such as q_proj; empty if its
-    weights are not in safetensors files."""
+    """Returns the names of the linear layers in a model's blocks, such as q_proj. Finds only
+    weights in safetensors files."""
     names = set[str]()
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="np") as file:

@@ -3,8 +3,8 @@
     tree:  nodes ─► layers, each node once ─► hidden ─┐        (attention: learner.step.attention)
     rows:  padded rows ─► layers ─► hidden of nodes ──┴─► selected nodes ─► head ─► rows
 
-The vocabulary projection, by far the widest layer, runs only at selected positions and in
-chunks, so its memory does not grow with padding or with sequence length times vocabulary.
+The vocabulary projection is by far the widest layer. To save memory, it runs in chunks, and only at
+selected positions.
 
 Axes: B rows, T positions, N nodes, K selected nodes, V vocabulary.
 """
@@ -29,8 +29,8 @@ CHUNK = 1024
 
 class PolicyModule(nn.Module):
     """Wraps a Hugging Face causal language model and replaces its head with a chunked one. `pack`:
-    padded rows, or a forest with the same results (learner.step.attention.resolve). `compute`: the
-    dtype of matrix products; if None, that of the weights."""
+    padded rows or a forest, with the same results (learner.step.attention.resolve). `compute`:
+    dtype of matrix products, by default the weights' dtype."""
 
     def __init__(self, lm: Any, pack: Pack = "rows", compute: torch.dtype | None = None) -> None:
         super().__init__()
@@ -45,11 +45,12 @@ class PolicyModule(nn.Module):
     def forward(
         self, nodes: Nodes, select_BT: Tensor, temperatures_B: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Returns (logprobs_BT, entropy_BT) in nats, float32; 0 where `select_BT` is False.
+        """Returns (logprobs_BT, entropy_BT) in nats, float32. Both are 0 where `select_BT` is
+        False.
 
-        Position t has log π(token t | tokens before t) with π ∝ exp(logits / temperature of its
-        row); position 0 is never selected. Entropies have no gradient. A node that several rows of
-        the same temperature select is computed once; its gradient is the sum over the rows.
+        `logprobs_BT[b, t]` is log π(token t | tokens before t), π ∝ exp(logits / temperature of row
+        b). Position 0 must not be selected. Entropies have no gradient. Rows of the same
+        temperature compute a shared node once.
         """
         levels_L, level_B = temperatures_B.unique(return_inverse=True)
         pairs_BT = nodes.paths_BT * len(levels_L) + level_B[:, None]
@@ -88,9 +89,9 @@ class PolicyModule(nn.Module):
 def score(
     head: nn.Linear, hidden_ND: Tensor, targets_N: Tensor, temperatures_N: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Computes (log-probability of each target, entropy of each distribution), float32 [N], CHUNK
-    positions at a time. The logits of the last chunk, which the backward pass needs first, stay
-    in memory; the backward pass recomputes those of every other chunk."""
+    """Computes (log-probability of each target, entropy of each distribution), float32 [N]. Works
+    on CHUNK positions at a time. Only the last chunk's logits stay in memory. The backward pass
+    recomputes the logits of all earlier chunks."""
     *earlier, last = zip(
         hidden_ND.split(CHUNK), targets_N.split(CHUNK), temperatures_N.split(CHUNK), strict=True
     )
@@ -128,10 +129,9 @@ def load_model(
     lora: LoraConfig | None = None,
     adapter: Path | None = None,
 ) -> PolicyModule:
-    """Loads a causal language model folder for training, with settings as in LearnerConfig. Every
-    attention `implementation` except auto runs on padded rows. `adapter`: the folder of the
-    adapters to train further. Raises UserError if the model cannot be loaded or does not support
-    these settings."""
+    """Loads a causal language model folder for training. Settings are as in LearnerConfig. Any
+    attention `implementation` but auto runs on padded rows. `adapter`: folder of adapters to train
+    further. Raises UserError if the model cannot be loaded or does not support a setting."""
     from transformers import AutoModelForCausalLM
 
     chosen = {} if implementation == "auto" else {"attn_implementation": implementation}

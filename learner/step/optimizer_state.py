@@ -7,8 +7,8 @@
     master/<parameter>                            full-precision weights, if trained in bfloat16
     rng/cpu, rng/cuda                             states of rank 0's random generators
 
-The optimizer's counter of steps is not saved, since it equals the checkpoint's version. Each rank
-reads its own fragments from the file, also with another number of ranks or another stage.
+The optimizer's number of steps is not saved, since it equals the checkpoint's version. Each rank
+picks its own fragments from the file. So the number of ranks and the stage may change.
 """
 
 import math
@@ -30,14 +30,14 @@ MASTERS = (
     "fp32_groups_flat_partition",  # ZeRO 1 that adds up bfloat16 gradients in float32
     "fp32_partitioned_groups_flat",  # ZeRO 3
 )
-"""Attributes of DeepSpeed's optimizers: one of them holds this rank's full-precision weights,
-flattened; none does if DeepSpeed keeps no copy of them."""
+"""Attributes of DeepSpeed's optimizers. One of them holds this rank's full-precision weights,
+flattened, unless DeepSpeed keeps no copy of them."""
 MASTER = "master"
 
 
 class Fragment(NamedTuple):
-    """This rank's part of a flattened parameter: `length` elements from `start` on. `tensor`
-    holds them, from index `place` on; the torch optimizer has a state for this tensor."""
+    """This rank's part of a flattened parameter: `length` elements from `start` on. `tensor` holds
+    them, from index `place` on. The torch optimizer keeps its state under this tensor."""
 
     tensor: Tensor
     place: int
@@ -73,8 +73,8 @@ def save(trainer: Trainer, folder: Path, write: Write = write_tensors) -> None:
 
 
 def load(trainer: Trainer, folder: Path, updates: int) -> None:
-    """Restores the state that `save` wrote after `updates` optimizer steps. Hyperparameters keep
-    the values of this run's settings."""
+    """Restores the state that `save` wrote after `updates` optimizer steps. Hyperparameters come
+    from this run's settings."""
     with safe_open(folder / FILE, framework="pt") as file:
         names = set(file.keys())
         keys = {name.split("/")[0] for name in names} - {"rng", MASTER}

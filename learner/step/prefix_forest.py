@@ -2,8 +2,8 @@
 
     rows, sorted by their tokens ─► overlap of neighbours ─► cut within a budget ─► Forest
 
-Sorted rows are the forest in depth-first order: a row adds only the nodes after its overlap with
-the previous row. So the overlaps determine the forest.
+Sorted rows list the forest in depth-first order. Each row adds only the nodes after its overlap
+with the previous row.
 
 Axes: N nodes (distinct tokens in their context), B rows, L tokens of a row.
 """
@@ -24,8 +24,8 @@ SIMILAR = 0.75
 
 @dataclass(frozen=True)
 class Forest:
-    """Nodes in depth-first order. For each node, int64 [N]: its token, its position in its rows and
-    its parent (a root's parent is the root). `paths`: the nodes of each row, int64 [L]."""
+    """Nodes in depth-first order, int64 [N]. `positions`: each node's position in its rows.
+    `parents`: a root is its own parent. `paths`: the nodes of each row, int64 [L]."""
 
     token_ids: Int64
     positions: Int64
@@ -34,8 +34,8 @@ class Forest:
 
 
 def neighbours(sequences: Sequence[Int32]) -> tuple[list[int], list[int]]:
-    """Sorts sequences by their tokens; returns (order, overlaps). An overlap is the number of
-    leading tokens shared with the previous sequence; no earlier sequence shares more."""
+    """Sorts sequences by their tokens. Returns (order, overlaps). An overlap is the number of
+    leading tokens shared with the previous sequence. No earlier sequence shares more."""
     # Big-endian bytes of non-negative numbers sort as the numbers do.
     keys = [np.asarray(ids).astype(">i4").tobytes() for ids in sequences]
     order = sorted(range(len(sequences)), key=keys.__getitem__)
@@ -85,8 +85,8 @@ def plant(sequences: Sequence[Int32]) -> Forest:
 
 
 def lay_out(paths: Sequence[Int64], nodes: int) -> tuple[list[Int64], Int64]:
-    """Puts rows of similar length into one rectangle [rows, positions], padded with node 0. Returns
-    the rectangles, and for each node its index in the joined, flattened rectangles."""
+    """Puts rows of similar length into rectangles [rows, positions], padded with node 0. Returns
+    (rectangles, index of each node in the joined, flattened rectangles)."""
     rectangles: list[list[Int64]] = []
     for path in sorted(paths, key=len, reverse=True):
         if not rectangles or len(path) < SIMILAR * len(rectangles[-1][0]):

@@ -12,8 +12,7 @@ LOOPBACK = "127.0.0.1"  # the first machine's address if there is no other
 
 def join_process_group(timeout_s: float) -> None:
     """Joins the group that the launcher's environment variables describe, or a group of one
-    process. Collectives fail after `timeout_s`. The process leaves the group before the interpreter
-    ends, because an open group can abort the process."""
+    process. Collectives fail after `timeout_s`. The process leaves the group at exit."""
     import deepspeed
 
     if torch.distributed.is_initialized():
@@ -32,7 +31,7 @@ def join_process_group(timeout_s: float) -> None:
     if not torch.distributed.is_initialized() and os.environ.get("MASTER_ADDR") == LOOPBACK:
         _meet_on_this_machine(backend, timeout)
     deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=timeout)
-    atexit.register(leave_process_group)
+    atexit.register(leave_process_group)  # an open group can abort the process
 
 
 def _meet_on_this_machine(backend: str, timeout: timedelta) -> None:

@@ -1,7 +1,7 @@
 """Writes safetensors files tensor by tensor, so that not all tensors are in memory at once.
 
-The format (https://huggingface.co/docs/safetensors): the header's length as 8 bytes, the header as
-JSON with each tensor's dtype, shape, start and end in the data, then the tensors' bytes.
+The format (https://huggingface.co/docs/safetensors): the header's length in 8 bytes, the header,
+the tensors' bytes. The header is JSON with each tensor's dtype, shape, start and end.
 
 A GPU copies to ordinary memory page by page, which is slow. So tensors on a GPU are copied through
 page-locked memory, one piece after the other.
@@ -30,8 +30,8 @@ PIECE = 64 << 20
 
 
 def drain(tensors: Iterable[object]) -> None:
-    """Exhausts an iterator of tensors that all ranks gather one by one. Every rank must exhaust its
-    iterator."""
+    """Exhausts an iterator of tensors. Every rank must do so, because all ranks gather the
+    tensors."""
     for _ in tensors:
         pass
 
@@ -55,15 +55,15 @@ def write_tensors(path: Path, shapes: Sequence[Shape], tensors: Tensors) -> None
 
 
 class Copies:
-    """Copies the tensors of files to the host's memory, so that they can be written while the next
-    step changes the originals."""
+    """Copies tensors to the host's memory, to write them while the next step changes the
+    originals."""
 
     def __init__(self) -> None:
         self._files: list[tuple[Path, Sequence[Shape], Tensors]] = []
 
     def add(self, path: Path, shapes: Sequence[Shape], tensors: Tensors) -> None:
-        """Copies the tensors of a file. If the file needs more than half of the free memory, writes
-        it at once instead."""
+        """Copies the tensors of a file. A file that needs more than half of the free memory is
+        written at once instead."""
         size = sum(math.prod(shape) * dtype.itemsize for _, dtype, shape in shapes)
         if 2 * size > free_memory():
             write_tensors(path, shapes, tensors)

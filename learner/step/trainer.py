@@ -60,7 +60,7 @@ LATER_S = 60.0  # collectives fail after the watchdogs, which log what each rank
 @dataclass(frozen=True)
 class StepResult:
     """The result of one optimizer step over all rows of all ranks. `applied`: False if the loss or
-    gradient was not finite; then nothing has changed. `metrics`: keyed by tag. `out_of_memory`: how
+    gradient was not finite. Then nothing has changed. `metrics`: keyed by tag. `out_of_memory`: how
     often the token budget was halved. `attempts`: how the step trained on each attempt."""
 
     applied: bool
@@ -74,11 +74,11 @@ class StepLeft(Exception):
 
 
 class Trainer:
-    """Trains one model folder with a DeepSpeed engine; each rank has one trainer.
+    """Trains one model folder with a DeepSpeed engine. Each rank has one trainer.
 
     Without an `algorithm`, trains on supervised rows only (warm-up). `reference`: folder of the
-    reference model, by default `model`. With `learner.lora`, trains only adapters (new ones, or
-    those in the folder `adapter`), and the model without adapters is the reference. `adapters`:
+    reference model, by default `model`. With `learner.lora`, trains only adapters, and the
+    reference is the model without them. `adapter`: folder of adapters to train further. `adapters`:
     describes the adapters if they are published without the base, else None. `budget`: tokens per
     micro-batch, lowered when memory runs out.
     """
@@ -164,11 +164,10 @@ class Trainer:
         )
 
     def step(self, rows: Sequence[Row]) -> StepResult:
-        """Makes one optimizer step on `rows`, divided among all ranks; its loss does not depend on
-        how the rows are cut into micro-batches. When memory runs out at ZeRO stage 0 or 1, halves
-        the token budget and repeats the step; at stage 2 or 3, raises RestartNeeded. Raises
-        TrainingStopped if the budget cannot be lowered further. Raises StepLeft before the next
-        micro-batch if the callback `leaves` returns true on any rank."""
+        """Makes one optimizer step on `rows`, divided among all ranks. When memory runs out, halves
+        the token budget and repeats the step. At ZeRO stage 2 or 3, raises RestartNeeded instead.
+        Raises TrainingStopped if the budget cannot be lowered further. Raises StepLeft if the
+        callback `leaves` returns true on any rank."""
         began = time.monotonic()
         self.spent.clear()
         sums, halvings = self._accumulate(rows)
@@ -194,9 +193,9 @@ class Trainer:
         return StepResult(applied, tagged, halvings, trained_attempts(rows))
 
     def check_weights(self, step: int, norm: float) -> None:
-        """Raises TrainingStopped on every rank if step `step` made a weight that is not finite or
-        exceeds LARGEST, because engines would return NaN with it. Collective. `norm`: the step's
-        gradient norm."""
+        """Raises TrainingStopped on every rank if the step made a weight that is not finite or
+        exceeds LARGEST. Engines would return NaN with such a weight. Collective. `norm`: gradient
+        norm."""
         if self.on_any_rank(self._ruined_weights() > self.ruined):
             rate = float(self.optimizer.param_groups[0]["lr"])
             raise TrainingStopped(
@@ -213,8 +212,8 @@ class Trainer:
         return sum(int((~(weights.abs() <= LARGEST)).sum()) for weights in held)
 
     def _accumulate(self, rows: Sequence[Row]) -> tuple[dict[str, float], int]:
-        """Calls `_attempt` until memory suffices; returns its sums and the number of times the
-        budget was halved."""
+        """Calls `_attempt` until memory suffices. Returns (its sums, how often the budget was
+        halved)."""
         halvings, sums = 0, self._attempt(rows)
         while sums.pop("out_of_memory"):
             if self._apply()[0]:  # although a rank has poisoned the gradients
@@ -227,9 +226,9 @@ class Trainer:
         return sums, halvings
 
     def _attempt(self, rows: Sequence[Row]) -> dict[str, float]:
-        """Accumulates the gradients of all micro-batches over ranks; returns the sums of losses and
-        token counts. A rank that runs out of memory continues with empty, poisoned micro-batches,
-        so that every collective has all ranks and all ranks discard the step together."""
+        """Accumulates the gradients of all micro-batches. Returns sums of losses and token counts
+        over all ranks. A rank that runs out of memory continues with empty, poisoned micro-batches,
+        because every collective needs all ranks."""
         shared = self.module.pack != "rows"
         mine = micro_batches(rows, self.budget, self.world, shared=shared)[self.rank]
         sums: dict[str, float] = {}
@@ -248,8 +247,8 @@ class Trainer:
         return self._over_ranks(sums | {"out_of_memory": float(lost)})
 
     def _try_micro_batch(self, rows: Sequence[Row], longest: int) -> dict[str, float] | None:
-        """Returns the sums of a micro-batch; None if memory ran out. `longest`: number of tokens of
-        the step's longest row."""
+        """Returns the sums of a micro-batch, or None if memory ran out. `longest`: tokens of the
+        step's longest row."""
         try:
             return self._micro_batch(rows)
         except (RuntimeError, MemoryError) as error:
@@ -281,18 +280,17 @@ class Trainer:
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
-        """Adds the block's seconds to `spent[what]`. On a GPU it measures nothing, because kernels
-        run asynchronously."""
+        """Adds the block's seconds to `spent[what]`. Measures nothing on a GPU, whose kernels run
+        asynchronously."""
         began = time.monotonic()
         yield
         if self.device.type == "cpu":
             self.spent[what] = self.spent.get(what, 0.0) + time.monotonic() - began
 
     def _apply(self) -> tuple[bool, float]:
-        """Applies the step; returns (whether it was applied, global gradient norm before clipping).
-        A step whose norm is not finite is discarded: from stage 1 on by DeepSpeed's optimizer, at
-        stage 0 by this method, since a plain optimizer would apply it."""
-        if self.stage == 0:  # where DeepSpeed records no norm
+        """Applies the step, unless its gradient norm is not finite. Returns (whether it was
+        applied, global gradient norm before clipping)."""
+        if self.stage == 0:  # DeepSpeed records no norm, and would apply one that is not finite
             grads = [p.grad for p in self.module.parameters() if p.grad is not None]
             norm = float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
             if not math.isfinite(norm):
@@ -306,8 +304,8 @@ class Trainer:
     def losses(
         self, micro: MicroBatch, forward: Callable[..., Any] | None = None
     ) -> tuple[Tensor, dict[str, float]]:
-        """Returns (loss of a micro-batch, parts of the loss and sums for metrics, keyed by name).
-        `forward` defaults to the engine."""
+        """Returns (loss of a micro-batch, sums for metrics by name). `forward` defaults to the
+        engine."""
         reference_BT, run = self._reference_logprobs(micro), forward or self.engine
         logprobs_BT, entropy_BT = run(micro.nodes, micro.mask_BT, micro.temperatures_B)
         policy_BT = micro.mask_BT & ~micro.aux_B[:, None]
@@ -367,18 +365,18 @@ class Trainer:
         return full_weights.tensors(full_weights.whole(self.module.lm))
 
     def published(self) -> tuple[Iterator[tuple[str, Tensor]], list[Shape]]:
-        """Returns (tensors, shapes) that actors receive: all of `weights`, or only the adapters.
-        Iterating the tensors is collective, like `weights`."""
+        """Returns what actors receive, as (tensors, shapes): all of `weights`, or only the
+        adapters. Iterating the tensors is collective, like `weights`."""
         listed = full_weights.whole if self.adapters is None else full_weights.of_adapters
         stored = listed(self.module.lm)
         return full_weights.tensors(stored), full_weights.shapes(stored)
 
     def save_model(self, folder: Path, write: Write = write_tensors) -> None:
-        """Writes a plain Hugging Face model folder (rank 0 only). Collective under ZeRO 3."""
+        """Writes a plain Hugging Face model folder (only rank 0). Collective under ZeRO 3."""
         full_weights.save_model(self.module.lm, folder, write if self.rank == 0 else None)
 
     def save_adapters(self, folder: Path, write: Write = write_tensors) -> None:
-        """Writes the adapters in peft's format (only rank 0 writes). Collective under ZeRO 3."""
+        """Writes the adapters in peft's format (only rank 0). Collective under ZeRO 3."""
         full_weights.save_adapters(self.module.lm, folder, write if self.rank == 0 else None)
 
 
@@ -395,8 +393,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def smaller_budget(budget: int, longest: int) -> int:
-    """Halves the token budget, but not below the step's `longest` sequence (tokens). Raises
-    TrainingStopped if the budget cannot be lowered further."""
+    """Halves the token budget, but not below `longest`, the tokens of the step's longest sequence.
+    Raises TrainingStopped if the budget cannot be lowered further."""
     if budget <= longest:
         raise TrainingStopped(
             f"out of memory at the smallest micro-batch: {budget} tokens per micro-batch, longest "

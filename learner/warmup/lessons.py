@@ -8,8 +8,8 @@ The demonstrator replaces the policy in a rollout (`r3l.rollout.attempt`), so a 
 the tokens that the policy will see. This works with any environment that has demonstrations
 (envs.demonstrations), and with any tokenizer that has a chat template.
 
-The user's own conversations are lessons too. After a system message, if there is one, user and
-assistant take turns; the assistant's replies are learned:
+The user's own conversations are lessons too. User and assistant take turns, after an optional
+system message. The assistant's replies are learned:
 
     {"messages": [{"role": "user", "content": "7+5?"}, {"role": "assistant", "content": "12"}]}
 """
@@ -63,9 +63,9 @@ class Demonstrator:
 
 
 class Teacher:
-    """Makes the lessons of one environment. `skill`: the demonstrator's skill. With probability ½,
-    an attempt for a reflection is played worse, so that every rule is broken at times: each step is
-    a mistake with probability `blunders`, and does nothing with probability `blunders` / 2."""
+    """Makes the lessons of one environment. `skill`: the demonstrator's skill. At random, half of
+    the attempts for reflections are played worse. Each of their steps is a mistake with probability
+    `blunders`, and does nothing with probability `blunders` / 2."""
 
     def __init__(
         self, env: Demonstrating, chat: ChatFormat, skill: Skill, *, blunders: float = 0.15
@@ -137,7 +137,7 @@ def teachers(env: str, chat: ChatFormat, skill: Skill, options: Mapping[str, Any
 
 
 def texts(env: Demonstrating) -> Iterable[str]:
-    """Yields texts whose words should be tokens of a tokenizer for `env`."""
+    """Yields texts that contain the words a tokenizer for `env` should know."""
     rng, skill = random.Random(0), Skill(mistakes=0.3, waste=0.2)
     yield from env.vocabulary()
     for prompts in (Prompts(env.spec.prompts), Prompts()):
@@ -163,7 +163,7 @@ def copies(words: Sequence[int], rng: random.Random) -> Iterator[Lesson]:
 
 
 def reply(chat: ChatFormat, text: str) -> Sample:
-    """Tokenizes a complete reply, with the end token that the policy would sample."""
+    """Tokenizes a complete reply and adds the chat's end token."""
     ids = (*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_id)
     return Sample(ids, (0.0,) * len(ids), 0, 0, "stop")
 
@@ -178,8 +178,8 @@ class _Conversation(msgspec.Struct):
 
 
 def message_lessons(file: Path, chat: ChatFormat, context_length: int) -> list[Lesson]:
-    """Reads a lesson from every line of a file. Raises UserError for a file without lines, and for
-    the first line that is not a conversation or is longer than `context_length` tokens."""
+    """Reads a lesson from every line of a file. Raises UserError if the file has no lines. Also
+    raises it if a line is not a conversation or has more than `context_length` tokens."""
     lessons = []
     for number, line in numbered_lines(file, f"--data {file}", "give a file of JSON lines"):
         try:

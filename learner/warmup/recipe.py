@@ -19,11 +19,11 @@ RECORD = "warmup.json"
 
 TINY_LR, PRETRAINED_LR, LORA_LR = 3e-3, 2e-5, 2e-4
 TINY_STEPS, PRETRAINED_STEPS = 2000, 300
-"""Default steps and (above) learning rates: a high rate ruins a pretrained model in one step."""
+"""The defaults. A high learning rate ruins a pretrained model in one step."""
 UNFINISHED = "unfinished.json"
 """The name of the file RECORD until the warm-up has ended."""
 NOTHING = "nothing"
-"""The origin (`from`) in the record of a policy that was trained from random weights."""
+"""The value of `from` in the record of a policy that was trained from random weights."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Recipe:
 
     - `options`: the environment's options, allowed only with a single environment
     - `model`: the model to continue from, as in a run's settings; None: a new tiny policy
-    - `data`: a file with the user's own conversations to learn too (learner.warmup.lessons)
+    - `data`: a file of the user's own conversations, learned too (learner.warmup.lessons)
     - `lora`: rank of the adapters to train and merge; 0: all weights are trained instead
     - `withheld`: the number of rules of each environment that are not taught
     - `certainty`: probability, at each step, that the demonstrator knows a withheld rule
@@ -57,8 +57,7 @@ class Recipe:
 
     @cached_property
     def start(self) -> Path | None:
-        """Returns the folder of the model to continue from, None if `model` is None. Raises
-        UserError if `model` names no model folder."""
+        """The folder of the model to continue from; None if `model` is None. Raises UserError."""
         return None if self.model is None else model_path(self.model)
 
     @property
@@ -81,7 +80,7 @@ class Recipe:
         return replace(self, steps=self.steps or steps, lr=self.lr or self.usual_lr)
 
     def warning(self) -> str:
-        """Returns what is dangerous about a resolved recipe, or ""."""
+        """Returns a warning about the learning rate of a resolved recipe, or ""."""
         times = (self.lr or 0) / self.usual_lr
         if not self.pretrained or times < 10:
             return ""
@@ -124,8 +123,8 @@ class Recipe:
         return shlex.join(words)
 
     def record(self, out: Path) -> dict[str, Any]:
-        """Describes how the folder `out` was made, as JSON: the command, the worlds with all their
-        options, the demonstrator, and the record of the folder that training continued from."""
+        """Describes how `out` was made, as JSON: the command, the worlds with all their options,
+        the origin of the model, the steps and the demonstrator's skill."""
         worlds = [
             {"env": name, "options": registry.all_options(name, self.options)} for name in self.envs
         ]
@@ -139,8 +138,8 @@ class Recipe:
 
 
 def _origin(folder: Path | None) -> Any:
-    """Returns the record in `folder`, the model that training continued from. Returns the folder's
-    path if it has no record, and NOTHING if `folder` is None."""
+    """Returns the record in a model's folder, or the folder's path if it has no record. Returns
+    NOTHING if `folder` is None."""
     record = folder / RECORD if folder is not None else None
     if record is not None and record.is_file():
         return json.loads(record.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
 """Builds the tiny policy: a Qwen2 model with about a million parameters, and its tokenizer.
 
-The tokenizer is Qwen2's. Its vocabulary is the 256 bytes; the words of the worlds are *added*
-tokens. In the vocabulary they would not be found: Qwen2's pre-tokenizer splits the text first.
+The tokenizer is Qwen2's. Its vocabulary is the 256 bytes. The words of the worlds are *added*
+tokens. Without merges, the tokenizer splits all other text into bytes.
 """
 
 import re

@@ -2,8 +2,8 @@
 
     Teacher ─► lessons ─► batches of similar length ─► Trainer.step ─► Hugging Face folder
 
-Some rules of the world are not demonstrated; the policy learns them from reward. Warm-up uses the
-trainer of a run, which treats each lesson like an auxiliary sample.
+Some rules of a world are not demonstrated. The policy learns them later, from reward. The trainer
+is that of a run, and treats each lesson as an auxiliary sample.
 """
 
 import itertools
@@ -47,13 +47,13 @@ PROGRESS_S = 5.0
 SAVE_S = 120.0
 """Seconds between two checkpoints."""
 POOL = 256
-"""The number of lessons that are sorted by length together, so that batches need little padding."""
+"""The number of lessons that are sorted by length at a time, to have little padding in batches."""
 
 
 def warmup(recipe: Recipe, out: Path) -> None:
     """Warms up a policy and saves it in `out`. Continues a warm-up that was interrupted there.
-    Raises UserError if an environment has no lessons, if an environment refuses an option, or if
-    the interrupted warm-up had another recipe."""
+    Raises UserError if an environment has no lessons or refuses an option. Also raises it if the
+    interrupted warm-up had another recipe."""
     with tempfile.TemporaryDirectory(prefix="r3l-warmup-") as made_here:
         start = recipe.start or _tiny_model(recipe, Path(made_here))
         check_model_folder(start, f"--model {recipe.model or start}")
@@ -117,9 +117,9 @@ def _begin(recipe: Recipe, out: Path) -> Path | None:
 
 
 def lesson_stream(recipe: Recipe, chat: ChatFormat, own: Sequence[Lesson] = ()) -> Iterator[Lesson]:
-    """Yields endless rounds of lessons. A round has a few of the user's `own` conversations and the
-    lessons on a task of each environment. An environment's variants take turns. Unless the model is
-    pretrained, each of the first `steps // 10` rounds also has a few lessons that teach copying."""
+    """Yields lessons endlessly, in rounds. A round has a few of the user's `own` conversations, and
+    the lessons on one task of each environment. The variants of an environment take turns. A model
+    that is not pretrained also learns to copy, in the first `steps // 10` rounds."""
     seed, copying = recipe.seed, 0 if recipe.pretrained else (recipe.steps or 0) // 10
     teachers = [
         (
@@ -139,8 +139,8 @@ def lesson_stream(recipe: Recipe, chat: ChatFormat, own: Sequence[Lesson] = ()) 
 
 
 def _words(tokenizer: Any) -> list[int]:
-    """Returns the ids of the tokens for lessons that teach copying: the added tokens (the tiny
-    policy's words), or all tokens if none were added. Special tokens are left out."""
+    """Returns the token ids for lessons that teach copying: the added tokens, which are the tiny
+    policy's words. If none were added, returns all tokens. Leaves out special tokens."""
     added, special = tokenizer.added_tokens_decoder, set(tokenizer.all_special_ids)
     words = [i for i, token in added.items() if not token.special and i not in special]
     return sorted(words) or sorted(set(tokenizer.get_vocab().values()) - set(added) - special)
@@ -160,8 +160,8 @@ def _tasks(name: str, seed: int, options: Mapping[str, Any]) -> Iterator[Task]:
 def batches(
     stream: Iterable[Lesson], tokens_per_batch: int, rng: random.Random
 ) -> Iterator[list[Lesson]]:
-    """Groups lessons into batches of at most `tokens_per_batch` padded tokens. A batch has at least
-    one lesson."""
+    """Groups lessons into batches of at most `tokens_per_batch` padded tokens. A lesson with more
+    tokens is a batch of its own."""
     stream = iter(stream)
     while pool := sorted(itertools.islice(stream, POOL), key=lambda a: len(a.token_ids)):
         cut: list[list[Lesson]] = [[]]
@@ -185,8 +185,8 @@ def fit(
     """Makes the optimizer steps `done` + 1 to `steps`, and returns their losses. Step n trains on
     the nth batch of `stream`. If `saving` is given, it saves a checkpoint every SAVE_S.
 
-    Until the share `reading` of the steps is done, tokens outside replies have a small weight too:
-    by predicting a world's lines, a model learns to copy names, which it needs to act.
+    In the first `reading` · `steps` steps, tokens outside replies have a small weight too. By
+    predicting a world's lines, a model learns to copy names, which it needs to act.
     """
     losses, tokens = list[float](), 0
     began = reported = saved = time.monotonic()
@@ -211,13 +211,13 @@ def fit(
 
 def rows_of_lessons(batch: Sequence[Lesson], *, others: float = 0.0) -> list[Row]:
     """Converts lessons to supervised rows. The loss is the weighted mean of −log π(token | before).
-    Learned tokens have weight 1. All other tokens have the weight `others`, or 0 in lessons that
-    teach copying; unless this is 0, they form a second row of the lesson. The shorter of a lesson's
-    two rows is a prefix of the longer, so the rows share their computation."""
+    Learned tokens have weight 1. All other tokens have the weight `others`, in a second row of the
+    lesson. There is no such row if `others` is 0, or if the lesson teaches copying."""
     rows = []
     for lesson in batch:
         rows.append(_row(lesson.token_ids, lesson.response_mask, 1.0))
         if others and lesson.kind != "copy":
+            # One row is a prefix of the other, so they share their computation.
             rows.append(_row(lesson.token_ids, ~lesson.response_mask, others))
     total = sum(row.weight * float(row.mask.sum()) for row in rows)
     return [replace(row, weight=row.weight / total) for row in rows]
@@ -230,8 +230,8 @@ def _row(token_ids: Int32, mask: Bool, weight: float) -> Row:
 
 
 def _tiny_model(recipe: Recipe, folder: Path) -> Path:
-    """Writes the untrained tiny policy to `folder`. Its tokenizer has the words of every built-in
-    world, so that a later warm-up can train it in another world."""
+    """Writes an untrained tiny policy to `folder`. Its tokenizer knows the words of every built-in
+    world, so that a later warm-up can teach it another world."""
     names = dict.fromkeys([*BUILTIN_WORLDS, *recipe.envs])
     worlds = [
         demonstrating(name, **(recipe.options if name in recipe.envs else {})) for name in names

@@ -1,8 +1,8 @@
 """Advantages: how the rewards of one group become the weights of its trajectories.
 
-Functions map rewards [G] to float64 [G]. Permuting a group permutes its advantages bit for bit,
-because sums are correctly rounded. If all rewards are equal, advantages are exactly 0, except those
-of full successes in `amplified` and `successes`. An empty group or bad reward raises ValueError.
+Functions map rewards [G] to float64 [G]. Permuting a group permutes its advantages bit for bit. If
+all rewards are equal, advantages are exactly 0. The exception is full successes in `amplified` and
+`successes`. An empty group or a bad reward raises ValueError.
 """
 
 import math
@@ -51,9 +51,9 @@ def amplified(
                α·s(τ)    if R(τ) < 1 and s(τ) ≥ 0
                s(τ)      if s(τ) < 0
 
-    `max_rule="group_max"` is Eq. 11 in version 1 of the paper: Â(τ) = α if R(τ) is the group's
-    maximum; 0 if all rewards are equal. `max_advantage` replaces the α of the first line; it is 1.0
-    in the released code. `std`: the kind of standard deviation to divide s by, or none.
+    `max_rule="group_max"` is Eq. 11 in version 1 of the paper: α goes to the group's maximum
+    instead, and all Â are 0 if all rewards are equal. `max_advantage` replaces the α of the first
+    line (1.0 in the released code). `std`: which standard deviation divides s, or none.
     """
     values = checked_rewards(rewards)
     s = normalized(values, std=std)
@@ -87,8 +87,8 @@ def normalized(
 ) -> Float64:
     """Computes (R − mean) / (factor · std + eps), float64 [G] (GRPO, arXiv 2402.03300).
 
-    std² is Σ(R − mean)² divided by G ("population") or by G − 1 ("sample", as torch.std does);
-    with "none" the result is (R − mean) / factor.
+    std² is Σ(R − mean)² / G for "population", and Σ(R − mean)² / (G − 1) for "sample", as in
+    torch.std. For "none" the result is (R − mean) / factor.
     """
     s = centered(rewards)
     if not s.any():
@@ -103,8 +103,8 @@ def normalized(
 def overlong_penalty(lengths: npt.ArrayLike, limit: int, buffer: int) -> Float64:
     """Computes DAPO's penalty for long responses, float64 [G] (Eq. 13 of arXiv 2503.14476).
 
-    |y| is a response's length, L_max is `limit`, L_cache is `buffer` > 0. The penalty is 0 up to
-    |y| = L_max − L_cache. It then is (L_max − L_cache − |y|) / L_cache, and −1 from L_max on.
+    The penalty is (L_max − L_cache − |y|) / L_cache, clipped to [−1, 0]. |y| is a response's
+    length, L_max is `limit`, L_cache is `buffer` > 0.
     """
     beyond = np.asarray(lengths, dtype=np.float64) - (limit - buffer)
     return -np.clip(beyond / buffer, 0.0, 1.0)

@@ -5,8 +5,8 @@
                                    how rewards become weights    advantages, masks, normalize
                                    which token loss is applied   loss
 
-G: trajectories of one group. Importing this module does not import torch.
-To add one: r3l/algorithms/registry.py.
+G: the number of trajectories in a group. Importing this module does not import torch.
+How to add an algorithm: r3l/algorithms/registry.py.
 """
 
 from __future__ import annotations
@@ -41,14 +41,13 @@ Float64 = npt.NDArray[np.float64]
 class Exploration:
     """How an explore group is sampled.
 
-    `base_slots`: attempts without help; `distilled_slots`: retries (retry i retries base i).
+    `base_slots`: attempts without help. `distilled_slots`: retries; retry i retries base i.
     `reflect_on`: which base attempts get a reflection: "all", or the "failures" (R < 1).
-    `guidance`: what the retry is shown: the "reflection", a free-text "critique" or "none".
-    `from_start`: retry from step 0 instead of the pivot; `pivot_shift`: steps added to the pivot.
-    `aux`: verified corrections become auxiliary samples; `verified_requires_success`: a correction
-    is verified only if its retry fully succeeds; `praise`: recognised successes become auxiliary
-    samples, too. `constrained`: reflections follow a JSON schema; `outcome_first`: its first field
-    is the outcome.
+    `guidance`: what a retry is shown: the "reflection", a free-text "critique" or "none".
+    `from_start`: retry from step 0 instead of the pivot. `pivot_shift`: steps added to the pivot.
+    `aux`: verified corrections become auxiliary samples; with `praise`, recognised successes too.
+    `verified_requires_success`: a correction is verified only if its retry fully succeeds.
+    `constrained`: reflections follow a JSON schema. `outcome_first`: it begins with the outcome.
     """
 
     base_slots: int
@@ -68,10 +67,10 @@ Estimator = Callable[[Float64], Float64]
 """Maps rewards [G'] of the kept trajectories to their advantages [G']."""
 
 Selection = Callable[[Float64, Sequence[Trajectory]], Bool]
-"""Maps rewards [G] and trajectories of a group to bool [G], True for those that are trained on."""
+"""Maps rewards [G] and trajectories of a group to bool [G], True for trajectories to train on."""
 
 Shaping = Callable[[Float64, Sequence[Trajectory]], Float64]
-"""Maps rewards [G] and trajectories of a group to the rewards [G] that give its advantages."""
+"""Maps rewards [G] and trajectories of a group to the rewards [G] that the estimator gets."""
 
 
 MixRecalled = Callable[[Float64, Bool], tuple[Float64, Bool]]
@@ -82,8 +81,8 @@ keep [G])."""
 @dataclass(frozen=True)
 class ReplayContext:
     """The batch in which a group is replayed. `version`: the number of optimizer steps so far.
-    `baseline`: the median of the mean rewards of the batch's new groups, or of all its groups if it
-    has no new ones."""
+    `baseline`: the median of the groups' mean rewards, over the batch's new groups, or over all its
+    groups if none is new."""
 
     version: int
     baseline: float
@@ -118,10 +117,10 @@ class Algorithm:
     Rewards of a group become advantages in this order:
       1. `selection` drops trajectories,
       2. `shaping` changes rewards,
-      3. `estimator` turns them into advantages. In a group with recalled attempts, `mix_recalled`
-         replaces 1 and 3; if it is None, nothing is dropped and `estimator` gets all rewards,
+      3. `estimator` turns rewards into advantages,
       4. `replay_rule` changes the advantages of a replayed group,
       5. `token_credit` gives each token its own advantage.
+    In a group with recalled attempts, `mix_recalled` replaces 1 and 3. If it is None, 1 is skipped.
     `mask_prefix`: tokens before the pivot are not trained.
     `normalize`: how the loss is averaged (r3l.algorithms.credit.token_weights).
     `kl_coef`: weight of the KL to the reference model, 0 if unused; `kl`: estimates this KL.
@@ -161,12 +160,12 @@ class Algorithm:
     def advantages(
         self, rewards: npt.ArrayLike, trajectories: Sequence[Trajectory], *, recalled: int = 0
     ) -> tuple[Float64, Bool]:
-        """Returns (advantages float64 [G], keep bool [G]) of one whole group, whose last `recalled`
+        """Returns (advantages float64 [G], keep bool [G]) of one whole group. Its last `recalled`
         attempts were recalled.
 
         A dropped trajectory (keep False) has advantage 0, is not trained on and does not count in
-        any mean. A kept one counts even if its advantage is 0. Raises ValueError if a reward is out
-        of range, or if there are not as many rewards as trajectories.
+        any mean. A kept trajectory counts even if its advantage is 0. Raises ValueError if a reward
+        is out of range, or if rewards and trajectories differ in number.
         """
         values = checked_rewards(rewards)
         if len(values) != len(trajectories):
@@ -185,7 +184,10 @@ class Algorithm:
     def _estimated(self, rewards: Float64) -> Float64:
         found = self.estimator(rewards)
         if np.shape(found) != rewards.shape or not np.isfinite(found).all():
-            raise UserError(f"the algorithm's estimator: returned {found} for {rewards}")
+            raise UserError(
+                "the algorithm's estimator must return a finite number for each reward, but it "
+                f"returned {found} for {rewards}"
+            )
         return found
 
     def masks(self, trajectories: Sequence[Trajectory], *, recalled: int = 0) -> list[Bool]:
@@ -198,8 +200,8 @@ class Algorithm:
         return masks
 
     def loss(self, batch: TokenBatch) -> tuple[Tensor, dict[str, float]]:
-        """Returns the scalar loss of the kept trajectories, and measurements. Summed over
-        micro-batches, both give the values of the batch. It measures:
+        """Returns the scalar loss of the kept trajectories, and measurements. Both add up over the
+        micro-batches of a batch. It measures:
 
             loss_policy                the loss without the KL term
             kl_reference               the KL in nats without `kl_coef`, if `needs_reference`
@@ -223,8 +225,8 @@ class Algorithm:
 
 
 class AlgorithmConfig(Section):
-    """The settings that every algorithm has. A subclass adds its own, with the published values
-    as defaults, and builds the Algorithm."""
+    """The settings that every algorithm has. A subclass adds its own settings, with the published
+    values as defaults, and builds the Algorithm."""
 
     name: str
     group_size: int = Field(
@@ -238,14 +240,13 @@ class AlgorithmConfig(Section):
 
     @property
     def needs_contrast(self) -> bool:
-        """Whether a group whose rewards are all equal is replaced by another group, so that every
-        group of a batch has contrast. The buffer service and the learner use this property."""
+        """Whether a group whose rewards are all equal is replaced by another group."""
         return False
 
     @property
     def gates_retries(self) -> bool:
-        """Whether the guidance gain (r3l.algorithms.guidance_gain) decides if a group is leased
-        without retries."""
+        """Whether the guidance gain (r3l.algorithms.guidance_gain) decides if a group gets
+        retries."""
         return False
 
     @property

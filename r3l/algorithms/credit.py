@@ -22,9 +22,9 @@ NORMALIZE = (
 
 
 def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) -> list[Bool]:
-    """Returns the credit mask, bool [L], of every trajectory of one group, in their order. With
-    `mask_prefix`, a distilled trajectory is masked before its pivot, and a base trajectory before
-    the earliest pivot of its retries. Steps before `Extra.start` are never trained."""
+    """Returns the credit mask, bool [L], of each trajectory of one group. With `mask_prefix`, a
+    retry is trained only from its pivot on, and a retried base attempt only from the earliest pivot
+    of its retries on. Steps before `Extra.start` are never trained."""
     pivots: dict[int, int] = {}
     for child in trajectories:
         if child.role == "distilled":
@@ -40,8 +40,9 @@ def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) ->
 
 
 def further_masks(trajectory: Trajectory, mask: Bool) -> list[Bool]:
-    """Returns the credit masks of an attempt's further conversations, given the `mask` of its main
-    conversation. In a retried base attempt, calls before the first trained step are masked."""
+    """Returns the credit mask of each further conversation of an attempt. `mask`: the mask of its
+    main conversation. A retried base attempt gets no credit for calls before its first trained
+    step."""
     if not trajectory.extra.segments:
         return []
     first = int(np.argmax(mask[trajectory.step_spans[:, 0]]))
@@ -55,7 +56,7 @@ def further_masks(trajectory: Trajectory, mask: Bool) -> list[Bool]:
 
 
 def by_step(values: npt.ArrayLike, trajectory: Trajectory) -> npt.NDArray[np.float64]:
-    """Spreads `values` [K] of the steps over their response tokens: float64 [L], 0 elsewhere."""
+    """Gives each response token its step's value of `values` [K]: float64 [L], 0 elsewhere."""
     steps, tokens = np.asarray(values, np.float64), np.zeros(len(trajectory.token_ids))
     if steps.shape != (trajectory.num_steps,):
         raise ValueError(f"values have shape {steps.shape}; they must be [{trajectory.num_steps}]")
@@ -67,8 +68,8 @@ def by_step(values: npt.ArrayLike, trajectory: Trajectory) -> npt.NDArray[np.flo
 def lengths(
     normalize: Normalize, trajectories: Sequence[Trajectory], masks: Sequence[Bool]
 ) -> list[int]:
-    """Returns |τ_i| of each trajectory together with its further conversations. |τ_i| counts the
-    response tokens if `normalize` is "attempt" or "group", else only the trained tokens."""
+    """Returns |τ_i| of each trajectory with its further conversations. |τ_i| is the number of all
+    response tokens if `normalize` is "attempt" or "group", else the number of trained tokens."""
     if normalize in ("attempt", "group"):
         masks = [trajectory.responses_from(trajectory.extra.start) for trajectory in trajectories]
     further = [
@@ -81,8 +82,8 @@ def lengths(
 def token_weights(
     normalize: Normalize, lengths: Sequence[int], groups: Sequence[object] = ()
 ) -> list[float]:
-    """Returns the weight of a trained token in each of a batch's R kept trajectories. |τ_i| is
-    `lengths[i]`, |G_i| the number of trajectories in group `groups[i]`, and M the number of groups.
+    """Returns the weight of a trained token for each of a batch's R kept trajectories. |τ_i| is
+    `lengths[i]`. |G_i| is the size of group `groups[i]`, and M the number of groups.
 
         trajectory, attempt    1 / (R · |τ_i|)             the mean over trajectories of 1/|τ_i| Σ_t
         group                  1 / (M · |G_i| · |τ_i|)     as above in each group, then averaged

@@ -1,17 +1,16 @@
-"""Guidance gain: the reward of guided retries minus that of further attempts, and a gate on it.
+"""Guidance gain: how much more guided retries earn than further attempts, and a gate on it.
 
 The gain of the retry of slot i, in a group with n_b ≥ 2 base attempts, is
 
     d_i = R(retry_i) − (1/(n_b − 1)) Σ_{j≠i} R(base_j)
 
-The mean of d_i is 0 for useless guidance. Comparing retries with all base attempts would be
-biased, because most retried attempts are failures, and most failures are of hard tasks. Over the
-groups, with n_g retried slots and S_g = Σ d_i in each:
+The mean of d_i is 0 for useless guidance. Attempt i itself is left out, because mostly failures are
+retried. Group g has n_g retried slots and the sum S_g = Σ d_i. Over all groups,
 
     m = Σ S_g / Σ n_g        se² = Σ (S_g − m·n_g)² / (Σ n_g)²
 
-The gate lets a group have retries with probability q = clip(Φ(m/se), FLOOR, 1). q is computed from
-the last GROUPS groups that had retries; while there are fewer than ENOUGH such groups, q = 1.
+The gate gives a group retries with probability q = clip(Φ(m/se), FLOOR, 1). q is computed from the
+last GROUPS groups with retries. It is 1 as long as there are fewer than ENOUGH of them.
 """
 
 import math
@@ -25,15 +24,15 @@ FLOOR = 1 / 8  # so that guidance is always measured
 
 
 class GroupGain(NamedTuple):
-    """S_g and n_g of a group: the sum of d_i over its retried slots, and the number of these."""
+    """S_g and n_g of a group: the sum of d_i over its retried slots, and their number."""
 
     total: float
     slots: int
 
 
 def of_group(attempts: Iterable[tuple[Role, int, float]]) -> GroupGain:
-    """Computes the gain of a group from the role, slot and reward of its attempts. A group without
-    retries, or with fewer than two base attempts, gives GroupGain(0, 0)."""
+    """Computes the gain of a group from the (role, slot, reward) of each attempt. It is
+    GroupGain(0, 0) if there are no retries or fewer than two base attempts."""
     rewards: dict[Role, dict[int, float]] = {"base": {}, "distilled": {}}
     for role, slot, reward in attempts:
         rewards[role][slot] = reward
@@ -47,7 +46,7 @@ def of_group(attempts: Iterable[tuple[Role, int, float]]) -> GroupGain:
 
 
 def estimate(gains: Sequence[GroupGain]) -> tuple[float, float]:
-    """Computes m and se; both NaN if no slot was retried."""
+    """Computes m and se. Both are NaN if no slot was retried."""
     slots = sum(gain.slots for gain in gains)
     if not slots:
         return math.nan, math.nan

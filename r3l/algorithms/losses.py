@@ -1,16 +1,16 @@
 """Token losses: what the optimizer minimises for each token. Algorithm.loss adds further terms.
 
-Axes: B trajectories (rows), T token positions. A loss maps a TokenBatch to terms [B, T]; the loss
-of a batch is their weighted sum over the trained tokens,
+Axes: B trajectories (rows), T token positions. A loss function maps a TokenBatch to terms [B, T].
+The loss of a batch is the weighted sum of the terms of trained tokens,
 
     L = Σ_i w_i Σ_t mask_it · term_it,
 
-with w_i from r3l.algorithms.credit.token_weights. It is a sum over rows, so the losses of
-micro-batches and ranks add up to that of the whole batch.
+with w_i from r3l.algorithms.credit.token_weights. The losses of micro-batches and ranks add up to
+the loss of the whole batch.
 
-Â_i is the advantage of row i, π the policy being trained, π_old the one that sampled the token,
-π_ref the reference. All logarithms are natural. This module does not import torch, because the
-settings classes, which name its functions, must load without torch.
+Â_i is the advantage of row i, π the policy being trained, π_old the policy that sampled the token,
+π_ref the reference model. All logarithms are natural. This module does not import torch, so that
+settings load without it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MAX_LOG_RATIO = 20.0
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """The rows of a micro-batch: log π of every token, log π_old and, if there is a reference
-    model, log π_ref. `mask_BT`: True on the trained tokens. `weights_B`: w_i, the weight of each
-    trained token of a row. `advantages_BT`: the advantage of each token, which replaces Â_i."""
+    """The rows of a micro-batch. The log-probabilities are log π, log π_old and log π_ref.
+    `mask_BT`: True on the trained tokens. `weights_B`: w_i, the weight of each trained token of a
+    row. `advantages_BT`: the advantage of each token, which replaces Â_i."""
 
     logprobs_BT: Tensor
     old_logprobs_BT: Tensor
@@ -59,9 +59,8 @@ class TokenBatch:
         )
 
     def with_unit_ratio_for_distilled(self) -> TokenBatch:
-        """Sets π_old = π for distilled rows, so that their gradient is that of `policy_gradient`. A
-        retry was sampled under guidance that its row leaves out, so the log-probabilities of
-        sampling belong to another context."""
+        """Sets π_old = π for distilled rows, so that their ratio is 1. A retry was sampled under
+        guidance that its row leaves out, so its π_old belongs to another context."""
         own_BT = self.logprobs_BT.detach()
         old_BT = own_BT.where(self.distilled_B[:, None], self.old_logprobs_BT)
         return replace(self, old_logprobs_BT=old_BT)
@@ -80,7 +79,7 @@ class TokenBatch:
 
 
 Terms = tuple["Tensor", dict[str, "Tensor"]]
-"""The terms [B, T] of a loss, and its measurements [B, T] keyed by name: a value for each token."""
+"""The terms [B, T] of a loss, and measurements of each token, [B, T], keyed by name."""
 
 TokenLoss = Callable[[TokenBatch], Terms]
 
@@ -90,8 +89,8 @@ RatioCorrection = Literal[
 
 
 def policy_gradient(batch: TokenBatch, *, scale: float = 1.0) -> Terms:
-    """term = −scale · Â_i · log π(y_it), the loss of R³L with scale = 1, of RAFT with Â = 1 and of
-    OPMD with scale = 1 / (1 + tau)."""
+    """term = −scale · Â_i · log π(y_it). This is the loss of R³L, of RAFT (Â = 1) and of OPMD
+    (scale = 1 / (1 + tau))."""
     return -scale * batch.advantages * batch.logprobs_BT, {}
 
 
@@ -99,7 +98,7 @@ def ppo_clip(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
     """term = −min(r·Â_i, clip(r, 1 − clip_low, 1 + clip_high)·Â_i) with one ratio
     r_it = π/π_old for each token (PPO, GRPO, DAPO).
 
-    Measures `clip_fraction`: the tokens whose gradient the clip removes.
+    Measures `clip_fraction`: 1 for a token whose gradient the clip removes, else 0.
     """
     return _clipped(_token_ratio(batch), batch.advantages, clip_low, clip_high)
 
@@ -110,8 +109,8 @@ def importance(batch: TokenBatch) -> Terms:
 
 
 def gspo(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
-    """Like `ppo_clip`, but with one ratio for each sequence, s_i = exp((1/|τ_i|) Σ_t log π/π_old),
-    where |τ_i| is the number of the sequence's trained tokens (GSPO, arXiv 2507.18071)."""
+    """Like `ppo_clip`, but with one ratio for each sequence, s_i = exp((1/|τ_i|) Σ_t log π/π_old).
+    |τ_i| is the number of the sequence's trained tokens (GSPO, arXiv 2507.18071)."""
     lengths_B = batch.mask_BT.sum(dim=1).clamp(min=1)
     mean_B = (batch.logprobs_BT - batch.old_logprobs_BT).sum(dim=1) / lengths_B
     ratio_B = mean_B.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
@@ -120,7 +119,7 @@ def gspo(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
 
 
 def critique_grpo(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Terms:
-    """Applies the loss `attempts` to base attempts. The term of refinements is −Â_i · π/(π + γ)
+    """Applies the loss `attempts` to base attempts. For refinements, term = −Â_i · π/(π + γ)
     (Critique-GRPO, arXiv 2506.03106)."""
     distilled_B1 = batch.distilled_B[:, None]
     terms_BT, measured = attempts(batch)
@@ -133,8 +132,8 @@ def critique_grpo(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Te
 def ratio_corrected(
     batch: TokenBatch, *, loss: TokenLoss, rule: RatioCorrection, low: float, high: float
 ) -> Terms:
-    """Multiplies the terms of `loss` by w_t (r3l.algorithms.ratio_correction). Measures
-    `ratio_correction_dropped`, the tokens of weight 0, and `ratio_correction_weight`, w_t."""
+    """Multiplies the terms of `loss` by w_t (r3l.algorithms.ratio_correction). Measures w_t as
+    `ratio_correction_weight`. `ratio_correction_dropped` is 1 where w_t is 0, else 0."""
     own_BT = batch.logprobs_BT.detach()
     weights_BT = _correction_weights(own_BT - batch.old_logprobs_BT, rule, low, high)
     terms_BT, measured = loss(replace(batch, old_logprobs_BT=own_BT))

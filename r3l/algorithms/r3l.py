@@ -21,10 +21,10 @@ from r3l.records import Bool
 
 
 class R3LConfig(RatioCorrectedConfig):
-    """Settings of R³L. Each ablation of the paper is a choice of their values.
+    """Settings of R³L. They also give each ablation of the paper.
 
-    The paper's ablations `from start` and `no guidance` also switch the credit off: set
-    `credit: false` with `from_start: true` or `guidance: false`.
+    The paper's ablations `from start` and `no guidance` also switch off the credit: set
+    `credit: false` too.
     """
 
     name: Literal["r3l"] = Field("r3l", description="algorithm")
@@ -165,7 +165,7 @@ class R3LConfig(RatioCorrectedConfig):
 
     @property
     def recall(self) -> Recall | None:
-        """Returns the rule that recalls stored successes for a group that has no success; None if
+        """The rule that recalls stored successes for a group without success. None if
         `recall_count` is 0."""
         if not self.recall_count:
             return None

@@ -1,8 +1,8 @@
 """Ratio correction: weights for tokens that another policy sampled, an option of every ratio loss.
 
-Every term of the loss is multiplied by a weight w_t. The loss's own ratio then compares the policy
-with itself, so it is 1. The weights use the token's ratio r_t = π(y_t)/π_old(y_t) or the sequence's
-ratio ρ = Π_t r_t over its trained tokens, both without a gradient:
+Every term of the loss is multiplied by a weight w_t, which has no gradient. The loss's own ratio
+becomes 1. w_t depends on the token's ratio r_t = π(y_t)/π_old(y_t), or on the sequence's ratio
+ρ = Π_t r_t over its trained tokens:
 
     token_truncate       w_t = min(r_t, high)                     TIS (Yao et al. 2025)
     token_mask           w_t = r_t if low ≤ r_t ≤ high, else 0    IcePop (arXiv 2510.18855)

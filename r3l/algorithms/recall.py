@@ -2,8 +2,8 @@
 
     task's history ─► rule ─► the draw's entry in the ledger ─► rows after the group's own attempts
 
-The buffer service calls the rule (`AlgorithmConfig.recall`) once, when it draws the group, and
-writes its choice into the draw, so that a resumed or replayed step recalls the same attempts.
+The buffer service calls the rule (`AlgorithmConfig.recall`) once, when it draws the group. The
+draw's entry keeps the choice, so that a resumed or replayed step recalls the same attempts.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,9 +32,9 @@ class StoredAttempt:
 
 @dataclass(frozen=True)
 class GroupContext:
-    """What a recall rule knows about a drawn group. `rewards`: rewards of the group's own attempts;
-    `history`: attempts of the task's earlier groups, newest group first, each read on demand;
-    `version`: the learner's version."""
+    """What a recall rule knows about a drawn group. `rewards`: rewards of the group's own attempts.
+    `history`: attempts of the task's earlier groups, newest group first, read on demand. `version`:
+    the learner's version."""
 
     rewards: Sequence[float]
     history: Iterable[StoredAttempt]
@@ -56,8 +56,8 @@ def opposing(
     max_age: int | None = None,
 ) -> list[StoredAttempt]:
     """Draws up to `count` stored attempts with the outcome that a group lacks: successes if its own
-    attempts all failed, failures if they all succeeded (then none with `successes_only`). All such
-    attempts at most `max_age` versions old are equally likely (replay of R³, arXiv 2601.19620)."""
+    attempts all failed, failures if they all succeeded (replay of R³, arXiv 2601.19620). Draws no
+    failures with `successes_only`. All attempts up to `max_age` versions old are equally likely."""
     outcomes = {reward >= SUCCESS for reward in context.rewards}
     if len(outcomes) != 1 or (successes_only and True in outcomes):
         return []

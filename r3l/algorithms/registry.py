@@ -57,8 +57,8 @@ def _validated(value: Any, known: ValidatorFunctionWrapHandler) -> AlgorithmConf
 
 @cache
 def _with_own(path: str) -> type[BaseModel]:
-    """Returns a settings class whose field `algorithm` has the user's class at `path`. The `name`
-    of this algorithm must be `path`."""
+    """Returns a settings class with one field, `algorithm`, of the user's class at `path`. The
+    algorithm's `name` must be `path`."""
     kind: type[AlgorithmConfig] = find("algorithm", path, {}, AlgorithmConfig)
     name: Any = Literal[path]
     own = create_model(kind.__name__, __base__=kind, __module__=kind.__module__, name=(name, path))

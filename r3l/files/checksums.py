@@ -35,7 +35,7 @@ def unsealed(values: Any) -> dict[str, Any]:
 
 
 def sealed_text(text: str) -> str:
-    """Puts a comment line with the text's checksum in front of a text of several lines."""
+    """Adds a first line to a text: a comment with the text's checksum."""
     return f"{SEALED_TEXT}{of_text(text)}; to edit the lines below, remove this one\n{text}"
 
 
@@ -77,8 +77,8 @@ def damage(
     *,
     thorough: bool = True,
 ) -> str:
-    """Names a file that differs from its entry in `files` (see `of_folder`); "" if none does. Only
-    a `thorough` comparison reads the files. Raises OSError."""
+    """Describes a file that differs from its entry in `files` (see `of_folder`). Returns "" if none
+    differs. Compares only sizes unless `thorough`. Raises OSError."""
     for name, (size, checksum) in files.items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != size:

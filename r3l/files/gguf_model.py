@@ -1,4 +1,4 @@
-"""Converts a GGUF file to a Hugging Face model folder, once, in the user's cache folder.
+"""Converts a GGUF file once, to a Hugging Face model folder in the user's cache folder.
 
 file.gguf ─► sha256 ─► ~/.cache/r3l/models/NAME-SHA ─► (if missing) a child process converts it
 """
@@ -41,8 +41,8 @@ def smollm2_folder() -> Path:
 
 
 def converted(file: Path, called: str) -> Path:
-    """Returns the model folder of a GGUF file; converts the file if the cache lacks the folder. If
-    that fails, leaves no folder and raises UserError, which begins with `called`."""
+    """Returns the model folder of a GGUF file. Converts the file if the folder is not in the cache.
+    If this fails, raises UserError, which begins with `called`."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     try:
         folder = cache / "r3l" / "models" / f"{file.stem[:80]}-{_sha256(file)[:16]}"

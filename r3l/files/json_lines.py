@@ -1,5 +1,5 @@
-"""Append-only files with one JSON object and its checksum on each line. Half a line, which a killed
-process may leave at the end, is ignored and replaced by the next line. Unreadable lines are skipped
+"""Append-only files with one JSON object and its checksum on each line. A killed process may leave
+half a line at the end. It is ignored, and the next line replaces it. Unreadable lines are skipped
 and counted."""
 
 import json
@@ -20,14 +20,14 @@ TAIL_BYTES = 1 << 20  # more than a line
 
 @dataclass(frozen=True)
 class Lines(Generic[T]):
-    """The readable lines of a file, and the number of `damaged` ones."""
+    """The readable lines of a file. `damaged`: the number of unreadable lines."""
 
     values: list[T]
     damaged: int = 0
 
 
 def append(path: Path, value: Mapping[str, Any]) -> None:
-    """Appends a line, which is in the file when the function returns. Raises OSError."""
+    """Appends a line to the file at once, without a buffer. Raises OSError."""
     with path.open("a+b", buffering=0) as file:
         end = file.tell()
         file.seek(max(end - 1, 0))
@@ -40,8 +40,8 @@ def append(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def thin(path: Path, most: int, sort: bytes) -> None:
-    """Thins out a file that is larger than `most` bytes: in the older half of the file, removes
-    every second line among those that begin with `sort`. Raises OSError."""
+    """Thins out a file of more than `most` bytes. Of the lines in its older half that begin with
+    `sort`, removes every second one. Raises OSError."""
     if path.stat().st_size <= most:
         return
     lines = path.read_bytes().splitlines(keepends=True)
@@ -57,8 +57,8 @@ def encoded(value: Mapping[str, Any]) -> bytes:
 
 
 def read(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
-    """Reads all whole lines of a file, if it exists. `parse` may raise LookupError, TypeError or
-    ValueError. Raises UserError if the file cannot be opened."""
+    """Reads all whole lines of a file. A missing file has none. `parse` may raise LookupError,
+    TypeError or ValueError for a damaged line. Raises UserError if the file cannot be read."""
     try:
         whole, _, half = path.read_bytes().rpartition(b"\n")
     except FileNotFoundError:
@@ -73,7 +73,7 @@ def read(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
 
 
 def parsed(lines: Sequence[bytes], parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
-    """Parses lines; unreadable ones are skipped and counted."""
+    """Parses lines. Skips and counts unreadable lines."""
     values = list[T]()
     for line in lines:
         try:
@@ -84,8 +84,8 @@ def parsed(lines: Sequence[bytes], parse: Callable[[dict[str, Any]], T]) -> Line
 
 
 class GrowingFile:
-    """Reads the complete lines of a growing file, from its current end or from the offset `at`.
-    After `thin` has rewritten the file, the reading continues after the last line already read."""
+    """Reads the complete lines of a growing file, from its current end or from the offset `at`. If
+    `thin` rewrites the file, reading continues after the last line already read."""
 
     def __init__(self, path: Path, at: int | None = None) -> None:
         self.path, self._at = path, at or 0

@@ -14,8 +14,8 @@ MEASURED = {"success", "reward", "steps", "tasks", "failed"}
 
 @dataclass(frozen=True)
 class StepLine:
-    """An optimizer step: the version it made, when it ended, and its metrics, keyed by tag.
-    `unread`: the beginning of one of its reflections, if none of them can be read."""
+    """An optimizer step: the version it made, when it ended, and its metrics, keyed by tag. If none
+    of its reflections can be read, `unread` is the beginning of one."""
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -54,8 +54,8 @@ class EvalLine:
 
 @dataclass(frozen=True)
 class AgainLine:
-    """A new learner continues from version `step`, although an earlier learner had got to a later
-    version, `reached`. The earlier learner's steps after `step` do not count."""
+    """A restart: a new learner continues from version `step`. The earlier learner had reached the
+    later version `reached`. Its steps after `step` do not count."""
 
     step: int
     reached: int
@@ -104,7 +104,7 @@ class History:
 
 
 def history_of(lines: Iterable[ProgressLine], damaged: int = 0) -> History:
-    """Builds the history from all lines in order; steps lost in a restart are left out."""
+    """Builds the history from all lines in order. Leaves out steps that a restart lost."""
     steps, evaluations = list[StepLine](), dict[int, EvalLine]()
     for line in lines:
         if isinstance(line, EvalLine):

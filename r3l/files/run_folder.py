@@ -1,4 +1,4 @@
-"""The folder of a run: the one reader and writer of the files in it.
+"""The folder of a run: reads and writes the files in it.
 
     config.yaml, config.next.yaml, config.before-step-000051.yaml      settings
     progress.jsonl                                                     steps and evaluations
@@ -6,9 +6,9 @@
     processes/actor-0.json                                             what a process reports
     best/evaluation.json, versions.json, .wandb-id                     outputs
 
-Some files may be missing. An empty file, which a power loss may leave, counts as missing. A damaged
-file or empty settings raise an error that names the file. Other modules own the folders `buffer/`,
-`checkpoints/` and `journal/`.
+Some files may be missing. An empty file counts as missing, since a power loss may leave one.
+Damaged files and empty settings raise an error that names the file. Other modules own the folders
+`buffer/`, `checkpoints/` and `journal/`.
 
     config.yaml ──(resume with other settings)──► config.next.yaml, which every process reads
          │                                              │ after the first step with the new settings
@@ -47,7 +47,7 @@ PROGRESS_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A learner's heartbeat. `doing`: what the learner began to do; `time`: when the heartbeat was
+    """A learner's heartbeat. `doing`: what the learner began to do. `time`: when the heartbeat was
     written, by the file system's clock."""
 
     doing: str
@@ -56,8 +56,8 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class ProcessStatus:
-    """A process's report about itself. `address`: where its service listens, if it has one; `name`:
-    an actor's name in the buffer."""
+    """A process's report about itself. `address`: where its service listens, if it has one.
+    `name`: an actor's name in the buffer."""
 
     state: Literal["ready", "done"]
     address: str = ""
@@ -66,8 +66,8 @@ class ProcessStatus:
 
 @dataclass(frozen=True)
 class Hang:
-    """A hang of the learner: what the learner was doing, and whether the launcher or the learner
-    itself ended the process."""
+    """A hang of the learner. `doing`: what the learner was doing. `ended_by`: who ended it,
+    "launcher" or "itself"."""
 
     doing: str
     ended_by: str
@@ -149,7 +149,7 @@ class RunFolder:
         return _load(self.config_file)
 
     def own_settings(self) -> RunConfig:
-        """Reads config.yaml: the last step's settings, or the first ones if there was no step."""
+        """Reads config.yaml: the settings of the last step, or of the start before any step."""
         self.started()
         return _load(self.own_config)
 
@@ -170,7 +170,7 @@ class RunFolder:
             write_whole(self._next, sealed_text(configuration.dump(config)))
 
     def settle_settings(self, step: int) -> None:
-        """Makes a finished step's settings the run's own; keeps the previous ones in a file."""
+        """Copies the settings of a finished step to config.yaml. A file keeps the old settings."""
         if not self._next.exists() or self._next.read_bytes() == self.own_config.read_bytes():
             return
         before = self.path / f"config.before-step-{step:06d}.yaml"
@@ -184,8 +184,8 @@ class RunFolder:
     # ── progress ────────────────────────────────────────────────────────────────────────
 
     def add_progress(self, line: ProgressLine) -> None:
-        """Appends a step or an evaluation. Once the file is larger than PROGRESS_BYTES, every
-        second step in the older half of its lines is removed."""
+        """Appends a line. If the file then has more than PROGRESS_BYTES, removes every second step
+        in the older half of its lines."""
         json_lines.append(self.progress, progress_lines.to_json(line))
         json_lines.thin(self.progress, PROGRESS_BYTES, STEP_BEGINS)
 
@@ -249,8 +249,8 @@ class RunFolder:
         write_json(self.path / "limits.json", asdict(LoweredLimits(budget)))
 
     def token_budget(self, configured: int) -> int:
-        """Returns the token budget to start with: the configured one, or a lower one from an
-        earlier start."""
+        """Returns the token budget to start with: `configured`, or a lower budget that was recorded
+        earlier."""
         remedy = f"delete the file to begin with the configured {configured}"
         path = self.path / "limits.json"
         limits = read_json(path, remedy, LoweredLimits)
@@ -259,7 +259,7 @@ class RunFolder:
     # ── outputs ─────────────────────────────────────────────────────────────────────────
 
     def best_evaluation(self) -> EvalLine | None:
-        """Reads the evaluation of the weights in `best/`, if there are any."""
+        """Reads the evaluation of the weights in `best/`, if there is one."""
         remedy = "delete it, and the next evaluation is the best one"
         return read_json(self.path / BEST / EVALUATION, remedy, EvalLine)
 
@@ -279,7 +279,7 @@ class RunFolder:
 
 
 def write_evaluation(weights: Path, evaluation: EvalLine) -> None:
-    """Writes the evaluation of some weights into their folder, `weights`."""
+    """Writes an evaluation into the folder of the evaluated weights."""
     write_json(weights / EVALUATION, asdict(evaluation))
 
 
@@ -287,7 +287,7 @@ def _load(path: Path) -> RunConfig:
     """Reads the settings in a file. Raises UserError, which names the file."""
     try:
         if not path.stat().st_size:
-            raise UserError("is empty, as after a power loss; restore it from a copy")
+            raise UserError("is empty, perhaps after a power loss; restore it from a copy")
         return configuration.load(path)
     except UserError as error:
         raise error if path.name in str(error) else UserError(f"{path}: {error}") from None
@@ -304,8 +304,8 @@ def _step_of(path: Path) -> int:
 
 
 def run_folder(name: str | None) -> Path:
-    """Returns the folder of a run. A bare name is a folder in runs/, a name with a separator is a
-    path, and None stands for the current time. Raises UserError if the name is not allowed."""
+    """Returns the folder of a run. A bare name is a folder in runs/. A name with a slash is a path.
+    None gives a name made of the current time. Raises UserError if the name is not allowed."""
     if name is not None and not name.strip():
         raise UserError("--run: the name is empty; give one, or leave --run out")
     name = name or time.strftime("%Y%m%d-%H%M%S")

@@ -48,8 +48,8 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path, remedy: str, kind: type[T]) -> T | None:
-    """Reads a value of type `kind` from a JSON file; None if the file is missing or empty (as after
-    a power loss). Raises UserError, which ends with `remedy`, if the file is damaged."""
+    """Reads a value of type `kind` from a JSON file. Returns None if the file is missing or empty.
+    Raises UserError if the file is damaged or unreadable. The error ends with `remedy`."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -57,7 +57,7 @@ def read_json(path: Path, remedy: str, kind: type[T]) -> T | None:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
     if not data:
-        log.warning("%s is empty, as after a power loss; it is treated as missing", path)
+        log.warning("%s is empty, perhaps after a power loss; it is treated as missing", path)
         return None
     try:
         values = unsealed(json.loads(data))
@@ -81,14 +81,29 @@ def whole_folder(final: Path) -> Iterator[Path]:
 
 
 def rename_whole(building: Path, final: Path) -> None:
-    """Flushes a file, or a folder and its contents, to disk and then gives it its final name.
-    Raises OSError."""
+    """Flushes a file or a folder with its contents to disk, then renames it. Raises OSError."""
+    _flush_whole(building)
+    building.rename(final)
+    flush(final.absolute().parent)
+
+
+def replace_folder(building: Path, final: Path) -> None:
+    """Renames a folder as `rename_whole` does. Removes an older folder `final`, but only once the
+    new one is on disk. Raises OSError."""
+    replaced = final.with_name(f".replaced-{final.name}")
+    shutil.rmtree(replaced, ignore_errors=True)
+    _flush_whole(building)
+    if final.exists():
+        final.rename(replaced)
+    rename_whole(building, final)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _flush_whole(building: Path) -> None:
     inside = sorted(building.rglob("*")) if building.is_dir() else []
     for path in (*inside, building):
         if not path.is_symlink():
             flush(path)
-    building.rename(final)
-    flush(final.absolute().parent)
 
 
 def flush(place: Path) -> None:

@@ -12,8 +12,8 @@ from r3l.text import printable
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Prints a line for the user. It may contain text of models, environments and files, so control
-    characters are escaped. No other module calls click's echo."""
+    """Prints a line for the user. Escapes control characters, because the text may come from a
+    model, an environment or a file. Use this instead of click's echo."""
     click.echo(printable(text), err=err)
 
 
@@ -28,7 +28,7 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 class OneLine(click.Command):
     """A command that reports errors in one line, beginning with the command's name. `errors`: the
-    classes that it reports besides UserError, with their exit codes; the first match counts."""
+    exit codes of error classes besides UserError. The first match counts."""
 
     def __init__(
         self, *args: Any, errors: Mapping[type[Exception], int] | None = None, **options: Any

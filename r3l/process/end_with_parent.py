@@ -26,12 +26,12 @@ def name_starter() -> None:
 
 
 def end_with_starter() -> None:
-    """Makes the kernel kill this process when the process that started it through multiprocessing
-    ends; this frees the GPU. A process may call it twice. The first call, while multiprocessing
-    re-imports the program, comes before `multiprocessing.parent_process` is known."""
+    """Makes the kernel kill this process when its multiprocessing parent ends, to free the GPU.
+    Does nothing in a process that multiprocessing did not start. May be called more than once."""
     if (parent := multiprocessing.parent_process()) is not None:
         pid: int | None = parent.pid
     elif getattr(multiprocessing.current_process(), "_inheriting", False) and STARTER in os.environ:
+        # multiprocessing is re-importing the program, and does not know the parent yet.
         pid = int(os.environ[STARTER])
     else:
         return

@@ -24,8 +24,8 @@ def check_endpoint(endpoint: str, what: str) -> str:
 
 
 def check_bind(bind: str, what: str, *, encrypted: bool) -> str:
-    """Returns `bind`. Raises UserError if it is not well-formed, or if other machines could connect
-    though the service is not `encrypted`: they could write training data and read weights."""
+    """Returns `bind`. Raises UserError if it is not well-formed. Also raises it if other machines
+    could connect to a service that is not `encrypted`."""
     tcp = _BIND.fullmatch(bind)
     port = tcp[1].replace("*", "0") if tcp else "65536"
     if not int(port) < 1 << 16:  # ZeroMQ takes 65536 for 0
@@ -53,9 +53,9 @@ def reached(bind: str, machine: str = "127.0.0.1") -> str:
 
 @contextmanager
 def with_port(bind: str) -> Iterator[str]:
-    """Yields `bind`, with a free port if its port is 0 or *. Inside the context, a socket keeps
-    the system from giving the port to another program. A ZeroMQ service can still listen there,
-    since both sockets set SO_REUSEADDR. Raises UserError if no service can listen at `bind`."""
+    """Yields `bind`, with a free port instead of 0 or *. A socket reserves this port inside the
+    context. A ZeroMQ service can still listen there, since both sockets set SO_REUSEADDR. Raises
+    UserError if no port can be reserved."""
     host, _, port = bind.removeprefix("tcp://").rpartition(":")
     if port not in ("0", "*"):
         yield bind

@@ -43,7 +43,7 @@ def lacking_shared_memory() -> str:
 
 
 def _free(path: Path) -> int:
-    """Returns the free bytes on the disk of a path; the path need not exist."""
+    """Returns the free bytes on the disk of a path. The path need not exist."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return shutil.disk_usage(path).free

@@ -1,4 +1,4 @@
-"""Measures with this process's clock how old a learner's last heartbeat is."""
+"""Measures the age of a learner's last heartbeat, with this process's clock."""
 
 import time
 from dataclasses import dataclass, field

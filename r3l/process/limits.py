@@ -1,4 +1,4 @@
-"""Limits the time and memory that this process may spend on running a user's text as code."""
+"""Limits the time and the memory of a block of code."""
 
 import resource
 import signal
@@ -12,7 +12,7 @@ PAGE = resource.getpagesize()
 @contextmanager
 def limited(seconds: float, more_bytes: int) -> Iterator[None]:
     """Raises TimeoutError in the block after `seconds` of wall time, and MemoryError if the process
-    grows by `more_bytes`. Only the main thread gets signals, so others have no time limit."""
+    grows by `more_bytes`. Outside the main thread there is no time limit."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"took more than {seconds:g} s")

@@ -1,13 +1,13 @@
 """Makes a process return freed memory to the system, and keeps garbage collections short.
 
-glibc returns a freed block at once only if it is larger than a threshold. When a large block is
-freed, glibc raises this threshold, up to 32 MiB. Tensors of changing sizes then leave holes in the
-heap, and the process grows. An explicitly set threshold stays fixed. It is set to 4 MiB, not 0, so
-that smaller blocks reuse pages: fresh pages would cost a third of a small policy's step time.
+glibc returns a freed block at once only if it is larger than a threshold. Freeing a large block
+raises this threshold, up to 32 MiB. Tensors of changing sizes then leave holes in the heap, and the
+process grows. STEADY_MEMORY fixes the threshold at 4 MiB. It is not 0, because fresh pages for
+smaller blocks would cost a third of a small policy's step time.
 
 A full garbage collection visits every object. With torch and vLLM imported it takes a quarter of a
-second, during which an actor sends no request and a learner makes no step. Collections during the
-imports take a quarter of the imports' CPU time, and find almost no garbage.
+second, and the process does nothing else in that time. During the imports, collections take a
+quarter of the CPU time and find almost no garbage.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ STEADY_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
-"""Environment variables for a process that allocates and frees tensors all the time; glibc reads
+"""Environment variables for a process that allocates and frees tensors all the time. glibc reads
 them when the process starts."""
 
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
@@ -32,17 +32,18 @@ MEMORY_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""In cgroup v2 and v1: the files of a group's limit and use, and its cache's key in memory.stat."""
+"""For cgroup v2 and v1: the file of a group's limit, the file of its use, and the key of its cache
+in memory.stat."""
 
 
 def delay_collections() -> None:
-    """Stops garbage collection until `freeze_heap`; call it when a process begins to start up."""
+    """Stops garbage collection until `freeze_heap`. Call it first in a process."""
     gc.disable()
 
 
 def freeze_heap() -> None:
-    """Excludes all live objects from garbage collection; call it when a process has started up. It
-    first collects all garbage, also among the objects that earlier calls excluded."""
+    """Collects all garbage, then excludes all live objects from later collections. Call it when a
+    process has started up. Another call also collects garbage among the excluded objects."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
@@ -50,16 +51,15 @@ def freeze_heap() -> None:
 
 
 def private_bytes() -> int:
-    """Returns the bytes of this process that are not backed by a file: heap, stacks, messages
-    (Linux)."""
+    """Returns the process's resident bytes, without file-backed and shared pages (Linux)."""
     with open("/proc/self/statm", "rb") as file:
         _, resident, shared, *_ = map(int, file.read().split())
     return (resident - shared) * mmap.PAGESIZE
 
 
 def oom_kills() -> int:
-    """Returns how many processes the kernel of this machine has killed for lack of memory; 0 if the
-    kernel does not count them."""
+    """Returns how many processes this machine's kernel has killed for lack of memory; 0 if it does
+    not count them."""
     with suppress(OSError):
         for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
             if line.startswith("oom_kill "):
@@ -68,8 +68,8 @@ def oom_kills() -> int:
 
 
 def free_memory(root: Path = CONTROL_GROUPS, membership: Path = Path("/proc/self/cgroup")) -> int:
-    """Returns how many more bytes this process may allocate: the minimum of the free bytes of the
-    machine, of the process's control group and of every group that contains this group."""
+    """Returns how many more bytes this process may allocate. Considers the machine's free memory
+    and the limits of all control groups around the process."""
     free: int = psutil.virtual_memory().available
     for group, (limit, used, cache) in product(_groups(root, membership), MEMORY_FILES):
         with suppress(OSError, ValueError):  # there is no such file, or no limit
@@ -80,8 +80,8 @@ def free_memory(root: Path = CONTROL_GROUPS, membership: Path = Path("/proc/self
 
 
 def _groups(root: Path, membership: Path) -> set[Path]:
-    """Returns the folders of this process's memory groups, up to the roots of the hierarchies. In a
-    container the root is the container's own group; the group's host path does not exist there."""
+    """Returns the folders of all control groups that may limit this process's memory. Some may not
+    exist: in a container the root is the container's own group."""
     groups = {root, root / "memory"}
     with suppress(OSError):
         for line in membership.read_text().splitlines():
@@ -94,8 +94,8 @@ def _groups(root: Path, membership: Path) -> set[Path]:
 
 
 def return_freed_memory() -> None:
-    """Returns the pages of freed blocks to the system immediately (glibc). Threads other than the
-    main one keep up to 64 MiB at the free end of their heap."""
+    """Returns the pages of freed blocks to the system immediately (glibc). Each thread other than
+    the main one may keep up to 64 MiB."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

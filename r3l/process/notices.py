@@ -1,5 +1,5 @@
-"""Notices to the user, for example that an environment raised an error, that a step was skipped or
-that the disk is full. A run's process writes them to its log; r3l-launch shows them at once."""
+"""Sends notices to the user, for example that the disk is full. A run's process writes them to its
+log, and r3l-launch shows them at once."""
 
 import sys
 import time
@@ -13,7 +13,7 @@ _said: dict[str, float] = {}
 
 
 def notice(text: str) -> None:
-    """Writes one line to the run's user; line breaks become spaces."""
+    """Shows one line to the user. Line breaks become spaces."""
     line = " ".join(text.split())
     if len(line) > LONGEST:
         line = f"{line[: LONGEST - 1]}…"
@@ -22,8 +22,8 @@ def notice(text: str) -> None:
 
 
 def notice_again(kind: str, text: str) -> None:
-    """Writes a notice at most once in AGAIN_S for each `kind`; use it for trouble that may recur at
-    every attempt."""
+    """Writes a notice, but at most one of each `kind` in AGAIN_S. Use it for trouble that may recur
+    at every attempt."""
     now = time.monotonic()
     if now - _said.get(kind, -AGAIN_S) >= AGAIN_S:
         _said[kind] = now

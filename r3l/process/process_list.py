@@ -7,8 +7,8 @@ import psutil
 
 
 def every_process() -> Iterator[psutil.Process]:
-    """Yields each process of this machine. `psutil.process_iter` must not be used: it remembers
-    processes by their ids and overlooks a new process that has the id of an ended one."""
+    """Yields each process of this machine. `psutil.process_iter` would overlook a new process that
+    has the id of an ended one."""
     for pid in psutil.pids():
         with contextlib.suppress(psutil.NoSuchProcess):
             yield psutil.Process(pid)

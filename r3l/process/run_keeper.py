@@ -3,8 +3,8 @@
     launcher ══ pipe ══► keeper
         └─► buffer, learner, actors ── a line each ──► pipe
 
-Only the launcher keeps the pipe's writing end, so the kernel closes the pipe however the launcher
-ends. A process writes its line before it executes its command, so the keeper knows every process.
+Only the launcher keeps the writing end of the pipe. When the launcher ends, for whatever reason,
+the kernel closes the pipe. Each process writes its line before it executes its command.
 
     process   is asked to end    is killed
     actors    at once            after 20 s; at once if the launcher is gone
@@ -42,10 +42,10 @@ LOOKS_S = 0.05
 
 @dataclass
 class KeptProcess:
-    """A command that leads a process group. `pid`: None if another launcher started the command.
-    `worker`: if the command is itself a launcher, arguments that identify the workers that it
-    started on this machine. They get SIGTERM; the launcher does not, as it would then kill them.
-    `at_once`: whether the command is killed as soon as r3l-launch is gone."""
+    """A command that leads a process group. `pid`: None if another launcher started it. `worker`:
+    if the command is itself a launcher, the arguments of its workers on this machine. SIGTERM goes
+    to the workers, because a launcher that gets it kills them. `at_once`: whether the command is
+    killed as soon as r3l-launch is gone."""
 
     name: str
     pid: int | None
@@ -63,16 +63,14 @@ class KeptProcess:
         return not (self._leader is not None and _runs(self._leader)) and not self.workers()
 
     def terminate(self) -> None:
-        """Asks the workers to end, or the process itself if it has none; this also reaches stopped
-        processes."""
+        """Asks the workers, or else the process itself, to end. Wakes stopped processes."""
         for process in self.workers() or filter(None, [self._leader]):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGTERM)
                 process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kills the process and everything it started, even if the process itself has already
-        ended."""
+        """Kills the process group and the workers, even if the process itself has already ended."""
         if self.pid is not None and not self._id_is_used_again():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -81,14 +79,14 @@ class KeptProcess:
                 process.kill()
 
     def _id_is_used_again(self) -> bool:
-        """Whether another process now has this id; if so, no process of the group is left."""
+        """Whether another process now has this id. If so, the whole group has ended."""
         try:
             return self._leader is not None and psutil.Process(self._leader.pid) != self._leader
         except psutil.NoSuchProcess:
             return False
 
     def workers(self) -> list[psutil.Process]:
-        """Finds processes that have the arguments `worker` and this process's working folder."""
+        """Finds the running processes that have the arguments `worker` and our working folder."""
         found, here = [], os.getcwd()
         for process in every_process() if self.worker else ():
             with contextlib.suppress(psutil.Error, OSError):
@@ -102,9 +100,9 @@ def end_in_order(
     heartbeat: LastHeartbeat | None = None,
     hurry: Callable[[], bool] = lambda: False,
 ) -> list[str]:
-    """Ends the processes in the order of the table above, and kills those that are late. As soon as
-    `hurry` returns True, kills every process. Returns the names of the killed processes. Until the
-    learner's `heartbeat` is overdue, the learner is not late."""
+    """Ends the processes in the order of the table above. Kills late processes, and every process
+    once `hurry` returns True. The learner is not late until its `heartbeat` is overdue. Returns the
+    names of the killed processes."""
     end, killed = time.monotonic() + DEADLINE_S, list[str]()
     for last in (False, True):
         part = [member for member in reversed(members) if (member.name == LAST) == last]
@@ -133,7 +131,7 @@ def tell_keeper(
 
 
 def main() -> None:
-    """Reads the processes of a run from the pipe. When the pipe is closed, ends the processes."""
+    """Reads the processes of a run from the pipe. Ends them when the pipe is closed."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)  # they are for the launcher
     kept: dict[str, KeptProcess] = {}

@@ -1,7 +1,7 @@
 """Ends a process that uses torch.
 
-gloo's threads outlive a destroyed process group as long as anything refers to the group. Such a
-thread can abort the process while the interpreter shuts down; a successful run then seems to crash.
+A thread of gloo may outlive its process group. It may abort the process while the interpreter shuts
+down, and a successful run then seems to crash.
 """
 
 import atexit

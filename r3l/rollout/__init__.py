@@ -1,2 +1,2 @@
-"""Samples one group: attempts, reflections and retries. It needs only two interfaces: a policy that
-samples tokens, and an environment."""
+"""Samples one group: attempts, reflections and retries. Needs only a policy that samples tokens,
+and an environment."""

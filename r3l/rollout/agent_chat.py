@@ -2,9 +2,8 @@
 
     open(messages, tools) · <reply> · following(reply, messages) · <reply> · …
 
-A later call's new messages are rendered after a short made-up conversation with the same tool
-calls; then the made-up text is removed. A new AgentChat renders a test conversation in this way and
-as a whole, and checks that the texts are equal.
+`following` renders new messages after a short made-up conversation, and then removes the made-up
+text. A new AgentChat compares this, on a test conversation, with rendering it as a whole.
 """
 
 import json
@@ -26,7 +25,7 @@ _REPLIED: AgentMessage = {"role": "assistant", "content": "r"}
 
 
 def tool_call(name: str, arguments: Any, call_id: str) -> dict[str, Any]:
-    """Returns a call of a tool, as templates expect it in `tool_calls`."""
+    """Makes one item of `tool_calls`, in the form that templates expect."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
@@ -60,7 +59,7 @@ _PROBE: tuple[tuple[AgentMessage, Sequence[AgentMessage]], ...] = (
 
 
 def add_tools(chat: ChatFormat) -> None:
-    """Makes a tokenizer's chat template show tools in Hermes' form if it shows none by itself."""
+    """Makes a tokenizer's chat template show tools (in Hermes' form) unless it does so already."""
     if not _shows_tools(chat):
         before = Path(__file__).with_name("tools.jinja").read_text().rstrip()
         own = chat.tokenizer.chat_template  # several, by name, with some models
@@ -79,9 +78,8 @@ def _shows_tools(chat: ChatFormat) -> bool:
 
 
 class AgentChat:
-    """A chat format for calls with tools. `takes_tools`: whether the template shows tools at all.
-    Raises UserError if the template shows tools, but cannot append the messages of a conversation
-    with tools one by one without changing the text before them."""
+    """A chat format for calls with tools. Raises UserError if the template shows tools, but changes
+    earlier text when a message is appended."""
 
     def __init__(self, chat: ChatFormat) -> None:
         self.chat = chat
@@ -135,8 +133,8 @@ class AgentChat:
         return [*opening, *messages[2:]]
 
     def _first_difference(self) -> str:
-        """Finds where a test conversation with tools, rendered turn by turn, differs from the
-        same conversation rendered as a whole; "" if they agree."""
+        """Renders a test conversation with tools, turn by turn and as a whole. Returns the first
+        difference, or ""."""
         messages: list[AgentMessage] = self.chat.opening("be brief", "add, please")
         grown = self.chat.render(messages, PROBE_TOOLS)
         for turn, (reply, results) in enumerate(_PROBE):
@@ -160,7 +158,7 @@ class AgentChat:
 
 
 def plain_arguments(text: str) -> Any:
-    """Reads the arguments of a tool call; they stay text if they are not a JSON object."""
+    """Parses the arguments of a tool call. Returns the text itself if it is no JSON object."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

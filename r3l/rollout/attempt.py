@@ -2,10 +2,10 @@
 
     observation ─► prompt tokens ─► policy.sample ─► action text ─► env.step ─► observation …
 
-Rewards are divided by the environment's success threshold when they are recorded, so 1.0 is full
-success. A retry's reward includes the reward of its prefix.
-A retry starts from the state before step k*. The policy reads a sequence with the guidance. The
-sequence recorded for distillation leaves the guidance out. Both sequences grow by the same tokens.
+Recorded rewards are divided by the environment's success threshold, so 1.0 is full success.
+
+A retry starts from the state before step k*, and its reward includes the steps before k*. The
+policy reads the guidance, but the recorded sequence leaves it out.
 """
 
 import math
@@ -32,8 +32,9 @@ ParamsOfStep = Callable[[int], SampleParams]
 
 @dataclass
 class Tokens:
-    """A token sequence under construction; `mask` is True for sampled tokens. Each response has a
-    span, an oldest and a newest version, and an entry in `cuts`: whether its budget cut it off."""
+    """A token sequence under construction. `mask`: True for sampled tokens. `spans`, `versions`
+    (the oldest), `newest_versions` and `cuts` have one entry for each response. `cuts`: whether the
+    token budget cut it off."""
 
     ids: list[int] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
@@ -98,7 +99,7 @@ class Attempt:
     reward_parts: dict[str, float] = field(default_factory=dict)
 
     def given(self, ids: Sequence[int]) -> None:
-        """Appends tokens to both `record` and `shown`; the policy only reads these tokens."""
+        """Appends tokens that the policy only reads."""
         self.record.given(ids)
         if self.shown is not self.record:
             self.shown.given(ids)
@@ -115,7 +116,7 @@ class Attempt:
         return round(math.fsum(self.rewards) / self.threshold, REWARD_DECIMALS)
 
     def trajectory(self, role: Role, slot: int, *, parent: int = -1, pivot: int = -1) -> Trajectory:
-        """Returns the finished attempt as a record."""
+        """Returns the attempt so far as a record."""
         return Trajectory(
             role=role,
             slot=slot,
@@ -164,12 +165,12 @@ async def branch(
     guidance: str = "",
     played: Attempt | None = None,
 ) -> Attempt:
-    """Puts `env` back to the state before `step` of `base` and opens a retry from there; `step` may
-    be the number of steps. `played`: the attempt that became `base`; its snapshots are used.
+    """Puts `env` back to the state before `step` of `base`, and opens a retry there. `step` may be
+    the number of steps. `played`: the attempt that became `base`; its snapshots are used.
 
     At step 0 the guidance joins the system prompt. At later steps it is a separate message after
-    the prefix (with the role system, if the template allows). The prefix stays unchanged, and thus
-    in the engine's prefix cache. Raises ReplayDiverged, EnvironmentFailed.
+    the prefix. The prefix stays unchanged, so the engine finds it in its prefix cache. Raises
+    ReplayDiverged, EnvironmentFailed.
     """
     rewards = await restore(env, task, base, step, played)
     prefix_end = len(base.token_ids)
@@ -264,8 +265,8 @@ async def play(
 async def restore(
     env: Environment, task: Task, base: Trajectory, step: int, played: Attempt | None = None
 ) -> list[float]:
-    """Puts `env` back to the state before `step` of `base`: from a snapshot, or, without one, by
-    replaying and checking the steps. Returns the earlier rewards. Raises ReplayDiverged."""
+    """Puts `env` back to the state before `step` of `base`, from a snapshot of `played` or by a
+    checked replay. Returns the rewards of the earlier steps. Raises ReplayDiverged."""
     first = await _reset(env, task)
     put_back = getattr(env, "restore", None)
     if put_back is not None and played is not None and len(played.snapshots) > step:
@@ -301,7 +302,7 @@ def _same(env: Environment, recorded: str, replayed: str, step: int) -> None:
             same = sorted(recorded.split()) == sorted(replayed.split())
         case _:
             raise ReplayDiverged(
-                f"{env.spec.name}: cannot return to a step without snapshots or determinism",
+                f"{env.spec.name}: no snapshot of this step, and replay is not deterministic",
                 cause="not_replayable",
             )
     if not same:

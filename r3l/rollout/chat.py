@@ -1,4 +1,4 @@
-"""Token-in/token-out chat: each turn is encoded once and appended; nothing is re-tokenised. Tools
+"""Encodes a chat turn by turn. Appends each turn's tokens, and never tokenises text again. Tools
 and agents' messages: r3l.rollout.agent_chat.
 
     open(system, user) · prompt · <response> · turn(user) · prompt · <response> · ...
@@ -32,10 +32,9 @@ _REASONED = tuple(f"<think>\nbecause {n}\n</think>\n\nstep {n}" for n in range(3
 class ChatFormat:
     """Encodes a growing conversation piece by piece, as a tokenizer's chat template writes it.
 
-    `earlier_reasoning`: what to do if a template removes reasoning (<think>…</think>, or the
-    <think> at the end of `prompt`) from earlier replies: "refuse" the template, or "keep" the
-    reasoning in the context that the policy reads and is trained with. Raises UserError if the
-    template cannot write a conversation piece by piece.
+    `earlier_reasoning`: what to do with a template that removes reasoning, such as
+    <think>…</think>, from earlier replies. "refuse" raises UserError. "keep" leaves the reasoning
+    in the context. Raises UserError if the template cannot write a conversation piece by piece.
     """
 
     def __init__(self, tokenizer: Any, *, earlier_reasoning: EarlierReasoning = "refuse") -> None:
@@ -61,7 +60,7 @@ class ChatFormat:
         forgets = ""
         if earlier_reasoning == "refuse":
             opened = self._prompt.removeprefix(self._earlier_prompt)
-            unlike = f"they lack the {opened!r} of its prompt" if self._opens_reasoning else ""
+            unlike = f"only the last one has {opened!r}" if self._opens_reasoning else ""
             forgets = unlike or self._first_difference(_REASONED)
         if forgets:
             raise self._error(
@@ -76,12 +75,11 @@ class ChatFormat:
         return self.encode(self._prompt)
 
     def open(self, system: str, user: str) -> tuple[int, ...]:
-        """Encodes a conversation's first two messages, or one merged message if the template has no
-        system role."""
+        """Encodes a conversation's first two messages. Merges them if there is no system role."""
         return self.encode(self.render(self.opening(system, user)))
 
     def turn(self, role: str, content: str) -> tuple[int, ...]:
-        """Encodes one more message, beginning with the tokens that close the reply before it."""
+        """Encodes the message after a reply, and what the template writes between the two."""
         return self.encode(self._turn(role, content))
 
     def guidance(self, content: str) -> tuple[int, ...]:
@@ -111,8 +109,7 @@ class ChatFormat:
 
     @property
     def _opens_reasoning(self) -> bool:
-        """Whether the template writes more (a <think>) before a new reply than before earlier
-        replies."""
+        """Whether the template adds text, such as <think>, before a new reply only."""
         return len(self._prompt) > len(self._earlier_prompt) > 0 and self._prompt.startswith(
             self._earlier_prompt
         )
@@ -131,7 +128,7 @@ class ChatFormat:
 
     @cached_property
     def _has_system(self) -> bool:
-        """Whether the template keeps a system message first and does not write it as a reply."""
+        """Whether the template can write a system message first, and not as a reply."""
         opening = [{"role": "system", "content": _NOTE}, *_ASKED]
         try:
             text = self.render(opening)
@@ -153,7 +150,7 @@ class ChatFormat:
         return "system" if fits else "user"
 
     def _after_user(self, message: Message) -> str:
-        """Returns the text that `message` adds after a user's message; "" if it cannot follow."""
+        """Returns what `message` adds after a user's message; "" if it cannot follow."""
         asked = self.render(_ASKED)
         try:
             text = self.render([*_ASKED, message])
@@ -162,14 +159,13 @@ class ChatFormat:
         return text.removeprefix(asked) if text.startswith(asked) else ""
 
     def _is_reply(self, text: str) -> bool:
-        """Whether _NOTE in `text` is between the marks that the template puts around a reply."""
+        """Whether the template wrote _NOTE in `text` as it writes a reply."""
         before, _, after = text.partition(_NOTE)
         lead = self._earlier_prompt.strip()
         return before.rstrip().endswith(lead) and after.lstrip().startswith(self.end)
 
     def opening(self, system: str, user: str) -> list[Message]:
-        """Returns a conversation's first messages: one merged message if there is no system
-        role."""
+        """Returns a conversation's first messages. Merges them if there is no system role."""
         if system and not self._has_system:
             system, user = "", f"{system}\n\n{user}"
         messages = [{"role": "system", "content": system}] if system else []
@@ -179,8 +175,7 @@ class ChatFormat:
         return self._around_reply([{"role": role, "content": content}])[1].removeprefix(self.end)
 
     def _around_reply(self, following: list[Message]) -> tuple[str, str]:
-        """Returns the text before and after a reply that is followed by the `following`
-        messages."""
+        """Returns the text before and after a reply, if `following` comes next."""
         asked = [*_ASKED, {"role": "assistant", "content": _MARK}]
         before, _, after = self.render([*asked, *following]).partition(_MARK)
         return before, after
@@ -199,8 +194,8 @@ class ChatFormat:
         raise self._refused("does not end a reply with a special token right after its text")
 
     def _first_difference(self, replies: Sequence[str]) -> str:
-        """Finds where the text or the tokens of a test conversation, encoded piece by piece, differ
-        from the conversation encoded as a whole; "" if they agree."""
+        """Encodes a test conversation piece by piece and as a whole. Returns the first difference
+        in text or tokens, or ""."""
         messages = self.opening("be brief", "what now?")
         text, ids = self.render(messages), list(self.open("be brief", "what now?"))
         begun, lead = self._prompt, self._earlier_prompt.removeprefix(self._prompt)

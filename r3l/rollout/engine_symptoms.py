@@ -9,7 +9,7 @@
 | `weights_partial` | a load left parameters without their weights |
 | `weights_differ` | the weights in the engine are not those that were published |
 
-A symptom's name is the `cause` under which its error (EngineSick, SickResult) is counted.
+The name of a symptom is the `cause` of its error (EngineSick, SickResult).
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,8 +43,8 @@ def of_logprobs(logprobs: Sequence[float] | Float32) -> Symptom | None:
 
 
 def of_versions(versions: Iterable[int], newest: int) -> Symptom | None:
-    """Finds what is wrong with an engine's policy versions; `newest`: the newest version made by
-    any learner of this store."""
+    """Finds what is wrong with an engine's policy versions. `newest`: the newest version that any
+    learner of this store has made."""
     for version in versions:
         if version < 0:
             return Symptom("version_negative", f"policy version {version} is below 0")

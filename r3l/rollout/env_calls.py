@@ -1,4 +1,4 @@
-"""Calls environments: checks their return values, and turns every fault into an EnvironmentFailed
+"""Calls environments. Checks their return values, and turns every fault into an EnvironmentFailed
 with a cause."""
 
 import asyncio
@@ -53,8 +53,8 @@ def fault_in(info: dict[str, Any]) -> str:
 
 
 def parts_in(info: dict[str, Any]) -> dict[str, float]:
-    """Reads the named parts of a step's reward from `rewards` in its info: the first MOST_PARTS
-    numbers whose names have only letters, digits and _. They are shown, not trained on."""
+    """Reads the named parts of a step's reward from `rewards` in its info. Skips invalid parts, and
+    keeps the first MOST_PARTS. Parts are shown, not trained on."""
     given = info.get("rewards")
     items = given.items() if isinstance(given, dict) else ()
     parts = {
@@ -68,8 +68,8 @@ def parts_in(info: dict[str, Any]) -> dict[str, float]:
 
 
 async def guarded(call: Callable[[], Awaitable[T] | T]) -> T:
-    """Calls user code, and awaits the result if it is awaitable. Everything that the code raises,
-    even SystemExit, becomes an EnvironmentFailed: a named failure of one slot, not of the actor."""
+    """Calls user code, and awaits the result if it is awaitable. Whatever the code raises, even
+    SystemExit, becomes an EnvironmentFailed, so that only one attempt fails."""
     waits = False
     try:
         answer = call()
@@ -97,8 +97,8 @@ def raised(error: BaseException) -> EnvironmentFailed:
 
 
 def place(error: BaseException) -> str:
-    """Finds the file and line of user code where an error arose: the innermost frame outside
-    libraries and, if possible, outside this package."""
+    """Returns the file and line where an error arose in user code: the innermost frame outside
+    libraries and, if possible, outside r3l and envs."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return "no traceback"

@@ -1,4 +1,4 @@
-"""The interface of an environment, and that of an environment whose attempts an agent plays."""
+"""The interfaces of an environment, and of an environment whose attempts an agent plays."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -20,11 +20,11 @@ StepAnswer = tuple[str, float, bool, bool, dict[str, Any]]
 class EnvSpec:
     """What an environment declares about itself.
 
-    `success_threshold`: the reward from which an attempt counts as full success. Rewards are
-    divided by it when they are recorded. Raises UserError unless it is positive and finite.
-    `deterministic`: what the same seed and actions give: "exact" (the same bytes), "canonical" (the
-    same words in some order) or "no". `sessions`: how many instances one environment process may
-    hold at the same time (None: no limit); 1 is needed if the instances share state.
+    `success_threshold`: the least reward of a full success. Recorded rewards are divided by it.
+    Raises UserError unless it is positive and finite. `deterministic`: what repeats with the same
+    seed and actions: "exact" (every byte), "canonical" (the words, in any order) or "no" (nothing).
+    `sessions`: how many instances one process may hold at the same time; None: no limit. Set 1 if
+    the instances share state.
     """
 
     name: str
@@ -54,8 +54,8 @@ class EnvSpec:
 
 @runtime_checkable
 class Environment(Protocol):
-    """A text environment with Gymnasium's interface; it plays one attempt at a time. An attempt's
-    reward is the sum of its step rewards; a retry's sum includes the steps of its prefix.
+    """A text environment with Gymnasium's interface. It plays one attempt at a time. An attempt's
+    reward is the sum of its step rewards. A retry's reward includes the steps of its prefix.
 
     Optional methods: `snapshot() -> bytes` and `restore(bytes)`; `feedback() -> str`, a closing
     remark. Each method may return an awaitable (an environment in another process does).
@@ -67,8 +67,8 @@ class Environment(Protocol):
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer: ...
 
     def step(self, action: str) -> StepAnswer:
-        """Takes the policy's whole response text. An invalid action must not raise: it counts as
-        a step, and the observation says what is wrong. `info["fault"]` names a fault of the
+        """Takes the policy's whole response text. Must not raise for an invalid action: it counts
+        as a step, whose observation says what is wrong. `info["fault"]` names a fault of the
         environment itself that does not end the attempt."""
 
     def close(self) -> None: ...
@@ -90,7 +90,7 @@ Offer = Callable[[Callable[[], Trajectory], float], Awaitable[bool]]
 
 @runtime_checkable
 class PlayedByAgent(Protocol):
-    """An environment whose attempts an agent plays; the agent calls the policy itself."""
+    """An environment whose attempts an agent plays. The agent calls the policy itself."""
 
     async def play_with_agent(
         self,
@@ -102,7 +102,7 @@ class PlayedByAgent(Protocol):
         offer: Offer | None = None,
         retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays an attempt or a retry. Returns its record, and an auxiliary sample of its main
-        conversation as the policy saw it, with any guidance. `params`: the sampling parameters, by
-        call; `left`: the part that an earlier actor played; `offer`: saves progress; `retried`:
-        whether a retry is to follow. Raises EpisodeError, and EngineDead if the engine is gone."""
+        """Plays an attempt, or `retry`. Returns its record and an auxiliary sample: its main
+        conversation with any guidance. `params`: the sampling parameters of call k. `left`: what an
+        earlier actor has played. `offer`: saves progress. `retried`: whether a retry is to follow.
+        Raises EpisodeError, and EngineDead if the engine is gone."""

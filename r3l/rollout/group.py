@@ -65,11 +65,12 @@ async def explore_group(
 ) -> list[SlotResult]:
     """Explores a group and returns one result per slot of its plan.
 
-    `emit` is awaited with each result as soon as it exists, and returns the stored result. If the
-    buffer refuses a result, a failed one is stored, and no retry is made from it. `accepted`,
-    `progress`: results and partial attempts that earlier actors left. `seed` makes sampling
-    repeatable. The lowest `priority` is served first. If an attempt fails, its slot fails and
-    `on_failure` is called; any other error ends the group."""
+    `emit` stores each result as soon as it exists, and returns what is stored. A refused result is
+    stored as failed and gets no retry. `accepted`, `progress`: results and partial attempts that
+    earlier actors left. `seed` makes sampling repeatable. The lowest `priority` is served first. If
+    an attempt fails, only its slot fails, and `on_failure` is called. Any other error ends the
+    group.
+    """
     algorithm = config.algorithm.build()
     explorer = _Explorer(
         task,
@@ -96,8 +97,8 @@ async def explore_group(
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The policy's findings on an attempt: its reflection, the conversation that asked for it, the
-    pivot of the retry (-1: no retry), and the guidance shown at the pivot."""
+    """What the policy says about an attempt. `thought`: its reflection. `asked`: the conversation
+    with the reflection. `pivot`: the step to retry from, or -1. `guidance`: shown from there on."""
 
     thought: ReflectionRecord
     asked: Tokens
@@ -122,7 +123,7 @@ class _Explorer:
     played: dict[int, Attempt] = field(default_factory=dict)
 
     async def explore_slot(self, slot: int) -> None:
-        """Plays a base attempt and then its retry, each unless its result is already accepted."""
+        """Plays a base attempt and then its retry. Skips what has an accepted result."""
         base = self._accepted("base", slot)
         if base is None:
             base = await self._done(await self._base(slot))
@@ -216,8 +217,8 @@ class _Explorer:
     async def _ask(
         self, slot: int, question: tuple[str, str], num_steps: int
     ) -> tuple[ReflectionRecord, Tokens, bool]:
-        """Samples a reflection, or takes the one that an earlier actor left. Returns its record,
-        its conversation, and whether the reflection ended before its token budget."""
+        """Samples a reflection, or takes the one that an earlier actor left. Returns (reflection,
+        its conversation, whether it ended before its token budget)."""
         left = self.progress.find("distilled", slot)
         if left is not None and left.reflection is not None and left.aux:
             return left.reflection, conversation(left.aux[0]), True
@@ -276,7 +277,7 @@ class _Explorer:
         self, slot: int, base: Trajectory, diagnosis: Diagnosis, env: Environment
     ) -> tuple[Attempt, int]:
         """Continues the retry that an earlier actor left, or opens a new one. Returns the retry,
-        and the index of the first token that may have been sampled under guidance."""
+        and the index of the first token that may be sampled under guidance."""
         chat, heat = self.policy.chat, base.temperature
         attempt = await self.progress.resume("distilled", slot, self.task, chat, env, heat)
         if attempt is not None:
@@ -310,8 +311,7 @@ class _Explorer:
 
     @asynccontextmanager
     async def _environment(self) -> AsyncIterator[Environment]:
-        """Makes an environment for one attempt. Its creation and closing are guarded like its
-        steps."""
+        """Makes and closes an environment for one attempt. Guards both calls."""
         env = await guarded(self.make_env)
         try:
             yield env

@@ -1,12 +1,13 @@
-"""Partial attempts: what is stored of a slot during play, so that a killed actor loses little.
+"""Saves attempts during play, so that a killed actor loses little.
 
 an attempt makes a step ─► progress_s of sampling since the last save? ─► save ─► buffer
 another actor leases the group ─► find ─► replay the environment to the last saved step ─► play
 
-A partial result is the slot's result so far. For a base slot, it holds the attempt up to a complete
-step, without a finish. For a distilled slot, it holds the reflection and, as an auxiliary sample,
-the conversation that asked for the reflection; its status is not_triggered. From the retry's first
-step on, it also holds the retry and, as a second sample, what the policy saw; its status is done.
+A partial result is the slot's result so far:
+
+    base slot          done: the attempt up to a complete step, without a finish
+    before the retry   not_triggered: the reflection, and its conversation as an auxiliary sample
+    during the retry   done: also the retry, and as a second sample what the policy saw
 """
 
 import logging
@@ -25,9 +26,9 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Progress:
-    """The progress in the slots of a group. `found`: partial results that earlier actors left;
-    `save`: stores a partial result for later actors; `every_s`: seconds of sampling between saves;
-    `counts`: attempts continued, their tokens, attempts dropped and results refused."""
+    """Saves and finds partial results of a group. `found`: what earlier actors left. `save`: stores
+    a partial result. `every_s`: seconds of sampling between saves. `counts`: attempts continued,
+    their tokens, attempts dropped and results refused."""
 
     found: Sequence[SlotResult] = ()
     save: Callable[[SlotResult], Awaitable[None]] | None = None
@@ -41,8 +42,8 @@ class Progress:
     async def resume(
         self, role: Role, slot: int, task: Task, chat: ChatFormat, env: Environment, heat: float
     ) -> Attempt | None:
-        """Rebuilds the attempt that an earlier actor left. Returns None if there is none, or if the
-        system prompt, temperature (`heat`) or replay now differs. Raises EnvironmentFailed."""
+        """Rebuilds the attempt that an earlier actor left. Returns None if there is none, or if its
+        system prompt, temperature (`heat`) or replay differs now. Raises EnvironmentFailed."""
         left = self.find(role, slot)
         if left is None or left.trajectory is None:
             return None
@@ -67,8 +68,8 @@ class Progress:
     def saving(
         self, attempt: Attempt, env: Environment, result: Callable[[], SlotResult]
     ) -> Callable[[], Awaitable[None]]:
-        """Returns a function to await after each step of `attempt`. When a save is due, it saves
-        the slot's `result` so far, unless the environment cannot be replayed."""
+        """Returns a function to await after each step of `attempt`. It saves `result()` if a save
+        is due and the environment can be replayed."""
         saved = sum(attempt.seconds)
 
         async def after_step() -> None:
@@ -80,8 +81,8 @@ class Progress:
         return after_step
 
     async def offer(self, result: Callable[[], SlotResult], seconds: float) -> bool:
-        """Saves a partial result if the sampling time `seconds` is at least `every_s`. Returns
-        whether it saved. An invalid record counts as refused; the attempt continues."""
+        """Saves `result()` if the sampling time `seconds` is at least `every_s`. Returns whether it
+        saved. An invalid record is only counted."""
         if self.save is None or seconds < self.every_s:
             return False
         try:
@@ -95,6 +96,6 @@ class Progress:
 
 
 def conversation(sample: AuxSample) -> Tokens:
-    """Returns the tokens of an auxiliary sample; their log-probabilities are not known."""
+    """Returns the tokens of an auxiliary sample. Sets the unknown log-probabilities to 0."""
     ids = sample.token_ids.tolist()
     return Tokens(ids, sample.response_mask.tolist(), [0.0] * len(ids))

@@ -13,8 +13,8 @@ FinishReason = Literal["stop", "length", "overflow"]
 class SampleParams:
     """How one response is sampled. `max_tokens`: budget in tokens. `temperature` 0 is greedy.
     `seed` None uses the engine's own random stream. `json_schema` or `structural_tag` (xgrammar's
-    description of tool calls) constrains decoding. A response also ends after any text in `stop`;
-    this text stays part of the response. The lowest `priority` is served first."""
+    description of tool calls) constrains decoding. `stop`: texts that end a response and stay part
+    of it. The lowest `priority` is served first."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -29,10 +29,10 @@ class SampleParams:
 class Sample:
     """One sampled response. If it ended by itself, it includes its stop token.
 
-    `logprobs`: natural log of each token's probability in the distribution it was drawn from, ∝
-    exp(logits / temperature), or, for a greedy token, ∝ exp(logits). `version`, `newest_version`:
-    the oldest and the newest policy version that sampled any of its tokens. `finish_reason`: stop |
-    length (budget reached) | overflow (context full; the response may be empty).
+    `logprobs`: each token's log-probability (nats) in the distribution ∝ exp(logits / temperature),
+    or ∝ exp(logits) if it is greedy. `version`, `newest_version`: the oldest and the newest policy
+    version that sampled its tokens. `finish_reason`: stop | length (budget reached) | overflow
+    (context full; the response may be empty).
     """
 
     token_ids: tuple[int, ...]

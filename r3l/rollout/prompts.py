@@ -2,8 +2,8 @@
 
 Placeholders of the templates, in braces:
 
-    reflect_user, critique_user  log (the attempt as the policy saw it, the environment's system
-                                 prompt first), attempt (its steps alone), reward, last_step
+    reflect_user, critique_user  log (the environment's system prompt and the steps), attempt
+                                 (the steps alone), reward, last_step
     guidance                     report (the reflection as JSON), and each field of a reflection
     critique_guidance            critique
 
@@ -50,7 +50,7 @@ class Prompts:
         return self.texts[f"{kind}_system"], user
 
     def guidance(self, reflection: Reflection) -> str:
-        """Returns the advice that is shown to the policy while it retries, never afterwards."""
+        """Returns the advice that the policy reads while it retries."""
         fields = asdict(reflection)
         report = json.dumps(fields, ensure_ascii=False)
         texts = {name: "" if value is None else str(value) for name, value in fields.items()}
@@ -68,8 +68,8 @@ def attempt_log(attempt: Trajectory) -> str:
 
 
 def attempt_steps(attempt: Trajectory) -> str:
-    """Writes an attempt as numbered lines; step k is the k-th row of `attempt.step_spans`. The last
-    line is the environment's closing remark, if there is one."""
+    """Writes the steps of an attempt as lines, numbered from 0. The last line is the environment's
+    closing remark, if there is one."""
     lines = []
     for step, action in enumerate(attempt.actions):
         lines.append(f"step {step} sees: {attempt.observations[step]}")

@@ -2,7 +2,7 @@
 
     text of the model  ──parse──►  Reflection  ──triggers_retry──►  retry, or keep the base attempt
 
-K is the number of steps of the attempt; a pivot counts from 0 to K − 1. By outcome:
+K is the number of steps of the attempt; a pivot counts from 0 to K − 1. What each outcome needs:
 
     outcome                          root cause      suggestion    pivot
     success                          null, absent    null, absent  null
@@ -43,7 +43,7 @@ FIELDS_OF_SUCCESS = ("trajectory_summary", "trajectory_outcome", "retry_from_ste
 RE_READ = 4
 """`parse` may read this many times the text's length, since it reads nested objects again."""
 TRY_CHARS = 400
-"""For each object that it begins, `parse` counts this many characters on top of those it reads."""
+"""Characters that each object costs `parse` in addition to its length."""
 MAX_CHARS = 1000
 """Longest string of a reflection decoded under its schema, in characters."""
 
@@ -60,7 +60,7 @@ class Reflection:
 
     def triggers_retry(self, num_steps: int) -> bool:
         """Whether an attempt with K = `num_steps` steps is retried: its outcome can be improved and
-        0 ≤ k* < K. There is no reward threshold and no random choice."""
+        0 ≤ k* < K."""
         pivot = self.retry_from_step
         return (
             self.trajectory_outcome in ("failure", "success_but_inefficient")
@@ -70,10 +70,10 @@ class Reflection:
 
 
 def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
-    """Finds the first usable reflection in `text`, which may have prose or code fences around it.
-    `truncated`: whether sampling stopped at its token budget. Ignores unknown fields; an empty text
-    counts as null, and an object that gives one key two values is invalid. Reads `text` at most
-    about RE_READ times. Raises ReflectionError with a cause from CAUSES."""
+    """Finds the first usable reflection in `text`, even among prose or code fences. Ignores unknown
+    fields. Refuses an object with two values for one key. Reads an empty root cause or suggestion
+    as null. `truncated`: whether sampling stopped at its token budget. Raises ReflectionError with
+    a cause from CAUSES."""
     first_error: ReflectionError | None = None
     cut, closed = False, 0  # braces before `closed` are part of something that ends
     left = RE_READ * len(text) + 10_000
@@ -98,9 +98,9 @@ def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
 
 
 def json_schema(num_steps: int, *, outcome_first: bool = False) -> dict[str, Any]:
-    """Returns the JSON schema of a reflection on an attempt with `num_steps` steps, for constrained
-    decoding; `parse` accepts every text that the schema allows. The root cause precedes the outcome
-    and, unless it is null, rules out success. `outcome_first` puts the outcome before all else."""
+    """Returns the JSON schema of a reflection, for constrained decoding. `parse` accepts every text
+    that fits the schema. A root cause comes before the outcome and rules out success. With
+    `outcome_first`, the outcome comes first."""
     order = sorted(FIELDS, key=lambda name: outcome_first and name != "trajectory_outcome")
     null, text = {"type": "null"}, {"type": "string", "maxLength": MAX_CHARS}
 
@@ -132,7 +132,7 @@ SHORTEST = json.dumps(
 
 
 def _decode(text: str, start: int) -> tuple[dict[str, Any], int]:
-    """Returns the object that begins at `start`, and where it ends."""
+    """Returns the object that begins at `start`, and its end."""
     return _DECODER.raw_decode(text, start)
 
 
@@ -147,7 +147,7 @@ _DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_consistent)
 
 
 def _end(text: str, start: int) -> int:
-    """Finds where the object that begins at `start` ends; len(text) + 1 if it does not end."""
+    """Finds the end of the object that begins at `start`; len(text) + 1 if there is no end."""
     depth, in_string = 0, False
     for token in re.compile(r'\\.|["{}]', re.DOTALL).finditer(text, start):
         mark = token.group()

@@ -32,18 +32,18 @@ class AgentConfig(Section):
 
     timeout_s: float = Field(600.0, gt=0, description="time limit of an attempt, seconds")
     at_timeout: Literal["fail", "grade"] = Field(
-        "fail", description="an agent that takes too long: the attempt fails, or is graded as it is"
+        "fail", description="whether an attempt that takes too long fails, or is graded as it is"
     )
     tool_parser: str = Field(
         "auto",
-        description="vLLM's parser of tool calls, none, or auto: the first that reads what the "
+        description="vLLM's parser of tool calls, or none; auto: the first that reads what the "
         "chat template writes",
     )
     reasoning_parser: str = Field("auto", description="vLLM's parser of reasoning, none or auto")
     train: Literal["main", "all"] = Field(
         "main",
-        description="conversations of an attempt that are trained; main: those with the system "
-        "prompt and the tools of the first call that may be trained; all: all of them",
+        description="which conversations of an attempt are trained; main: those with the system "
+        "prompt and the tools of its first trained call; all: every conversation",
     )
     ignore: tuple[str, ...] = Field(
         (), description="regular expressions of text that may differ when an attempt is replayed"
@@ -51,16 +51,16 @@ class AgentConfig(Section):
     max_divergences: int = Field(
         3,
         ge=0,
-        description="number of retries in a row whose replay diverges, after which later retries "
-        "restart their attempt; 0: all retries restart it",
+        description="after this many diverged replays in a row, retries start at the agent's first "
+        "call; 0: all retries do",
     )
     state_s: float = Field(
         60.0, gt=0, description="time limit of saving or restoring an agent's state, seconds"
     )
     models: dict[str, ModelServer] = Field(
         default_factory=dict,
-        description="servers by pattern of a model's name, such as {'gpt-*': {url: …, key: …}}; "
-        "their answers are recorded, not trained",
+        description="servers of other models, by a pattern of the model's name, such as "
+        "{'gpt-*': {url: …, key: …}}; their answers are recorded, not trained",
     )
     host: str = Field(
         "127.0.0.1",
@@ -98,8 +98,8 @@ class ActorConfig(Section):
     max_reflection_tokens: int = Field(4096, ge=1, description="tokens per reflection")
     earlier_reasoning: Literal["refuse", "keep"] = Field(
         "refuse",
-        description="chat templates that remove the reasoning of earlier replies: refuse them, or "
-        "keep the reasoning in the context",
+        description="if the chat template removes the reasoning of earlier replies: refuse the "
+        "template, or keep the reasoning in the context",
     )
     max_model_len: int = Field(4096, ge=64, description="context length, tokens")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
@@ -112,16 +112,15 @@ class ActorConfig(Section):
     progress_s: float = Field(
         2.0,
         ge=0,
-        description="seconds of sampling after which an attempt's progress is put to the buffer, "
-        "so that another actor can continue it; an actor that dies loses about as many, and the "
-        "response under way",
+        description="seconds of sampling between saves of an attempt; if the actor dies, another "
+        "actor continues from the last save",
     )
     engine_timeout_s: float = Field(
         600.0, gt=0, description="seconds of silence after which an engine is considered dead"
     )
     engine_failures: int = Field(
-        3, ge=1, description="engine failures in a row, with no result between, that end the actor"
+        3, ge=1, description="engine failures in a row, without a result, that end the actor"
     )
     restarts: int = Field(
-        3, ge=0, description="times each dying actor is started again within an hour"
+        3, ge=0, description="how often an actor that dies is started again within an hour"
     )

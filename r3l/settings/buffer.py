@@ -9,7 +9,7 @@ from r3l.settings.section import LONGEST_S, Section
 
 
 class RetentionConfig(Section):
-    """Limits of the closed groups in the store; the oldest are evicted first. Unset: no limit."""
+    """Limits of the closed groups in the store. The oldest are evicted first. Unset: no limit."""
 
     groups: int | None = Field(None, ge=0, description="groups kept in the store")
     gib: float | None = Field(None, ge=0, description="size of all results kept, GiB")
@@ -34,14 +34,14 @@ class BufferConfig(Section):
     """The group buffer service."""
 
     restarts: int = Field(
-        3, ge=0, description="times a dying service is started again within an hour"
+        3, ge=0, description="how often a service that dies is started again within an hour"
     )
     reply_s: float = Field(
         300.0,
         ge=1,
         le=LONGEST_S,
-        description="seconds without a reply after which r3l-launch ends the service and starts it "
-        "again; the learner and actors wait twice as long for a reply",
+        description="seconds without a reply after which r3l-launch restarts the service; the "
+        "learner and actors wait twice as long",
     )
     map_gib: float = Field(
         64.0, ge=0.001, le=65536, description="LMDB map size, GiB of address space"
@@ -50,15 +50,15 @@ class BufferConfig(Section):
         2.0,
         ge=0.1,
         le=65536,
-        description="memory for messages in transit, GiB; above it, the connection that uses most "
-        "is closed",
+        description="memory for messages in transit, GiB; if it is full, the connection that uses "
+        "most is closed",
     )
     lease_s: float = Field(
         120.0,
         ge=0.001,
         le=LONGEST_S,
-        description="lease length without a heartbeat, seconds; an idle actor takes a group over "
-        "after a quarter of this time, but not before 10 s",
+        description="seconds without a heartbeat after which a lease ends; an idle actor takes a "
+        "group over after a quarter of this time, but not before 10 s",
     )
     draw_s: float = Field(
         3600.0,
@@ -85,8 +85,8 @@ class BufferConfig(Section):
 
     @property
     def patience_s(self) -> float:
-        """How many seconds the learner and actors wait for a reply. This leaves time to restart a
-        service that has been silent for `reply_s`."""
+        """How many seconds the learner and actors wait for a reply: enough to restart a service
+        that has been silent for `reply_s`."""
         return 2 * self.reply_s
 
     @model_validator(mode="after")

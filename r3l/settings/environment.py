@@ -31,8 +31,8 @@ class EnvConfig(Section):
     workers: int | None = Field(
         None,
         ge=1,
-        description="processes per actor and environment; unset: two, or as many as the requests "
-        "need, up to the number of cores",
+        description="processes per actor and environment; unset: as many as the requests need, at "
+        "least two, at most one per core",
     )
     step_s: float = Field(60.0, gt=0, description="time limit of one reset or step, seconds")
     memory_mib: int = Field(2048, ge=128, description="memory limit of a worker process, MiB")

@@ -81,9 +81,10 @@ def all_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def _located(root: type[BaseModel], location: Sequence[int | str]) -> tuple[str, type[BaseModel]]:
-    """Returns the key at an error's location, in the form users write, and the key's section.
+    """Finds the setting at the location of pydantic's error: the key as users write it, and its
+    section.
 
-    The key has list indices, but not the algorithm's name that the location has after `algorithm`.
+    The key lacks the algorithm's name, which the location has after `algorithm`.
     """
     key: list[str] = []
     holder = root
@@ -101,7 +102,7 @@ def _located(root: type[BaseModel], location: Sequence[int | str]) -> tuple[str,
 
 
 def _sections_in(holder: type[BaseModel], key: str) -> list[type[BaseModel]]:
-    """Returns the section classes that may be under a key: one, several (algorithms), or none."""
+    """Returns the sections that may be under a key: none, one, or several for `algorithm`."""
     if key not in holder.model_fields:
         return []
     annotation = holder.model_fields[key].annotation

@@ -11,8 +11,8 @@ class EvalConfig(Section):
     every: int = Field(
         20,
         ge=0,
-        description="optimizer steps between evaluations; 0: only of the first weights and after "
-        "the last step",
+        description="optimizer steps between evaluations; 0: only the first and the last weights "
+        "are evaluated",
     )
     tasks: int = Field(
         200, ge=0, le=4096, description="held-out tasks per evaluation; 0: no evaluations"

@@ -12,8 +12,8 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class LoraConfig(Section):
-    """Low-rank adapters, trained instead of all weights: alpha / rank · B·A is added to each target
-    matrix. A has `rank` rows, and B has `rank` columns."""
+    """Low-rank adapters, trained in place of the weights. An adapter adds alpha / rank · B·A to its
+    target matrix. A has `rank` rows, and B has `rank` columns."""
 
     rank: int = Field(0, ge=0, description="rank of the adapters; 0: none, all weights are trained")
     alpha: float = Field(32.0, gt=0, description="an adapter's product is scaled by alpha / rank")
@@ -58,8 +58,8 @@ class LearnerConfig(Section):
     )
     compute: Compute = Field(
         "auto",
-        description="format of matrix products; auto: dtype's; bfloat16 with weights in float32: "
-        "less CPU time with AVX512_BF16, and less exact log-probabilities",
+        description="format of matrix products; auto: that of dtype; bfloat16: less CPU time with "
+        "AVX512_BF16, but less exact log-probabilities",
     )
     lora: LoraConfig = Field(default_factory=lambda: LoraConfig())
     attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = Field(
@@ -73,8 +73,8 @@ class LearnerConfig(Section):
     )
     pack: Literal["auto", "tree", "rows"] = Field(
         "auto",
-        description="tree: tokens that rows share are computed once; rows: padded rows; auto: tree "
-        "(it pays from about 5 % of shared tokens on), rows if a layer is not full attention",
+        description="tree: tokens that rows share are computed once; rows: padded rows; auto: rows "
+        "if a layer is not full attention, else tree (it pays from about 5 % of shared tokens on)",
     )
     sync_every: int = Field(1, ge=1, description="optimizer steps between weight broadcasts")
     anchor_every: int = Field(
@@ -85,17 +85,17 @@ class LearnerConfig(Section):
     journal_versions: int = Field(
         0,
         ge=0,
-        description="newest published versions that journal/ of the run keeps, each as a patch to "
-        "the one before, so that they can be rebuilt; 0: no journal",
+        description="number of newest published versions that the run keeps in journal/ and can "
+        "rebuild; 0: no journal",
     )
     checkpoint_every: int = Field(
         50,
         ge=1,
-        description="optimizer steps between checkpoints; the first ones are made after 10, 20 and "
-        "40 % of this number of steps",
+        description="optimizer steps between checkpoints; the first ones come after 10, 20 and "
+        "40 % of this number",
     )
     checkpoint_minutes: float = Field(
-        10.0, gt=0, description="minutes after which the next step is saved in any case"
+        10.0, gt=0, description="minutes without a checkpoint after which the next step is saved"
     )
     keep_checkpoints: int = Field(2, ge=1, description="newest checkpoints that stay on disk")
     keep_best: bool = Field(
@@ -115,10 +115,10 @@ class LearnerConfig(Section):
         "the last commands",
     )
     bad_steps_in_a_row: int = Field(
-        3, ge=1, description="skipped steps (NaN or infinite loss or gradient) that end the run"
+        3, ge=1, description="skipped steps in a row (loss or gradient not finite) that end the run"
     )
     restarts: int = Field(
-        3, ge=0, description="times a dying learner is started again within an hour"
+        3, ge=0, description="how often a learner that dies is started again within an hour"
     )
     hang_s: float = Field(
         1200.0,
@@ -151,8 +151,8 @@ class LearnerConfig(Section):
         return version % self.sync_every == 0 or version == self.steps
 
     def saves(self, version: int) -> bool:
-        """Whether a checkpoint of `version` is due. Early checkpoints save most steps of a run that
-        dies early, and show early whether the disk has room."""
+        """Whether a checkpoint of `version` is due. Early checkpoints show soon whether the disk
+        has room."""
         tenth = self.checkpoint_every // 10
         early = version > 0 and version in (tenth, 2 * tenth, 4 * tenth)
         return early or version % self.checkpoint_every == 0

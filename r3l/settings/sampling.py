@@ -25,8 +25,8 @@ class SamplerConfig(Section):
     )
     replay_no_contrast: bool = Field(
         False,
-        description="fill the places of groups that were replaced for their equal rewards (dapo) "
-        "with groups that were trained before, if there are any",
+        description="fill the places of replaced groups (dapo: equal rewards) with groups that "
+        "were trained before, if there are any",
     )
     replay_staleness: int | None = Field(
         None,
@@ -62,5 +62,5 @@ class TaskSamplerConfig(Section):
     )
     target: float = Field(0.5, ge=0, le=1, description="target success rate")
     decay: float = Field(
-        0.7, ge=0, le=1, description="factor by which each older group of a task weighs less"
+        0.7, ge=0, le=1, description="weight of a task's group, relative to its next newer group"
     )

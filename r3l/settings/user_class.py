@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) -> type[T]:
-    """Finds the class that `registry` has under `name`, or, if `name` is FILE.py:CLASS, a subclass
-    of `base` in that file. Raises UserError, which names the `setting`."""
+    """Finds a class by its `name`: a key of `registry`, or FILE.py:CLASS for a subclass of `base`
+    in that file. Raises UserError, which names the `setting`."""
     if name in registry:
         return registry[name]
     file, _, attribute = name.rpartition(":")
@@ -57,8 +57,8 @@ def module(what: str, path: Path) -> object:
 
 @contextmanager
 def errors_named(what: str) -> Iterator[None]:
-    """Turns anything that a user's code raises, even SystemExit, into a UserError that begins with
-    `what`. Ctrl-C stays KeyboardInterrupt."""
+    """Turns whatever a user's code raises, even SystemExit, into a UserError that begins with
+    `what`. Does not change a UserError or KeyboardInterrupt."""
     try:
         yield
     except (UserError, KeyboardInterrupt):

@@ -11,8 +11,8 @@ from r3l.errors import UserError
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that refuses repeated keys and aliases. Of a repeated key, all values but the
-    last would be lost; aliases let a few lines expand to more values than fit into memory."""
+    """A YAML loader that refuses repeated keys and aliases. A repeated key would lose a value, and
+    a few lines of aliases could fill the memory."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -31,8 +31,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper whose output `_Loader` reads back: it quotes the text 1e-5 and writes no
-    aliases."""
+    """A YAML dumper for `_Loader`. It quotes text such as 1e-5 and writes no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -1,5 +1,5 @@
-"""A readable form of an attempt for the viewer, `r3l-buffer show`, notebooks, TensorBoard, tables
-and evaluations.
+"""Makes attempts readable, for the viewer, `r3l-buffer show`, notebooks, TensorBoard, tables and
+evaluations.
 
     Group ─► pairs ─► (base, retry) ─► AttemptView ─► steps
                └─► text, for a terminal or a notebook
@@ -16,9 +16,9 @@ from r3l.views.tape import TapedCall, call_tree, read_tape
 
 
 class StepView(Record):
-    """A turn of the policy. `own`: whether it was sampled for this attempt; if not, it belongs to
-    the prefix. `length`: the number of tokens in the action; `cut`: whether the token budget cut
-    the action off; `reward`: the step's reward, None if rewards of steps were not recorded."""
+    """A turn of the policy. `own`: False in the prefix of a retry. `length`: the number of tokens
+    in the action. `cut`: whether the token budget cut the action off. `reward`: None if not
+    recorded."""
 
     observation: str
     action: str
@@ -31,7 +31,7 @@ class StepView(Record):
 
 
 class ReflectionView(Record):
-    """A reflection. `fields`: its fields, keyed by name, if it is a JSON object; `cause`: why it
+    """A reflection. `fields`: empty if the text is not a JSON object. `cause`: why the reflection
     cannot be used, or ""."""
 
     text: str
@@ -43,10 +43,10 @@ class ReflectionView(Record):
 
 
 class AttemptView(Record):
-    """A slot and its attempt. Without an attempt, `steps` is empty, and `reward`, `length`,
-    `generated`, `seconds` and both versions are None. `base`: the base slot that a retry corrects,
-    or the slot itself; `length`: the number of tokens in the sequence; `generated`, `seconds`:
-    tokens and time of this attempt's own steps; `calls`: the calls of the agent that played it."""
+    """A slot and its attempt. Without an attempt, `steps` is empty, and numbers such as `reward`
+    are None. `base`: the base slot that a retry corrects, or the slot itself. `length`: the tokens
+    of the whole sequence. `generated`, `seconds`: tokens and time of the attempt's own steps.
+    `calls`: of the agent, if one played the attempt."""
 
     role: Role
     slot: int
@@ -112,8 +112,8 @@ def view(result: SlotResult) -> AttemptView:
 
 
 def pairs(group: Group) -> list[Pair]:
-    """Pairs the base slots, in order, with their retries; a base with several retries appears once
-    for each of them."""
+    """Pairs the base slots, in order, with their retries. A base with several retries is in several
+    pairs."""
     views = [view(result) for result in group.results]
     own = {shown.slot: shown for shown in views if shown.role == "base"}
     retries: dict[int, list[AttemptView | None]] = {}
@@ -128,8 +128,7 @@ def pairs(group: Group) -> list[Pair]:
 
 
 def text(group: Group) -> str:
-    """Writes a group as text: every attempt is a conversation, and a retry also shows its base and
-    its advice."""
+    """Writes a group as text: each attempt as a conversation, with its reflection and reward."""
     return "\n".join(_lines(group))
 
 

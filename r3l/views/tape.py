@@ -1,4 +1,4 @@
-"""What is kept of every call of an agent (`TapedCall`), and the tape: an attempt's calls as JSON.
+"""The tape of an attempt: all calls of its agent (`TapedCall`), as compressed JSON.
 
 Two tapes are equal up to the first call whose digests differ; `first_difference` names this call.
 """
@@ -26,14 +26,15 @@ NEAR = 40  # characters shown before and after a difference
 class TapedCall(Record):
     """One call of an agent.
 
-    `digest`: a hash of the request, equal for equal meanings. `parent`: the earlier call whose
-    conversation this call extends, -1 if none. `messages`: those that the request adds after the
-    reply of `parent`. `reply`: {} if there was none. `began`: seconds after the attempt's start.
-    `tokens`: the reply's length; the reply follows the first `read` tokens of the attempt's
-    conversation number `conversation` (-1: not recorded). `trained`: whether the reply is trained.
-    `model`: the other model that was asked, "" for the policy. Calls to other models are at the end
-    of the tape. Their `messages` and `reply` have the bodies of the request and the answer, cut if
-    long; their `finish` is WHOLE, "cut" (the answer was cut) or the HTTP status of an error.
+    `digest`: a hash of the request's meaning. `parent`: the earlier call whose conversation this
+    call extends, or -1. `messages`: what the request adds after the reply of `parent`. `reply`: {}
+    if there was none. `began`: seconds after the attempt's start. `tokens`: the reply's length.
+    `conversation`: which of the attempt's conversations has the reply, -1 if not recorded. `read`:
+    how many tokens precede it there. `trained`: whether the reply is trained.
+
+    `model`: "" for the policy. Calls to other models and MCP servers are at the end of the tape.
+    Their `messages` and `reply` have the bodies of the request and the answer, cut if long. Their
+    `finish` is WHOLE, "cut" (the answer was cut) or the HTTP status of an error.
     """
 
     dialect: str
@@ -53,8 +54,8 @@ class TapedCall(Record):
 
 
 def write_tape(calls: Sequence[TapedCall]) -> bytes:
-    """Compresses a tape. If the result is above LIMIT, calls to other models lose their messages
-    and replies; if the result is still above LIMIT, all calls lose their messages."""
+    """Compresses a tape. A tape above LIMIT loses the messages and replies of calls with a `model`.
+    If necessary, all calls lose their messages."""
     without_others = [
         msgspec.structs.replace(call, messages=(), reply={}) if call.model else call
         for call in calls
@@ -138,8 +139,8 @@ def _shown(message: dict[str, Any] | None, ignore: Sequence[str]) -> str:
 
 
 def call_tree(calls: Sequence[TapedCall]) -> list[tuple[int, int]]:
-    """Lists the calls depth first: the number of each call, and how many times its conversation
-    branched off another one."""
+    """Lists the calls depth first, as (number, depth). A conversation that branches off another one
+    is one level deeper."""
     after: dict[int, list[int]] = {}
     for number, call in enumerate(calls):
         after.setdefault(call.parent, []).append(number)
@@ -154,7 +155,7 @@ def call_tree(calls: Sequence[TapedCall]) -> list[tuple[int, int]]:
 
 
 def conversations(calls: Sequence[TapedCall]) -> list[list[int]]:
-    """Lists the calls of each conversation, from its first to its last."""
+    """Lists each conversation, as the numbers of its calls from the first to the last."""
     parents = {call.parent for call in calls}
     found = []
     for leaf in (number for number in range(len(calls)) if number not in parents):

@@ -1,5 +1,5 @@
-"""The chunks of a weight set (r3l.weights.manifest), as the publisher keeps them: with the patches
-that led to them, so that a subscriber with an earlier version needs only the later patches."""
+"""The chunks of a weight set (r3l.weights.manifest), as the publisher keeps them. Subscribers with
+an earlier version fetch a chunk's recent patches instead of the whole chunk."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ HISTORY = 0.5  # limit of the bytes of a chunk's kept patches, as a share of the
 
 @dataclass(frozen=True)
 class Chunk:
-    """A chunk of the published set: its bytes at `version`, and the patches that lead there, each
-    from the previous version. The last patch results in these bytes."""
+    """A chunk of the published set: its bytes at `version`, and recent patches. Each patch
+    continues from the one before, and the last one results in these bytes."""
 
     version: int
     data: Bytes
@@ -26,20 +26,20 @@ class Chunk:
 
     @classmethod
     def whole(cls, data: Bytes, version: int) -> Self:
-        """Makes a chunk that has no patches, so every subscriber fetches it whole."""
+        """Makes a chunk without patches, which every subscriber fetches whole."""
         return cls(version, data, checksum(data))
 
     def since(self, version: int) -> tuple[Patch, ...] | None:
-        """Returns the patches for a subscriber that holds `version`, or None if the chunk must be
-        sent whole."""
+        """Returns the patches for a subscriber that has `version`; None if it needs the whole
+        chunk."""
         if version == self.version:
             return ()
         starts = [at for at, patch in enumerate(self.patches) if patch.base == version]
         return self.patches[starts[0] :] if starts else None
 
     def updated(self, data: Bytes, version: int, width: int) -> Self:
-        """Makes the chunk's next version. It has no patches if `encode` makes none. Otherwise it
-        has the new patch and as many recent ones as fit with it into HISTORY × the chunk's size."""
+        """Makes the chunk's next version. It has the new patch, and as many earlier ones as HISTORY
+        allows. If `encode` makes no patch, the chunk has no patches."""
         patch = encode(self.data, data, base=self.version, version=version, width=width)
         if patch is None:
             return self.whole(data, version)
@@ -58,7 +58,7 @@ def assemble(pieces: Sequence[Piece], size: int) -> Bytes:
 
 
 def check_chunk(data: Bytes, manifest: Manifest, index: int) -> None:
-    """Raises WeightsError unless `data` has the checksum that the manifest gives chunk `index`."""
+    """Raises WeightsError unless `data` has the checksum of chunk `index` in the manifest."""
     if checksum(data) != manifest.checksums[index]:
         raise WeightsError(
             f"weights {manifest.version}: chunk {index} is damaged", cause="checksum", index=index

@@ -5,11 +5,10 @@
         000001.weights   the changes since 000000: a patch or the whole of each chunk
         …
 
-A file is a head and one frame for each chunk. The head begins with the length of its data (8 bytes)
-and their checksum (XXH3-64). The data, in msgpack, are the manifest (r3l.weights.manifest), the
-version that the file builds on, and the frames' lengths. A frame is what actors receive: a patch
-(r3l.weights.patch) or the whole chunk. A file is flushed and then renamed, so an existing file is
-complete unless it was damaged later.
+A file is a head and one frame for each chunk. A frame is what actors receive: a patch
+(r3l.weights.patch) or the whole chunk. The head is the length of its data (8 bytes), an XXH3-64
+checksum, and the data in msgpack: the manifest (r3l.weights.manifest), the version that the file
+builds on, and the frames' lengths. A file gets its name only when it is complete.
 """
 
 import itertools
@@ -35,8 +34,8 @@ NONE, DAMAGED = -1, -2
 @dataclass(frozen=True)
 class Entry:
     """The head of one file. `base`: the version that it builds on, NONE for an anchor. `frames`:
-    (whether the frame is the whole chunk, its size in bytes) for each chunk; `start`: where the
-    first frame begins."""
+    for each chunk, whether the frame is the whole chunk, and the frame's size in bytes. `start`:
+    where the first frame begins."""
 
     manifest: Manifest
     base: int
@@ -45,10 +44,11 @@ class Entry:
 
 
 class Journal:
-    """Reads and writes the journal in `folder`; only one process may write it.
+    """Reads and writes the journal in `folder`. Only one process may write it.
 
-    `versions`: how many of the newest versions are kept; 0 means all. The versions that a kept one
-    builds on are kept too."""
+    `versions`: how many of the newest versions are kept; 0: all. The versions that a kept one
+    builds on are kept too.
+    """
 
     def __init__(self, folder: Path, *, versions: int = 0) -> None:
         self.folder, self.versions = folder, versions
@@ -60,11 +60,11 @@ class Journal:
         return sorted(int(name) for name in names if name.isdigit())
 
     def append(self, manifest: Manifest, chunks: Sequence[Chunk]) -> int:
-        """Writes the newest version. Returns how many bytes it takes on disk.
+        """Writes a version. Returns its size on disk in bytes, or 0 if the journal already has it.
 
-        If the journal already holds this version with the same bytes, returns 0. If the bytes
-        differ, a learner resumed from an earlier checkpoint and made other weights: removes the
-        held version and all later ones. After an OSError, the earlier versions are still there.
+        A learner that resumed may make other bytes for a version than before. The old version and
+        all later ones are then removed first. After an OSError, the earlier versions are still
+        there.
         """
         version = manifest.version
         if not self._bases:
@@ -85,8 +85,8 @@ class Journal:
         return size
 
     def rebuild(self, version: int) -> tuple[Manifest, Bytes]:
-        """Rebuilds the manifest and all bytes (uint8 [total]) of a version. Raises a one-line
-        UserError if a file is missing or damaged."""
+        """Rebuilds the manifest and all bytes (uint8 [total]) of a version. Raises UserError if a
+        file is missing or damaged."""
         chain = [self._entry(version)]
         while chain[-1].base != NONE:
             chain.append(self._entry(chain[-1].base, needed_by=version))
@@ -105,7 +105,7 @@ class Journal:
         return self.folder / f"{version:06d}{END}"
 
     def _apply(self, entry: Entry, path: Path, data: Bytes, before: int) -> None:
-        """Turns `data` from version `before` into the version of an entry."""
+        """Turns `data`, in place, from version `before` into the version of `entry`."""
         with path.open("rb") as file:
             file.seek(entry.start)
             for index, (full, length) in enumerate(entry.frames):
@@ -199,7 +199,7 @@ class Journal:
 
 
 def _frames(chunks: Sequence[Chunk], *, whole: bool) -> Iterator[tuple[bool, bytes | memoryview]]:
-    """Yields the frame of each chunk, and whether it is the whole chunk."""
+    """Yields, for each chunk, whether its frame is the whole chunk, and the frame."""
     for chunk in chunks:
         if whole or not chunk.patches:
             yield True, chunk.data.data

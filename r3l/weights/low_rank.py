@@ -1,4 +1,4 @@
-"""Published adapters: low-rank changes, named as in peft, to a base model that every process has.
+"""Low-rank adapters to a base model that every process has. Tensors are named as in peft.
 
 base_model.model.<layer>.lora_A.weight  [rank, in] ─┬─► <layer>.weight + scaling · B A
 base_model.model.<layer>.lora_B.weight  [out, rank] ┘
@@ -33,7 +33,7 @@ def merged(base: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
 
 
 def check_base(manifest: Manifest, model: Path) -> None:
-    """Checks that a set's adapters belong to the model in this folder, or raises UserError."""
+    """Raises UserError unless a set's adapters belong to the model in this folder."""
     if manifest.adapters and manifest.adapters.base != model_digest(model):
         raise UserError(
             f"model {model}: the learner's adapters belong to another base model; give the "
@@ -42,7 +42,7 @@ def check_base(manifest: Manifest, model: Path) -> None:
 
 
 def base_files(model: Path) -> dict[str, Path]:
-    """Maps every tensor of a model folder to its file; empty if the folder has no safetensors."""
+    """Maps the name of each tensor in a model folder to its safetensors file."""
     from safetensors import safe_open
 
     files: dict[str, Path] = {}
@@ -66,7 +66,8 @@ def base_tensors(model: Path, names: set[str] | None = None) -> Iterator[tuple[s
 def merged_into(
     base: Iterable[tuple[str, Tensor]], tensors: Mapping[str, Tensor], adapters: Adapters
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yields a base model in the learner's dtype, merged with the adapters in `tensors`."""
+    """Yields a base model's tensors in the learner's dtype, merged with the adapters in
+    `tensors`."""
     import torch
 
     for name, tensor in base:

@@ -60,12 +60,12 @@ class Layout:
 
     @property
     def num_chunks(self) -> int:
-        """The number of chunks; each has CHUNK_BYTES, except that the last may be shorter."""
+        """The number of chunks. All have CHUNK_BYTES, except that the last may be shorter."""
         return -(-self.total_bytes // CHUNK_BYTES)
 
     @property
     def width(self) -> int:
-        """The element size of patches in bytes, which is the size of the narrowest dtype."""
+        """The size of a patch's elements in bytes: that of the narrowest dtype."""
         return min((DTYPES[t.dtype] for t in self.tensors), default=2)
 
     def span(self, index: int) -> slice:
@@ -73,8 +73,8 @@ class Layout:
         return slice(index * CHUNK_BYTES, min((index + 1) * CHUNK_BYTES, self.total_bytes))
 
     def cut(self, data: Iterable[Bytes]) -> Iterator[list[Piece]]:
-        """Cuts tensors at chunk boundaries; yields each chunk's pieces. `data`: the tensors' bytes
-        (uint8 arrays), in the layout's order, read one at a time."""
+        """Cuts tensors at chunk boundaries. Yields the pieces of each chunk. `data`: each tensor's
+        bytes (uint8 [n]), in the layout's order."""
         pieces: list[Piece] = []
         index = 0
         for entry, source in zip(self.tensors, data, strict=True):
@@ -94,8 +94,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Adapters:
-    """Describes a set of adapters (r3l.weights.low_rank): the digest of the base model's folder,
-    the dtype in which the learner has the base model, and the factor that scales B A."""
+    """Describes a set of adapters (r3l.weights.low_rank). `base`: the digest of the base model's
+    folder. `dtype`: that of the learner's base model. `scaling`: the factor of B A."""
 
     base: str
     dtype: str
@@ -104,10 +104,9 @@ class Adapters:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A published set: its publisher, policy version, layout and chunk checksums. `origin` is
-    unique to one start of a publisher: sets of the same version from different origins may differ.
-    `sums`: the sums of all elements (r3l.weights.sums), None if there are several dtypes.
-    `adapters`: None if the set is a whole model."""
+    """A published set. `origin`: unique to one start of a publisher. Sets of the same version from
+    different origins may differ. `sums`: the sums of all elements (r3l.weights.sums), None if there
+    are several dtypes. `adapters`: None if the set is a whole model."""
 
     origin: str
     version: Size
@@ -118,8 +117,8 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """A hexadecimal hash of all tensors' names, formats, shapes and bytes, and of the adapters'
-        base model. Equal sets have the same digest, whatever their publisher and version."""
+        """A hexadecimal hash of all tensors, with their names, dtypes and shapes, and of
+        `adapters`. It does not depend on the publisher and version."""
         adapted = msgspec.msgpack.encode((self.layout, self.checksums, self.adapters))
         return hashlib.blake2b(adapted, digest_size=16).hexdigest()
 
@@ -157,6 +156,7 @@ def digest_of(fingerprint: str) -> str:
 
 
 def fingerprints_agree(one: str, other: str) -> bool:
-    """Whether both may be of the same weights: equal hashes, and equal digests if both have one."""
+    """Whether two fingerprints may be of the same weights. If one has no digest, compares the
+    hashes only."""
     (first, _, first_set), (second, _, second_set) = one.partition("/"), other.partition("/")
     return first == second and (not first_set or not second_set or first_set == second_set)

@@ -7,8 +7,8 @@ A patch lists the elements that changed, bit for bit:
 
 Each list is split into byte planes (all lowest bytes, then all second bytes, …) and compressed.
 Neighbouring floats have neighbouring bit patterns, so after a small update the upper planes are
-almost all zero. A patch has the version that it applies to and the checksum of its result, but no
-format version: if this format changes, older journals count as damaged.
+almost all zero. A patch has no format version. If this format changes, older journals count as
+damaged.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from r3l.errors import WeightsError
 from r3l.weights.manifest import Bytes
 
 MOST_CHANGED_SHARE = 0.25
-"""Share of changed elements above which a chunk is sent whole: making a patch would take about as
+"""Above this share of changed elements a chunk is sent whole. Making a patch would take about as
 long as sending the chunk over 1 Gbit/s."""
 Elements = npt.NDArray[Any]
 _GAP: np.dtype[Any] = np.dtype("<u4")
@@ -33,8 +33,8 @@ _ELEMENT: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
 @dataclass(frozen=True)
 class Patch:
-    """A patch that turns the bytes of version `base` into those of `version`: `changed` elements of
-    `width` bytes. `checksum`: the checksum of the whole result; `body`: the compressed lists."""
+    """Turns version `base` of a chunk into `version`. `changed`: how many elements change. `width`:
+    bytes of an element. `checksum`: of the whole result. `body`: the compressed lists."""
 
     base: int
     version: int
@@ -57,7 +57,7 @@ class Patch:
 
 
 def checksum(data: Bytes) -> int:
-    """Computes the 64-bit checksum (XXH3) of `data`, uint8 [n]; it detects damage, not attacks."""
+    """Computes the 64-bit checksum (XXH3) of `data`, uint8 [n]. It detects damage, not attacks."""
     return xxhash.xxh3_64_intdigest(data.data)
 
 
@@ -80,7 +80,8 @@ def encode(old: Bytes, new: Bytes, *, base: int, version: int, width: int) -> Pa
 
 def apply(patch: Patch, held: Bytes, *, version: int) -> None:
     """Turns `held` (uint8 [n], bytes of `version`) into the patch's result, in place. Raises
-    WeightsError if the patch is for another version or is damaged; damage may spoil `held`."""
+    WeightsError if the patch is for another version or is damaged. A damaged patch may spoil
+    `held`."""
     if patch.base != version:
         raise WeightsError(
             f"weights: the patch applies to version {patch.base}, not to version {version}",

@@ -1,12 +1,12 @@
-"""Sums over the elements of a weight set; the order of the elements does not change the sums.
+"""Sums over the elements of a weight set, in any order.
 
 An engine keeps weights in its own layout: fused, transposed, padded, or in float32 although they
 arrived as bfloat16. With x the bits of an element as a float32, the sums
 
     Σ x  and  Σ x²,  modulo 2^64
 
-are equal for the published weights and those in the engine, and one changed element changes them.
-They detect damage, but not attacks or elements that swap places.
+are equal for the published weights and those in the engine. If one element differs, the sums
+differ. The sums do not detect attacks, or elements that swap places.
 """
 
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ def sums_of(data: Bytes, dtype: str) -> Sums:
 
 
 def added(sums: Iterable[Sums]) -> Sums:
-    """Adds the sums over several sets of elements."""
+    """Adds the sums of several sets of elements."""
     first = second = 0
     for one, other in sums:
         first, second = first + one, second + other

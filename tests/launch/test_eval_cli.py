@@ -158,7 +158,7 @@ def test_another_evaluation_of_other_tasks_is_refused_before_anything_is_played(
     CliRunner().invoke(main, ["--out", str(tmp_path / "one"), "--tasks", "5"])
     called = ["--out", str(tmp_path / "two"), "--tasks", "6", "--against", str(tmp_path / "one")]
     refused = CliRunner().invoke(main, called)
-    assert refused.exit_code == 2 and "5 are among the 6" in refused.output
+    assert refused.exit_code == 2 and "this evaluation has 6, and they share 5" in refused.output
     assert len(played) == 1 and not (tmp_path / "two").exists()
 
 

@@ -1,8 +1,8 @@
 """Shortens prompts and observations for small policies, which learn the rest in a warm-up.
 
-An observation leaves out articles, "a substance called", the agent and the air (both are in every
-room), and the initial state of things (closed, off, empty; doors of rooms: open). Everything else
-stays, in the same order.
+An observation leaves out articles, and the words "a substance called". It leaves out the agent and
+the air, which are in every room. It leaves out states that things have at first: closed, off,
+empty, and for doors of rooms open. Everything else stays, in the same order.
 """
 
 import re

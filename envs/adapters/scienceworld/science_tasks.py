@@ -46,14 +46,14 @@ use-thermometer 270 135 135 22
 
 _ROWS = [line.split() for line in _TABLE.split("\n") if line]
 SPLITS = {name: (int(train), int(dev), int(test)) for name, train, dev, test, _ in _ROWS}
-"""Number of variations in train, dev and test. Variations are numbered across them, train first."""
+"""Number of variations in train, dev and test. Their numbers continue from each to the next."""
 LIMITS = {name: max(30, 3 * int(gold) // 2) for name, *_, gold in _ROWS}
 """Step limit of each task: 1.5 times its longest gold path, at least 30."""
 
 
 def named(patterns: Sequence[str] | None) -> list[str]:
-    """Returns the names that match any of the patterns, such as `find-*`, in upstream's order; all
-    names if `patterns` is None. Raises UserError if a pattern matches nothing."""
+    """Returns the names of tasks that match any pattern, such as `find-*`. If `patterns` is None,
+    returns all names. Raises UserError if a pattern matches nothing."""
     if patterns is not None and (isinstance(patterns, str) or not patterns):
         raise UserError(f"env option tasks is {patterns!r}; it must be a list of names or patterns")
     for pattern in patterns or ():

@@ -33,12 +33,12 @@ REFUSED = ("reset task",)
 class ScienceWorld:
     """ScienceWorld: 30 tasks, each in many variations.
 
-    `tasks`: names or patterns of the tasks to play, such as `find-*`; `eval_tasks`: those to
-    evaluate, by default `tasks`; `simplification`: upstream's simplifications, comma separated;
-    `max_steps`: step limit of every task (0: 1.5 times its longest gold path, at least 30);
+    `tasks`: names or patterns of tasks to play, such as `find-*`; `eval_tasks`: the same for an
+    evaluation, by default `tasks`; `simplification`: upstream's simplifications, comma separated;
+    `max_steps`: step limit of every task, or 0 for 1.5 times its longest gold path, at least 30;
     `brief`: short prompts and observations, for small policies (brief_text.py); `heap_mib`: memory
-    of the JVM (an attempt needs 12 MiB); `timeout_s`: time limit of a Java call (keep it below
-    env.step_s, so that a hung JVM and a hung worker are counted under different causes).
+    of the JVM (an attempt needs 12 MiB); `timeout_s`: time limit of a Java call. Keep `timeout_s`
+    below env.step_s, so that a hung JVM is counted as such, not as a hung worker.
     """
 
     def __init__(

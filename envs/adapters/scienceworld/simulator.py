@@ -2,8 +2,7 @@
 
 The simulator is deterministic, so the state of an attempt is its history: the task and the commands
 so far. Replies already seen in this process come from memory. Java plays a history only if its last
-reply is unknown, so a return to an earlier step costs almost nothing. This also speeds up the guide
-of benchmarks.scienceworld, which tries many commands.
+reply is unknown. A return to an earlier step therefore costs almost nothing.
 """
 
 import contextlib
@@ -20,8 +19,8 @@ START = 3
 
 
 class Turn(NamedTuple):
-    """A reply: upstream's text, its score, and whether the task has ended. A fatal action gives a
-    negative score and ends the task, although upstream continues after some fatal actions."""
+    """A reply: upstream's text, its score, and whether the task has ended. A fatal action
+    gives a negative score and ends the task, even if upstream continues."""
 
     text: str
     score: float
@@ -31,7 +30,7 @@ class Turn(NamedTuple):
 _known: dict[History, Turn] = {}
 _gold: dict[History, tuple[str, ...]] = {}
 MOST = 200_000
-"""Limit of the turns in `_known`, about 100 MB. At this number `_known` is emptied."""
+"""Number of turns at which `_known` is emptied, about 100 MB."""
 
 
 class Simulator:
@@ -45,8 +44,7 @@ class Simulator:
 
     def turn(self, history: History) -> Turn:
         """Returns the last reply in a history. If the history has no commands, the reply is the
-        task and the first room. Raises EnvironmentFailed if Java fails, or if a replay gives
-        a reply that differs from the known one."""
+        task and the first room. Raises EnvironmentFailed if Java fails or a replay differs."""
         known = _known.get(history)
         return self._play(history) if known is None else known
 
@@ -121,8 +119,8 @@ class Simulator:
         self.call(lambda server: server.load(task, int(variation), simplification, gold))
 
     def _free(self) -> None:
-        """Releases the loaded task in Python and in Java. Otherwise Java would keep 12 MiB per task
-        until Python collects py4j's reference cycles, hundreds of tasks later."""
+        """Releases the loaded task in Python and Java. Otherwise Java would keep hundreds of tasks,
+        12 MiB each, until Python collects py4j's reference cycles."""
         machine, server = self.jvm, self.server
         self.server, self.live = None, ()
         if server is not None and machine is not None:

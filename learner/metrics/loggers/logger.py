@@ -13,7 +13,7 @@ from r3l.settings.section import flat_settings
 
 @dataclass(frozen=True)
 class LoggerContext:
-    """Describes the run to a logger. `start`: the version at which training starts; `target`: the
+    """Describes the run to a logger. `start`: the version at which training starts. `target`: the
     text after `NAME:` in the setting `log`."""
 
     run: Path
@@ -31,8 +31,8 @@ class LoggerContext:
 class Logger:
     """The protocol of all loggers. A new logger is ready to write. Only `scalars` is required.
 
-    If a method raises, only that write is lost; the run continues
-    (learner.metrics.loggers.registry).
+    Loggers of services run in threads (learner.metrics.loggers.registry). If a method of such a
+    logger raises, only that write is lost.
     """
 
     package: ClassVar[str] = ""
@@ -40,7 +40,7 @@ class Logger:
 
     @classmethod
     def check(cls, target: str) -> None:
-        """Raises UserError if `target` cannot be written, for example without a login."""
+        """Raises UserError if the logger cannot write to `target`, for example without a login."""
 
     def scalars(self, version: int, metrics: Mapping[str, float]) -> None:
         """Writes a version's metrics, keyed by tag."""

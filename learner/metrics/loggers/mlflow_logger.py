@@ -1,6 +1,6 @@
-"""MLflow: `log=[mlflow]` or `log=[mlflow:TRACKING_URI]`. Without a URI the logger uses the
-variable MLFLOW_TRACKING_URI; if this is unset, it writes to the SQLite file `mlflow.db` in the
-run's folder (`mlflow ui --backend-store-uri sqlite:///…` shows it)."""
+"""MLflow: `log=[mlflow]` or `log=[mlflow:TRACKING_URI]`. The default URI is $MLFLOW_TRACKING_URI.
+Without either, the logger writes the SQLite file `mlflow.db` in the run's folder. Show it with
+`mlflow ui --backend-store-uri sqlite:///…`."""
 
 import os
 import socket
@@ -18,8 +18,8 @@ PORTS = {"http": 80, "https": 443}
 
 
 class MLflowLogger(Logger):
-    """Writes one run of the experiment MLFLOW_EXPERIMENT_NAME, by default r3l. A resumed run
-    continues its MLflow run."""
+    """Writes one MLflow run. Its experiment is MLFLOW_EXPERIMENT_NAME, by default r3l. A resumed
+    training run continues its MLflow run."""
 
     package = "mlflow"
 

@@ -32,8 +32,8 @@ SYNCHRONOUS = {"tensorboard"}
 
 
 def check_entries(entries: Iterable[str]) -> None:
-    """Checks the entries of the setting `log`. Raises UserError if a logger is unknown or repeated,
-    or if its package or login is missing."""
+    """Checks the setting `log`. Raises UserError if a logger is unknown, named twice or not usable,
+    for example without its package or a login."""
     names = [entry.partition(":")[0] for entry in entries]
     for name, entry in zip(names, entries, strict=True):
         if name not in LOGGERS:
@@ -50,7 +50,7 @@ def check_entries(entries: Iterable[str]) -> None:
 
 
 def start(context: LoggerContext) -> list[Logger]:
-    """Starts the loggers in a run's setting `log`. Those that write to services run in threads."""
+    """Starts the loggers of the setting `log`. Loggers of services run in threads."""
     made: list[Logger] = []
     for entry in context.config.log:
         name, _, target = entry.partition(":")
@@ -60,8 +60,8 @@ def start(context: LoggerContext) -> list[Logger]:
 
 
 class Background(Logger):
-    """Creates a logger in a new thread, and passes calls to it there, in order. A call is lost,
-    with a notice, if it fails or if WAITING calls are already queued."""
+    """Creates and calls a logger in a thread of its own. Queues the calls and makes them in order.
+    A call is lost, with a notice, if it fails or if WAITING calls are already queued."""
 
     def __init__(self, name: str, make: Callable[[], Logger]) -> None:
         self.name = name
@@ -76,7 +76,7 @@ class Background(Logger):
         self._later(lambda logger: logger.histograms(version, histograms))
 
     def close(self) -> None:
-        """Writes all queued data; waits at most twice CLOSE_S."""
+        """Writes all queued data. Waits at most twice CLOSE_S."""
         with suppress(queue.Full):  # then the thread is alive
             self._calls.put(None, timeout=CLOSE_S)
             self._thread.join(CLOSE_S)

@@ -1,7 +1,7 @@
 """Writes TensorBoard's files: curves, histograms, settings.
 
-A removed folder or a full disk never ends a run. If a write fails, a notice says so, and further
-writes are lost for AGAIN_S; then new files are begun.
+A removed folder or a full disk never ends a run. A failed write causes a notice. Further writes are
+then lost for AGAIN_S, after which new files are begun.
 """
 
 import logging
@@ -31,8 +31,8 @@ RESULT = "eval/success"
 
 
 class TensorBoard(Logger):
-    """Writes a run's `tensorboard` folder. If the context's `start` is above 0, TensorBoard stops
-    showing the steps after `start` that an earlier learner wrote."""
+    """Writes a run's `tensorboard` folder. If the context's `start` is above 0, TensorBoard hides
+    what an earlier learner wrote for later steps."""
 
     package = "tensorboard"
 
@@ -108,7 +108,7 @@ class TensorBoard(Logger):
         return self._writers
 
     def _hparams(self) -> tuple[Any, Any, Any]:
-        """Returns the "HParams" summaries: the experiment, the start of the run, its end."""
+        """Returns the "HParams" summaries of the experiment, the run's start and the run's end."""
         summaries: tuple[Any, Any, Any] = hparams(self._settings, {RESULT: 0.0})
         return summaries
 
@@ -120,8 +120,8 @@ class TensorBoard(Logger):
 
 
 def shows(version: int) -> bool:
-    """Returns whether the curves have a point at `version`: every step below 10,000, every tenth
-    from there on, every hundredth from 100,000 on, … TensorBoard draws 1,000 points a curve."""
+    """Returns whether the curves have a point at `version`. Below 10,000 every version has one,
+    below 100,000 every tenth, and so on. TensorBoard draws only 1,000 points a curve."""
     every: int = 10 ** max(len(str(version)) - 4, 0)
     return version % every == 0
 

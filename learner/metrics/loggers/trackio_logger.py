@@ -1,6 +1,6 @@
-"""trackio: `log=[trackio]` or `log=[trackio:PROJECT]`; `trackio show` shows it.
+"""trackio: `log=[trackio]` or `log=[trackio:PROJECT]`. `trackio show` shows the runs.
 
-trackio writes to the folder TRACKIO_DIR on this machine, by default to a folder that it chooses.
+trackio writes to a folder on this machine: TRACKIO_DIR, or else a folder that it chooses.
 """
 
 from collections.abc import Mapping

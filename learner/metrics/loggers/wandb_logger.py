@@ -1,6 +1,6 @@
 """Weights & Biases: `log=[wandb]` or `log=[wandb:PROJECT]`.
 
-It honours wandb's own variables, such as WANDB_MODE=offline, WANDB_ENTITY and WANDB_BASE_URL.
+wandb's own variables apply, such as WANDB_MODE=offline, WANDB_ENTITY and WANDB_BASE_URL.
 """
 
 import netrc
@@ -25,7 +25,7 @@ class WandbLogger(Logger):
 
     @classmethod
     def check(cls, target: str) -> None:
-        """Raises UserError if not logged in, unless wandb is offline."""
+        """Raises UserError if wandb is online and has no login."""
         if os.environ.get("WANDB_MODE") in UNSENT or os.environ.get("WANDB_API_KEY"):
             return
         server = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""

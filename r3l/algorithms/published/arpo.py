@@ -1,5 +1,5 @@
-"""ARPO (arXiv 2505.16282): GRPO in which, if no attempt of a group earned a reward, a stored
-success replaces one of them."""
+"""ARPO (arXiv 2505.16282): GRPO with stored successes. If no attempt of a group earned a reward, a
+stored success replaces one attempt."""
 
 from dataclasses import replace
 from functools import partial
@@ -16,8 +16,7 @@ from r3l.records import Bool
 
 
 class ARPOConfig(RatioConfig):
-    """Settings of ARPO: GRPO's, with other defaults (no KL, a higher upper clip), and the largest
-    age of a stored success."""
+    """Settings of ARPO. By default it has no KL, and a higher upper clip than GRPO."""
 
     name: Literal["arpo"] = Field("arpo", description="algorithm")
     clip_high: float = Field(0.3, ge=0, description="ratios are clipped at 1 plus this")
@@ -47,8 +46,8 @@ def rescue(
 
 
 def replacing(rewards: Float64, recalled: Bool, *, estimator: Estimator) -> tuple[Float64, Bool]:
-    """MixRecalled: for every recalled attempt, drops one of the group's own, the worst first. Of
-    equally bad attempts, drops the last first."""
+    """MixRecalled: drops the worst of the group's own attempts, as many as were recalled. Of
+    equals, drops the last."""
     keep = np.ones(len(rewards), dtype=np.bool_)
     own = [i for i in range(len(rewards)) if not recalled[i]]
     worst = sorted(own, key=lambda i: (rewards[i], -i))[: int(recalled.sum())]

@@ -19,16 +19,15 @@ GAMMA = 0.1
 
 
 class CritiqueGRPOConfig(RatioConfig):
-    """Settings of Critique-GRPO as the R³L paper ran it. The Critique-GRPO paper divides by neither
-    deviation nor length and does not clip: set `std: none`, `normalize: sum` and `clip: false`."""
+    """Settings of Critique-GRPO as the R³L paper ran it. For the form in the Critique-GRPO paper,
+    set `std: none`, `normalize: sum` and `clip: false`."""
 
     name: Literal["critique_grpo"] = Field("critique_grpo", description="algorithm")
     clip: bool = Field(True, description="clip the ratio of base attempts")
     kl_coef: float = kl_weight(0.0)
 
     def build(self) -> Algorithm:
-        """Builds Critique-GRPO: N base attempts; each failure gets a critique and is refined from
-        step 0."""
+        """Builds Critique-GRPO: N base attempts, and a refinement of each failure from step 0."""
         attempts = self.ppo_clipped() if self.clip else self.ratio_corrected(losses.importance)
         return replace(
             super().build(),
@@ -46,8 +45,8 @@ class CritiqueGRPOConfig(RatioConfig):
 
 
 def one_refinement(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
-    """Selection: keeps the base attempts. If refinements earned more than the failures they refine,
-    the best of these refinements (the first of equals) replaces its failure."""
+    """Selection: keeps the base attempts, but replaces one failure by its refinement. The
+    refinement must have earned more. Of several, the best counts, and the first of equals."""
     keep = np.array([trajectory.role == "base" for trajectory in trajectories], dtype=np.bool_)
     bases = {
         trajectory.slot: index

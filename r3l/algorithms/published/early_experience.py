@@ -1,5 +1,5 @@
 """The implicit world model of Early Experience (arXiv 2510.08558): GRPO that also trains the policy
-to predict the next observations. They come from the run's own attempts, not from demonstrations."""
+to predict the next observations of its own attempts, instead of demonstrations."""
 
 from dataclasses import replace
 from typing import Literal
@@ -13,7 +13,7 @@ from r3l.records import AuxSample, Bool, Group, Trajectory
 
 
 class EarlyExperienceConfig(RatioConfig):
-    """Settings of Early Experience: GRPO's without the KL, and the weight of the world model."""
+    """Settings of Early Experience. By default it has no KL."""
 
     name: Literal["early_experience"] = Field("early_experience", description="algorithm")
     kl_coef: float = kl_weight(0.0)
@@ -25,8 +25,8 @@ class EarlyExperienceConfig(RatioConfig):
 
 
 def next_observations(group: Group) -> list[AuxSample]:
-    """Makes a sample of every attempt. It trains the tokens between and after the attempt's
-    responses: the environment's answers, and the chat template's tokens around them."""
+    """Makes a sample of every attempt. It trains the environment's answers, with the chat
+    template's tokens around them."""
     return [AuxSample("observation", t.token_ids, _answers(t)) for t in group.trajectories]
 
 

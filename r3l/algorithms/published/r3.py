@@ -1,8 +1,8 @@
 """R³ (arXiv 2601.19620): GRPO with cross-context replay. The other parts of R³ are left out
 (docs/replay/recall.md).
 
-Replay distinguishes correct attempts (R ≥ 1) from incorrect ones. Eq. 3, with mean and std over a
-group's own and recalled attempts, is Â = (R − mean) / (α·std + λ). α is a setting, λ is EPS.
+Replay distinguishes correct attempts (R ≥ 1) from incorrect ones. Over a group's own and recalled
+attempts, eq. 3 is Â = (R − mean) / (α·std + λ). α is a setting, λ is EPS.
 """
 
 from dataclasses import replace
@@ -49,7 +49,7 @@ class R3Config(RatioConfig):
         return partial(recall.opposing, count=count, max_age=self.recall_age) if count else None
 
     def build(self) -> Algorithm:
-        """Builds R³: N base attempts and then recalled ones, all with the clipped ratio loss."""
+        """Builds R³: N base attempts and recalled attempts, all with the clipped ratio loss."""
         return replace(super().build(), mix_recalled=partial(mixed, alpha=self.alpha, std=self.std))
 
 

@@ -2,7 +2,7 @@
 
 The policy begins a response with one tagged thought, such as `<planning>…</planning>`, and ends it
 with `<action>…</action>`. The prompt must ask for this form. u is the reward that a step earns by
-its tag; mean_u and std_u are taken over all steps of the group with the same tag:
+its tag. mean_u and std_u are taken over all steps of the group with the same tag:
 
     Â = (R − mean)/(std + 1e-6)  +  w · (u − mean_u)/(std_u + 1e-6)
 
@@ -11,9 +11,9 @@ its tag; mean_u and std_u are taken over all steps of the group with the same ta
     reflection    u = 1 if the step before had no tag or an invalid action, and this action differs
     monitor       u = 0, as for responses of another form
 
-The rules and values are those of the authors' code (Tencent/DigitalHuman, `core_rlvmr.py`). If a
-step is the only one of its group with its tag, its second term is w · u. The authors also penalise
-responses of another form; here only the environment can do so.
+The rules and values are from the authors' code (Tencent/DigitalHuman, `core_rlvmr.py`). For a tag
+with a single step in the group, the second term is w · u. The authors also penalise responses of
+another form. Here this is left to the environment.
 """
 
 import re
@@ -97,7 +97,7 @@ def step_rewards(trajectory: Trajectory, invalid: Sequence[str]) -> list[tuple[s
 
 def _read(text: str) -> tuple[str, str]:
     """Returns the tag and the action of a response. The tag is "" unless the response has exactly
-    one thought, with text in it, and after it exactly one action."""
+    one thought, not empty, followed by exactly one action."""
     thoughts, actions = list(THOUGHT.finditer(text)), list(ACTION.finditer(text))
     action = actions[0][1].strip() if len(actions) == 1 else ""
     if not len(thoughts) == len(actions) == 1 or thoughts[0].end() > actions[0].start():

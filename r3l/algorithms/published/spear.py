@@ -1,15 +1,15 @@
 """SPEAR (arXiv 2509.22601): GRPO that imitates its own recent successes.
 
-An attempt of a replayed group has an advantage A in this group. If A > 0 and Ã > 0, it is trained
-on with the advantage Â; otherwise it is left out.
+A is an attempt's advantage in its replayed group. If A > 0 and Ã > 0, the attempt is trained on
+with the advantage Â. Otherwise it is left out.
 
     Ã = R − b                                  the recalibrated advantage
     Â = γ(t) · Ã
     γ(t) = ½ (1 − cos(π · min(t / T, 1)))      as in the authors' code (`dp_actor.py`)
 
-b is the median of the mean rewards of the batch's new groups; the paper takes this median over a
-queue of recent groups. t is the optimizer step, counted from 1; T is `imitation_steps`. The code is
-at github.com/TencentYoutuResearch/SPEAR.
+b is the median of the mean rewards of the batch's new groups. The paper uses a queue of recent
+groups instead. t is the optimizer step, counted from 1. T is `imitation_steps`. The authors' code
+is at github.com/TencentYoutuResearch/SPEAR.
 """
 
 import math
@@ -26,7 +26,7 @@ from r3l.records import Bool
 
 
 class SPEARConfig(RatioConfig):
-    """Settings of SPEAR: GRPO's without the KL, and the growing weight of imitation."""
+    """Settings of SPEAR. By default it has no KL."""
 
     name: Literal["spear"] = Field("spear", description="algorithm")
     kl_coef: float = kl_weight(0.0)
@@ -35,8 +35,7 @@ class SPEARConfig(RatioConfig):
     )
 
     def build(self) -> Algorithm:
-        """Builds SPEAR: N base attempts with the clipped ratio loss; good replayed attempts are
-        imitated."""
+        """Builds SPEAR: GRPO that imitates good replayed attempts."""
         return replace(super().build(), replay_rule=partial(imitated, steps=self.imitation_steps))
 
 

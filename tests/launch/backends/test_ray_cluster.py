@@ -195,5 +195,5 @@ def test_a_cluster_without_room_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_
     for name in ("ray", "ray.util"):
         monkeypatch.setitem(sys.modules, name, SimpleNamespace())
     plan = plan_for(tmp_path, actors=2, topology=topology(2))
-    with pytest.raises(UserError, match=r"needs 3 CPUs and 0 GPUs \(rank 0's on"):
+    with pytest.raises(UserError, match="needs 3 CPUs and 0 GPUs, with rank 0 on"):
         ray_cluster.Ray().reserve(plan)

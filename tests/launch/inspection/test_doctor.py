@@ -24,8 +24,8 @@ ALL = [process("buffer", 11), process("learner", 12), process("actor-0", 13)]
 @pytest.mark.parametrize(
     ("changes", "what", "remedy"),
     [
-        ({"processes": []}, "no process is running; it ended at step 12", "--resume --run runs"),
-        ({"launcher": None}, "its launcher has ended and left processes", "kill 11 12 13 14"),
+        ({"processes": []}, "process is running; the run ended at step 12", "--resume --run runs"),
+        ({"launcher": None}, "the launcher has ended and left processes", "kill 11 12 13 14"),
         ({"processes": [*ALL, process("actor-1", 14, "stopped")]},
          "actor-1 (process 14) is stopped", "kill -CONT 14"),
         ({"processes": [*ALL, process("actor-1", 14, "zombie")]}, "is dead", ""),
@@ -37,7 +37,7 @@ ALL = [process("buffer", 11), process("learner", 12), process("actor-0", 13)]
         ({"heartbeat_ago_s": 500.0}, "no heartbeat for 8.3 min: micro-batch 3", "learner.hang_s"),
         ({"buffer": buffer(free_bytes=GIB)}, "disk has 1.00 GiB left", "buffer.retention"),
         ({"buffer": buffer(map_free_bytes=GIB // 8)}, "grow by only 0.12 GiB", "buffer.map_gib"),
-        ({"buffer": buffer(fingerprint_conflicts=2)}, "weights of their version: 2", "another run"),
+        ({"buffer": buffer(fingerprint_conflicts=2)}, "with different weights: 2", "another run"),
         ({"buffer": buffer(drops={"stale": 30}, train={"trained": 100})},
          "30 groups expired: stale", "fewer actors"),
         ({"buffer": buffer(slot_drops={"base/environment_lost": 200})},
@@ -64,7 +64,7 @@ def test_what_is_no_problem_is_a_hint_or_nothing():
     gain = Cause("guidance gain: -0.11 ± 0.04 over another attempt", "set the gate")
     (hint,) = findings(healthy(processes=[], progress=Forecast(60, 60), guidance=gain))
     assert (hint.problem, hint.what, hint.remedy) == (False, gain.what, gain.remedy)
-    assert "expired leases: 3" in said and "continued 4 of their attempts, dropped 2" in said
+    assert "expired leases: 3" in said and "continued 4 of their attempts and dropped 2" in said
     assert "hangs of the learner: 1" in said
     assert (
         problems(buffer=buffer(drops={"no_contrast": 90, "stale": 9}, train={"trained": 100})) == []
@@ -86,7 +86,7 @@ def test_attempts_that_wait_for_the_environment_are_a_hint(waiting, hints):
         (1.0, 0.0, "the learner waits 100% of the time for groups: actor-bound", "more actors"),
         (0.05, 0.74, "the actors wait 74% of the time for leases: learner-bound",
          "a faster learner helps; 2 of 4 actors would"),
-        (0.05, 0.06, "the learner waits 5%, the actors 6% of the time: balanced", ""),
+        (0.05, 0.06, "balanced: the learner waits 5% of the time, the actors 6%", ""),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("processes", [ALL, []])
@@ -100,7 +100,9 @@ def test_what_limits_the_pace_is_named_and_by_how_much(processes, learner, actor
 def test_the_command_ends_with_1_if_anything_is_wrong(ended):
     result = CliRunner().invoke(main, ["doctor", str(ended)])
     assert result.exit_code == 1
-    assert result.output.startswith("problem  no process is running; it ended at step 4 of 60\n")
+    assert result.output.startswith(
+        "problem  no process is running; the run ended at step 4 of 60\n"
+    )
     assert "→ continue it with r3l-launch --resume" in result.output
     (ended / "config.yaml").write_text("learner: {steps: 4}\n")
     result = CliRunner().invoke(main, ["doctor", str(ended)])

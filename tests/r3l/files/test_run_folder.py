@@ -137,7 +137,7 @@ def test_a_folder_has_one_launcher(begun: RunFolder) -> None:
 def test_settings_that_a_power_loss_left_empty_are_refused(begun: RunFolder) -> None:
     begun.own_config.write_text("")
     for read in (begun.settings, begun.own_settings, lambda: begun.settings_of(1)):
-        with pytest.raises(UserError, match=r"config\.yaml: is empty, as after a power loss"):
+        with pytest.raises(UserError, match=r"config\.yaml: is empty, perhaps after a power loss"):
             read()
 
 
@@ -146,7 +146,7 @@ def test_a_lost_evaluation_of_the_best_weights_is_reported(
 ) -> None:
     (full.path / "best" / "evaluation.json").write_text("")
     assert full.best_evaluation() is None
-    assert "evaluation.json is empty, as after a power loss" in caplog.text
+    assert "evaluation.json is empty, perhaps after a power loss" in caplog.text
     write_json(full.path / "best" / "evaluation.json", {"kind": "step", "step": 1, "time": 1})
     with pytest.raises(UserError, match=r"evaluation\.json: damaged .*metrics.*; delete"):
         full.best_evaluation()

@@ -8,7 +8,14 @@ import pytest
 
 from r3l.errors import UserError
 from r3l.files import whole_file
-from r3l.files.whole_file import read_json, rename_whole, whole_folder, write_json, write_whole
+from r3l.files.whole_file import (
+    read_json,
+    rename_whole,
+    replace_folder,
+    whole_folder,
+    write_json,
+    write_whole,
+)
 
 
 def test_a_file_is_replaced_by_all_of_the_new_content(tmp_path: Path) -> None:
@@ -68,6 +75,25 @@ def test_a_folder_is_flushed_with_everything_in_it_before_it_has_its_name(
     assert (tmp_path / "final" / "inner" / "file").read_text() == "x"
 
 
+def test_an_older_folder_is_removed_only_when_the_new_one_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    final, building = tmp_path / "model", tmp_path / "building"
+    for folder, text in ((final, "old"), (building, "new")):
+        folder.mkdir()
+        (folder / "weights").write_text(text)
+
+    def full(_: Path) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(whole_file, "flush", full)
+        replace_folder(building, final)
+    assert (final / "weights").read_text() == "old"
+    replace_folder(building, final)
+    assert (final / "weights").read_text() == "new" and os.listdir(tmp_path) == ["model"]
+
+
 def test_of_a_folder_that_could_not_be_filled_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), whole_folder(tmp_path / "out") as building:
         (building / "half").write_text("")
@@ -89,7 +115,7 @@ def test_an_object_is_read_back_a_missing_or_empty_file_is_none(
     assert read_json(path, "delete it", dict) == {"a": 1}
     path.write_text("")
     assert read_json(path, "delete it", dict) is None
-    assert "file.json is empty, as after a power loss" in caplog.text
+    assert "file.json is empty, perhaps after a power loss" in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b"[" * 100_000, b"\0" * 9])
