@@ -67,13 +67,13 @@ class Actor:
         self.leasing = False
         """Whether the actor waits for a lease."""
         self.unused: list[float] = []
-        """Idle shares of the engine since the last heartbeat; 0 where no lease was awaited."""
+        """Idle shares of the engine since the last heartbeat; 0 while no lease was awaited."""
         self.results = 0
         self.failures = FirstFailures()
 
     async def run(self) -> None:
         """Explores until `stop` is set. Raises EngineDead if the engine died. Raises EngineSick for
-        impossible results or wrong weights. Results whose put has not begun at the end are lost."""
+        impossible results or wrong weights. At the end, loses results whose put has not begun."""
         self.subscriber.loaded = None  # a new engine holds the weights of its model folder
         try:
             async with asyncio.TaskGroup() as self._tasks:

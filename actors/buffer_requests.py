@@ -71,8 +71,8 @@ class BufferRequests:
         return await asyncio.shield(putting)
 
     async def put_partial(self, group_id: str, result: SlotResult) -> None:
-        """Puts the progress of a slot, once: later progress will contain it. Raises LeaseLost.
-        Raises EngineSick for progress that a healthy engine cannot produce."""
+        """Puts the progress of a slot. Does not repeat a failed put: the next progress contains it.
+        Raises LeaseLost. Raises EngineSick for progress that a healthy engine cannot produce."""
         try:
             async with asyncio.timeout(PARTIAL_S):
                 await self.client.put_partial(group_id, self.name, result)
@@ -85,8 +85,8 @@ class BufferRequests:
     async def renew(self, group_ids: Sequence[str]) -> Sequence[str]:
         """Renews leases and reports the metrics. Returns the groups whose leases were lost.
 
-        Leaves out complete groups, which need no lease. Also leaves out groups with a put under
-        way, because the put may complete the group.
+        Does not return complete groups, which need no lease. Nor does it return groups with a put
+        under way, because the put may complete the group.
         """
         self._complete.intersection_update(group_ids)
         try:

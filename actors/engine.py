@@ -144,8 +144,8 @@ class VLLMPolicy:
         return self.engine is None or bool(self.engine.errored)
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
-        """Samples one response. Raises EngineFailed if it cannot be finished, EngineDead if the
-        engine has ended or hangs, and EngineSick for impossible log-probabilities."""
+        """Samples one response. Raises EngineFailed if the engine cannot finish the response,
+        EngineDead if it has ended or hangs, and EngineSick for impossible log-probabilities."""
         room = self.context_length - len(token_ids)
         if room <= 0:
             return Sample((), (), self.version, self.version, "overflow")
@@ -197,8 +197,8 @@ class VLLMPolicy:
         return final
 
     def prompt(self, token_ids: Sequence[int]) -> Any:
-        """Makes an engine prompt from tokens. Its salt changes with each load of weights: only
-        prompts with equal salts share cached prefixes."""
+        """Makes an engine prompt from tokens. Only prompts with equal cache salts share cached
+        prefixes; each load of weights changes the salt."""
         from vllm.inputs.engine import tokens_input
 
         return tokens_input(list(token_ids), cache_salt=f"weights-{self._loads}")
@@ -239,7 +239,7 @@ class VLLMPolicy:
         )
 
     async def load(self, path: str, manifest: Manifest) -> float:
-        """Loads a staged weight set while running requests wait. Returns the pause in seconds.
+        """Loads the weight set staged at `path` while requests wait. Returns the pause in seconds.
 
         Running requests keep their keys and values and continue with the new weights (in-flight
         updates, PipelineRL, arXiv:2509.19128). Recomputing the keys and values would pause all

@@ -101,7 +101,7 @@ def _cpu_arguments(context_length: int) -> dict[str, Any]:
 
     Prefills are not split: vLLM 0.32 would rewind the random stream of a seeded request, which CPU
     generators cannot do. Small cache blocks let short prompts share prefixes. The cache is one GiB.
-    vLLM would take half of the machine's memory.
+    By default, vLLM would take most of the machine's memory for it.
     """
     return {
         "enforce_eager": True,

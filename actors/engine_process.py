@@ -72,8 +72,7 @@ def forked() -> Iterator[None]:
 
 
 def _begin() -> None:
-    """In a fork, gives up the parent's connections and makes the fork end with its parent. Points
-    the given-up descriptors to /dev/null, so that closing one later closes no other file."""
+    """In a fork, gives up the parent's connections and makes the fork end with its parent."""
     global _parent
     if not _parent:
         return
@@ -85,18 +84,18 @@ def _begin() -> None:
     _parent = os.getpid()  # what an engine forks ends with it
     signal.set_wakeup_fd(-1)
     nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in _left - {nothing}:
+    for descriptor in _left - {nothing}:  # not closed: a later close would hit another file
         os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)
     _left.clear()
 
 
 def _is_given_up(descriptor: int) -> bool:
-    """Whether a fork gives up a descriptor. It keeps descriptors of the GPU driver, whose library
-    uses them. It skips closed descriptors, such as the one that `os.listdir` used."""
+    """Whether a fork gives up a file descriptor. A fork keeps those of the GPU driver, because the
+    driver's library uses them."""
     try:
         return not os.readlink(f"/proc/self/fd/{descriptor}").startswith(GPU_DRIVER)
-    except FileNotFoundError:
+    except FileNotFoundError:  # closed, such as the descriptor that `os.listdir` used
         return False
 
 

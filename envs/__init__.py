@@ -1,4 +1,4 @@
-"""The public names for your own text environment: its protocol, its spec, its tasks."""
+"""What you import to write a text environment: its protocol, its spec, its tasks."""
 
 from envs.base import ListedTasks, SeededTasks, Split, TaskSource, TextEnv
 from r3l.records import Task

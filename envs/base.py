@@ -1,4 +1,4 @@
-"""The environment protocol, and the sources of its tasks.
+"""The interface of environments, and the sources of their tasks.
 
 Only `TextEnv` is required; its docstring lists the optional attributes.
 """
@@ -52,9 +52,9 @@ class TextEnv(Environment, Protocol):
 class Skill:
     """The skill of a demonstrator; by default perfect.
 
-    `withheld`: number of rules that the demonstrator does not know and guesses. Probabilities per
-    step: `mistakes`: of a random answer; `waste`: of a step that does nothing; `certainty`: of
-    knowing a withheld rule after all.
+    `withheld`: number of rules that the demonstrator does not know and has to guess. Probabilities
+    per step: `mistakes`: of a random answer; `waste`: of a step that does nothing; `certainty`:
+    of knowing a withheld rule after all.
     """
 
     withheld: int = 0
@@ -65,13 +65,13 @@ class Skill:
 
 @runtime_checkable
 class Demonstrating(TextEnv, Protocol):
-    """An environment with a demonstrator, as a warm-up needs.
+    """An environment with a demonstrator, which a warm-up needs.
 
     Optional methods, found by attribute:
 
-    - `practice() -> list[dict]`: the options of each variant that lessons play, all equally often.
-      Without the method, lessons play the environment as it is configured.
-    - `told() -> dict`: options of the variant in which the observations say what each step needs.
+    - `practice() -> list[dict]`: options for variants of the environment. Lessons play each variant
+      equally often. Without the method, lessons play the environment as it is configured.
+    - `told() -> dict`: options for a variant in which the observations say what each step needs.
     """
 
     def snapshot(self) -> bytes:
@@ -84,14 +84,14 @@ class Demonstrating(TextEnv, Protocol):
         """Returns a closing remark on the finished attempt."""
 
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
-        """Returns the next action. `advice`: a reflection's suggestion to follow, "" if none."""
+        """Returns the demonstrator's next action. `advice`: what a reflection suggests, or ""."""
 
     def reflection(self) -> dict[str, Any]:
         """Returns a teacher's reflection on the finished attempt, with the fields
         r3l.rollout.reflection.FIELDS."""
 
     def vocabulary(self) -> Iterable[str]:
-        """Returns texts that together contain every word that the world says or understands."""
+        """Returns texts that contain every word that the environment says or understands."""
 
 
 class TaskSource(Protocol):
@@ -104,13 +104,13 @@ class TaskSource(Protocol):
 
 @dataclass(frozen=True)
 class SeededTasks:
-    """Endless tasks: the seed of a reset determines the task. Splits share no seed."""
+    """Endless tasks: the seed of a reset determines the task. No two splits share a seed."""
 
     env: str
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """Returns tasks `start` to `start + count` of a split, in the order of run seed `seed`.
-        Raises UserError for an unknown split."""
+        """Returns tasks `start` to `start + count` of a split. The run's seed, `seed`, determines
+        which task is task 0. Raises UserError for an unknown split."""
         check_split(split)
         first, base = seed * SEED_STRIDE + start, SPLITS.index(split) * SPLIT_SIZE
         numbers = ((first + i) % SPLIT_SIZE for i in range(count))
@@ -125,8 +125,8 @@ class ListedTasks:
     listed: Mapping[Split, Sequence[Task]]
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """Returns tasks `start` to `start + count` in the order of `seed`; fewer if the list ends.
-        Raises UserError for an unknown split."""
+        """Returns tasks `start` to `start + count` of a split, shuffled by `seed`. Returns
+        fewer if the list ends. Raises UserError for an unknown split."""
         check_split(split)
         order = list(self.listed.get(split, ()))
         random.Random(f"{split}/{seed}").shuffle(order)

@@ -31,8 +31,8 @@ LONGEST_QUOTE = 60
 
 
 def demonstrating(name: str, **options: Any) -> Demonstrating:
-    """Makes an environment with a demonstrator. Wraps it in `Demonstrated` if it has only a method
-    `demonstration`. Raises UserError if it has neither."""
+    """Makes an environment with a demonstrator. If the environment has only a method
+    `demonstration`, wraps it in `Demonstrated`. Raises UserError if it has no demonstrations."""
     env = registry.make(name, **options)
     if isinstance(env, Demonstrating):
         return env
@@ -108,8 +108,8 @@ class Demonstrated:
         return str(speak()) if speak is not None else ""
 
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
-        """Returns the plan's next action. Unless `advice` contains it, returns another action with
-        probability `skill.mistakes + skill.waste`."""
+        """Returns the plan's next action, or with probability `skill.mistakes + skill.waste`
+        another action. If `advice` contains the plan's action, always returns the plan's action."""
         right = self._right(len(self.actions))
         if right in advice or rng.random() >= skill.mistakes + skill.waste:
             return right
@@ -143,7 +143,7 @@ class Demonstrated:
                     break
 
     def _right(self, step: int) -> str:
-        """Returns the plan's first action not taken before `step`, or else its last action."""
+        """Returns the plan's first action not taken before `step`; the last if all were taken."""
         done = 0
         for action in self.actions[:step]:
             done += done < len(self.plan) and action.strip() == self.plan[done].strip()

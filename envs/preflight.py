@@ -33,7 +33,7 @@ class FirstStep:
 
 def try_tasks(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> list[FirstStep]:
     """Resets the environment to each task and takes one step. Returns the sizes of each first step.
-    Raises UserError that names the task, the call and the line of the user's code."""
+    If a call fails, raises UserError with the task, the call and the line of the user's code."""
     with ThreadPoolExecutor(1) as thread:  # a notebook's own thread already runs a loop
         return thread.submit(asyncio.run, _try_all(config, tasks, chat)).result()
 

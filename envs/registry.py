@@ -82,7 +82,7 @@ def try_out(name: str, options: Mapping[str, Any]) -> None:
 
 
 def task_source(name: str, **options: Any) -> TaskSource:
-    """Returns the environment's own task source, or one of endless seeds if it has none. Raises
+    """Returns the environment's own task source, or else a source of endless seeds. Raises
     UserError if a name or option is unknown, or if the class's `task_source` raises."""
     kind = _load(name, options)
     own = getattr(kind.func, "task_source", None)
@@ -119,8 +119,8 @@ def tasks(
 def tasks_of_all(config: EnvConfig, split: Split, count: int, seed: int = 0) -> list[Task]:
     """Returns at most `count` tasks of a split, an equal share from each environment of a run. An
     environment with fewer tasks gives all of them. With several environments, each task's `env` is
-    the name of its environment. Raises UserError as `tasks` does, if two environments have the same
-    task, or if `count` is positive but below the number of environments."""
+    the name of its environment. Raises UserError as `tasks` does. Also raises UserError if two
+    environments have the same task, or if `count` is not 0 but below the number of environments."""
     kinds = config.each()
     if len(kinds) == 1:
         return tasks(config.name, config.options, split, count, seed)
@@ -168,7 +168,7 @@ def _class(name: str) -> partial[Any]:
     if target is None:
         names = [*sorted(ENVIRONMENTS), *(f"{family}:NAME" for family in sorted(FAMILIES))]
         if name.endswith(".py"):
-            raise UserError(f"env {name}: names no class; give it as {name}:Class", env=name)
+            raise UserError(f"env {name}: names no class; write {name}:Class", env=name)
         guess = did_you_mean(name, [*ENVIRONMENTS, *FAMILIES])
         raise UserError(
             f"env {name!r}: unknown{guess}; env must be one of {', '.join(names)}, "

@@ -28,7 +28,7 @@ def package(env: str, module: str, extra: str) -> Any:
     """Imports a module of an optional package. If the import fails, raises UserError with the
     install command.
 
-    `extra`: the extra of this project that holds the package.
+    `extra`: the extra of this project that installs the package.
     """
     try:
         return import_module(module)
@@ -61,6 +61,6 @@ def folder(env: str, option: str, value: str | None, holds: str, get: str) -> Pa
 
 
 def installed(env: str, module: str, extra: str) -> None:
-    """Raises UserError as `package` does, but does not import the package."""
+    """Raises UserError unless the package `module` is installed. Does not import the package."""
     if find_spec(module) is None:
         raise UserError(f"env {env}: needs the package {module}; {install(extra)}")

@@ -60,8 +60,8 @@ def check_env(
     """Checks an environment. `name_or_env`: a registry name, a path or an instance.
 
     For a name or path, makes two instances with `options` and checks them on one training task per
-    seed. Checks a given instance from `reset(seed=seed)`. Attempts have at most `max_steps` steps.
-    Raises AssertionError with the seed and the step.
+    seed. Checks a given instance alone, from `reset(seed=seed)`. Random attempts have at most
+    `max_steps` steps. Raises AssertionError with the seed and the step.
     """
     made = options or {}
     before = {p.pid for p in psutil.Process().children(recursive=True)}
@@ -144,7 +144,7 @@ class Check:
         self.call(lambda: Prompts(spec.prompts))
 
     def _random_attempt(self) -> Recorded:
-        """Plays random actions, from `admissible` or else the demonstration, and some nonsense."""
+        """Plays some nonsense, and random actions of `admissible` or else of the demonstration."""
         rng, env = random.Random(self.seed), self.env
         played = self.reset(env)
         shown = self._shown()

@@ -19,10 +19,10 @@ TASKS = "tasks.jsonl"
 
 
 def agent_settings(agent: Agent, tasks: Tasks, reward: Agent | None, run: Path) -> dict[str, Any]:
-    """Returns the settings. A list of tasks is written to a file in the run's folder.
+    """Returns settings that train `agent`. Writes a list of tasks to a file in the run's folder.
 
     Raises UserError if actors cannot import a function, if the run's folder already has a list of
-    other tasks, or if an actor's import of the user's file calls r3l.train.
+    other tasks, or if r3l.train is called while an actor imports the user's file.
     """
     if MODULE in sys.modules:
         raise UserError(
@@ -56,7 +56,8 @@ def _write_tasks(file: Path, text: str) -> None:
         if file.exists():
             if file.read_text(encoding="utf-8") != text:
                 raise UserError(
-                    f"tasks: differ from this run's tasks in {file}; use them, or a new run name"
+                    f"tasks: differ from this run's tasks in {file}; use the run's own tasks, "
+                    "or a new run name"
                 )
             return
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +67,7 @@ def _write_tasks(file: Path, text: str) -> None:
 
 
 def _named(what: str, function: Agent) -> str:
-    """Returns `file.py:function`, from which an actor can import it. Keeps a text as it is."""
+    """Returns `file.py:function`, by which actors import the function. Returns a text as it is."""
     if isinstance(function, str):
         return function
     name = getattr(function, "__name__", repr(function))

@@ -32,7 +32,7 @@ NAMES = ", ".join([DEFAULT, *INSPECTIONS])
 
 
 class LaunchCommands(OneLineGroup):
-    """All commands: `train`, the default, and INSPECTIONS."""
+    """The default command `train`, and the commands in INSPECTIONS."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Puts `train` in front of the arguments unless they start with a command."""
@@ -143,8 +143,8 @@ def train_command(
     """Train a policy. Without arguments: the demo, a tiny policy in its built-in world.
 
     Settings come from the defaults, a YAML file or preset, the options, and KEY=VALUE arguments
-    such as algorithm=grpo or learner.lr=1e-5. Each source overrides the sources before it. The
-    shipped policy has the demo's defaults. docs/configuration.md lists all settings.
+    such as algorithm=grpo or learner.lr=1e-5. Each source overrides the sources before it. For
+    the shipped policy, the defaults are the demo's. docs/configuration.md lists all settings.
     """
     named = dict(zip(SHORTCUTS, (env_name, model, steps, seed, actor_gpus), strict=True))
     try:
@@ -213,8 +213,8 @@ def train(
     """Trains a policy as r3l-launch does, and returns the run's folder. Call it in the main thread.
 
     `config`: a RunConfig, a YAML file, or a mapping of sections or of keys such as "learner.lr".
-    None means the demo, or with `resume` the run's own settings. `agent`: a function to train
-    instead of an environment. `reward`: a function that scores it. `tasks`: a list or a file
+    None means the demo, or with `resume` the run's own settings. `agent`: the agent's function,
+    used instead of an environment. `reward`: a function that scores attempts. `tasks`: list or file
     (docs/agents.md). Raises UserError if a check fails, and TrainingStopped if the run ends early.
     """
     from launch.agent_function import TASKS, agent_settings, removed_if_refused

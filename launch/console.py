@@ -15,7 +15,7 @@ START_LINES_S = 5.0  # between two lines about processes that are starting
 
 
 class NoticeReader:
-    """Reads each notice in a log folder once. Puts the name of its process in front."""
+    """Reads each notice in a log folder once. Puts the process's name before the notice."""
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
@@ -96,7 +96,7 @@ def _agents(values: Mapping[str, float]) -> str:
 
 
 def _causes(values: Mapping[str, float], start: str = "failed_") -> str:
-    """Lists the most frequent causes, with their counts. `start`: prefix of the metrics."""
+    """Lists the most frequent causes of failure with counts. `start`: prefix of the metrics."""
     failed = {k.removeprefix(start): n for k, n in values.items() if k.startswith(start)}
     often = sorted(failed.items(), key=lambda item: -item[1])[:SOME]
     return ", ".join(f"{cause} {count:.0f}" for cause, count in often)

@@ -249,7 +249,7 @@ async def _play(
 
 
 async def _unless_interrupted(playing: Coroutine[Any, Any, None]) -> None:
-    """Awaits `playing`. Reports Ctrl-C as an interrupt, even if it has also ended the engine."""
+    """Awaits `playing`. Reports Ctrl-C as an interrupt, even if Ctrl-C ended the engine too."""
     try:
         await playing
     except EngineDead:

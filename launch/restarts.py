@@ -19,8 +19,8 @@ NOT_COUNTED = {EXIT_CODES[RestartNeeded], EXIT_CODES[BufferUnavailable]}
 
 @dataclass
 class Restarts:
-    """Decides which dead processes are restarted. `limits`: how many restarts a process may have
-    within WINDOW_S. A process not listed has none. `deaths`: times of the counted deaths."""
+    """Decides which dead processes are restarted. `limits`: how many restarts a process may have in
+    WINDOW_S. A process without a limit is not restarted. `deaths`: times of the counted deaths."""
 
     limits: dict[str, int]
     deaths: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -32,7 +32,7 @@ class Restarts:
         A process is not restarted if one of these is true:
         - Its exit code is in FINAL: it would fail again.
         - It was never ready, and its exit code is not in NOT_COUNTED.
-        - It has used up its limit. A full disk or a code in NOT_COUNTED does not count.
+        - It has used up its limit. Deaths with a full disk or a code in NOT_COUNTED do not count.
         """
         if child.ready:
             self.begun.add(child.name)
@@ -51,9 +51,9 @@ class Restarts:
         return len(deaths) <= self.limits[child.name]
 
     def delay_s(self, child: Child) -> float:
-        """Returns the seconds to wait before a restart. The wait is 0 after the first counted death
-        in WINDOW_S and BACK_OFF_S after the second. Each further death doubles the wait, up to
-        LONGEST_S. A full disk causes the longest wait."""
+        """Returns the seconds to wait before a restart: 0 after one counted death in WINDOW_S,
+        BACK_OFF_S after two. Each further death doubles the wait, up to LONGEST_S. After a death
+        with a full disk, the wait is LONGEST_S."""
         if FULL_DISK in child.reason():
             return LONGEST_S
         earlier = len(self.deaths[child.name]) - 1

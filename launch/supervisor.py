@@ -173,7 +173,7 @@ class Run:
                  "Ctrl-C kills it")  # fmt: skip
 
     def _report_checkpoint(self) -> None:
-        """Shows how many steps a resumed run would make again."""
+        """Shows the last checkpoint, and how many steps a resumed run would repeat."""
         newest = latest(self.plan.run / CHECKPOINTS)
         kept = read_state(newest).version if newest else 0
         if self.steps:
@@ -181,7 +181,7 @@ class Run:
             self.say(f"last checkpoint: step {kept}; {again} steps will be made again")
 
     def _after_death(self, child: Child) -> int | None:
-        """Restarts a dead process and returns None. If the run ends, returns its exit code."""
+        """Returns the run's exit code if this death ends the run. If not, restarts the process."""
         # DeepSpeed's launcher exits with 0 when it is killed, so the report is needed too.
         if child.exit_code == 0 and (last := child.status) and last.state == "done":
             return 0
@@ -238,9 +238,9 @@ class Run:
         return code if code in FINAL else 1
 
     def _kill_unresponsive(self) -> None:
-        """Reports an unresponsive buffer or actor. After a time limit kills it, for a restart.
+        """Reports an unresponsive buffer or actor. After a time limit, kills it to restart it.
 
-        The limit of a stopped actor is shorter. Any other actor may be starting a new engine.
+        A stopped actor is killed sooner. A running actor may just be starting a new engine.
         """
         self.unresponsive.report(self._actors())
         lease_s, engine_s = self.plan.config.buffer.lease_s, self.plan.config.actor.engine_timeout_s
@@ -264,8 +264,8 @@ class Run:
         return {status.name: child for child in actors if (status := child.status)}
 
     def _kill_hung_learner(self) -> None:
-        """Kills a learner whose heartbeat is overdue. The learner's own watchdog cannot do this
-        if, for example, the learner is stopped."""
+        """Kills a learner whose heartbeat is overdue. A hung learner normally ends itself, but a
+        stopped process, for example, cannot."""
         learner = self.children.members["learner"]
         if learner.exit_code is None and self.children.heartbeat.overdue():
             learner.show_stacks()
@@ -300,8 +300,8 @@ class Run:
         self.lack = lack
 
     def _report_no_progress(self) -> None:
-        """Reports what the learner is doing if there is no progress for QUIET_S. Doubles the wait
-        after each report."""
+        """Reports what the learner is doing if no step or evaluation ends for QUIET_S. After each
+        report, waits twice as long for the next report."""
         silent = time.monotonic() - self.moved
         if silent > self.quiet_s:
             self.quiet_s *= 2

@@ -80,8 +80,8 @@ class Unresponsive:
         elif self.buffer_s > BUFFER_SILENT_S and not self._warned:
             self._warned = True
             self.say(
-                f"buffer has not replied for {self.buffer_s:.0f} s; learner and actors wait for "
-                f"it; it is restarted after {self.config.reply_s:g} s (buffer.reply_s)"
+                f"buffer has not replied for {self.buffer_s:.0f} s; learner and actors wait; the "
+                f"buffer is restarted after {self.config.reply_s:g} s (buffer.reply_s)"
             )
 
     def _report_actors(self, actors: Mapping[str, Child], stats: BufferStats, now: float) -> None:
@@ -100,7 +100,7 @@ class Unresponsive:
                 self.say(
                     f"{child.name} has sent nothing for {silent_s:.0f} s; other actors continue "
                     f"its groups, at the latest after {self.config.lease_s:g} s (buffer.lease_s), "
-                    "and it is restarted if it is stopped or hung"
+                    f"and {child.name} is restarted if it is stopped or hung"
                 )
             elif silent_s <= limit_s and name in self._silent:
                 self._silent.discard(name)

@@ -47,8 +47,8 @@ log = logging.getLogger(__name__)
 CHECKPOINTS = "checkpoints"
 """The checkpoints' folder in a run."""
 ADAPTER = "adapter"
-"""The adapters' folder in a saved model. transformers would also load any adapters that lie next
-to the merged weights."""
+"""The adapters' folder in a saved model. If adapters lay beside the merged weights, transformers
+would add them to these weights again."""
 SCHEMA = 6
 STATE, REMEDY = "state.json", "remove the checkpoint"
 REQUIRED = {"version", "model_digest"}
@@ -68,7 +68,7 @@ class RunState:
 
 class Checkpoints:
     """Writes the checkpoints of a run while it trains. Keeps the newest `keep` checkpoints. Never
-    removes one for which `command` runs or waits. `saved`: version of the newest, or -1."""
+    removes a checkpoint while `command` runs on it or is due to. `saved`: newest version, or -1."""
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ class Checkpoints:
             self._flushed = self._disk.submit(_tried, put_on_disk, building)
 
     def finish(self) -> bool:
-        """Waits until the last checkpoint is on disk. Collective. Returns whether it is there. If
-        not, sets `saved` to -1."""
+        """Waits for the last checkpoint to reach the disk, and returns whether it did. If the write
+        failed, sets `saved` to -1. Collective."""
         if self._building is None:
             return self.saved >= 0
         building, self._building = self._building, None
@@ -169,8 +169,8 @@ def save_model(trainer: Trainer, folder: Path, tokenizer: Any, step: int) -> boo
 
 
 def _written(trainer: Trainer, write: Callable[[], None] | None, building: Path) -> bool:
-    """Calls `write` on each rank, unless it is None there. Collective. Returns whether all ranks
-    succeeded."""
+    """Calls `write` on each rank where it is not None. Returns whether all ranks succeeded.
+    Collective."""
     return _agreed(trainer, write is None or _tried(write, building), building)
 
 
@@ -187,7 +187,7 @@ def _tried(write: Callable[[], None], building: Path) -> bool:
 
 
 def _agreed(trainer: Trainer, good: bool, building: Path) -> bool:
-    """Returns whether all ranks succeeded. If not, removes `building`. Collective."""
+    """Returns whether `good` is true on all ranks. If not, removes `building`. Collective."""
     if not trainer.on_any_rank(not good):
         return True
     if trainer.rank == 0:
@@ -196,8 +196,8 @@ def _agreed(trainer: Trainer, good: bool, building: Path) -> bool:
 
 
 def latest(folder: Path, below: int | None = None, *, thorough: bool = False) -> Path | None:
-    """Finds the newest complete checkpoint. With `below`, looks only at lower versions. Only a
-    `thorough` search compares the checksums of large files."""
+    """Finds the newest complete checkpoint; with `below`, the newest one before that version. Only
+    a `thorough` search compares the checksums of large files."""
     names = f"step-{below:06d}" if below is not None else ""
     for path in reversed(_all(folder)):
         if names and path.name >= names:
@@ -253,8 +253,8 @@ def load_run(
     algorithm: Algorithm | None,
     seed: int,
 ) -> tuple[Trainer, RunState]:
-    """Loads a run's trainer and state from a checkpoint, or from the initial `model` if there is
-    none. Call `check_resumable` first."""
+    """Loads a run's trainer and state from `checkpoint`, or from the initial `model` if there is no
+    checkpoint. Call `check_resumable` first."""
     from learner.step.trainer import Trainer
 
     adapted = config.lora.rank > 0

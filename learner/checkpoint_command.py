@@ -39,8 +39,8 @@ def check_command(command: str, *, here: bool = True) -> None:
 
 
 def arguments(command: str, folder: Path, step: int) -> list[str]:
-    """Returns the program and its arguments, with the placeholders filled in. A space in the
-    folder's path does not split it."""
+    """Returns the program and its arguments, with the placeholders filled in. The folder's path
+    stays one argument even if it contains spaces."""
     values = {"folder": str(folder), "name": folder.name, "step": step}
     return [word.format_map(values) for word in shlex.split(command)]
 
@@ -48,7 +48,7 @@ def arguments(command: str, folder: Path, step: int) -> list[str]:
 class CheckpointCommand:
     """Runs a command on one folder at a time, in a thread.
 
-    `limit_s`: seconds after which an execution is killed. `failed`: how many executions failed.
+    `limit_s`: seconds after which a running command is killed. `failed`: how often it failed.
     """
 
     def __init__(self, command: str, limit_s: float) -> None:
@@ -58,7 +58,7 @@ class CheckpointCommand:
         self._jobs: dict[Path, Future[None]] = {}
 
     def submit(self, folder: Path, step: int) -> None:
-        """Queues the command for a folder. A checkpoint replaces an older one in the queue."""
+        """Queues the command for a folder. A checkpoint replaces any checkpoint in the queue."""
         for earlier in self.busy():
             if earlier.name.startswith("step-") and folder.name.startswith("step-"):
                 self._jobs[earlier].cancel()  # unless it is running
@@ -74,7 +74,7 @@ class CheckpointCommand:
         self._ends = time.monotonic() + self._limit_s
         if left := self.busy():
             names = ", ".join(folder.name for folder in left)
-            notice(f"on_checkpoint: the run waits up to {self._limit_s:g} s for {names}")
+            notice(f"on_checkpoint: waiting up to {self._limit_s:g} s for the command on {names}")
         while (left := self.busy()) and time.monotonic() < self._ends:
             if stopped():
                 self._ends = min(self._ends, time.monotonic() + STOPPED_S)

@@ -113,7 +113,7 @@ def train(
 def _train_offline(
     config: RunConfig, stores: Sequence[Path], run: Path, stack: ExitStack, *, resume: bool
 ) -> None:
-    """Trains one rank on the stores of finished runs only."""
+    """Trains one rank on the stores of finished runs, without actors."""
     from learner.offline.served_copy import served_copy, without_actors
 
     loggers.check_entries(config.log)
@@ -146,7 +146,7 @@ class Start:
 
 
 def _start(config: RunConfig, run: Path, resume: bool) -> Start:
-    """Makes the checks that need no loaded model. Raises UserError if one fails."""
+    """Checks all that can be checked before the model is loaded. Raises UserError."""
     from learner import checkpoint, checkpoint_command
     from learner.step.lora_targets import check_targets
     from learner.step.model import resolve_dtype
@@ -286,8 +286,8 @@ def weights_command(run: Path, version: int, out: Path) -> None:
 @click.argument("run", type=run_folder)
 @click.argument("step", type=click.IntRange(1))
 def replay_command(run: Path, step: int) -> None:
-    """Compute the optimizer steps of RUN up to STEP again, from the newest checkpoint before STEP.
-    Compare losses and final weights with the run's. Exit code 1 if something differs."""
+    """Recompute the optimizer steps of RUN up to STEP, from the newest checkpoint before STEP.
+    Compare losses and final weights with those of RUN. Exit code 1 if something differs."""
     from learner.offline.replayed_run import ReplayedRun
 
     same = True

@@ -141,7 +141,7 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
 
 
 def show_wait(waits: str, stats: BufferStats) -> None:
-    """Shows what the learner waits for. While no actor has asked for work, only logs it."""
+    """Shows the user what the learner waits for. Before any actor asks for work, only logs it."""
     if stats.actors:
         notice(waits)
     else:
@@ -150,8 +150,8 @@ def show_wait(waits: str, stats: BufferStats) -> None:
 
 def nothing_played(stats: BufferStats, before: int) -> str:
     """Describes why every attempt so far has failed. Returns "" if any attempt has not failed, or
-    if fewer than FIRST_GROUPS groups have failed. `before`: number of earlier failed groups, not
-    counted."""
+    if fewer than FIRST_GROUPS groups have failed. `before`: number of failed groups of earlier
+    launches, which do not count."""
     ended = {state for part in (stats.train, stats.eval) for state, n in part.items() if n}
     others = ended & {"complete", "drawn", "trained"} or stats.drops.keys() - {"no_trajectories"}
     groups = stats.drops.get("no_trajectories", 0) - before
@@ -195,7 +195,7 @@ def candidate_folder(run: Path, version: int) -> Path:
 
 def keep_if_best(run: Path, evaluation: Evaluation) -> None:
     """Moves the evaluated weights to `best/` if they have more success than the best model so far.
-    If the process is killed during the move, a second call completes it."""
+    If the process is killed during the move, a second call completes the move."""
     try:
         _keep_if_best(run, evaluation)
     except (OSError, UserError) as error:

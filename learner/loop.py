@@ -58,8 +58,8 @@ class Training:
 
     def execute(self) -> None:
         """Trains up to step `config.learner.steps`. If rank 0 is asked to stop, abandons the
-        current step and saves the version before it. Raises TrainingStopped after too many skipped
-        steps in a row."""
+        current step and saves the last finished version. Raises TrainingStopped after too many
+        skipped steps in a row."""
         try:
             self._train()
         except TrainingStopped:

@@ -3,7 +3,7 @@
     learner loop ── publish(version, tensors) ──► chunks ◄── ROUTER ── latest / chunk ── actors
 
 The publisher holds one copy of the weights as chunks, each with its newest patches
-(r3l.weights.chunks). A subscriber requests one chunk at a time, in ranges. So a slow subscriber
+(r3l.weights.chunks). A subscriber requests ranges of chunks, a few at a time. So a slow subscriber
 does not delay others, and only ranges in transit take extra memory.
 
 Publishing replaces the chunks one by one. A request for a replaced chunk is answered with `gone`.
@@ -70,10 +70,10 @@ class KeptWeights(NamedTuple):
 
 
 class WeightPublisher:
-    """Serves weights over ZeroMQ from a thread, at `endpoint`. `anchor_every`: number of versions
-    from one anchor to the next. `keys`: key file of the service. Without keys, `address` must be a
-    loopback address. `journal`: stores every version on disk. Raises UserError if the service
-    cannot listen at `address`."""
+    """Serves weights over ZeroMQ from a thread, at `endpoint`. `anchor_every`: versions
+    divisible by this number are served without patches. `keys`: key file of the service. Without
+    keys, `address` must be a loopback address. `journal`: stores every version on disk. Raises
+    UserError if the service cannot listen at `address`."""
 
     def __init__(
         self,
@@ -87,8 +87,8 @@ class WeightPublisher:
         self.anchor_every, self.journal = anchor_every, journal
         self.origin = uuid.uuid4().hex
         self.sent: Counter[str] = Counter()
-        """Bytes of whole chunks (`full_bytes`) and of patches (`patch_bytes`), and the number of
-        refused requests (`refused`)."""
+        """What was sent: bytes of whole chunks (`full_bytes`) and of patches (`patch_bytes`), and
+        the number of replies that refused a request (`refused`)."""
         self._manifest: Manifest | None = None
         self._chunks: list[Chunk | None] = []
         self._slow: dict[bytes, tuple[int, float]] = {}
@@ -262,8 +262,8 @@ class WeightPublisher:
         self, reply: dict[str, Any], chunk: Chunk, have: int, at: int, size: int
     ) -> tuple[dict[str, Any], list[Any]]:
         """Returns a reply for a subscriber that has version `have` of a chunk. The data are the
-        patches since `have`, or else the whole chunk. `lengths` are the sizes of the patches or of
-        the chunk. The payload is `size` bytes of the data, from byte `at` on."""
+        patches since `have`, or the whole chunk if a patch is missing. `lengths`: size of each
+        patch or of the chunk. The payload is `size` bytes of the data, from byte `at` on."""
         patches = chunk.since(have)
         if patches is None:
             lengths, sent = [len(chunk.data)], chunk.data.data[at : at + size]
@@ -277,7 +277,7 @@ class WeightPublisher:
     # ── slow subscribers ────────────────────────────────────────────────────────────────
 
     def _find(self, version: int, index: int) -> Chunk | None:
-        """Finds a chunk of a version among the newest and the kept chunks. None if replaced."""
+        """Finds a version's chunk among the newest and the kept chunks. None if it was replaced."""
         kept = self._kept
         for chunks in (self._chunks, kept.chunks if kept and kept.version == version else []):
             chunk = chunks[index] if 0 <= index < len(chunks) else None
@@ -294,8 +294,8 @@ class WeightPublisher:
                 self._kept = KeptWeights(self._manifest.version, list(self._chunks))
 
     def _forget_kept(self, now: float) -> None:
-        """Forgets requests to keep a version after KEEP_S. Drops the kept version once no request
-        for it is left."""
+        """Forgets a request to keep a version when it is KEEP_S old. Drops the kept version when no
+        such request is left."""
         with self._keeping:
             silent = [c for c, (_, asked) in self._slow.items() if now > asked + KEEP_S]
             for client in silent:

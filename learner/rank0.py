@@ -2,7 +2,7 @@
 
 draw from the buffer ─► (train) ─► commit ─► publish weights ─► report metrics, evaluations
                            └─ loss not finite ─► discard the draw, list it in skipped.jsonl
-At the start of a learner, Rank0 releases open draws and resumes waiting for evaluations.
+At the start of a learner, Rank0 releases open draws and waits for unfinished evaluations again.
 
 learner.loop calls Rank0 while the other ranks wait.
 """
@@ -61,7 +61,7 @@ RATES = {"actor/tokens_per_s": "actor/generated_tokens", "agent/calls_per_s": "a
 RATES_S = 5.0
 """Fewest seconds that a rate covers: a step may be shorter than the 2 s between actors' reports."""
 SAY_S, SAY_LATER_S = 5.0, 60.0
-"""Seconds between notices of what a step is waiting for: in the process's first step, and later."""
+"""Seconds between notices of what a step waits for: in the process's first step, in later steps."""
 
 
 class Rank0:
@@ -102,8 +102,8 @@ class Rank0:
         self.stopped = True
 
     def _wait_for_buffer(self, line: str) -> None:
-        """Tells the ranks in `meet` that the buffer's reply is overdue. `line`: text of the
-        heartbeat. Raises BufferUnavailable if the run was asked to stop."""
+        """Tells the ranks that wait in `meet` that rank 0 still waits for the buffer. `line`: text
+        of the heartbeat. Raises BufferUnavailable if the run was asked to stop."""
         if self.stopped:
             raise BufferUnavailable(f"stopped: {line}")
         still_waiting(self.trainer, line)
@@ -312,8 +312,8 @@ class Rank0:
     def publish(
         self, version: int, weights: Iterator[tuple[str, Tensor]], shapes: list[Shape]
     ) -> dict[str, float]:
-        """Publishes weights and returns metrics. Whole weights get the engines' dtype, adapters
-        keep their own. Does nothing if the run was stopped during the evaluation of version 0."""
+        """Publishes weights and returns metrics. Converts whole weights to the engines' dtype, but
+        not adapters. Does nothing if the run was stopped during the evaluation of version 0."""
         if self.holds_back:
             return {}
         name, adapters = self.config.actor.dtype, self.trainer.adapters

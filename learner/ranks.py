@@ -1,4 +1,4 @@
-"""Makes the other ranks wait for rank 0, and sends them its draws.
+"""Makes all other ranks wait for rank 0, and sends rank 0's draws to them.
 
     rank 0       draw … nothing ── draw … nothing ── draw … batch ─┬─► head, records
                           │ WAIT            │ WAIT           GO_ON │
@@ -36,7 +36,7 @@ def still_waiting(trainer: Trainer, doing: str = "waiting for actors") -> None:
 
 
 def meet(trainer: Trainer) -> None:
-    """Waits until every rank has called `meet`. Until then rank 0 may call `still_waiting`. Raises
+    """Waits until every rank has called `meet`. Rank 0 may call `still_waiting` first. Raises
     RankLost if a rank sends nothing before torch's collectives time out."""
     if trainer.world == 1:
         return
@@ -76,8 +76,8 @@ def receive_draw(trainer: Trainer) -> Draw | None:
 
 
 def _signal(trainer: Trainer, signal: int) -> int:
-    """Returns the sum of all ranks' signals. Only rank 0's is not 0. With a broadcast, rank 0 would
-    not notice a receiver that hangs."""
+    """Returns rank 0's signal, as the sum of all ranks' signals: the other ranks send 0. With a
+    broadcast, rank 0 would not notice a receiver that hangs."""
     total = torch.tensor([signal], dtype=torch.int64, device=trainer.device)
     try:
         torch.distributed.all_reduce(total)

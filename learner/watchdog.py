@@ -26,8 +26,8 @@ LONGEST_TICK_S = 1.0
 
 class Watchdog:
     """Watches this process inside a `with` block. After `limit_s` seconds without a heartbeat, the
-    process prints all stacks and exits with LearnerHung's code. `folder`: the run's folder, to
-    which heartbeats are written for the launcher. None: they are not written."""
+    process prints all stacks and exits with LearnerHung's code. `folder`: the run's folder, where
+    heartbeats are written for the launcher. If it is None, heartbeats are not written."""
 
     def __init__(self, limit_s: float, folder: Path | None = None) -> None:
         self.limit_s = limit_s
@@ -51,7 +51,7 @@ class Watchdog:
         self._thread.join()
 
     def heartbeat(self, doing: str) -> None:
-        """Records that this process is alive and is starting `doing`."""
+        """Records that this process is alive and is starting the activity `doing`."""
         self._last = (doing, time.monotonic())
 
     def _watch(self) -> None:
@@ -84,6 +84,6 @@ _watchdog: Watchdog | None = None
 
 
 def heartbeat(doing: str) -> None:
-    """Notifies the watchdog that this process is alive and is starting `doing`."""
+    """Tells the watchdog that this process is alive and is starting the activity `doing`."""
     if _watchdog is not None:
         _watchdog.heartbeat(doing)

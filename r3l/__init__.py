@@ -1,6 +1,6 @@
 """r3l: the algorithm of reflect-then-retry reinforcement learning, as records and functions.
 
-`import r3l` also offers the public names of all packages. Each is imported at its first use:
+`import r3l` also offers the public names of all packages. Each name is imported at its first use:
 
     r3l.train({"learner.steps": 5})              # what r3l-launch does; returns the run's folder
     r3l.BufferClient(endpoint)                   # a client of a running buffer service

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """How a field is shown, and how the actors' values are combined. `over`: "all" takes every
+    """How a metric is shown, and how the actors' values are combined. `over`: "all" takes every
     actor that ever reported, "present" only actors with a recent heartbeat.
 
     A tag that ends in `<…>` belongs to a Counter, which has one tag for each of its keys.
@@ -37,7 +37,7 @@ def _total(tag: str, unit: str, meaning: str) -> Any:
 
 
 def _gauge(tag: str, unit: str, meaning: str, combine: Literal["sum", "mean"] = "mean") -> Any:
-    """Makes a field for the value at the latest heartbeat, combined over present actors only."""
+    """Makes a field for a current value, combined over the actors with a recent heartbeat."""
     return field(default=0, metadata={"info": MetricInfo(tag, unit, meaning, combine, "present")})
 
 

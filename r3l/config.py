@@ -54,7 +54,7 @@ class RunConfig(Section):
     eval: EvalConfig = Field(default_factory=lambda: EvalConfig())
 
     def for_evaluation(self) -> Self:
-        """Returns these settings with the temperature of evaluations."""
+        """Returns a copy of these settings that samples at the temperature of evaluations."""
         actor = self.actor.model_copy(update={"temperature": self.eval.temperature})
         return self.model_copy(update={"actor": actor})
 
@@ -62,8 +62,8 @@ class RunConfig(Section):
     def _replaced_groups_leave_places(self) -> Self:
         if self.buffer.sampler.replay_no_contrast and not self.algorithm.needs_contrast:
             raise ValueError(
-                f"buffer.sampler.replay_no_contrast: {self.algorithm.name} does not replace groups "
-                "without contrast; use algorithm=dapo"
+                f"buffer.sampler.replay_no_contrast: {self.algorithm.name} never replaces groups "
+                "that lack contrast; use algorithm=dapo"
             )
         return self
 
@@ -128,7 +128,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Merges two trees of settings; `above` wins."""
+    """Merges two trees of settings. If a setting is in both trees, takes that of `above`."""
     merged = dict(below)
     for key, value in above.items():
         was = merged.get(key)
@@ -150,7 +150,7 @@ def _has_adapters(tree: dict[str, Any]) -> bool:
 
 
 def _drop_default_rate(tree: dict[str, Any]) -> None:
-    """Drops the learning rate of `tree` if it is the default (with adapters, ADAPTERS_LR)."""
+    """Removes `learner.lr` from `tree` if it is the default (for adapters, ADAPTERS_LR)."""
     default = ADAPTERS_LR if _has_adapters(tree) else LearnerConfig.model_fields["lr"].default
     learner = tree.get("learner")
     if isinstance(learner, dict) and learner.get("lr") == default:
@@ -161,8 +161,8 @@ def _keep_for_new_name(section: dict[str, Any], key: str, name: Any) -> dict[str
     """Returns a section under a new name, with the settings that remain valid.
 
     A sampler keeps all settings. An environment loses `options` and `others`. If the new
-    environment was in `others`, it gets its options from there. An algorithm keeps the settings
-    that the new algorithm has too, unless they have their old defaults.
+    environment was in `others`, it gets its options from there. An algorithm keeps each setting
+    that the new algorithm also has, unless its value is the old algorithm's default.
     """
     was = section.get("name")
     if was in (None, name) or key == "sampler":

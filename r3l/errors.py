@@ -1,7 +1,7 @@
 """The named failures of r3l; each is also a standard exception.
 
-An error is a sentence plus `facts`: plain values that a program can read. Both survive pickling and
-the wire (`to_wire`, `from_wire`).
+An error is a sentence plus `facts`: plain values that a program can read. Pickling and sending
+(`to_wire`, `from_wire`) keep the sentence and the facts.
 """
 
 import sys
@@ -26,7 +26,7 @@ class R3LError(Exception):
 
 
 class UserError(R3LError, ValueError):
-    """The user asked for the impossible; the message names the thing, the rule and the remedy."""
+    """The user asked for the impossible. The message names the mistake, the rule and the remedy."""
 
 
 class RecordError(R3LError, ValueError):
@@ -66,7 +66,7 @@ class RequestRefused(EngineFailed):
 
 
 class EngineDead(R3LError, RuntimeError):
-    """The inference engine has ended, not because of an attempt. The actor releases its leases."""
+    """The inference engine is unusable, for example because it hangs. No attempt is to blame."""
 
 
 class EngineSick(EngineDead):
@@ -86,7 +86,7 @@ class ClientClosed(BufferError_, ValueError):
 
 
 class LeaseLost(BufferError_):
-    """The lease has run out or belongs to another actor."""
+    """The actor does not hold the lease of the group."""
 
 
 class NotFound(BufferError_, LookupError):
@@ -102,7 +102,7 @@ class Conflict(BufferError_):
 
 
 class DrawExpired(Conflict):
-    """A draw expired because its consumer was silent. Its groups are no longer free."""
+    """A silent consumer's draw expired, and some of its groups were drawn again or removed."""
 
 
 class IllegalMove(BufferError_, RuntimeError):
@@ -146,13 +146,13 @@ class RestartNeeded(R3LError, RuntimeError):
 
 
 def install(extra: str) -> str:
-    """Returns the command that installs an extra of this project. It works in any folder."""
+    """Returns a command that installs an extra of this project, and works in any folder."""
     return f"{sys.executable} -m pip install 'r3l[{extra}]'"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggests a known name whose last part, after a dot, is `name`, or else the most similar name.
-    Returns "" if no name is similar."""
+    """Returns " (did you mean X?)", or "" if no known name is similar. X is a known name whose part
+    after the last dot is `name`, or else the known name most like `name`."""
     names = list(known)
     near = [candidate for candidate in names if candidate.rpartition(".")[2] == name]
     near = near or get_close_matches(name, names, n=3, cutoff=0.7)
@@ -178,7 +178,7 @@ def to_wire(error: R3LError) -> dict[str, Any]:
 
 
 def from_wire(values: dict[str, Any]) -> R3LError:
-    """Rebuilds the error of an error reply; an unknown name becomes an R3LError."""
+    """Rebuilds the error from an error reply. An error of an unknown class becomes an R3LError."""
     kind = _tree(R3LError).get(str(values.get("error")), R3LError)
     facts = values.get("facts")
     message = str(values.get("message", "the peer gave no message"))

@@ -78,7 +78,7 @@ def _check_weights(folder: Path, called: str) -> None:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """The content of CHECKSUMS: the sizes and checksums of a model's files, and its step."""
+    """The content of CHECKSUMS: each file's size and checksum, and the model's optimizer step."""
 
     files: dict[str, tuple[int, str]]
     step: int
@@ -143,8 +143,8 @@ BLOCKS, BLOCK_BYTES = 64, 1 << 16
 
 
 def model_digest(folder: Path) -> str:
-    """Computes a hash of a model's weight files and tokenizer.json. It covers their names, their
-    sizes and samples of their bytes."""
+    """Computes a hash of a model's weight files and tokenizer.json. The hash covers the
+    names and sizes of these files, and samples of their bytes."""
     digest = hashlib.sha256()
     weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
     for path in [*weights, folder / "tokenizer.json"]:

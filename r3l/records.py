@@ -67,9 +67,9 @@ class Task(Record):
 class Segment(Record):
     """A further conversation of an attempt, with the fields of a Trajectory; see `Extra.segments`.
 
-    `start`: the first step that is trained in this conversation. Earlier steps also belong to
-    another conversation or to the retried attempt. `after` int32 [K]: how many steps of the main
-    conversation came before each step; empty if not recorded.
+    `start`: the first step that is trained in this conversation. The steps before it are
+    trained in an earlier conversation or in the retried attempt. `after` int32 [K]: how many steps
+    of the main conversation came before each step; empty if not recorded.
     """
 
     token_ids: Int32
@@ -86,7 +86,7 @@ class Segment(Record):
         _check_spans(self.step_spans, len(self.token_ids))
         if not 0 <= self.start < steps:
             raise RecordError(
-                f"start {self.start}: must be 0 to {steps - 1}, with {steps} steps", field="start"
+                f"start {self.start}: must be 0 to {steps - 1} ({steps} steps)", field="start"
             )
 
 
@@ -129,12 +129,12 @@ class Trajectory(Record):
     oldest and the newest policy version that sampled the step. `step_seconds` float32 [K]: the wall
     time of sampling.
 
-    `slot` counts within the role. A distilled attempt retries the base attempt in slot `parent`
-    from step `pivot`; both are -1 for a base attempt. `actions[k]` is the policy's text at step k,
-    and `observations[k]` is what the policy read before it. The last observation is the
-    environment's last reaction. `finish` context_overflow: the full context cut off the last
-    response or left no room for another. `faults`: errors of the environment that did not end the
-    attempt. `temperature`: 0 if greedy.
+    Slots are numbered from 0 in each role. A distilled attempt retries the base attempt in slot
+    `parent` from step `pivot`. A base attempt has parent -1 and pivot -1. `actions[k]` is the
+    policy's text at step k, and `observations[k]` is what the policy read before it. The last
+    observation is the environment's last reaction. `finish` context_overflow: the full context cut
+    off the last response or left no room for another. `faults`: errors of the environment that did
+    not end the attempt. `temperature`: 0 if greedy.
     """
 
     role: Role
@@ -201,13 +201,13 @@ class Trajectory(Record):
 
     @property
     def oldest_version(self) -> int:
-        """The oldest policy version that sampled a step, from `start` on in each conversation."""
+        """The oldest version that sampled a step, counting each conversation from its `start`."""
         own = [int(self.step_versions[self.extra.start :].min())]
         return min(own + [int(s.step_versions[s.start :].min()) for s in self.extra.segments])
 
     @property
     def newest_version(self) -> int:
-        """The newest policy version that sampled a step, from `start` on in each conversation."""
+        """The newest version that sampled a step, counting each conversation from its `start`."""
         own = [int(self.step_newest_versions[self.extra.start :].max())]
         return max(
             own + [int(s.step_newest_versions[s.start :].max()) for s in self.extra.segments]
@@ -220,7 +220,7 @@ class Trajectory(Record):
 
     @property
     def first_played(self) -> int:
-        """The first new step. Earlier ones belong to the base attempt or another conversation."""
+        """The first new step. Earlier steps are of the base attempt or another conversation."""
         return max(self.pivot, self.extra.start)
 
     @property
@@ -238,7 +238,7 @@ class Trajectory(Record):
 
 class ReflectionRecord(Record):
     """The policy's reflection on a base trajectory. `cause`: why the text could not be parsed
-    (r3l.rollout.reflection.CAUSES), or "". `pivot`: the step that it names for a retry, or -1."""
+    (r3l.rollout.reflection.CAUSES), or "". `pivot`: the retry step that the text names, or -1."""
 
     text: str
     cause: str = ""
@@ -293,7 +293,7 @@ class SlotResult(Record):
 
 
 class Recalled(Record):
-    """An attempt of the stored group `group_id` that joins the drawn group `into`."""
+    """An attempt of the stored group `group_id`. It is added to the drawn group `into`."""
 
     into: str
     group_id: str
@@ -301,7 +301,7 @@ class Recalled(Record):
 
 
 class GroupPlan(Record):
-    """The slot counts of a group. The group is complete once every slot has a result."""
+    """The number of slots in a group. The group is complete once every slot has a result."""
 
     base: Integer
     distilled: Integer = 0
@@ -312,7 +312,7 @@ class GroupPlan(Record):
         yield from (("distilled", slot) for slot in range(self.distilled))
 
     def last_role(self, slot: int) -> Role:
-        """Returns the role of a slot's last result: distilled if a retry is planned."""
+        """Returns the role of a slot's last result: distilled if a retry is planned, else base."""
         return "distilled" if slot < self.distilled else "base"
 
 
@@ -415,7 +415,7 @@ def _check_extra(attempt: Trajectory, extra: Extra) -> None:
     for name, step, least in (("pivot", attempt.pivot, -1), ("start", extra.start, 0)):
         if not least <= step < steps:
             raise RecordError(
-                f"{name} {step}: must be {least} to {steps - 1}, with {steps} steps", field=name
+                f"{name} {step}: must be {least} to {steps - 1} ({steps} steps)", field=name
             )
 
 

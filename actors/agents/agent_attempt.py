@@ -59,7 +59,7 @@ class AgentKilled(EnvironmentFailed):
 
 @dataclass
 class Gateway:
-    """Objects that all attempts of an actor share. `sessions`: served at `url`, keyed by secret."""
+    """Shared by an actor's attempts. `sessions`: the sessions at `url`, keyed by API key."""
 
     policy: Policy
     reader: ReplyReader
@@ -122,10 +122,10 @@ class AgentEnvironment:
         offer: Offer | None = None,
         retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays one attempt. If the agent is killed from outside, starts it once more. A base
-        attempt then keeps its replies so far. Plays a retry without its saved world if the restore
-        fails, or the agent then exits with an error. Raises EpisodeError (docs/agents.md) or the
-        engine's error."""
+        """Plays one attempt. If the agent is killed from outside, starts the agent once more; a
+        base attempt keeps its replies so far. If a retry's saved world cannot be restored, or the
+        agent exits with an error after the restore, plays the retry again without the saved world.
+        Raises EpisodeError (docs/agents.md) or the engine's error."""
         self.slot, self.retry, self.offer, self.retried = slot, retry, offer, retried
         world = taken = self.gateway.snapshots.take(retry.base) if retry else None
         killed, broken = False, ""
@@ -229,8 +229,8 @@ class AgentEnvironment:
         )
 
     async def _keep(self) -> None:
-        """Offers the buffer all replies so far, even replies that the agent has not received. Ends
-        the attempt if its lease is lost."""
+        """Offers all replies so far to the buffer, even replies that the agent has not received.
+        Ends the attempt if its lease is lost."""
         sampled = sum(node.seconds for node in self.session.tree.nodes if not node.taped)
         try:
             if self.offer and await self.offer(self._progress, sampled - self.kept):
@@ -261,11 +261,11 @@ class AgentEnvironment:
         return await run_process(self.env, KEEPER, lambda: self.env.keep(*command), limit_s)
 
     def _progress(self) -> Trajectory:
-        """Records the attempt so far: all of its conversations."""
+        """Makes a record of the attempt so far, with all of its conversations."""
         return self._record(Outcome(0.0, finish=""), "all")[0]
 
     def _count_continued(self) -> None:
-        """Counts the attempt as continued or dropped, and counts the tokens that it inherited."""
+        """Counts the attempt as continued or dropped, and the tokens that it took from the tape."""
         counts = self.gateway.metrics.partial
         samples = [node.sample for node in self.session.tree.nodes if node.taped]
         counts["continued" if samples else "dropped"] += 1
@@ -335,7 +335,7 @@ class AgentEnvironment:
 
 
 def _continuation(left: Trajectory | None, params: ParamsOfStep) -> TapePlayer | None:
-    """Makes a player of the calls of `left`. Returns None if they cannot be used."""
+    """Makes a player that repeats the calls of `left`. Returns None if the calls cannot be used."""
     if left is None or left.temperature != params(0).temperature:
         return None
     try:

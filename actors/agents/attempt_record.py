@@ -3,7 +3,7 @@
 leaf of the call tree ─► chain of calls from root to leaf ─► the main chain is the trajectory,
                                         other chains are its segments; each reply is trained once
 
-The main conversation of a retry contains the pivot. Replies from the tape are not trained again.
+In a retry, the main conversation contains the pivot, and replies from the tape are not trained.
 """
 
 from collections.abc import Sequence
@@ -39,10 +39,11 @@ class _Chain:
 def conversations(
     tree: CallTree, train: Train, pivot: Node | None = None, *, unseen: bool = False
 ) -> list[_Chain]:
-    """Returns the trained conversations of an attempt. The first is the main conversation. Sorts by
-    three keys: contains `pivot`, has the kind of the first trained call, is newer. If `train` is
-    "main", keeps only that kind, or the first conversation if none has it. `unseen`: also uses
-    replies that the agent has not received yet."""
+    """Returns the trained conversations of an attempt. The first is the main conversation. The
+    order: those that contain `pivot`, then those of the main kind, then the newest. The main kind
+    is the kind of the first trained call. If `train` is "main", returns only conversations of the
+    main kind; if there are none, only the first conversation. `unseen`: also uses replies that the
+    agent has not received yet."""
     chains = [leaf.chain() for leaf in tree.leaves(unseen=unseen)]
     chains = [chain for chain in chains if any(not node.untrained for node in chain)]
     first = next((node.kind for node in tree.nodes if not node.untrained), None)
@@ -65,10 +66,10 @@ def trajectory(
     retry: Node | None = None,
     others: Sequence[TapedCall] = (),
 ) -> tuple[Trajectory, AuxSample]:
-    """Returns an attempt's record, and an auxiliary sample of its main conversation with guidance.
+    """Returns an attempt's record, and an auxiliary sample: its main conversation with guidance.
 
-    `retry`: the pivot of a retry. `others`: the calls to other models and MCP servers. A running
-    attempt has no `outcome.finish`. Raises EnvironmentFailed if there is no call to train.
+    `retry`: in a retry, the pivot's call. `others`: the calls to other models and MCP servers.
+    `outcome.finish`: empty while the attempt runs. Raises EnvironmentFailed if no call is trained.
     """
     taped = {node for node in tree.nodes if node.taped} if retry else set[Node]()
     chains = conversations(tree, train, retry, unseen=not outcome.finish)
@@ -104,13 +105,13 @@ def trajectory(
 
 
 def _after(chain: _Chain, main: _Chain) -> Int32:
-    """Counts, for each step of `chain`, the earlier steps of `main`."""
+    """Returns, for each step of `chain`, how many steps of `main` came earlier."""
     called, mine = ([node.number for node in each.steps] for each in (main, chain))
     return np.searchsorted(called, mine).astype(np.int32)
 
 
 def _as_shown(chain: _Chain, pivot: int) -> AuxSample:
-    """Makes the auxiliary sample of a guided conversation. It trains the steps from `pivot` on."""
+    """Makes an auxiliary sample of a guided conversation. Trains only the steps from `pivot` on."""
     shown = _Chain(chain.nodes, guided=True)
     ids, mask = shown.tokens.arrays()
     mask[: shown.tokens.spans[pivot][0]] = False
@@ -118,9 +119,9 @@ def _as_shown(chain: _Chain, pivot: int) -> AuxSample:
 
 
 def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Chain, int]]:
-    """Returns (conversation, skipped) for each conversation with new steps to train. `skipped` is
-    the number of its steps that an earlier conversation or another attempt (`known`) trains. Raises
-    EnvironmentFailed if no conversation has a step to train."""
+    """Returns (conversation, skipped) for each conversation with new steps to train. `skipped`:
+    how many of its steps an earlier conversation or another attempt (`known`) trains already.
+    Raises EnvironmentFailed if no conversation has a step to train."""
     kept = []
     for chain in chains:
         start = sum(node in known for node in chain.steps)  # shared steps come first
@@ -129,8 +130,8 @@ def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Cha
             known = known.union(chain.steps)
     if not kept:
         raise EnvironmentFailed(
-            "agent: no call of this attempt can be trained: either no call was answered, or each "
-            "asked for an untrained reply or set a grammar (tool_choice, response_format)",
+            "agent: no call of this attempt can be trained; a call is trained if it got a reply, "
+            "asked for no untrained reply and set no grammar (tool_choice, response_format)",
             cause="agent_no_calls",
         )
     return kept

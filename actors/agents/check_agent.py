@@ -134,7 +134,7 @@ async def _print(config: RunConfig) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Checks the agent of a YAML file with KEY=VALUE settings. Returns 2 if an attempt fails."""
+    """Checks an agent. `arguments`: a YAML file, then KEY=VALUE settings. Returns the exit code."""
     if not arguments or arguments[0].startswith("-"):
         print(__doc__, file=sys.stderr)
         return 2

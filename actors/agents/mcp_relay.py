@@ -4,8 +4,8 @@
                     └───► otherwise the server: a process next to the agent, or a URL
 
 A server starts at the first call that the tape does not answer. So in a retry it starts in the
-restored world. If the tape answered the agent's `initialize`, the new server gets that message
-first. The relay refuses requests from a server to its client.
+restored world. If the tape answered the agent's `initialize`, the new server first gets that
+`initialize`. The relay refuses requests from a server to its client.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class McpRelay:
                 await opening.result().close()
 
     async def _asked(self, name: str, message: Message, headers: Mapping[str, str]) -> Message:
-        """Asks a server. If the server fails, ends the attempt."""
+        """Returns a server's reply to a message. If the server fails, ends the attempt."""
         try:
             if name not in self.live:
                 self.live[name] = asyncio.create_task(self._opened(name, message, headers))
@@ -129,7 +129,7 @@ class McpRelay:
 
 class PipeServer:
     """A server that reads and writes lines. `pipes`: its input, then the other pipes to close.
-    `waiting`: maps the new id of an open request to (the agent's id, the future reply)."""
+    `waiting`: for each open request, maps the server's id to (the agent's id, the future reply)."""
 
     def __init__(self, name: str, lines: asyncio.StreamReader, pipes: tuple[Any, ...]) -> None:
         self.name, self.lines, self.pipes, self.number = name, lines, pipes, 0
@@ -138,7 +138,8 @@ class PipeServer:
 
     @classmethod
     async def of(cls, name: str, folder: str) -> PipeServer:
-        """Opens the pipes. `held` lets the input open before the server reads from it."""
+        """Opens the pipes in `folder`."""
+        # `held` is a reader: without one, the input cannot be opened before the server reads it.
         stdin, stdout = f"{folder}/stdin", f"{folder}/stdout"
         flags = (stdin, os.O_RDONLY), (stdin, os.O_WRONLY), (stdout, os.O_RDONLY)
         held, written, read = (os.open(path, flag | os.O_NONBLOCK) for path, flag in flags)
@@ -149,7 +150,7 @@ class PipeServer:
         return cls(name, lines, (out, reading, os.fdopen(held)))
 
     async def send(self, message: Message, headers: Mapping[str, str]) -> Message:
-        """Sends a message and returns the reply. Renumbers requests: clients may use equal ids."""
+        """Sends a message; returns the reply. Gives requests new ids: clients may use equal ids."""
         if message.get("method") == "notifications/cancelled":
             self._cancel(message)
             return {}
@@ -179,7 +180,7 @@ class PipeServer:
             pipe.close()
 
     def _cancel(self, message: Message) -> None:
-        """Forwards the cancellation of a request if exactly one open request has its id."""
+        """Forwards a cancellation if exactly one open request has the cancelled id."""
         params = message.get("params")
         given = params if isinstance(params, dict) else {}
         numbers = [n for n, (asked, _) in self.waiting.items() if asked == given.get("requestId")]

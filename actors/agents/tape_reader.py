@@ -1,4 +1,4 @@
-"""Reads the tape of a recorded attempt. Decides whether retries replay it or restart."""
+"""Reads the tape of a recorded attempt. Decides whether a retry replays the tape or restarts."""
 
 from collections.abc import Sequence
 
@@ -47,8 +47,8 @@ def recorded_calls(attempt: Trajectory) -> list[Recorded]:
 def player_of(
     attempt: Trajectory, step: int | None = None, ignore: Sequence[str] = ()
 ) -> TapePlayer:
-    """Makes a player of an attempt. For a retry, it plays the calls before `step` of the main
-    conversation. Without `step`, it plays all calls of the attempt. Raises ReplayDiverged."""
+    """Makes a player of an attempt's tape. With `step`, for a retry, it plays the calls before that
+    step of the main conversation. Without `step`, it plays all calls. Raises ReplayDiverged."""
     recorded, pivot = recorded_calls(attempt), -1
     if step is not None:
         places = [(each.call.conversation, each.call.read) for each in recorded]
@@ -68,8 +68,9 @@ def repeats_tools(tape: TapePlayer) -> bool:
 
 
 def main_kind(base: Trajectory, *, restarts: bool) -> Kind | None:
-    """Returns the kind of the main conversation of `base`. Returns None if the retry restarts with
-    a conversation of this kind, whose system prompt may differ. Raises ReplayDiverged."""
+    """Returns the kind of the main conversation of `base`. Returns None if the retry restarts and
+    the first call of `base` is of this kind: the retry's system prompt may then differ. Raises
+    ReplayDiverged."""
     calls = [each.call for each in recorded_calls(base)]
     main = next((call for call in calls if call.conversation == 0), None)
     if main is None:
@@ -81,8 +82,8 @@ def main_kind(base: Trajectory, *, restarts: bool) -> Kind | None:
 
 
 class Replays:
-    """Decides how the retries of an actor begin. They replay the tape. After `limit` divergences in
-    a row, they restart the attempt."""
+    """Decides how the retries of an actor begin. A retry replays the tape of its base attempt.
+    After `limit` divergences in a row, retries begin without a tape."""
 
     def __init__(self, limit: int, ignore: Sequence[str] = ()) -> None:
         self.limit, self.ignore, self.in_a_row = limit, ignore, 0

@@ -39,9 +39,9 @@ class RestoreFailed(EnvironmentFailed):
 
 
 class Snapshots:
-    """The saved worlds of base attempts, for their retries. Removes the oldest if there are too
-    many or they are too large. After `limit` failures in a row, saves and restores no more.
-    `bytes`: the size of all worlds, also of running attempts."""
+    """The saved worlds of base attempts, for their retries. Removes the oldest worlds if there are
+    too many or they are too large. After `limit` failures in a row, no world is saved or restored.
+    `bytes`: the size of all worlds, including those of running attempts."""
 
     def __init__(self, limit: int, counts: Counter[str]) -> None:
         self.limit, self.counts, self.in_a_row = max(limit, 1), counts, Counter[str]()
@@ -57,7 +57,7 @@ class Snapshots:
         return max(self.in_a_row.values(), default=0) < self.limit
 
     def new(self, run: Run) -> World | None:
-        """Returns an empty world for a base attempt, or None if no world is saved any more."""
+        """Returns an empty world for a base attempt, or None after too many failures."""
         folder = tempfile.mkdtemp(dir=self.root.name) if self.usable else ""
         return World(self, Path(folder), run) if folder else None
 
@@ -92,7 +92,8 @@ class Snapshots:
 
 class World:
     """The saved states of a base attempt's world. `saved`: numbers of the calls before which a
-    state was saved. `run`: of the current attempt. `restored`: whether a retry put a state back."""
+    state was saved. `run`: the `Run` of the current attempt. `restored`: whether a retry put a
+    state back."""
 
     def __init__(self, snapshots: Snapshots, folder: Path, run: Run) -> None:
         self.snapshots, self.folder, self.run = snapshots, folder, run

@@ -30,10 +30,10 @@ Kind = tuple[str, tuple[str, ...]]
 @dataclass(eq=False)
 class Node:
     """One call. `messages`: new since the parent. `given`: the token ids between the parent's reply
-    and this call's reply. `tools`: the conversation's. `number`: place in the order of requests.
-    `reply`: the message for the agent, {} until it is sampled. `finish`: how the reply ended.
-    `untrained`: the reply is not trained, because a grammar shaped it or the agent asked not to
-    train it. `seen`: the agent received the reply. `taped`: the reply comes from an earlier
+    and this call's reply. `tools`: the conversation's tools. `number`: place in the order of
+    requests. `reply`: the message for the agent, {} until it is sampled. `finish`: how the reply
+    ended. `untrained`: the reply is not trained, because a grammar shaped it or the agent asked not
+    to train it. `seen`: the agent received the reply. `taped`: the reply comes from an earlier
     attempt. `guided`: ids that the policy reads instead of `given`, if this call shows guidance.
     `began`: seconds after the attempt's start."""
 
@@ -100,9 +100,9 @@ class CallTree:
 
     def guide(self, node: Node, guidance: str) -> None:
         """Shows guidance to the policy in a call, unless its conversation already shows guidance.
-        Adds the guidance to the system prompt of a new conversation, or as a message to a
-        conversation that has begun. If the template refuses this, adds the guidance to the last
-        message. Raises UserError if the template refuses this too."""
+        In a new conversation, adds the guidance to the system prompt. In a conversation that
+        has begun, adds a message. If the chat template refuses the result, adds the guidance to the
+        last message. Raises UserError if the template refuses that message too."""
         if any(each.guided for each in node.chain()):
             return
         messages = list(node.messages)
@@ -124,7 +124,7 @@ class CallTree:
     def _encoded(
         self, parent: Node | None, new: Sequence[AgentMessage], tools: Sequence[Tool]
     ) -> tuple[int, ...]:
-        """Returns the ids that a call's new messages add."""
+        """Returns the token ids that a call's new messages add to the conversation."""
         if parent is None:
             return self.chat.open(for_template(new), tools)
         assert parent.sample is not None  # only these are continued
@@ -134,8 +134,8 @@ class CallTree:
         return (*closing, *self.chat.following(calls, for_template(new)))
 
     def leaves(self, *, unseen: bool = False) -> list[Node]:
-        """Returns the last call of every conversation. Ignores calls without a reply and, unless
-        `unseen`, calls whose reply the agent did not receive."""
+        """Returns the last call of every conversation. Ignores calls without a reply. Also ignores
+        calls whose reply the agent did not receive, unless `unseen` is set."""
         seen = [node for node in self.nodes if (unseen or node.seen) and node.sample is not None]
         parents = {node.parent for node in seen}
         return [node for node in seen if node not in parents]
@@ -143,8 +143,8 @@ class CallTree:
     def tape(
         self, conversations: Mapping[Node, int] | None = None, known: Collection[Node] = ()
     ) -> list[TapedCall]:
-        """Records all calls. `conversations`: maps calls to the numbers of their conversations in
-        the record. `known`: the calls that are trained in another attempt."""
+        """Makes a tape of all calls. `conversations`: maps calls to the numbers of their recorded
+        conversations. `known`: the calls that are trained in another attempt."""
         return [
             TapedCall(
                 dialect=node.dialect,
@@ -237,8 +237,8 @@ def canonical(arguments: str) -> str:
 def _likeness(
     node: Node | None, replies: Sequence[tuple[Block, AgentMessage | None]]
 ) -> tuple[int, int]:
-    """Compares a node's conversation with a request, reply by reply. Returns (matches of tool-call
-    ids plus matches of reasoning, replies that the agent received)."""
+    """Measures how well a node's conversation fits a request. Returns (number of replies with
+    equal tool-call ids + number with equal reasoning, number that the agent received)."""
     chain = node.chain() if node else []
     same = 0
     for known, (_, message) in zip(chain, replies, strict=False):

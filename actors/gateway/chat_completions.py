@@ -83,8 +83,8 @@ Answer = dict[str, Any]
 
 
 def write(message: AgentMessage, number: int, *, cut: bool, read: int, sampled: int) -> Answer:
-    """Writes an answer. `number`: the call's place in its attempt. `cut`: whether the reply is cut
-    off. `read`, `sampled`: how many tokens the policy read and sampled."""
+    """Makes an answer from a reply. `number`: the call's place in its attempt. `cut`: whether the
+    reply is cut off. `read`, `sampled`: how many tokens the policy read and sampled."""
     finish = "length" if cut else "tool_calls" if message.get("tool_calls") else "stop"
     choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
     usage = {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled}
@@ -99,7 +99,7 @@ def write(message: AgentMessage, number: int, *, cut: bool, read: int, sampled: 
 
 
 async def events(whole: Answer, body: Mapping[str, Any]) -> AsyncIterator[str]:
-    """Writes an answer as the events of a stream."""
+    """Yields an answer as server-sent events."""
     head = whole | {"object": "chat.completion.chunk"}
     usage, (choice,) = head.pop("usage"), head.pop("choices")
     message = choice["message"]

@@ -108,7 +108,7 @@ def _write_responses(whole: dict[str, Any], body: Body) -> dict[str, Any]:
 
 
 async def _responses_events(whole: dict[str, Any], body: Body) -> AsyncIterator[str]:
-    """Writes the events of a response. Sends each whole text in one event."""
+    """Yields the events of a streamed response. Each text is sent whole, in one event."""
     response, sent = _write_responses(whole, body), 0
 
     def event(kind: str, **more: Any) -> str:

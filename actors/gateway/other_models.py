@@ -1,6 +1,7 @@
-"""Sends requests for other models to their servers. Records the answers, but never trains them.
+"""Sends requests for models other than the policy to their servers, and records the answers.
 
-Passes on only the headers in FORWARDED, because other headers may hold the attempt's key.
+Passes on only the headers in FORWARDED, because other headers may hold the attempt's key. The
+policy is never trained on the answers.
 """
 
 import json

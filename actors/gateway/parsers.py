@@ -104,9 +104,9 @@ class ReplyReader:
         return Reply(content, (reasoning or "").strip(), made, broken)
 
     def constraint(self, tools: Sequence[Tool], choice: Any) -> dict[str, Any]:
-        """Returns the `json_schema` or `structural_tag` with which vLLM's own server would force a
-        tool call, if `choice` is `required` or names a tool. Otherwise returns {}. Raises UserError
-        for tools or a choice that the template or the parser cannot handle."""
+        """Returns how to force a tool call, if `choice` is `required` or names a tool: the
+        `json_schema` or `structural_tag` that vLLM's own server would use. Otherwise returns {}.
+        Raises UserError for tools or a choice that the template or the parser cannot handle."""
         if not tools:
             return {}
         if not self.chat.takes_tools:

@@ -1,4 +1,4 @@
-"""Answers requests from the tape of an earlier attempt. Finds calls by the digests of requests.
+"""Answers requests from the tape: the recorded calls of an earlier attempt, found by digest.
 
     request ─► digest ─► on the tape, before the pivot ─► the recorded reply, with its exact tokens
                   │  └─► on the tape, from the pivot on ─► sampled
@@ -33,7 +33,7 @@ class Recorded:
     sample: Sample | None = None
 
     def answer(self, node: Node) -> None:
-        """Gives a call the recorded reply, with the reply's tokens if they were kept."""
+        """Copies the recorded reply to the call `node`, with its tokens if they were kept."""
         node.taped, node.reply, node.seconds = True, self.call.reply, self.call.seconds
         node.finish = self.call.finish
         if self.sample is not None:
@@ -43,10 +43,10 @@ class Recorded:
 class TapePlayer:
     """Plays the calls of a tape, in any order, for a new process of the agent.
 
-    In a retry, repeats the replies to the calls before `pivot`. Until the pivot comes, also repeats
-    the replies of other models (in `passed`) and, if `stateful`, of MCP servers. A request that is
-    not on the tape must follow a new reply or come after all calls up to the pivot. `pivot_node`:
-    the pivot's call, None until it comes.
+    In a retry, repeats the replies to the calls before `pivot`. Until the agent makes the pivot's
+    call, also repeats the replies of other models (in `passed`) and, if `stateful`, of MCP servers.
+    A request that is not on the tape must follow a new reply or come after all calls up to the
+    pivot. `pivot_node`: the pivot's call, or None before the agent makes it.
 
     Without a pivot (-1), continues an unfinished attempt. A request that follows the same calls as
     on the tape gets the recorded reply, with its exact tokens. Other requests are sampled, because
@@ -70,8 +70,8 @@ class TapePlayer:
         self._passed = [call for call in passed if call.finish == WHOLE and call.reply]
 
     def take_passed(self, digest: str) -> TapedCall | None:
-        """Takes an unused recorded call that answers a request to another model or MCP server.
-        Returns None, to ask the server, if there is no such call or the pivot has come."""
+        """Takes an unused recorded call to another model or MCP server that has this digest.
+        Returns None if no call is found or the pivot has come: then the server must be asked."""
         call = next((call for call in self._passed if call.digest == digest), None)
         if call is None or self.pivot_node is not None:
             return None
@@ -96,15 +96,15 @@ class TapePlayer:
         return None
 
     def check_met(self) -> None:
-        """Raises ReplayDiverged unless all recorded calls up to the pivot have come."""
+        """Raises ReplayDiverged if the agent did not make all recorded calls up to the pivot."""
         if self._open:
             number = min(self._open)
             raise diverged(f"the agent ended before it made the recorded call {number}", number)
 
     def _answers(self, number: int, digest: str, node: Node) -> bool:
-        """Returns whether the recorded call is unused and has this digest. A continuation also
-        needs a recorded reply. If the reply's tokens were kept, `node` must have the same parent
-        call as the recorded call. If they were not kept, `node` must be untrained."""
+        """Returns whether a recorded call answers `node`. It must be unused and have this digest.
+        Without a pivot, it also needs a reply. If the reply's tokens were kept, `node` must have
+        the same parent call as the recorded call. If they were not, `node` must be untrained."""
         call = self.calls[number]
         if call.digest != digest or number in self._nodes:
             return False
@@ -139,7 +139,7 @@ def digest_of_passed(request: Any, ignore: Sequence[str] = ()) -> str:
 
 
 def _comparable(message: AgentMessage, ids: dict[str, int], ignore: Sequence[str]) -> list[object]:
-    """Returns what a message says. Numbers the tool-call ids in order of appearance."""
+    """Returns the parts of a message that the digest covers. Numbers the tool-call ids in order."""
     calls = message.get("tool_calls") or ()
     content, answered = without(message.get("content") or "", ignore), message.get("tool_call_id")
     return [

@@ -53,9 +53,9 @@ class Session:
     the policy in trained calls of the kind `main`, or of the first call's kind if `main` is None.
 
     `at_call`: saves or restores the agent's world while a reply is sampled. `keep`: saves the
-    progress afterwards. Then the agent gets the reply. `restored`: set once a retry's world is put
-    back or the attempt ends. `ended`: set once no further call is answered. `full`: whether the
-    context of a call was full. `others`: the calls to other models and MCP servers.
+    progress before the agent gets the reply. `restored`: set once a retry's world is put back or
+    the attempt ends. `ended`: set once no further call is answered. `full`: whether the context of
+    a call was full. `others`: the calls to other models and MCP servers.
     """
 
     policy: Policy
@@ -88,9 +88,10 @@ class Session:
         self, request: AgentRequest, digest: str, dialect: str, *, again: bool
     ) -> asyncio.Task[Answer]:
         """Returns a task that answers a request, even if the agent disconnects. An equal request
-        gets the same task until the agent has received the answer, and always if `again`.
+        gets the same task until the agent has received the answer.
 
-        `again`: the client says that it repeats a request. Raises Refused, as the task may.
+        `again`: the client says that it repeats a request, which then always gets the same task.
+        This method and the task may raise Refused.
         """
         if known := self._newest.get(digest):
             node, sampling = known
@@ -134,8 +135,8 @@ class Session:
     def record(
         self, model: str, dialect: str, digest: str, asked: str, reply: Message, began: float
     ) -> None:
-        """Records a finished call to another model or MCP server. `reply` has `content`. If the
-        call failed, `reply` has the reason in `finish`."""
+        """Records a finished call to another model or MCP server. `reply` holds the text in
+        `content` and, if the call failed, the reason in `finish`."""
         said, finish = reply["content"], reply.pop("finish", WHOLE)
         call = TapedCall(
             dialect=dialect,
@@ -197,8 +198,8 @@ class Session:
         return node, self._sample(node, request, params)
 
     def _guides(self, node: Node) -> bool:
-        """Whether guidance must be shown in a call: there is guidance, and the conversation is of
-        the guided kind. System prompts may differ in text that `ignore` matches."""
+        """Whether guidance must be shown in a call: there is guidance, and the call has the system
+        prompt and tools of the guided kind. Text that `ignore` matches may differ."""
         if not self.guidance:
             return False
         (system, tools), (main, named) = node.kind, self.main or self.tree.nodes[0].kind
@@ -212,7 +213,7 @@ class Session:
             raise EnvironmentFailed(f"agent: {error}", cause="guidance_refused") from None
 
     def _sampling(self, request: AgentRequest) -> tuple[SampleParams, bool]:
-        """Returns how a reply is sampled, and whether a grammar shapes it."""
+        """Returns the sampling parameters of a reply, and whether a grammar constrains it."""
         own = self.params(len(self.tree.nodes))
         grammar = self.reader.constraint(request.tools, request.choice)
         if not grammar and request.json_schema is not None:

@@ -3,7 +3,7 @@
     POST /v1/chat/completions, /v1/responses, /v1/messages    GET /v1/models
     POST /r3l/result    GET /r3l/task    POST /mcp/NAME/KEY
 
-KEY is the attempt's key. Other requests send `Authorization: Bearer KEY` or `x-api-key: KEY`.
+KEY is the attempt's key. Other paths need `Authorization: Bearer KEY` or `x-api-key: KEY`.
 """
 
 import asyncio

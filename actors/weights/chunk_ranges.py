@@ -22,7 +22,7 @@ PATCH_SLACK = 64 << 10  # bytes that patches may take beyond their chunk
 
 
 class ChunkRange(NamedTuple):
-    """Names a byte range of a chunk: `size` bytes from byte `at` on."""
+    """A byte range of the chunk with index `chunk`: `size` bytes from byte `at` on."""
 
     chunk: int
     at: int
@@ -30,7 +30,7 @@ class ChunkRange(NamedTuple):
 
 
 class CompleteChunk(NamedTuple):
-    """Holds all data for a chunk: the whole chunk in one frame if `full`, otherwise its patches."""
+    """All data of a chunk: one frame with the whole chunk if `full`, else a frame per patch."""
 
     chunk: int
     full: bool
@@ -61,8 +61,8 @@ class RangeSize:
 class PartialChunk:
     """A partly received chunk.
 
-    `have`: the version to which the patches apply. `lengths`: of the frames. `received` and
-    `requested` count bytes from the start of `data`.
+    `have`: the version to which the patches apply. `lengths`: bytes of each frame.
+    `received` and `requested` count bytes from the start of `data`.
     """
 
     have: int
@@ -75,7 +75,7 @@ class PartialChunk:
 
 @dataclass
 class ChunkRanges:
-    """Tracks the ranges of one version. Survives broken connections."""
+    """Tracks which ranges of one version were received, also across broken connections."""
 
     of: tuple[str, int] = ("", -1)
     _manifest: Manifest | None = None
@@ -113,7 +113,7 @@ class ChunkRanges:
         payload: Sequence[memoryview],
     ) -> CompleteChunk | None:
         """Takes the reply to a request. Returns the chunk if it is now complete. `have`: the
-        chunk's staged version. Raises WeightsError if the reply does not fit."""
+        version of the staged chunk. Raises WeightsError if the reply does not fit the request."""
         full, lengths, body = self._checked(requested, header, payload)
         chunk = self._partial.get(requested.chunk)
         if chunk is None:
@@ -139,8 +139,8 @@ class ChunkRanges:
     def _checked(
         self, requested: ChunkRange, header: dict[str, Any], payload: Sequence[memoryview]
     ) -> tuple[bool, tuple[int, ...], memoryview]:
-        """Checks a reply: unchecked lengths could claim any amount of memory. Returns (`full`,
-        frame lengths of the chunk, the reply's bytes). If not `full`, the frames are patches."""
+        """Checks a reply, whose lengths could otherwise claim any amount of memory. Returns three
+        values: `full`, the lengths of the chunk's frames, the reply's bytes."""
         assert self._manifest is not None
         full, lengths = header.get("full"), header.get("lengths")
         if isinstance(full, bool) and isinstance(lengths, list) and len(payload) == 1:

@@ -17,9 +17,9 @@ from r3l.weights.sums import Sums, added
 class LoadCheck:
     """Compares the weights that an actor's engines loaded with the published weights.
 
-    Some engines cannot be compared. They store numbers computed from the weights, or hold a part in
-    several workers but not in all. So the comparison stops, with a notice, if two loads differ from
-    the published weights before any load has matched.
+    Some engines cannot be compared. They store numbers computed from the weights, or hold a
+    part of the weights in several workers but not in all. So if the first two comparisons fail,
+    comparing stops with a notice.
     """
 
     def __init__(self) -> None:

@@ -38,7 +38,7 @@ class StagedWeights:
 
     @property
     def path(self) -> str:
-        """A path for other processes on this host, valid while this process runs."""
+        """The file's path for other processes on this host. It is valid while this process runs."""
         return f"/proc/{os.getpid()}/fd/{self._file}"
 
     def missing(self, manifest: Manifest) -> list[int]:
@@ -61,7 +61,7 @@ class StagedWeights:
 
     def patch(self, index: int, manifest: Manifest, frames: Sequence[memoryview]) -> None:
         """Patches a chunk. Raises WeightsError if a patch is damaged or belongs to another version.
-        The chunk's version is then UNKNOWN, so that the next fetch requests the whole chunk."""
+        After an error, the chunk's version is UNKNOWN, so that the next fetch requests it whole."""
         held, version = self._bytes[self.layout.span(index)], self.versions[index]
         self.versions[index] = UNKNOWN
         for frame in frames:

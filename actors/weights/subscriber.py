@@ -156,7 +156,7 @@ class WeightSubscriber:
             self.staged = None
 
     def _stage(self, manifest: Manifest) -> StagedWeights:
-        """Returns the staged set for this manifest. Nothing is reused from another publisher."""
+        """Returns the staged set to update to this manifest, with no chunk of another publisher."""
         old = self.staged
         if old is None or old.layout != manifest.layout:
             if old is not None:
@@ -280,8 +280,8 @@ Load = Callable[[str, Manifest], Awaitable[float]]
 async def follow(subscriber: WeightSubscriber, load: Load, *, every_s: float = 0.1) -> None:
     """Keeps the engine on the newest weights until cancelled.
 
-    Counts and repeats a failed fetch while generation continues. Skips versions that are replaced
-    during the fetch or load of another version.
+    Generation continues during a fetch. A failed fetch is counted and repeated. If several versions
+    are published during a fetch or load, only the newest of them is fetched.
     """
     metrics, manifest = subscriber.metrics, None
     while True:

@@ -42,14 +42,14 @@ class StagedInit(WeightTransferInitInfo):
 
 @dataclass
 class StagedUpdate(WeightTransferUpdateInfo):
-    """Names the file `path` of a staged set, and carries the set's manifest."""
+    """One update: the `path` of the file with the staged weights, and their manifest."""
 
     path: str
     manifest: dict[str, Any]
 
 
 class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate]):
-    """Loads staged checkpoint-format weights through the model's own loaders, layer by layer."""
+    """Loads staged weights layer by layer through the model's own loaders."""
 
     init_info_cls = StagedInit
     update_info_cls = StagedUpdate
@@ -58,7 +58,7 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
         """Does nothing: the worker holds no connection."""
 
     def start_weight_update(self) -> None:
-        """Restores the checkpoint-format parameters of every layer."""
+        """Gives every layer parameters in the checkpoint's format again, ready for loading."""
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
         tied = bool(getattr(self.model_config.hf_text_config, "tie_word_embeddings", False))
@@ -87,10 +87,10 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
 
 
 class Load:
-    """Records a load: the parameters that got no weights, and sums over all other parameters.
+    """Records a load: the parameters that got no weights, and sums over the parameters.
 
-    Takes the sums of a layer before its weights are processed for a kernel, because a kernel may
-    pack them into a form that cannot be read.
+    Computes the sums of a layer before the layer's weights are processed for a kernel, because
+    processed weights may be packed in a form that cannot be read.
     """
 
     def __init__(self, model: torch.nn.Module, *, tied: bool) -> None:
@@ -167,7 +167,7 @@ class WeightReport:
 
 
 def element_sums(parameter: torch.Tensor) -> tuple[int, int]:
-    """Computes the sums of r3l.weights.sums over a parameter, on its device."""
+    """Computes a parameter's two sums (r3l.weights.sums), on the parameter's device."""
     first = second = 0
     for block in parameter.detach().reshape(-1).split(DIGEST_WORDS):
         bits = block.to(torch.float32).view(torch.int32).to(torch.int64) & 0xFFFF_FFFF
@@ -201,8 +201,8 @@ def _odd_numbers(count: int, device: torch.device) -> torch.Tensor:
 
 
 def _is_error(record: logging.LogRecord) -> bool:
-    """Whether a record is an error. Used as a filter, because each reload warns about layers
-    without tensors, such as a tied head."""
+    """Whether a log record is an error. As a filter, it hides the warnings of each reload about
+    layers without tensors, such as a tied head."""
     return record.levelno >= logging.ERROR
 
 

@@ -58,12 +58,12 @@ class Draw:
 
     @cached_property
     def recalled(self) -> list[Recalled]:
-        """The stored attempts that join the groups."""
+        """The stored attempts that the algorithm chose to join the groups."""
         return [codec.decode(Recalled, data) for data in self.records[len(self.now) :]]
 
     @property
     def recall_lost(self) -> int:
-        """Number of chosen attempts whose group was evicted or damaged."""
+        """Number of recalled attempts that are lost, because their group was evicted or damaged."""
         return len(self.row.recalled) - (len(self.records) - len(self.now))
 
 
@@ -157,7 +157,7 @@ class Calls:
         service stores all results or none. A repeated put changes nothing.
 
         `fingerprint`: policy version and hash of the weights that sampled the results. Raises
-        LeaseLost, or Conflict if a slot has a different result.
+        LeaseLost if `actor` lost the group, Conflict if a slot already has a different result.
         """
         several = (results,) if isinstance(results, SlotResult) else results
         encoded = tuple(msgspec.Raw(codec.encode(result)) for result in several)

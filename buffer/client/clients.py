@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 def _pause_s(asked: float, until: float) -> float:
-    """Returns the pause before a draw's next request. `asked`: time of its last request."""
+    """Returns the pause before a draw is requested again. `asked`: time of the last request."""
     now = time.monotonic()
     pause = min(max(ASK_AGAIN_S, PAUSE * (now - asked)), LONGEST_PAUSE_S)
     return max(0.0, min(pause, until - now))

@@ -31,11 +31,11 @@ DAMAGED = "damaged"
 def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | None:
     """Marks `count` groups as drawn. Returns None if there are too few.
 
-    A new group is at most η versions old, a replayed group at most `replay_limit` versions. If this
-    consumer returned a draw of `count` groups at `version`, draws the same groups again if it can.
-    Thus a resumed learner repeats its steps. Raises Conflict if `version` exceeds the learner's
-    version by more than 1. Raises LimitExceeded if the consumer would hold more than B(η + 1)
-    groups.
+    A new group is at most `max_staleness` versions old, a replayed group at most `replay_limit`. A
+    returned draw of this consumer with the same `count` and `version` is repeated if all its groups
+    can still be drawn. Thus a resumed learner repeats its steps. Raises Conflict if `version`
+    exceeds the learner's version by more than 1. Raises LimitExceeded if the consumer would hold
+    more groups than max_staleness + 1 steps need.
     """
     _check_draw(work, args)
     draw_deadlines.extend(work, args.consumer)
@@ -108,8 +108,8 @@ def release_draws(work: UnitOfWork, args: operations.ReleaseDraws) -> Amount:
 
 
 def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
-    """Records that a step trained on a draw. An expired draw can be committed only while all its
-    groups are free (draw_deadlines.is_free). Raises DrawExpired otherwise."""
+    """Records that a step trained on a draw. Raises DrawExpired if the draw has expired and one of
+    its groups is no longer free (draw_deadlines.is_free)."""
     drawn = _find(work, args.draw_id)
     if drawn.outcome == "trained" and drawn.step == args.step:
         return Amount(len(drawn.groups))
@@ -141,8 +141,8 @@ def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
 
 
 def discard(work: UnitOfWork, args: operations.Discard) -> Amount:
-    """Expires the groups of a draw under `cause` and returns their number. Skips groups of an
-    expired draw that are no longer free (draw_deadlines.is_free)."""
+    """Expires the groups of a draw under `cause` and returns their number. If the draw has expired,
+    skips groups that are no longer free (draw_deadlines.is_free)."""
     check_name(args.cause, "cause")
     check_cause(args.cause)
     drawn = _find(work, args.draw_id)
@@ -172,8 +172,9 @@ def _check_draw(work: UnitOfWork, args: operations.DrawGroups) -> None:
     most = min(_most_held(work), operations.GROUPS_LIMIT)
     if not 1 <= args.count <= most:
         raise LimitExceeded(
-            f"draw of {args.count} groups: must be 1 to {most} with {work.groups_per_step} groups "
-            f"per step and max_staleness {work.config.max_staleness}",
+            f"draw of {args.count} groups: a draw may have 1 to {most} groups "
+            f"(learner.groups_per_step {work.groups_per_step}, "
+            f"buffer.max_staleness {work.config.max_staleness})",
             limit=most,
         )
     known = work.index.progress.version
@@ -189,22 +190,22 @@ def _check_share(work: UnitOfWork, args: operations.DrawGroups) -> None:
     held = draw_deadlines.held_by(work.index.draws).get(args.consumer, 0)
     if held + args.count > (most := _most_held(work)):
         raise LimitExceeded(
-            f"draw of {args.count} groups: {args.consumer!r:.80} holds {held} and may hold {most}; "
-            "commit, discard or release its draws first",
+            f"draw of {args.count} groups: {args.consumer!r:.80} already holds {held} groups, and "
+            f"its limit is {most}; commit, discard or release its draws first",
             limit=most,
         )
 
 
 def _most_held(work: UnitOfWork) -> int:
-    """Returns how many groups a consumer may hold at most: B(η + 1)."""
+    """Returns how many groups a consumer may hold: as many as max_staleness + 1 steps need."""
     return work.groups_per_step * (work.config.max_staleness + 1)
 
 
 def _choose(
     work: UnitOfWork, args: operations.DrawGroups, before: DrawRow | None
 ) -> DrawRow | None:
-    """Chooses the groups of the returned draw `before` if all can be drawn again. Otherwise lets
-    the sampler choose. Returns None if there are too few groups. A new group with a damaged record
+    """Chooses the groups of `before`, a returned draw, if all can be drawn again. If not, the
+    sampler chooses. Returns None if there are too few groups. A new group with a damaged record
     expires. A trained group with a damaged record is not drawn again."""
     while True:
         unsorted = {row.group_id: row for row in work.index.drawable() + work.index.replays()}
@@ -239,7 +240,7 @@ def _choose(
 
 
 def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:
-    """Lets the sampler pick candidates. Returns an empty list if there are too few."""
+    """Lets the sampler pick from the groups in `ready`. Returns [] if there are too few groups."""
     # Seeded by version, since the draw's number differs after a learner was killed.
     sampler, source = work.config.sampler, samplers.random_source(work.seed, args.version)
     again = work.index.replayed_in(args.count)
@@ -255,7 +256,8 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
 
 
 def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
-    """Returns the newest replaced groups of `before` and the progress. Clears the latter list."""
+    """Returns the newest replaced groups: those of the returned draw `before`, then those replaced
+    since the last draw. Clears the list `progress.replaced`."""
     replaced = (*(before.replaced if before else ()), *work.index.progress.replaced)
     if work.index.progress.replaced:
         work.update_progress(replaced=())
@@ -263,7 +265,7 @@ def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
 
 
 def _recalled(work: UnitOfWork, rows: Sequence[GroupRow], version: int) -> tuple[RecalledRow, ...]:
-    """Lets the algorithm's rule choose the stored attempts that join these groups."""
+    """Lets the algorithm's recall rule choose stored attempts that join these groups."""
     recalled = list[RecalledRow]()
     if work.recall is None:
         return ()
@@ -280,8 +282,8 @@ def _recalled(work: UnitOfWork, rows: Sequence[GroupRow], version: int) -> tuple
 
 
 def _expire_unusable(work: UnitOfWork, version: int) -> None:
-    """Expires new groups that are too old or lack contrast. Such trained groups do not expire, but
-    are not drawn again."""
+    """Expires untrained groups that are too old or lack contrast. Trained groups that are too old
+    or lack contrast do not expire, but are not drawn again."""
     limit = work.config.max_staleness
     for row in work.index.drawable():
         if is_stale(row.oldest_version, learner=version, limit=limit):
@@ -301,7 +303,7 @@ def _check_free(work: UnitOfWork, drawn: DrawRow) -> None:
         raise DrawExpired(
             f"draw {drawn.draw_id} of {drawn.consumer!r:.80} expired after "
             f"{work.config.draw_s:.0f} s without a request; since then {len(taken)} of its "
-            f"{len(drawn.groups)} groups, such as {taken[0]}, were drawn again or removed; "
+            f"{len(drawn.groups)} groups were drawn again or removed, for example {taken[0]}; "
             "raise buffer.draw_s if steps take longer",
             draw_id=drawn.draw_id,
         )

@@ -107,8 +107,8 @@ class Index:
         return [row for row in self._replayable.values() if row.steps[-1] <= since]
 
     def replayed_in(self, count: int) -> int | None:
-        """Returns how many trained groups a batch of `count` draws again, or None if the sampler
-        decides."""
+        """Returns how many trained groups are drawn again in a batch of `count` groups, or None if
+        the sampler decides."""
         share = self.sampler.replay_share
         if self.sampler.replay_no_contrast:
             return min(len(self.progress.replaced), count, len(self.replays()))

@@ -1,4 +1,4 @@
-"""The learner's version."""
+"""Sets the learner's version, and checks the policy versions that actors report."""
 
 from msgspec.structs import replace
 
@@ -19,9 +19,9 @@ def check_version(work: UnitOfWork, version: int) -> None:
 
 
 def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
-    """Sets the version from which a learner starts. Removes later steps from the ledger and from
-    the rows of their groups. The groups can then be drawn again. Returns how many of the groups
-    still exist."""
+    """Sets the version from which a learner starts. Removes every later step from the ledger and
+    from the row of each group that the step trained on. These groups can then be drawn again,
+    unless they have expired. Returns how many of the groups still exist."""
     draw_deadlines.extend(work, operations.LEARNER)
     rewound = 0
     for step in list(work.txn.steps_after(args.version)):
@@ -38,7 +38,7 @@ def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
 
 
 def _rewind(work: UnitOfWork, drawn: DrawRow) -> int:
-    """Removes a draw's step from its groups' rows. Returns how many of the groups exist."""
+    """Removes a draw's step from the rows of its groups. Returns how many groups still exist."""
     rewound = 0
     for group_id in drawn.groups:
         row = work.find(group_id)

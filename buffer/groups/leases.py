@@ -26,8 +26,8 @@ def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | 
     """Leases an unheld or new group to the actor, or returns a Wait with the reason.
 
     While evaluation and training both have work, actors hold about equally many groups of each.
-    Before the first step, training comes first (_first_step). Rather than wait, an actor takes over
-    a group of a silent actor.
+    Before the first step, training comes first (_first_step). An actor that would have to wait
+    takes over a group of a silent actor, if there is one.
     """
     check_name(args.actor, "actor")
     check_version(work, args.version)

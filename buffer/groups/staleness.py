@@ -26,7 +26,7 @@ I leaves out groups without a holder, which could block their own takeover forev
 
 
 def admits(*, learner: int, ahead: int, per_step: int, max_staleness: int, actor: int) -> bool:
-    """True if a group started now by an actor at version `actor` can be drawn within η."""
+    """True if an actor at version `actor` may start a group: it can then be drawn within η."""
     return learner + ahead // per_step - actor <= max_staleness
 
 

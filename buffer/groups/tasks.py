@@ -38,7 +38,7 @@ def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
 
 
 def pending_tags(work: UnitOfWork) -> list[str]:
-    """Returns the tags of evaluations with tasks left to lease, by required version."""
+    """Returns the tags of evaluations with tasks left to lease, lowest required version first."""
     progress, tasks = work.index.progress, work.index.tasks
     tags = [t for p, t in tasks if p == "eval" and progress.eval_next.get(t, 0) < tasks[p, t]]
     return sorted(tags, key=lambda tag: (progress.eval_min_version.get(tag, 0), tag))

@@ -77,7 +77,7 @@ class UnitOfWork:
         self.index.put_draw(draw)
 
     def update_progress(self, **changes: Any) -> None:
-        """Changes the progress. `finish` writes it."""
+        """Changes fields of `index.progress`. `finish` writes the progress."""
         self.index.progress = replace(self.index.progress, **changes)
         self._progressed = True
 

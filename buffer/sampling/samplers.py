@@ -94,7 +94,7 @@ def pick(
 
 
 def random_source(seed: int, *place: int) -> RandomSource:
-    """Returns the random source of a place in a run. It gives the same numbers after a restart."""
+    """Returns a random source for a `place` in the run, with the same numbers after a restart."""
     return lambda: np.random.default_rng([seed, *place])
 
 
@@ -105,7 +105,7 @@ def _random(
     source: RandomSource,
     beta: float,
 ) -> list[Pick]:
-    """Picks `count` candidates in turn, each with probability w_i / Σ w of the candidates left.
+    """Picks `count` candidates one by one, candidate i with probability w_i / Σ w over those left.
 
     Draws an exponential time with rate w_i for each candidate and picks the smallest times
     (Efraimidis and Spirakis 2006).

@@ -21,7 +21,7 @@ Order = npt.NDArray[np.int64]
 @dataclass(frozen=True)
 class TaskView:
     """The input of a task sampler. `position`: groups made so far in the epoch. `size`: number of
-    tasks in the epoch. `history` returns the finished groups of a task, by index, newest first.
+    tasks in the epoch. `history(i)`: the finished groups of task i, newest first.
     """
 
     seed: int
@@ -50,7 +50,7 @@ class Shuffled(TaskSampler):
 
 
 class Curriculum(TaskSampler):
-    """Samples a success rate for each of `candidates` random tasks from the task's posterior.
+    """Takes `candidates` random tasks and samples a success rate from the posterior of each task.
     Chooses the task whose rate is nearest to `target` (arXiv 2507.04632).
 
     The posterior is Beta(1 + Σ γ^k s_k, 1 + Σ γ^k f_k). γ is `decay`. s_k and f_k count the

@@ -1,7 +1,7 @@
 """Refuses new results when the disk or LMDB's map is nearly full, to keep space for other writes.
 
 LMDB's file never shrinks. Eviction only frees pages inside it. So once the map is nearly full, the
-bytes of results that the store then holds become its limit.
+store may not hold more bytes of results than it holds at that moment.
 """
 
 from buffer.storage.store import Store

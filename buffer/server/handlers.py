@@ -1,7 +1,7 @@
 """The service's handlers, one for each operation of buffer.wire.operations.
 
 Handlers of the writer change the store through a unit of work, after they checked everything.
-Handlers of the reader read one snapshot of the store. Both refuse a request with an R3LError.
+Handlers of the reader read one snapshot of the store. A handler refuses a request with an R3LError.
 """
 
 from collections import Counter, deque

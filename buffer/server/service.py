@@ -225,7 +225,7 @@ class Service:
         self._replies.wake_front()
 
     def _run_reader(self) -> None:
-        """Answers queries, and sends the groups of each draw after its commit to disk."""
+        """Answers queries. Sends the groups of a draw once the draw is on disk."""
         while (item := self._to_reader.get()) is not None:
             request, read = item
             reply, groups = self._try_read(request, read)

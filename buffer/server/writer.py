@@ -5,9 +5,9 @@
                                           ▼
               rebuild the index, carry out each request alone, reply to a failed one with its error
 
-A reply is sent only after the commit. Overdue leases expire every second. After more than STALLED_S
-seconds without a commit, for example because the disk was full, all leases and draws are extended
-by that time.
+A reply is sent only after the commit. Overdue leases expire every second. If nothing was committed
+for more than STALLED_S seconds, for example because the disk was full, all leases and draws are
+extended by the length of this pause.
 """
 
 import logging
@@ -124,7 +124,7 @@ class Writer:
             return [(request, cause) for request in requests]
 
     def _tick(self, work: UnitOfWork) -> None:
-        """Does what is due: expires leases and draws, evicts groups, clears readers."""
+        """If due, expires leases and draws, evicts groups, and ends reads of dead processes."""
         now = time.monotonic()
         if now - self._ticked >= TICK_S:
             self._ticked = now

@@ -27,7 +27,7 @@ def present(row: GroupRow) -> dict[str, int]:
 
 
 def lasting(row: GroupRow) -> Counter[str]:
-    """Returns the counts of a group that remain after its eviction."""
+    """Returns the counts that a group adds and that stay when the group is evicted."""
     counts = Counter(f"drop/{failure}" for failure in row.failures)
     if row.purpose == "eval" and row.closed:
         counts[f"eval_done/{row.tag}"] = 1
@@ -60,6 +60,6 @@ def under(counts: Mapping[str, int], kind: str) -> Counter[str]:
 
 
 def slot_drops(counts: Mapping[str, int]) -> dict[str, int]:
-    """Counts failed slots and the attempts of expired groups, keyed by "role/cause"."""
+    """Returns the counts of failed slots and expired groups' attempts, keyed by "role/cause"."""
     drops = under(counts, "drop")
     return {name: n for name, n in drops.items() if not name.startswith("group/")}

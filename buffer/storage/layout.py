@@ -15,8 +15,8 @@
     draw      draw -> DrawRow                  every batch that was drawn
     ledger    step -> LedgerRow                every batch that was trained
 
-Every value except the schema carries a checksum (buffer.storage.value_checksums). Group ids and
-integers sort in creation order.
+Every value except the schema carries a checksum (buffer.storage.value_checksums). Keys that are
+group ids or integers sort in creation order.
 """
 
 from r3l.errors import LimitExceeded
@@ -44,7 +44,7 @@ def task_key(purpose: Purpose, tag: str, index: int) -> bytes:
 
 
 def task_id_key(purpose: Purpose, tag: str, task_id: str) -> bytes:
-    """Returns the key of a task's id. Raises LimitExceeded if no LMDB key can hold tag and id."""
+    """Returns a task id's key. Raises LimitExceeded if tag and id are too long or contain a NUL."""
     if "\0" in tag + task_id:
         raise LimitExceeded(f"tag {tag!r:.80}, task id {task_id!r:.80}: neither may contain NUL")
     size = len(tag.encode()) + len(task_id.encode())

@@ -1,5 +1,5 @@
-"""Checksums of results. A group's row has the CRC-32 of each slot result. The service compares it
-with a result that is sent again. Tools that read a store compare it with the stored result."""
+"""Checksums of results. A group's row has the CRC-32 of each slot result. The service uses the
+CRC-32 to check a result that is sent again. Tools use the CRC-32 to check the stored result."""
 
 from collections.abc import Iterator
 from zlib import crc32
@@ -35,7 +35,7 @@ def read(txn: Txn, row: GroupRow) -> Group:
 
 
 def damage(txn: Txn, row: GroupRow, data: bytes, group: Group) -> Iterator[str]:
-    """Yields each difference between a group and its row. `data`: the encoded group."""
+    """Yields each difference between a group's record and its row. `data`: the encoded record."""
     if codec.encode(replace(group, results=())) != codec.encode(txn.head(row)):
         yield "task, plan or actor differ between its record and its row"
     if {(result.role, result.slot) for result in group.results} != set(row.resolved):

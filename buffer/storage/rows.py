@@ -1,6 +1,6 @@
 """Rows: the mutable state of groups, draws and the run. Records are immutable and stored apart.
 
-Rows are small and rewritten at every change. The service rebuilds its memory from them.
+Rows are small and rewritten at every change. The service rebuilds its memory from the rows.
 """
 
 from typing import Any, Literal, Self
@@ -14,7 +14,7 @@ DrawOutcome = Literal["open", "trained", "released", "expired", "rewound", "disc
 
 
 class RecalledRow(Record):
-    """A stored attempt that joins the drawn group `into` (r3l.algorithms.recall)."""
+    """An attempt of the stored group `group_id`. It joins the drawn group, whose id is `into`."""
 
     into: str
     group_id: str
@@ -27,13 +27,13 @@ class GroupRow(Record):
 
     `task_index`: place of the task in its list. `actor`: last lease holder, "" after a release.
     `deadline`: wall-clock second at which the lease is overdue. `lease_expired`: the lease was
-    overdue, or its actor silent. `rid`: id of the lease request. `resolved`: slots in the order of
-    their results. `checksums`: one for each resolved slot. `played`: slots with a trajectory.
+    overdue, or its actor was silent. `rid`: id of the lease request. `resolved`: slots in the order
+    of their results. `checksums`: one for each resolved slot. `played`: slots with a trajectory.
     `rewards`: one for each played slot. `failures`: "role/cause" of each failed slot.
-    `oldest_version`: oldest in any trajectory, or -1. `nbytes`: size of the results.
-    `fingerprints`: weight hashes, by policy version. `cause`: why the group expired. `times`:
-    second at which the group entered each state. `draw_id`: the latest draw, or 0 if it was
-    returned. `steps`: optimizer steps that trained on the group.
+    `oldest_version`: oldest policy version in the trajectories, or -1. `nbytes`: size of the
+    results. `fingerprints`: weight hashes, by policy version. `cause`: why the group expired.
+    `times`: second at which the group entered each state. `draw_id`: the latest draw, or 0 if there
+    is none or the draw was undone. `steps`: optimizer steps that trained on the group.
     """
 
     group_id: str
@@ -120,8 +120,8 @@ class DrawRow(Record):
     """One drawn batch and its outcome. Never deleted.
 
     `probabilities`, `weights`: one for each group (buffer.sampling.samplers.Pick). `replaced`: the
-    newest groups that expired without contrast since the previous draw. `recalled`: stored attempts
-    that join the groups. `replayed`: the groups that were already trained before this draw.
+    newest groups that expired for lack of contrast since the previous draw. `recalled`: stored
+    attempts that join the groups. `replayed`: drawn groups that an earlier step trained on.
     """
 
     draw_id: int
@@ -143,8 +143,8 @@ class DrawRow(Record):
 class TrainedAttempt(Record):
     """How an optimizer step used one attempt of a draw. Attempts without a gradient have no entry.
 
-    `into`: the drawn group. `group_id`: the group that stores the attempt. `advantage`: the same
-    for every token, or if `by_token`, the mean over tokens. `first_step`: index of the first
+    `into`: the drawn group. `group_id`: the group that stores the attempt. `advantage`: advantage
+    of every token, or with `by_token` the mean over the tokens. `first_step`: index of the first
     trained turn. `weight`: weight of each trained token in the loss, including the group's
     importance weight.
     """
@@ -174,10 +174,11 @@ class RunPosition(Record):
     """The learner's version, and the position in the task lists.
 
     `newest`: the newest version known when a learner last set its version. `epoch`: the current
-    pass over the training tasks. `size`: number of groups in the epoch. `position`: number of
-    groups made so far. `eval_next`: number of leased tasks, by evaluation tag. `eval_min_version`:
-    lowest policy version needed, by evaluation tag. `replaced`: groups that expired without
-    contrast since the last draw. `gains`: guidance gains of groups with retries, newest first.
+    pass over the training tasks. `size`: number of groups in the epoch. `position`: number of the
+    epoch's groups that were made. `eval_next`: number of leased tasks, by evaluation tag.
+    `eval_min_version`: lowest policy version needed, by evaluation tag. `replaced`: groups that
+    expired for lack of contrast since the last draw. `gains`: guidance gains of groups with
+    retries, newest first.
     `closed`: no actor will add groups (buffer.tools.finished_copy). `has_learner`: a learner set
     its version.
     """
@@ -196,6 +197,6 @@ class RunPosition(Record):
 
     @property
     def newest_version(self) -> int:
-        """The newest version that any learner has made. It stays when a learner goes back to a
-        checkpoint, because engines may still hold it."""
+        """The newest version that any learner has made. Does not fall when a learner goes back to a
+        checkpoint, because engines may still hold the newest version."""
         return max(self.newest, self.version)

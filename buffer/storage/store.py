@@ -198,7 +198,7 @@ class Store:
     def copy(self, folder: Path) -> None:
         """Writes a compacted, consistent copy into `folder`, or nothing. A service may use the
         store during the copy. Raises UserError if the folder is not empty, StoreError if
-        the disk is full."""
+        the copy cannot be written."""
         folder_lock.check_new(folder, "copy to")
         try:
             with whole_folder(folder) as building:

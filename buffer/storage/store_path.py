@@ -14,7 +14,7 @@ def store_path(place: str) -> Path:
 
 
 def check_store(folder: Path, what: str = "store") -> None:
-    """Raises UserError unless `folder` holds a store. `what` names the option in the message."""
+    """Raises UserError unless `folder` holds a store. The message begins with `what`."""
     if not (folder / "data.mdb").is_file():
         raise UserError(
             f"{what} {folder}: no store there (data.mdb is missing); give a run's name or folder, "

@@ -146,7 +146,7 @@ class Txn:
         self.put("tag", tag_prefix(row.purpose, row.tag) + row.group_id.encode(), b"")
 
     def set_live(self, row: GroupRow) -> None:
-        """Adds a group to the list of live groups, or removes it if it is closed."""
+        """Lists a group as live, or removes a closed group from the list of live groups."""
         if row.closed:
             self.delete("live", row.group_id.encode())
         else:
@@ -161,7 +161,7 @@ class Txn:
     def listed(
         self, purpose: Purpose | None, tag: str | None, state: GroupState | None
     ) -> Iterator[GroupRow]:
-        """Yields the rows with this purpose, tag and state, newest first. None matches any."""
+        """Yields the rows with this purpose, tag and state (None: any), newest first."""
         for row in self.rows(backwards=True) if tag is None else self._tagged(purpose, tag):
             if purpose in (None, row.purpose) and state in (None, row.state):
                 yield row
@@ -183,7 +183,7 @@ class Txn:
     # ── results and records of groups ───────────────────────────────────────────────────
 
     def put_part(self, group_id: str, role: Role, slot: int, data: bytes | memoryview) -> None:
-        """Writes one accepted result of an unfinished group, and deletes its slot's progress."""
+        """Writes an accepted result of an unfinished group. Deletes the progress of that slot."""
         key = part_key(group_id, role, slot)
         self.put("part", key, data)
         self.delete("partial", key)
@@ -211,12 +211,12 @@ class Txn:
         self.put_record(row, self._compose(row, parts | (last or {})))
 
     def put_record(self, row: GroupRow, record: bytes) -> None:
-        """Writes the immutable record of a group and lists it under its task."""
+        """Writes the immutable record of a group, and lists the group under its task."""
         self.put("group", row.group_id.encode(), record)
         self.put("history", history_key(row.task_id, row.group_id), b"")
 
     def finished(self, task_id: str) -> Iterator[GroupRow]:
-        """Yields a training task's finished groups with a trajectory, newest first."""
+        """Yields the rows of a training task's finished groups with a trajectory, newest first."""
         for row in self._rows_in("history", task_id.encode() + b"\0", backwards=True):
             if row.purpose == "train" and row.all_resolved and row.done:
                 yield row
@@ -311,7 +311,7 @@ class Txn:
 
 
 def read_group(data: bytes | memoryview, now: GroupRow | Status) -> Group:
-    """Decodes the record of a group and sets the current state."""
+    """Decodes the record of a group, and takes the group's current state from `now`."""
     group = codec.decode(Group, data)
     return replace(group, state=now.state, cause=now.cause, times=now.times)
 
@@ -323,7 +323,7 @@ def _read_task(data: bytes) -> Task:
 
 
 def _seek(cursor: Any, prefix: bytes, backwards: bool) -> bool:
-    """Moves to the first (`backwards`: last) key that may have `prefix`, or returns False."""
+    """Moves the cursor to where keys with `prefix` begin (`backwards`: end), or returns False."""
     if not backwards:
         return bool(cursor.set_range(prefix) if prefix else cursor.first())
     if prefix and cursor.set_range(prefix + b"\xff" * 16):

@@ -2,7 +2,7 @@
 
     stored = value ◦ XXH3-64(value), seeded with XXH3-64(table ◦ NUL ◦ key)
 
-Only the schema is stored without a checksum, so that it can be read in any store. Every read
+Only the schema has no checksum, so that every version of r3l can read the schema. Every read
 compares the checksum, because LMDB does not check its pages.
 """
 

@@ -1,9 +1,10 @@
 """The attempts of a store as a pandas DataFrame, with a row for each resolved slot.
 
-Columns of the group: `expired` is its cause, `uses` counts the optimizer steps that trained on it,
-`step` is the last of these steps, and `leased_at` and so on are Unix times. Columns of the attempt
-are fields of r3l.views.attempt_view.AttemptView. `steps` counts turns, `tokens` counts sampled
-tokens. `staleness` is the learner's version before `step` minus `oldest_version`.
+Columns of the group: `expired` says why the group expired, `uses` counts the optimizer steps that
+trained on the group, `step` is the last of these steps, and `leased_at` and so on are Unix times.
+Columns of the attempt are fields of r3l.views.attempt_view.AttemptView. `steps` counts turns, and
+`tokens` counts sampled tokens. `staleness` is step - 1 - oldest_version: how many versions the
+policy was behind.
 """
 
 from collections.abc import Iterator
@@ -53,7 +54,7 @@ def frame(
 
 
 def _rows(group: Group, row: GroupRow) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a group, base slots first."""
+    """Yields a group's rows of the frame, base slots first."""
     shared = {name: getattr(row, name) for name in COLUMNS if name in row.__struct_fields__}
     shared |= {"env": group.task.env, "expired": row.cause, "uses": len(row.steps)}
     shared |= {f"{state}_at": row.times.get(state) for state in TIMES}

@@ -24,8 +24,8 @@ AT_ONCE = 64  # groups in a transaction
 
 
 def finished_groups(store: Store, *, contrast: bool) -> Iterator[tuple[GroupRow, Group]]:
-    """Yields the finished training groups with a trajectory. Includes groups that expired as stale
-    or without contrast. `contrast`: yields only groups whose rewards differ."""
+    """Yields the finished training groups that have a trajectory, even if they expired because they
+    were stale or lacked contrast. `contrast`: yields only groups whose rewards differ."""
     with store.read() as txn:
         for row in txn.rows():
             finished = row.purpose == "train" and not row.unfinished and row.done
@@ -38,7 +38,7 @@ def finished_groups(store: Store, *, contrast: bool) -> Iterator[tuple[GroupRow,
 def copy_finished(
     folders: Sequence[Path], to: Path, *, contrast: bool, on_group: Callable[[Group], object]
 ) -> None:
-    """Copies the finished groups of stores to a new store at `to`, in the order of `folders`.
+    """Copies the finished groups of the stores `folders`, in this order, to a new store at `to`.
     Copies nothing if there is an error. Calls `on_group` for each group. Raises UserError if a
     store has no group to copy or `to` is not empty."""
     if len({folder.resolve() for folder in folders}) < len(folders):

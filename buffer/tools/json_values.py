@@ -1,7 +1,7 @@
 """Converts records to values that JSON can hold.
 
 Arrays become lists, map keys become text, and bytes become base64. JSON has neither NaN nor
-infinities. In an array, they become their bits as text, such as "0x7fc00000".
+infinities. In an array, these numbers become text that shows their bits, such as "0x7fc00000".
 """
 
 from typing import Any

@@ -17,7 +17,7 @@ from r3l.errors import R3LError
 from r3l.records import Task
 
 RECORDS = ("table group,", "table part,", "table partial,")
-"""How messages begin if a damaged value is not a row. Rows can then still be checked."""
+"""Beginnings of messages about damaged records and results. The rows can still be checked."""
 
 
 def verify(store: Store) -> list[str]:
@@ -70,7 +70,7 @@ def _ledger_problems(txn: Txn) -> Iterator[str]:
 
 
 def _draw_problems(txn: Txn) -> Iterator[str]:
-    """Compares draws with groups and ledger steps: each must name the other."""
+    """Compares each draw with its groups and its ledger step, in both directions."""
     open_draws: dict[int, tuple[str, ...]] = {}
     number = 0
     for number, (key, data) in enumerate(txn.scan("draw"), 1):

@@ -32,8 +32,8 @@ class Texts:
         self._tokenizer = Tokenizer.from_file(str(file)) if file and file.is_file() else None
 
     def of(self, token_ids: Int32) -> list[str] | None:
-        """Returns the text of each token, or None if there is no tokenizer. A character of several
-        tokens is the text of the last one. The others have an empty text."""
+        """Returns the text of each token, or None if there is no tokenizer. If a character has
+        several tokens, the last one has the character as its text. The other texts are empty."""
         if self._tokenizer is None:
             return None
         from tokenizers.decoders import DecodeStream
@@ -43,8 +43,8 @@ class Texts:
 
 
 def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
-    """Returns a group's facts and pairs as values that JSON can hold. `recalled`: the attempts that
-    were recalled to the group in its last step. Raises NotFound, RecordError."""
+    """Returns a group's facts and pairs as values that JSON can hold. `recalled`: attempts of
+    other groups that joined this group in its last step. Raises NotFound, RecordError."""
     with store.read() as txn:
         row = txn.existing_row(group_id)
         group, known = result_checksums.read(txn, row), group_facts.facts(txn, row)
@@ -87,7 +87,7 @@ def pairs(
 
 
 def _slot(view: AttemptView, group: Group, texts: Texts, used: TrainedAttempt | None) -> Plain:
-    """Converts a slot. Its `steps` have tokens. Without an attempt, `steps` is None."""
+    """Converts a slot, and adds the tokens of each step. Without an attempt, `steps` is None."""
     shown: Plain = plain_values(view) | {
         "steps": None,
         "advantage": None if used is None else used.advantage,
@@ -134,7 +134,7 @@ def _conversation(
 
 
 def _call(call: TapedCall, own: Trajectory | None, texts: Texts, *, trained: bool) -> Plain:
-    """Converts a call to a step. `own`: the call's conversation, None if it was not stored."""
+    """Converts a call to a step. `own`: the stored conversation of the call, or None."""
     said = [f"[{message['role']}] {message_text(message)}" for message in call.messages]
     shown: Plain = {
         "observation": "\n".join(said),

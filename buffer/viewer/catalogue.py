@@ -22,7 +22,7 @@ Facts = dict[str, Any]
 
 class Catalogue:
     """Lists a store's groups, newest first, as facts (buffer.tools.group_facts). Threads may share
-    it. `change`: the newest transaction that was read."""
+    a Catalogue. `change`: the newest transaction that was read."""
 
     kind = "store"
 
@@ -68,9 +68,10 @@ class Catalogue:
 
 
 def tasks(groups: Iterable[Facts], order: str) -> list[Facts]:
-    """Sums up each task of `groups`, which begin with the newest. `trend`: the mean rewards of the
-    task's newest groups, oldest first. `order`: which tasks come first: `corrections` (largest
-    gain of a retry), `newest`, `lowest` (mean of `trend`) or `most` (number of groups)."""
+    """Sums up each task of `groups`, which are sorted newest first. `trend`: the mean rewards of
+    the task's newest groups, oldest first. `order` says which tasks come first: those with the
+    largest gain of a retry (`corrections`), the newest group (`newest`), the lowest mean of
+    `trend` (`lowest`) or the most groups (`most`)."""
     by_task = defaultdict[tuple[str, str], list[Facts]](list)
     for group in groups:
         by_task[group["env"], group["task"]].append(group)

@@ -17,7 +17,7 @@ MORE: Facts = {"seed": "", "options": "{}", "weight": 1.0, "unresolved": [], "re
 
 
 class Attempt(AttemptView, kw_only=True):
-    """A line of RESULTS, as envs.evaluation.conversation describes it."""
+    """A line of the file RESULTS. See Conversation in envs.evaluation.conversation."""
 
     task_id: str
     attempt: int

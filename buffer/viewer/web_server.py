@@ -213,7 +213,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def _is_here(host: str) -> bool:
-    """Returns whether a Host header names this machine, on any port (a tunnel may change it)."""
+    """Returns whether a Host header names this machine. The port may differ, as in a tunnel."""
     name, _, port = host.partition(":")
     return name in HOSTS and (not port or port.isdecimal())
 

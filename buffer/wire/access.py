@@ -37,8 +37,8 @@ _EVENT = struct.Struct("=Hi")  # of libzmq's monitor: kind, file descriptor
 
 
 class Access:
-    """Guards a ROUTER. Create it before the ROUTER is bound. Poll its `sockets` and the ROUTER for
-    at most CHECK_S at a time. Call `update` whenever `is_due` is true. `refused`: how many
+    """Guards a ROUTER. Create the Access before the ROUTER is bound. Poll the ROUTER and `sockets`
+    for at most CHECK_S at a time. Call `update` whenever `is_due` is true. `refused`: how many
     connections were refused or shut down, keyed by cause."""
 
     def __init__(
@@ -101,7 +101,7 @@ class Access:
 
     def _trim(self, now: float, *, shut_down: bool) -> None:
         """Gives the memory of shut-down connections back to the system, at most every FREES_S.
-        Otherwise many small frames would stay in the heap."""
+        The heap would otherwise keep the memory of many small frames."""
         if self._trim_at and now >= self._trim_at:
             return_freed_memory()
             self._trim_at = now + FREES_S if now < self._shut_down_at + FREES_S else 0.0
@@ -124,7 +124,7 @@ class Access:
 
     def _upper_bound(self, now: float) -> int:
         """Returns an upper bound on the number of accepted connections that are open. Counts the
-        open connections older than HANDSHAKE_S, and all accepted in the last HANDSHAKE_S."""
+        open connections older than HANDSHAKE_S, and those accepted in the last HANDSHAKE_S."""
         since = now - HANDSHAKE_S
         older = itertools.takewhile(lambda opened: opened < since, self._open.values())
         return sum(1 for _ in older) + len(self._accepted)

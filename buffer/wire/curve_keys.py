@@ -100,7 +100,7 @@ def _is_key(key: str) -> bool:
 
 
 def present(dealer: Any, keys: ClientKeys) -> None:
-    """Gives a client's socket its own keys and the service's public key."""
+    """Gives a client's socket the client's key pair and the service's public key."""
     dealer.set(zmq.CURVE_SERVERKEY, keys.service.encode())
     dealer.set(zmq.CURVE_PUBLICKEY, keys.public.encode())
     dealer.set(zmq.CURVE_SECRETKEY, keys.secret.encode())

@@ -7,7 +7,7 @@
 `sum` is a checksum of the whole message. Damaged messages are dropped, and the client asks again.
 
 Headers are plain maps. Requests and replies are the records that buffer.wire.operations lists for
-the operation. A group is sent as an immutable record. Its current state is in the reply before it.
+the operation. A group is sent as an immutable record. The reply has the group's current state.
 """
 
 from collections.abc import Sequence
@@ -66,8 +66,8 @@ def read_header(frames: Sequence[Frame]) -> dict[str, Any]:
 
 
 def check_sum(header: dict[str, Any], frames: Sequence[Frame]) -> None:
-    """Takes the checksum out of a message's header. Raises RecordError if it is wrong. Clients of
-    other libraries may leave it out."""
+    """Takes the checksum out of a message's header. Raises RecordError if the checksum is
+    wrong. Clients of other libraries may leave the checksum out."""
     if (found := header.pop("sum", None)) is not None and found != _sum(header, frames[1:]):
         raise RecordError("message: is damaged (wrong checksum)", cause=DAMAGED)
 

@@ -1,8 +1,8 @@
 """The buffer's operations: their table, requests and replies.
 
-CONTRIBUTING.md lists what a new operation needs. Groups follow the reply, one frame each
-(buffer.wire.messages). Increase `PROTOCOL` in buffer.wire.messages when a request or a reply
-changes, not for a new operation.
+CONTRIBUTING.md lists what a new operation needs. If an operation returns groups, they follow its
+reply, one frame each (buffer.wire.messages). Increase `PROTOCOL` in buffer.wire.messages when a
+request or a reply changes, not for a new operation.
 """
 
 from collections.abc import Sequence
@@ -45,8 +45,8 @@ class AddTasks(Request[int]):
 
 class AcquireLease(Request["Lease | Wait"]):
     """Asks for a group to explore. An evaluation group has one base slot. A training group has the
-    slots of `plan`, but the service may make its retries base slots. `version`: the actor's policy
-    version; `metrics`: numbers that `stats` shows."""
+    slots of `plan`, but the service may turn its retry slots into base slots. `version`: the
+    actor's policy version; `metrics`: numbers that `stats` shows."""
 
     actor: str
     version: Integer
@@ -55,8 +55,8 @@ class AcquireLease(Request["Lease | Wait"]):
 
 
 class Put(Request["PutAck"]):
-    """Resolves slots of a leased group. `results`: encoded slot results, which are checked one by
-    one. `fingerprint`: policy version and hash of the weights that sampled the slots."""
+    """Resolves slots of a leased group. `results`: encoded slot results. The service checks each
+    result. `fingerprint`: policy version and hash of the weights that sampled the slots."""
 
     group_id: str
     actor: str
@@ -97,14 +97,14 @@ class DrawGroups(Request["DrawHead"]):
 
 
 class ReleaseDraws(Request[int]):
-    """Makes a consumer's uncommitted groups drawable again. Returns their number. A restarted
-    learner sends this request first."""
+    """Ends a consumer's open draws, so that their groups can be drawn again. Returns the number of
+    these groups. A restarted learner sends this request first."""
 
     consumer: str = LEARNER
 
 
 class Commit(Request[int]):
-    """Enters the groups of a draw into the ledger under `step`. Returns their number. `version`:
+    """Enters a draw's groups into the ledger under `step`. Returns the number of groups. `version`:
     the version that the step made; `attempts`: how the step used each attempt, for the viewer."""
 
     draw_id: Integer
@@ -114,7 +114,7 @@ class Commit(Request[int]):
 
 
 class Discard(Request[int]):
-    """Drops a draw's groups because they cannot be trained on. Returns how many."""
+    """Drops a draw's groups because they cannot be trained on. Returns how many groups it drops."""
 
     draw_id: Integer
     cause: str
@@ -122,7 +122,7 @@ class Discard(Request[int]):
 
 class SetVersion(Request[int]):
     """Sets the version that a learner starts from. Removes the steps of later versions from the
-    ledger. Their groups can then be drawn again. Returns how many of them still exist."""
+    ledger, so that their groups can be drawn again. Returns how many of these groups exist."""
 
     version: Natural
 
@@ -156,8 +156,8 @@ class GetStats(Request["BufferStats"]):
 
 
 class Lease(Record):
-    """A group to explore. `accepted`: results of earlier holders; `partial`: their progress in open
-    slots; `deadline_s`: seconds until the lease expires if it is not renewed."""
+    """A group to explore. `accepted`: results of earlier holders; `partial`: progress of earlier
+    holders in open slots; `deadline_s`: seconds until the lease expires if it is not renewed."""
 
     group_id: str
     task: Task
@@ -177,7 +177,7 @@ class Wait(Record):
 
 
 class PutAck(Record):
-    """The results are on disk. `new`: how many this request added, 0 if it was sent again.
+    """The results are on disk. `new`: how many results were added, 0 for a repeated request.
     `complete`: all slots of the group are resolved."""
 
     new: int
@@ -215,15 +215,15 @@ class BufferStats(Record):
     """Metrics of the service.
 
     Groups and results now:
-    - `train`, `eval`: groups in each state; `eval_progress`: (finished, all) of each tag
-    - `drawn_by`: groups of each consumer in draws that are neither committed nor released
+    - `train`, `eval`: groups in each state; `eval_progress`: (finished, all) tasks of each tag
+    - `drawn_by`: number of groups in the open draws of each consumer
 
     Counted since the store was created:
     - `made`: groups, the sum of `train`, `eval` and `evicted`
     - `drops`: expired groups, keyed by cause
     - `slot_drops`: failed slots, and attempts lost with their group, keyed by "role/cause"
     - `partial_dropped`: partial attempts that no actor can continue, keyed by cause
-    - `rewound`: stored groups whose step a learner took back
+    - `rewound`: groups that were still stored when a learner took back their step
     - `rewound_evicted`: groups evicted before their step was taken back; still counted in `trained`
 
     Since the service started:
@@ -269,8 +269,8 @@ Thread = Literal["writer", "reader"]
 
 @dataclass(frozen=True)
 class Operation:
-    """A row in the table of operations. `replies`: types of a successful reply. `thread`: carries
-    out the operation; only the writer may change the store. `keeps_reply`: see
+    """A row in the table of operations. `replies`: types of a successful reply. `thread`: the
+    thread that carries out the operation; only the writer may change the store. `keeps_reply`: see
     buffer.server.idempotency. `learner`: needs a learner's key, if the service has keys."""
 
     name: str

@@ -23,8 +23,8 @@ _READABLE = int(zmq.POLLIN)
 
 
 def new_socket(context: Any, kind: int, **options: int) -> Any:
-    """Makes a socket with ZeroMQ `options`. Its calls raise zmq.Again after CALL_MS. Then make a
-    new socket: after damaged bytes, libzmq may never connect again (libzmq#4196)."""
+    """Makes a socket with ZeroMQ `options`. Its calls raise zmq.Again after CALL_MS. After
+    zmq.Again, replace the socket: after damaged bytes, libzmq may never reconnect (libzmq#4196)."""
     socket = context.socket(kind)
     for name, value in ({"LINGER": 0, "SNDTIMEO": CALL_MS, "RCVTIMEO": CALL_MS} | options).items():
         socket.set(getattr(zmq, name), value)
@@ -32,8 +32,8 @@ def new_socket(context: Any, kind: int, **options: int) -> Any:
 
 
 def bind(socket: Any, address: str, what: str) -> str:
-    """Binds a ZeroMQ socket. Returns the address with its port. Retries a port in use for BIND_S,
-    since a restarted service must keep its port. Raises a UserError that names `what`."""
+    """Binds a ZeroMQ socket. Returns the address with its port. Waits up to BIND_S for a port in
+    use, since a restarted service must keep its port. Raises a UserError that names `what`."""
     end = time.monotonic() + BIND_S
     socket.set(zmq.IPV6, "[" in address)
     while True:
@@ -56,7 +56,7 @@ def receive_message(socket: Any) -> list[Frame]:
 @dataclass(frozen=True)
 class Received:
     """A message to a ROUTER. `client`: the sender's routing id; `role`: see buffer.wire.access;
-    `connection`: its file descriptor; `frames`: the first FRAMES_LIMIT frames."""
+    `connection`: file descriptor of the connection; `frames`: the first FRAMES_LIMIT frames."""
 
     client: bytes
     role: str

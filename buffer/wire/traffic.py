@@ -1,10 +1,10 @@
-"""Counts the unread bytes of each connection, and shuts down connections that have too many.
+"""Counts the unread bytes of each connection. Shuts down a connection with too many unread bytes.
 
 libzmq limits the size of a frame (MAXMSGSIZE) and the number of messages (RCVHWM), but not the
 number of frames in a message. It keeps all frames until the last one arrives. It also reads what a
-peer sends before the peer shows a key. The kernel counts the bytes that a connection received
-(TCP_INFO, Linux 4.19). The bytes of unread messages are in memory. After a shutdown, libzmq frees
-the connection's unfinished message. A regular client connects again.
+peer sends before the peer shows a key. Unread bytes are the bytes that the kernel received on the
+connection (TCP_INFO, Linux 4.19), minus the bytes of messages that were read. After a shutdown,
+libzmq frees the connection's unfinished message. A regular client connects again.
 
 A check costs about 4 µs for each connection and runs every CHECK_S. A fast link can exceed a limit
 between two checks.
@@ -79,8 +79,8 @@ class Traffic:
         return int(sum(c.unread for c in self.connections.values()))
 
     def check(self, now: float) -> Counter[str]:
-        """Counts bytes and shuts down connections that exceed a limit. Returns how many, keyed by
-        cause. Does nothing within CHECK_S of the last check, unless many connections opened."""
+        """Counts bytes and shuts down connections that exceed a limit. Returns how many it shut
+        down, by cause. Does nothing within CHECK_S of the last check if few connections opened."""
         causes: Counter[str] = Counter()
         passed = now - self._checked_at
         if passed < CHECK_S and self._opened <= self.limits.silent // 2:
@@ -152,7 +152,7 @@ class Traffic:
 @contextmanager
 def _borrowed(number: int) -> Iterator[socket.socket]:
     """Borrows libzmq's file descriptor as a Python socket, and leaves it open. Raises OSError if
-    the descriptor is closed. A new socket may have reused it."""
+    the descriptor is closed. The descriptor may by now belong to a newer socket."""
     borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=number)
     try:
         yield borrowed

@@ -1,1 +1,1 @@
-"""Adapters of other projects' environments. Imports a project's library only when it is used."""
+"""Adapters to other projects' environments. Each imports the project's library only when used."""

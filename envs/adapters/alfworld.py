@@ -1,5 +1,5 @@
 """ALFWorld: household tasks in text (MIT). Its planner fast-downward (GPL-3) is not used in play.
-`pip install 'r3l[alfworld]'`, and the data: `alfworld-download`.
+Needs `pip install 'r3l[alfworld]'`, and the data from `alfworld-download`.
 
 A step is one command. The reward is 1 when the task is done. The commands that a game understands
 are read from the game, because data releases word them differently.
@@ -74,7 +74,7 @@ class AlfWorld:
         return ListedTasks({"train": _games(root, "train"), "eval": _games(root, eval_split)})
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Starts the game of the file `options["game"]`, or else the training game of `seed`."""
+        """Starts the game in `options["game"]` (a file), or else the training game of `seed`."""
         if not (options and options.get("game")):
             options = self.task_source(str(self.root)).tasks("train", 1, seed)[0].options
         chosen = str(options["game"])

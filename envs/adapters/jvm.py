@@ -56,7 +56,7 @@ class Jvm:
     def call(self, call: Callable[[], T]) -> T:
         """Runs `call` while no other call on this JVM is running. Raises EnvironmentFailed with
         cause jvm_error (Java raised an exception), jvm_died (the JVM ended) or jvm_hung (it did not
-        answer). A JVM that hung is killed. Later calls on a lost JVM fail too."""
+        answer). A JVM that hung is killed. After jvm_died and jvm_hung, later calls fail too."""
         from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
         with self.lock:
@@ -120,6 +120,6 @@ def release(jvm: Jvm) -> None:
 
 
 def _without_py4j(record: logging.LogRecord) -> bool:
-    """Returns False for py4j's log records, which drops them. py4j logs every failed call, although
+    """Drops py4j's log records by returning False for them. py4j logs every failed call, although
     it also raises an error."""
     return "/py4j/" not in record.pathname

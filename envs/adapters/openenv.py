@@ -1,6 +1,6 @@
 """Plays the environment of an OpenEnv server (openenv-core, BSD), such as
-`openenv:http://127.0.0.1:8000`. `pip install 'r3l[openenv]'`. Each instance opens a session over
-the server's WebSocket:
+`openenv:http://127.0.0.1:8000`. Needs `pip install 'r3l[openenv]'`. Each instance opens a session
+over the server's WebSocket:
 
     {"type": "reset", "data": {"seed": 0}}    or    {"type": "step", "data": ACTION}
     ─►  {"type": "observation", "data": {"observation": {…}, "reward": 1, "done": false}}
@@ -22,7 +22,7 @@ from r3l.rollout.env_interface import EnvSpec, ResetAnswer, StepAnswer
 
 LARGEST = 32 << 20  # bytes of a message
 BY_TOOLS = ("Action", "CallToolAction", "ListToolsAction")
-"""Titles of action schemas whose actions call tools. The server is asked for its tools."""
+"""Titles of action schemas whose actions call tools. Such servers are asked for their tools."""
 FAULTS: dict[str, dict[str, str]] = {
     "VALIDATION_ERROR": {},
     "EXECUTION_ERROR": {"fault": "openenv_error"},
@@ -35,9 +35,9 @@ class OpenEnv:
 
     `prompt`: the system prompt; `reset`: further arguments of each reset; `max_steps`: step limit;
     `success_threshold`: total reward of a full success; `deterministic`: as in EnvSpec; `sessions`:
-    number of sessions in each of the `env.workers` processes, where one at a time may call the
-    server; `timeout_s`: time limit of a call. Keep `timeout_s` below env.step_s, so that a silent
-    server fails one attempt and not the worker.
+    number of sessions in each of the `env.workers` processes; in a process, one session at a time
+    may call the server; `timeout_s`: time limit of a call. Keep `timeout_s` below env.step_s, so
+    that a silent server fails one attempt and not the worker.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class OpenEnv:
 
 
 def _text(observation: dict[str, Any]) -> str:
-    """Returns an observation's only non-empty field if that is text. Otherwise returns JSON."""
+    """Returns an observation's only non-empty field if the field is text, or else JSON."""
     shown = {name: value for name, value in observation.items() if value not in (None, "", {}, [])}
     (only,) = shown.values() if len(shown) == 1 else (None,)
     return only if isinstance(only, str) else json.dumps(shown, ensure_ascii=False)

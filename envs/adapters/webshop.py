@@ -1,8 +1,8 @@
 """WebShop: shopping on a simulated web site (Yao et al. 2022, arXiv:2207.01206; code MIT).
-`pip install 'r3l[webshop]'`, and a checkout of princeton-nlp/WebShop with its data.
+Needs `pip install 'r3l[webshop]'`, and a checkout of princeton-nlp/WebShop with its data.
 
 A step is one action: search[words] on a page with a search bar, or click[something on the page].
-The purchase ends the attempt. Its reward is upstream's score from 0 to 1, which depends on the
+The purchase ends the attempt. The reward is upstream's score from 0 to 1, which depends on the
 kind of product, its attributes, its options and its price.
 """
 
@@ -123,7 +123,7 @@ class WebShop:
 
     def demonstration(self) -> list[str]:
         """Returns actions that search for the goal's product by name, choose its options and buy
-        it. Plays the actions in this attempt, then restarts it. Returns [] if the actions did not
+        it. Plays the actions in this attempt and starts over. Returns [] if the actions did not
         earn the full score, or are more than `max_steps`."""
         goal = self._session["goal"]
         wanted = goal["goal_options"]
@@ -214,8 +214,9 @@ _numbers = itertools.count()
 
 
 def splits(count: int) -> tuple[range, range]:
-    """Returns the numbers of upstream's test and train goals. The first 500 are test, the next
-    1,000 dev (unused), the rest train. Of fewer than 5,000, a tenth is test and a fifth dev."""
+    """Returns the numbers of upstream's test and train goals. The first 500 goals are test, the
+    next 1,000 dev (unused), the rest train. If there are fewer than 5,000 goals, a tenth of them
+    is test and a fifth is dev."""
     test = min(500, -(-count // 10))
     return range(test), range(test + min(1000, count // 5), count)
 
@@ -231,6 +232,6 @@ def _plain(text: str) -> str:
 
 
 def _searchable(text: str) -> str:
-    """Turns a text into words for the search bar. Removes brackets, since upstream reads commands
-    in angle brackets, such as <r>."""
+    """Turns a text into words for the search bar. Removes brackets, since upstream takes
+    words in angle brackets, such as <r>, for commands."""
     return " ".join(re.sub(r"[<>\[\]]", " ", text.lower()).split())

@@ -1,7 +1,7 @@
-"""Replacements for WebShop's Lucene index and spaCy model, used if they are missing.
+"""Replacements for WebShop's Lucene index and spaCy model. Each is used if the original is missing.
 
-The index holds the text that upstream indexes. It ranks by Lucene's BM25 with Pyserini's constants,
-Porter stems and Lucene's stop words. Ties keep the catalogue's order.
+The replacement index holds the text that WebShop indexes. It ranks products by Lucene's BM25 with
+Pyserini's constants, Porter stems and Lucene's stop words. Equal scores keep the catalogue's order.
 """
 
 import json
@@ -31,8 +31,8 @@ OTHER_WORDS = frozenset(
 
 
 class Bm25Index:
-    """A BM25 index of products. WebShop uses it like Pyserini's LuceneSearcher. The index is empty
-    until `build` is called."""
+    """A BM25 index of products, with those methods of Pyserini's LuceneSearcher that WebShop
+    calls. The index is empty until `build` is called."""
 
     def __init__(self) -> None:
         self.library = requirements.package("webshop", "bm25s", "webshop")
@@ -61,7 +61,7 @@ class Bm25Index:
         return [SimpleNamespace(docid=int(number)) for number in best if scores[number] > 0]
 
     def doc(self, docid: int) -> SimpleNamespace:
-        """Returns a document as upstream stores it: JSON with the product's number."""
+        """Returns a document. Its `raw()` is JSON with the product's ASIN, as WebShop expects."""
         return SimpleNamespace(raw=lambda: json.dumps({"id": self.asins[docid]}))
 
     def _words(self, texts: list[str]) -> list[list[str]]:
@@ -84,8 +84,8 @@ def _contents(product: dict[str, Any]) -> str:
 
 
 def parts_of_speech(text: str) -> list[SimpleNamespace]:
-    """Splits a product's name into words with `text` and `pos_`, as spaCy does. Treats all words as
-    nouns, except numbers and OTHER_WORDS."""
+    """Splits a product's name into words. Each has `text` and `pos_`, like a spaCy token. `pos_` is
+    "X" for OTHER_WORDS and for words that begin with a digit, otherwise "NOUN"."""
     words = re.findall(r"\w[\w'-]*", text)
     others = [word.lower() in OTHER_WORDS or word[0].isdigit() for word in words]
     return [

@@ -1,11 +1,11 @@
-"""Opens the shop of a WebShop checkout: loads upstream's code into this process and seeds it.
+"""Opens a shop with the code of a WebShop checkout ("upstream"), loaded into this process.
 
     checkout ─► web_agent_text_env.py ─► SimServer (products, goals, pages)
                      └─ imports gym and torch (stubbed), pyserini and spacy (replaced if missing)
 
 In a process, all environments with the same settings share one SimServer.
-When upstream starts, it draws prices and price limits from the global random generator. Without a
-seed, a goal number would mean a different task in every process.
+When upstream starts, it draws prices and price limits from the global random generator. The seed
+is fixed, so that a goal number means the same task in every process.
 """
 
 import contextlib
@@ -46,8 +46,8 @@ START_S = 1800.0
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a shop. `checkout`: upstream's folder; `products`: how many to use (0: all);
-    `goals`: synthetic or human."""
+    """Settings of a shop. `checkout`: upstream's folder; `products`: number of products (0: all);
+    `goals`: `synthetic` or `human`."""
 
     checkout: str
     products: int
@@ -61,14 +61,14 @@ class Settings:
 @dataclass(frozen=True)
 class Site:
     """An open shop. `code`: upstream's module; `server`: upstream's SimServer; `index`: the
-    replacement for upstream's index, if there is one."""
+    replacement for upstream's index, None if upstream's own is used."""
 
     code: Any
     server: Any
     index: Bm25Index | None
 
     def browser(self, name: str) -> Any:
-        """Returns a visitor (upstream's WebAgentTextEnv). Its sessions' names start with `name`."""
+        """Makes a visitor (upstream's WebAgentTextEnv). Its session names start with `name`."""
         with seeded():
             visitor = self.code.WebAgentTextEnv(
                 observation_mode="text", server=self.server, session_prefix=f"{name}-"
@@ -85,7 +85,7 @@ def folder(checkout: str) -> Path:
 
 @lru_cache(maxsize=2)
 def open_site(settings: Settings) -> Site:
-    """Returns the process's shop for these settings. Raises UserError if something is missing."""
+    """Returns this process's shop with these settings. Raises UserError if it cannot be opened."""
     site = _start(settings)
     if site.index is not None:
         site.index.build(site.server.all_products)
@@ -121,8 +121,8 @@ def _start(settings: Settings) -> Site:
 
 @lru_cache(maxsize=2)
 def categories(settings: Settings) -> tuple[str, ...]:
-    """Returns the category of every goal, in the shop's order. Opens the shop in a process that
-    then ends, so that no shop stays in memory. Raises UserError if the shop cannot be opened."""
+    """Returns the category of every goal, in the shop's order. Opens the shop in another
+    process, so that no shop stays in memory. Raises UserError if the shop cannot be opened."""
     folder(settings.checkout)
     command = [sys.executable, "-P", "-m", __name__, json.dumps(astuple(settings))]
     paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -141,7 +141,7 @@ def categories(settings: Settings) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def seeded() -> Iterator[None]:
-    """Seeds the global random generator, which upstream uses. Restores it afterwards."""
+    """Seeds the global random generator, which upstream uses. Restores its state at the end."""
     state = random.getstate()
     random.seed(SEED)
     try:
@@ -166,7 +166,7 @@ def _missing_for_nouns() -> str:
 
 
 def _replaces(name: str, missing: str) -> bool:
-    """Returns whether to replace `name`; warns if so. `missing`: what `name` lacks, or ""."""
+    """Returns whether to replace `name`, and warns if so. `missing`: what is missing, or ""."""
     if missing:
         log.warning(
             "webshop: %s is replaced because %s is missing; scores are not comparable with "
@@ -177,7 +177,7 @@ def _replaces(name: str, missing: str) -> bool:
 
 
 def _load(root: Path, *, own_search: bool, own_nouns: bool) -> tuple[Any, Any]:
-    """Loads upstream's module and its settings. Skips the package's __init__, which needs a
+    """Loads upstream's module and `utils`. Skips the __init__ of upstream's `envs`, which needs a
     browser driver. The package and the replaced imports are in sys.modules only during the load."""
     replaced: dict[str, ModuleType] = {
         "gym": _module("gym", Env=object),

@@ -1,10 +1,10 @@
 """The environment `agent`: a program that calls the policy itself, over HTTP.
 
-    reset ─► makes the attempt's folder; returns what it has: grader, snapshots, MCP servers
+    reset ─► makes the folder; returns what the attempt has: grader, snapshots, MCP servers
     start, grade, keep, serve ─► start a process, return its state      stop ─► ends a process
 
-actors.agents.agent_attempt calls these methods. The processes have limited memory, and end with
-the worker process or the actor.
+actors.agents.agent_attempt calls these methods. Each process has limited memory, and is ended
+when the worker process or the actor ends.
 """
 
 import json
@@ -51,13 +51,13 @@ class Agent:
       that plays tasks (envs.agents.remote_agent)
     - `python`: the program's interpreter
     - `tasks`: a file with one JSON object a line
-    - `reward`: the grader, a `file.py:function`. Its arguments are the task, the calls and, if it
-      takes a third, the agent's folder. Without a grader, the agent posts its reward or prints it
-      as its last line.
+    - `reward`: the grader, a `file.py:function`. Its arguments are the task, the agent's calls
+      and, if it takes a third, the agent's folder. Without a grader, the agent posts its reward or
+      prints it as its last line.
     - `workspace`: a folder whose content is copied to the agent's folder
-    - `snapshot`: `none` (do not copy the agent's folder), `workspace` (all state is in the folder)
-      or a command that saves other state
-    - `restore`: the command that restores other state (envs.agents.workspace_copy)
+    - `snapshot`: `none` (never save the agent's folder), `workspace` (the folder holds all state)
+      or a command that saves the state outside the folder
+    - `restore`: the command that restores the state outside the folder (envs.agents.workspace_copy)
     - `mcp`: MCP servers by name, each a command or a URL
     - `prompts`: replacements for texts of r3l/rollout/prompts, by name
     """
@@ -146,7 +146,7 @@ class Agent:
         return self._start(f"mcp-{name}", PROGRAM, self.servers[name], [], pipes=True)
 
     def stop(self, name: str) -> State:
-        """Ends a process and its group. Returns the state that the process had before."""
+        """Kills a process and its group. Returns the state that the process had before."""
         process = self.processes.pop(name)
         state = process.state()
         process.kill()
@@ -203,7 +203,7 @@ class Agent:
 
 
 def _copied(*arguments: Any) -> State:
-    """Copies a small folder in this process. Returns a state like that of an ended process."""
+    """Saves or restores a folder in this process. Returns a state like that of an ended process."""
     try:
         return {"exit": 0, "stdout": json.dumps(workspace_copy.run(*arguments))}
     except (SystemExit, OSError) as error:

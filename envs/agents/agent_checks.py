@@ -38,9 +38,9 @@ def interpreter(python: str) -> str:
         return sys.executable
     path = shutil.which(os.path.expanduser(python))
     if path is None:
-        raise UserError(f"env agent: python {python} is not a program; name an interpreter")
-    if tried(f"python {python}", [path, "-c", "import sys, json"]).returncode:
-        raise UserError(f"env agent: python {python} does not run Python; name an interpreter")
+        raise UserError(f"env agent: python: {python} is not a program; name an interpreter")
+    if tried(f"python: {python}", [path, "-c", "import sys, json"]).returncode:
+        raise UserError(f"env agent: python: {python} does not run Python; name an interpreter")
     return os.path.abspath(path)
 
 
@@ -48,10 +48,10 @@ def interpreter(python: str) -> str:
 def starter_of(
     command: str, python: str, option: str = "command", workspace: str = ""
 ) -> tuple[Argv, Argv]:
-    """Returns the starter's command, and the words of the command line that the starter runs. There
-    are no words if `command` is a `file.py:function` or a URL. Files become absolute paths. Raises
-    UserError if the program, its file, a function or an imported package is missing, or if the URL
-    does not answer."""
+    """Returns the command of the starter (envs.agents.call_function), and the command that the
+    starter runs: () if `command` is a `file.py:function` or a URL. File names become absolute
+    paths. Raises UserError if the program, its file, a function or an imported package is missing,
+    or if no server answers at the URL."""
     what = f"env agent: {option} {command!r}"
     if is_url(command):
         _check_url(what, command)
@@ -74,8 +74,8 @@ def starter_of(
 
 
 def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
-    """Returns the commands that save and restore state outside an agent's folder, if there are any.
-    Raises UserError unless both options name a program, or neither."""
+    """Returns the user's commands that save and restore the state outside an agent's folder; {} if
+    the user gave none. Raises UserError if only one is given or one is not a command."""
     if snapshot in ("", NOTHING, WORKSPACE) and not restore:
         return {}
     for option, command in (("snapshot", snapshot), ("restore", restore)):
@@ -120,7 +120,7 @@ def is_url(command: str) -> bool:
 
 
 def is_function(target: str) -> bool:
-    """Returns whether a text names a function of a file."""
+    """Returns whether a text has the form `file.py:function`."""
     file = target.rpartition(":")[0]
     return file.endswith(".py") and (" " not in file or os.path.isfile(file))
 
@@ -168,8 +168,8 @@ def tried(
 
 
 def _check_script(what: str, program: str, words: Sequence[str], workspace: str) -> None:
-    """Raises UserError if a program's script or Python module does not exist. Searches `workspace`
-    too, because the program will run in a copy of it."""
+    """Raises UserError if the script or Python module that a program runs does not exist. Also
+    searches the folder `workspace`, because the program will run in a copy of that folder."""
     runs_python = re.fullmatch(r"python[\d.]*", os.path.basename(program)) is not None
     first = next((word for word in words if not word.startswith("-")), "")
     scripts = [word for word in words if word.endswith(".py")] if runs_python else [first]

@@ -1,4 +1,4 @@
-"""The process of an agent or a grader: a program, or a function that is called."""
+"""Starts and ends a process of an attempt, which runs a program or calls a function."""
 
 import contextlib
 import json
@@ -28,15 +28,15 @@ _starters: dict[Argv, subprocess.Popen[str]] = {}
 
 
 def child_environment(more: dict[str, str], secret: Sequence[str] = ()) -> dict[str, str]:
-    """Returns the user's environment variables without UNSET and `secret`, but with `more`."""
+    """Returns the user's environment variables without those in UNSET and `secret`. Adds `more`."""
     unset = {*UNSET, *secret}
     return {name: value for name, value in os.environ.items() if name not in unset} | more
 
 
 class AgentProcess:
-    """A running process. `starter`: the command of its starter; `argv`: its program, or () if it
-    calls a function; `folder`: holds `work` (its working folder), `stdin`, `stdout` and `stderr`;
-    `pipes`: `stdin` and `stdout` are named pipes. It waits until their other ends are open."""
+    """A running process. `starter`: its starter's command; `argv`: its program's command, () for a
+    function; `folder`: holds `work` (the working folder), `stdin`, `stdout` and `stderr`; `pipes`:
+    `stdin` and `stdout` are named pipes, and the process waits until another process opens both."""
 
     def __init__(
         self,

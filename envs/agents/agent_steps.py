@@ -33,9 +33,9 @@ async def run_process(
     limit_s: float,
     changed: asyncio.Event | None = None,
 ) -> tuple[State, bool]:
-    """Starts the process `name` with `start`. Waits until it exits or `changed` is set, at most
-    `limit_s` seconds. Then kills the process and its children. Returns the process's state, and
-    False if the time limit ended the wait. Raises EpisodeError."""
+    """Calls `start`, which starts the process `name`. Waits until the process exits, `changed` is
+    set or `limit_s` seconds have passed. Then kills the process and its children. Returns the
+    process's state, and whether the wait ended before the time limit. Raises EpisodeError."""
     state, ended = await guarded(start), changed or asyncio.Event()
     if "pid" not in state:  # it was done in the worker process
         return state, True
@@ -78,7 +78,7 @@ def outcome_of(result: Any, threshold: float, finish: str) -> Outcome:
 
 
 def last_line(state: State, cause: str, who: str) -> Any:
-    """Returns what a process printed last. Raises EnvironmentFailed unless it is JSON."""
+    """Parses the last line of a process's output. Raises EnvironmentFailed if it is not JSON."""
     line = state.get("stdout", "")
     try:
         return json.loads(line)

@@ -13,8 +13,8 @@ NAME = "agent"
 
 
 def read_tasks(file: str) -> ListedTasks:
-    """Reads a file of tasks. A task may name its `split`: train, eval or warmup. Otherwise
-    `split_tasks` chooses one. Raises UserError for an invalid file or line."""
+    """Reads a file of tasks. A task may name its `split`: train, eval or warmup. For other
+    tasks, `split_tasks` chooses the split. Raises UserError for an invalid file or line."""
     if not file:
         raise UserError("env agent: needs tasks, a file with one JSON object a line")
     path = Path(file).expanduser()
@@ -47,8 +47,9 @@ def read_tasks(file: str) -> ListedTasks:
 
 
 def split_tasks(tasks: Sequence[tuple[Split | None, Task]]) -> ListedTasks:
-    """Divides tasks by split. For a task without one, a hash of its id decides. If no task has one,
-    a tenth is for evaluation and the rest for training. An empty part then gets all tasks."""
+    """Divides tasks into splits. For a task that names no split, a hash of the id decides. If no
+    task names a split, a tenth is for evaluation and the rest for training. If one of these two
+    splits is empty, it gets all tasks."""
     listed: dict[Split, list[Task]] = {split: [] for split in SPLITS}
     for split, task in tasks:
         listed[split or split_of(task.task_id)].append(task)

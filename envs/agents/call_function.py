@@ -3,10 +3,10 @@
     python call_function.py FILE:NAME    calls a function, imported once, in each new process
     python call_function.py              runs a program in each new process
 
-Each line of standard input, `[folder, variables, argv]`, starts a process, whose id is printed. A
-function's arguments are a JSON list in the folder's file `stdin`, and its result is the last line
-of the file `stdout`. The exit code of an ended process is in the file `exit`. The agent's own
-interpreter runs this file, so only the standard library is used.
+Each line of standard input is a JSON list, `[folder, variables, argv]`. Each line starts a process,
+whose id is printed. A function's arguments are a JSON list in the folder's file `stdin`. Its result
+is the last line of the file `stdout`. The exit code of an ended process is in the file `exit`.
+This file uses only the standard library, because the agent's own interpreter runs it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def find(target: str) -> Any:
 
 
 def call(function: Any, arguments: list[Any]) -> None:
-    """Calls the function and prints its result as a line of its own."""
+    """Calls the function and prints its result as JSON, on a line of its own."""
     value = function(*arguments[: _takes(function)])
     if inspect.isawaitable(value):
         value = asyncio.run(_awaited(value))
@@ -51,7 +51,7 @@ def call(function: Any, arguments: list[Any]) -> None:
 
 
 def _takes(function: Any) -> int | None:
-    """Returns how many arguments a function takes by position, None for any number."""
+    """Returns how many positional arguments a function takes, or None if any number."""
     try:
         signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):  # it is not written in Python

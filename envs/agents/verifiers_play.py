@@ -31,8 +31,8 @@ MODEL, UNTRAINED = "policy", "policy-untrained"
 
 
 def environment(config: dict[str, Any]) -> Any:
-    """Makes verifiers' environment. By default, agents run in local processes. An agent without a
-    harness gets the taskset's harness, but `null` (no tools) instead of `bash`."""
+    """Makes the verifiers environment of a config. By default, agents run in local processes. An
+    agent without a harness gets the taskset's, or `null` (no tools) if the taskset's is `bash`."""
     taskset = config["taskset"]["id"]
     seats = vf.env_config_type(taskset, config.get("id", "")).model_fields.items()
     own = vf.default_harness_id(taskset)
@@ -57,7 +57,7 @@ async def _set_up(own: Any, seats: list[str], agents: Any) -> None:
 
 
 async def play(task: dict[str, Any]) -> dict[str, Any]:
-    """Plays one task against the gateway. Returns its reward and the parts of the reward."""
+    """Plays one task, with the gateway as the model's server. Returns the reward and its parts."""
     env, index = environment(task["config"]), task["index"]
     (mine,) = itertools.islice(env.taskset, index, index + 1)
     if mine.key != task["key"]:
@@ -74,7 +74,7 @@ async def play(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def result(traces: list[Any]) -> dict[str, Any]:
-    """Returns the mean reward of the trained agents, and the first agent's rewards and metrics."""
+    """Returns the mean reward of the trained agents, and the rewards and metrics of the first."""
     rewards = {name: each.value for name, each in traces[0].rewards.items() if each is not None}
     reward = sum(trace.reward for trace in traces) / len(traces)
     return {"reward": reward, "parts": traces[0].metrics | rewards}

@@ -53,7 +53,7 @@ def _config(member: str, config: dict[str, Any] | None) -> str:
 
 @cache
 def _run(member: str, python: str, config: str, action: str) -> str:
-    """Returns what verifiers prints. Raises UserError with the last line of its error."""
+    """Returns the output of verifiers_play.py. Raises UserError with the last line of its error."""
     argv = [interpreter(python), str(PLAY), config, action]
     ended = tried(f"verifiers:{member}", argv, LIST_S)
     if ended.returncode:

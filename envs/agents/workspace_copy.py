@@ -3,9 +3,9 @@
     save:     copies new file contents to objects/, then writes the folder's listing to NUMBER.json
     restore:  writes the files that differ, removes new files, then compares the folder's listing
 
-The user's commands save and restore what is outside the folder. The save command runs before a
-save, the restore command before the listing is compared. The environment's worker process copies
-small folders itself if there is no command. Otherwise envs.agents.call_function starts a process.
+The user's commands save and restore state outside the folder. The save command runs before the
+folder is saved, the restore command before the listing is compared. Without a command, the worker
+process copies a small folder. For a command or a large folder, call_function starts a process.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ Listing = dict[str, list[Any]]
 
 
 def run(operation: str, work: str, kept: str, number: int, command: list[str]) -> dict[str, int]:
-    """Saves or restores a folder. Returns the size of `kept` after a save, 0 after a restore."""
+    """Saves or restores the folder `work`. Returns the size of `kept` after a save, otherwise 0."""
     place = Path(kept)
     (place / "objects").mkdir(parents=True, exist_ok=True)
     file = place / f"{number}.json"
@@ -53,7 +53,7 @@ def run(operation: str, work: str, kept: str, number: int, command: list[str]) -
         return {"bytes": size}
     wanted = _read(file)
     if wanted is None:
-        sys.exit("there is no copy of the folder before this call")
+        sys.exit("the folder was not saved before this call")
     put_back(Path(work), wanted["files"], place / "objects")
     said = _told(command, place / f"{number}.d")
     if said != wanted["said"]:
@@ -112,8 +112,8 @@ def listed(work: Path, seen: Seen | None = None, objects: Path = Path()) -> List
 
 
 def put_back(work: Path, wanted: Listing, objects: Path) -> None:
-    """Makes a folder match `wanted`. Removes files that `wanted` does not list. Rewrites files that
-    differ, in place unless they have hard links."""
+    """Makes a folder match `wanted`. Removes files that `wanted` does not list. Overwrites files
+    that differ, or replaces them by new files if they have other hard links."""
     found = listed(work)
     for name, (kind, mode, _) in found.items():
         if kind == "folder":
@@ -156,7 +156,7 @@ def is_small(work: str) -> bool:
 
 
 def first_difference(wanted: Listing, found: Listing) -> str:
-    """Names the first path in which two listings differ; "" if they are equal."""
+    """Describes the first difference between two listings; "" if they are equal."""
     for name in sorted({*wanted, *found}):
         if name not in found:
             return f"{name} is missing"
@@ -168,8 +168,8 @@ def first_difference(wanted: Listing, found: Listing) -> str:
 
 
 def _told(command: list[str], own: Path) -> str:
-    """Runs a command. `own` is a folder for the command's files; R3L_SNAPSHOT names it. Returns the
-    last line of output. If the command fails, exits with a message."""
+    """Runs a command. `own`: a folder for the command's files, given to the command as the variable
+    R3L_SNAPSHOT. Returns the last line of output. If the command fails, exits with a message."""
     if not command:
         return ""
     own.mkdir(exist_ok=True)

@@ -5,7 +5,7 @@ from envs.builtin.matching import Matching, Words
 
 class Keys(Matching):
     """A row of locks. `locks`: number of locks. `colours`, `keys`: how many of each the world has.
-    `exceptions`: number of locks in the note. `steps`: step limit (default: `locks` + 2)."""
+    `exceptions`: how many locks the note names. `steps`: step limit (default: `locks` + 2)."""
 
     words = Words(
         things="red blue green white black yellow purple orange pink grey",

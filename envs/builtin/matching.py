@@ -33,7 +33,7 @@ PROMPTS = {
 
 @dataclass(frozen=True)
 class Dials:
-    """The dials of a world. Raises UserError for a value out of range.
+    """Settings for the length of answers and for what remarks reveal. Raises UserError if invalid.
 
     `words`: number of words of thought before each answer, 0..64. `summary`: whether a reflection
     lists all steps (full) or leaves out steps that may be right (brief). `hint`: what the remark on
@@ -52,12 +52,12 @@ class Dials:
 
 @dataclass(frozen=True)
 class Words:
-    """The texts of a world. `things`, `answers`: names separated by spaces. `wrong`: a remark with
-    {thing} and {need}. `thought`: the words of thought. `wrong_where`: says only that the answer is
-    wrong. `done`: a remark on any answer, right or wrong. `Dials` decides which texts are used.
+    """The texts of a world. `things`, `answers`: names separated by spaces. `wrong`: the remark on
+    a wrong answer if hint=what, with {thing} and {need}. `wrong_where`: the remark on a wrong
+    answer if hint=where. `done`: the only remark if hint=none. `thought`: the words of thought.
 
-    No line begins with a name. A name therefore follows a space, and a tokenizer of words always
-    gives it the same token.
+    No line begins with a name, so every name follows a space. A tokenizer of words then always
+    gives a name the same token.
     """
 
     things: str
@@ -89,7 +89,7 @@ class _State:
 
 
 class Matching:
-    """A world of matching. A subclass gives its texts, its settings and what a wrong answer does.
+    """A world. A subclass sets its texts and settings, and whether a wrong answer ends an attempt.
 
     `length`: number of things in the row. `things`, `answers`: how many of each the world has.
     `exceptions`: number of things in the row that are exceptions to the rule. `steps`: step limit
@@ -138,7 +138,7 @@ class Matching:
         self.state = _State()
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Starts the row of `seed`. Returns (note and first thing, {})."""
+        """Starts the row that `seed` determines. Returns (the note and the first thing, {})."""
         rng = random.Random(seed)
         row = rng.sample(self.things, self.length)
         changed = {
@@ -242,7 +242,7 @@ class Matching:
         return [*remarks, *self.words.marks.values(), *advice, *spec, self._unknown("")]
 
     def practice(self) -> list[dict[str, Any]]:
-        """Returns options with various numbers of exceptions, up to one for each thing in a row."""
+        """Returns options that vary the number of exceptions, up to the whole row."""
         counts = (self.exceptions, self.exceptions, 2, self.length - 1, self.length)
         return [{"exceptions": min(count, self.length)} for count in counts]
 
@@ -252,7 +252,7 @@ class Matching:
 
     def _judge(self, action: str) -> tuple[Mark, str, str]:
         """Returns (mark, remark, answer) for an action. A wasted step has the answer "". With words
-        of thought, only the last words of the action count."""
+        of thought, only the end of the action counts."""
         words, state = self.words, self.state
         thing, need = state.row[state.place], state.needs[state.place]
         spoken = action.lower().rstrip(" .").split()
@@ -294,7 +294,7 @@ class Matching:
         return f"{thing} needs {self.state.needs[place]}"
 
     def _shown(self, step: int) -> str:
-        """Returns a step's number and its outcome, or "done" if the remark hid the outcome."""
+        """Returns a step's number and outcome. The outcome is "done" if the remark hid it."""
         mark = self.state.marks[step]
         unsaid = self.dials.hint == "none" and mark != "wasted"
         return f"{step} {'done' if unsaid else self.words.marks[mark]}"

@@ -1,4 +1,4 @@
-"""The world `workshop`: a row of stations. Each has an item, which one tool fits.
+"""The world `workshop`: a row of stations. Each station has an item, which needs one tool.
 
 A wrong tool spoils the item. By default, the next line says which tool the item needed. The work
 continues and is judged only at the end. A retry can start from the wrong step.

@@ -1,4 +1,4 @@
-"""One attempt of an evaluation: its task, and what readers see of it."""
+"""One attempt of an evaluation: its task, its steps and its result."""
 
 from msgspec.structs import asdict, replace
 
@@ -9,8 +9,8 @@ from r3l.views.attempt_view import AttemptView, view
 
 class Conversation(AttemptView, kw_only=True):
     """One attempt at one task, without times and without an agent's calls. `attempt`: its number,
-    from 0. `family`: the environment if there are several, otherwise the kind of task ("" if
-    unknown)."""
+    from 0. `family`: the environment's name if the evaluation has several environments, otherwise
+    the kind of task ("" if unknown)."""
 
     task_id: str
     attempt: int

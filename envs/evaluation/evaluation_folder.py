@@ -24,7 +24,7 @@ Settings = dict[str, Any]
 
 
 def settings_of(config: RunConfig, *, model: str, weights: str, split: str) -> Settings:
-    """Returns the settings that results depend on. `weights`: identifies the weights in `model`."""
+    """Returns the settings that the results depend on. `weights`: an identifier of the weights."""
     values = config.model_dump(mode="json")
     actor = "max_response_tokens max_model_len dtype engine earlier_reasoning".split()
     return {
@@ -39,8 +39,8 @@ def settings_of(config: RunConfig, *, model: str, weights: str, split: str) -> S
 
 
 class EvaluationFolder:
-    """An evaluation that `r3l-eval` plays or continues. `done`: the recorded attempts, by (task,
-    number). Raises UserError if the folder holds another evaluation or cannot be written."""
+    """The folder of an evaluation that `r3l-eval` plays or continues. `done`: recorded attempts, by
+    (task, number). Raises UserError if the folder cannot be written or holds other settings."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.folder, self._made = folder, not folder.exists()
@@ -96,8 +96,8 @@ def read_attempts(folder: Path, option: str) -> list[Conversation]:
 
 
 def read_other(folder: Path, tasks: Set[str], settings: Settings) -> list[Conversation]:
-    """Reads the attempts of another evaluation, for a comparison. Raises UserError if its tasks are
-    not `tasks`."""
+    """Reads the attempts of another evaluation, for a comparison. Raises UserError if the
+    environment, the split or the tasks of the two evaluations differ."""
     attempts = read_attempts(folder, "--against")
     if _environment(settings) != _environment(read_settings(folder)):
         raise UserError(

@@ -51,7 +51,7 @@ class Estimate(Record):
 class Metrics(Record):
     """The metrics of some tasks.
 
-    `failed`: number of failed attempts by cause. Each counts as reward 0. `faults`: number of
+    `failed`: number of failed attempts by cause. A failed attempt has reward 0. `faults`: number of
     faults by name. `estimates`: the mean of each metric, by its name. `lengths`: see
     envs.evaluation.lengths.
     """
@@ -72,8 +72,8 @@ class Report(Record):
 
 
 class Comparison(Record):
-    """Compares two evaluations in one metric. `better`, `worse`, `same`: the number of tasks where
-    the first evaluation is so. `difference`: first minus second, mean over all tasks."""
+    """Compares two evaluations in a metric. `better`, `worse`, `same`: in how many tasks the first
+    evaluation is better, worse or equal. `difference`: first minus second, mean over all tasks."""
 
     better: int
     worse: int
@@ -91,7 +91,7 @@ def wilson(values: Sequence[float]) -> Interval:
     """Computes Wilson's 95 % score interval for the mean of independent values in [0, 1].
 
     If each value is either 0 or 1, the interval covers the true mean with about 95 % probability.
-    Values in between have a smaller variance, so that the interval may be too wide.
+    Values between 0 and 1 vary less, so that the interval may be too wide.
     """
     count, mean = len(values), sum(values) / len(values)
     spread = Z_95 * math.sqrt(mean * (1 - mean) / count + Z_95**2 / (4 * count**2))
@@ -180,7 +180,7 @@ def by_task(attempts: Attempts) -> dict[str, list[Conversation]]:
 
 
 def scalars(report: Report) -> dict[str, float]:
-    """Returns a report's numbers, keyed by their tags without `eval/` (learner.metrics.tags)."""
+    """Returns a report's numbers, by metric tag without `eval/` (learner.metrics.tags)."""
     every = report.all
     numbers = {"tasks": float(every.tasks), "failed": float(sum(every.failed.values()))}
     for name, estimate in every.estimates.items():

@@ -1,13 +1,13 @@
-"""Runs environments in worker processes. A crash, a hang or too much memory then ends one worker
-and its attempts, not the actor.
+"""Runs environments in worker processes. If an environment crashes, hangs or needs too much
+memory, one worker and its attempts end. The actor continues.
 
     attempt ─► RemoteEnv ─┐ one session each        ┌─► reaper ─► worker (envs.isolation.worker)
     attempt ─► RemoteEnv ─┼─► EnvPool ──────────────┤     sessions side by side, one call at a time
     attempt ─► RemoteEnv ─┘ picks the least loaded  └─► reaper ─► worker
 
 An attempt first waits for a free session. A worker answers one call at a time, and has `env.step_s`
-for each. If the worker ends or is late, it is killed with everything that it started. Its sessions
-fail with a named cause. The next session starts a new worker.
+seconds for each call. A worker that ends or takes too long is killed with everything that it
+started. The worker's sessions fail with a named cause. The next session starts a new worker.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ USUAL_WORKERS = 2
 async def environments_of_all(
     config: EnvConfig, wanted: int, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[Callable[[Task], Environment]]:
-    """Yields a function that makes the environment of a task (see `environments`). It raises
-    EnvironmentFailed if the run lacks that environment."""
+    """Yields a function that makes the environment of a task (see `environments`). The function
+    raises EnvironmentFailed if the run does not have the task's environment."""
     async with AsyncExitStack() as stack:
         made = {
             each.name: await stack.enter_async_context(environments(each, wanted, metrics))
@@ -81,9 +81,9 @@ async def environments_of_all(
 async def environments(
     config: EnvConfig, wanted: int, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[Callable[[], Environment]]:
-    """Yields a factory of environments. `env.isolation` decides whether they run in this process or
-    in workers. With `auto`, they run in this process if their class declares `in_process`. The
-    workers end with this context.
+    """Yields a function that makes environments. `env.isolation` decides whether they run in this
+    process or in workers. With `auto`, they run in this process if their class declares
+    `in_process`. The workers end when the context ends.
 
     `wanted`: number of attempts at the same time. `metrics` counts how long attempts wait for
     sessions. Raises UserError if the environment cannot be made.
@@ -155,8 +155,8 @@ class EnvPool:
 
 
 def workers_for(wanted: int, sessions: int) -> int:
-    """Returns the number of processes for `wanted` sessions, `sessions` in each. It is at most one
-    per core, since each process may start a JVM, but at least USUAL_WORKERS."""
+    """Returns how many workers `wanted` sessions need, with `sessions` in each worker. Returns at
+    most one per core, since each worker may start a JVM, but at least USUAL_WORKERS."""
     needed = math.ceil(wanted / sessions)
     return max(USUAL_WORKERS, min(needed, os.cpu_count() or 1))
 
@@ -202,7 +202,7 @@ class RemoteEnv:
 class _Worker:
     """One worker process and the queue of calls to it.
 
-    `hello`: a future of what the worker's environment declares.
+    `hello`: a future for the worker's first reply: what its environment declares.
     """
 
     def __init__(self, config: EnvConfig) -> None:
@@ -234,7 +234,7 @@ class _Worker:
         return future
 
     async def end(self) -> None:
-        """Asks the process to close everything. Kills it if it takes longer than END_S."""
+        """Asks the process to close its environments. Kills it if it takes longer than END_S."""
         self.calls.put_nowait(None)
         done, _ = await asyncio.wait([self.serving], timeout=END_S)
         if not done:
@@ -294,7 +294,7 @@ class _Worker:
     async def _exchange(
         self, process: Process, request: dict[str, Any], payload: bytes
     ) -> dict[str, Any]:
-        """Sends a request and returns its reply. Raises EnvironmentFailed if the worker is lost."""
+        """Returns the reply to a request. Raises EnvironmentFailed if the worker ends or hangs."""
         starts = request["op"] == "hello"
         limit, setting = (START_S, "") if starts else (self.config.step_s, " (env.step_s)")
         assert process.stdin is not None and process.stdout is not None  # both streams are pipes
@@ -340,8 +340,8 @@ async def _read(replies: asyncio.StreamReader) -> dict[str, Any]:
 
 
 async def _end(process: Process, mark: str, *, patient: bool) -> None:
-    """Ends a worker and everything it started. `mark`: the value of MARK in their environment
-    variables. `patient`: lets the worker close its environments first."""
+    """Ends a worker and everything it started. `mark`: the value of the variable MARK in all these
+    processes. `patient`: whether the worker may first close its environments."""
     assert process.stdin is not None
     process.stdin.close()
     if patient:
@@ -373,6 +373,6 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Marks a future's exception as retrieved, so that an abandoned call logs nothing."""
+    """Retrieves a future's exception, since asyncio logs an exception that nobody retrieves."""
     if not future.cancelled():
         future.exception()

@@ -41,8 +41,8 @@ class Sessions:
         self.failed: set[int] = set()
 
     def hello(self, name: str, options: dict[str, Any], memory_mib: int) -> dict[str, Any]:
-        """Limits memory and makes a first environment. Returns its spec and its optional methods.
-        Raises UserError."""
+        """Limits memory and makes a first environment. Returns the environment's spec and the names
+        of its optional methods. Raises UserError."""
         limit = memory_mib << 20
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         self.make = lambda: registry.make(name, **options)
@@ -152,7 +152,7 @@ def _close(env: TextEnv) -> None:
 
 
 def _end_fork() -> NoReturn:
-    """Ends a process that the environment forked. It must not answer its parent's requests."""
+    """Ends a process that the environment forked, which must not answer the worker's requests."""
     try:
         os.write(2, b"the environment forked a process that returned; end it with os._exit\n")
     finally:

@@ -104,8 +104,8 @@ class Countdown(Question):
         return str(self.puzzle)
 
     def judge(self, answer: str) -> Judgement:
-        """Judges an expression, or the left side of an equation. It must use exactly the given
-        numbers and equal the target. The remark says what is wrong."""
+        """Judges an expression, or the left side of an equation. The expression must use exactly
+        the given numbers and equal the target. The remark says what is wrong."""
         try:
             result = evaluate(answer.partition("=")[0])
         except ExpressionError as error:
@@ -126,9 +126,9 @@ class Countdown(Question):
 
 
 class CountdownSteps:
-    """Countdown with one operation per step. The result replaces the two numbers, and the last
-    number must be the target. N numbers take N − 1 operations. `slips`: number of additional steps,
-    for invalid operations."""
+    """Countdown with one operation per step. The result replaces the operation's two numbers, and
+    the last number must be the target. N numbers take N − 1 operations. `slips`: number of
+    additional steps, for invalid operations."""
 
     in_process = True
 
@@ -177,7 +177,7 @@ class CountdownSteps:
         return list(self.puzzle.operations)
 
     def _combine(self, action: str) -> str:
-        """Does the operation. Returns what is wrong with it, or ""."""
+        """Applies the operation in `action`. Returns what is wrong with the action, or ""."""
         number = r"(-?\d+(?:/\d+)?)"
         match = re.fullmatch(rf"\W*?{number}\s*([-+*/×÷−])\s*{number}(?:\s*=.*)?\W*", action[:200])
         if match is None:

@@ -35,8 +35,8 @@ HUB = re.compile(r"([\w.-]+/[\w.-]+?)(?::([\w.-]+))?@([\w.-]+)")
 @dataclass(frozen=True)
 class Problem:
     """One problem. `id`: its name in the data set, or the row's number. A repeated name gets the
-    ending #2, #3 and so on. `answer`: the reference, one expression. `family`: the kind of problem,
-    "" if unknown. `solution`: a worked solution, "" if the data has none."""
+    ending #2, #3 and so on. `answer`: the reference answer, one expression. `family`: the kind
+    of problem, "" if unknown. `solution`: a worked solution, "" if the data has none."""
 
     id: str
     prompt: str
@@ -51,8 +51,8 @@ class Problem:
 
 @lru_cache(maxsize=16)
 def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
-    """Loads the problems of a file or of a named data set. Raises UserError if it cannot be read,
-    has an invalid row or has no problems. The message names `option` of `env`."""
+    """Loads the problems of a file or of a named data set. Raises UserError if the data
+    cannot be read, has an invalid row or is empty. The error names the option `option` of `env`."""
     if hub := HUB.fullmatch(where):
         rows = _hub_rows(env, option, where, hub)
     else:
@@ -125,7 +125,7 @@ def _problem(row: Any, number: int) -> Problem:
 
 
 def _name(value: Any) -> str:
-    """Returns a row's own id, cleaned and shortened for a task's id."""
+    """Cleans and shortens a row's own id, for use in a task's id."""
     return shortened(plain(str(value), "its id"), ID_LIMIT).replace("\0", "")
 
 
@@ -143,8 +143,8 @@ def _conversation(messages: list[Any]) -> str:
 
 
 def _answer(row: dict[str, Any]) -> str:
-    """Returns the reference as one expression: the text after ####, the content of the last box, or
-    else the whole field."""
+    """Returns a row's reference answer as one expression: the text after ####, the content of the
+    last box, or else the whole field."""
     value = _first(row, ANSWER)
     if value is None and isinstance(row.get("reward_model"), dict):
         value = row["reward_model"].get("ground_truth")

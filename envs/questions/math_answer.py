@@ -1,4 +1,4 @@
-r"""Compares a mathematical answer with a reference. Both are read by the same rules.
+r"""Compares a mathematical answer with a reference. Both texts are read by the same rules.
 
     text ─► plain ───────► parts ──────────► leaves, which are equal if they are
             one notation   lists, tuples,    numbers with the same exact fraction,
@@ -83,7 +83,8 @@ class Parts:
 
 
 def compare(gold: str, answer: str) -> str:
-    """Returns correct, wrong, unreadable (also if a library raises) or bad_gold (empty `gold`)."""
+    """Returns a verdict: `correct`, `wrong`, `unreadable` (also if a library raises) or `bad_gold`
+    (`gold` is empty)."""
     reference = plain(gold)
     if not reference:
         return "bad_gold"
@@ -136,7 +137,7 @@ def _braced(found: re.Match[str]) -> str:
 
 
 def _is_unit(text: str, *, joined: bool = False) -> bool:
-    """Returns whether the words after a value are its unit. `joined`: no space precedes them."""
+    """Returns whether the words after a value are its unit. `joined`: no space is before them."""
     words = re.findall(r"[a-z]+", text.lower())
     known = all(word in _SHORT_UNITS for word in words)
     long = joined is False and all(len(word) > 2 or word in _SHORT_UNITS | {"of"} for word in words)
@@ -144,7 +145,7 @@ def _is_unit(text: str, *, joined: bool = False) -> bool:
 
 
 def same(gold: str, answer: str) -> bool:
-    """Returns whether two plain texts are the same value, list, tuple, matrix or words."""
+    """Returns whether two texts from `plain` are the same value, list, tuple, matrix or words."""
     if not answer:
         return False
     if _squeezed(gold) == _squeezed(answer):
@@ -213,7 +214,7 @@ def _cut(text: str) -> tuple[list[str], list[str]]:
 
 
 def _brackets(text: str) -> tuple[str, str]:
-    """Returns (kind of the brackets around a whole text, their content), or ("", text)."""
+    """Returns the kind and the content of the brackets around a whole text; ("", text) if none."""
     for begin, end, kind in (
         (r"\{", r"\}", "set"), ("{", "}", "set"), ("(", ")", "()"), ("(", "]", "(]"),
         ("[", ")", "[)"), ("[", "]", "[]"),
@@ -245,7 +246,7 @@ def _matched(gold: Sequence[str], answer: list[str]) -> bool:
 
 
 def _without_name(gold: str, answer: str) -> tuple[str, str]:
-    """Removes `x =` from both texts, unless the names differ."""
+    """Removes a name such as `x =` from the start of both texts, unless the two names differ."""
     ours, theirs = _NAME.match(gold), _NAME.match(answer)
     if ours and theirs and ours[1] != theirs[1]:
         return gold, answer
@@ -282,8 +283,8 @@ def number(text: str) -> Fraction | None:
 
 
 def _same_language(gold: str, answer: str) -> bool:
-    """Returns whether all commands, names and relations in an answer are mathematical or occur in
-    the reference."""
+    """Returns whether the reference contains each relation sign of an answer, and each command or
+    name that is not common (_COMMANDS). Returns False for an answer with a mixed number."""
     symbols = {letter for slash, run in _LETTERS.findall(gold) if not slash for letter in run}
     commands = _COMMANDS | {run for slash, run in _LETTERS.findall(gold) if slash}
     for slash, run in _LETTERS.findall(answer):

@@ -1,7 +1,7 @@
 """Mathematics problems. envs.questions.math_answer compares an answer with the reference.
 
 A task carries its problem and reference, so an actor needs no data. An attempt never sees the
-reference. A reflection sees it only if `reflect_with_answer` is set.
+reference. A reflection sees the reference only if `reflect_with_answer` is set.
 """
 
 from dataclasses import dataclass
@@ -100,7 +100,7 @@ class MathProblems(Question):
         return Judgement(float(verdict == "correct"), REMARKS.get(verdict, UNREADABLE), fault)
 
     def feedback(self) -> str:
-        """Like `Question.feedback`. If `reflect_with_answer`, adds a failure's right answer."""
+        """Like `Question.feedback`. After a failure, may add the answer (`reflect_with_answer`)."""
         said = super().feedback()
         if not self.reflect_with_answer or self.reward >= 1.0:
             return said
@@ -112,7 +112,7 @@ class MathProblems(Question):
             SHARED.release()
 
     def solution(self) -> str:
-        """Returns the data's own solution, if it has one, and the reference answer."""
+        """Returns the worked solution, if the problem has one, and the reference answer."""
         # its boxes are removed: only the last paragraph gives the answer
         worked = self.problem.solution.replace(r"\boxed", "").replace(r"\fbox", "")
         end = PARAGRAPH_END if worked else ""
@@ -121,7 +121,7 @@ class MathProblems(Question):
 
 @dataclass(frozen=True)
 class ProblemTasks:
-    """The problems of two data sets as tasks. Warm-up demonstrations use the training data."""
+    """The tasks of two data sets. Warm-up demonstrations use the data set for training."""
 
     env: str
     train: str | None

@@ -3,8 +3,8 @@
 step = attempt     question ─► whole solution ─► "Incorrect. …, try again" ─► whole solution …
 step = paragraph   question ─► a paragraph ─► "Continue." ─► a paragraph ─► … ─► answer: the end
 
-With step=attempt, a retry replaces a whole wrong solution. With step=paragraph, it replaces all
-from one paragraph on. The reward is paid once, for the answer that ends the attempt.
+With step=attempt, a retry replaces a whole wrong solution. With step=paragraph, a retry replaces
+one paragraph and all later ones. The reward is paid once, for the answer that ends the attempt.
 """
 
 import json
@@ -42,9 +42,9 @@ class Pace:
     """Settings for how a question is played.
 
     `step`: a step is a whole solution (attempt) or one paragraph of it (paragraph). `attempts`:
-    number of answers allowed, always one in evaluation and with step=paragraph. `paragraphs`: limit
-    for a solution. `max_response_tokens`: limit for a response (default: 1024, or 256 for a
-    paragraph).
+    number of answers allowed, always one in evaluation and with step=paragraph. `paragraphs`: the
+    most paragraphs of a solution. `max_response_tokens`: the most tokens of a response (default:
+    1024, or 256 for a paragraph).
     """
 
     step: Step = "attempt"
@@ -61,8 +61,8 @@ class Pace:
 
 
 class Question(ABC):
-    """The environment of one question. A subclass poses the question, finds the answer in a text
-    and judges the answer.
+    """An environment that asks one question in each attempt. A subclass poses the question, finds
+    the answer in a text and judges the answer.
 
     `ask` and `form` are parts of the system prompt: what to do, and how to write the answer.
     """
@@ -89,7 +89,7 @@ class Question(ABC):
         """Returns the question for a seed and the options of a task."""
 
     def find(self, text: str) -> str | None:
-        """Returns the final answer in a response, by default between answer tags, or None."""
+        """Returns the final answer in a response, by default the text in answer tags, or None."""
         return tagged(text)
 
     @abstractmethod
@@ -101,7 +101,7 @@ class Question(ABC):
         """Returns a response that answers the current question."""
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Poses the question of a task. The task's option `attempts` overrides the setting."""
+        """Poses the question of a task. The task's option `attempts` overrides `Pace.attempts`."""
         given = options or {}
         text = self.pose(seed, given)
         attempts = int(given.get("attempts", self.pace.attempts))
@@ -138,7 +138,7 @@ class Question(ABC):
         """Does nothing."""
 
     def snapshot(self) -> bytes:
-        """Returns the attempt's state as JSON. It omits the question, because `reset` poses it."""
+        """Returns the attempt's state as JSON, without the question, which `reset` poses again."""
         return json.dumps([self.allowed, self.used, self.steps, self.reward, self.ended]).encode()
 
     def restore(self, state: bytes) -> None:
@@ -166,7 +166,7 @@ class Question(ABC):
 
 @dataclass(frozen=True)
 class OneEvalAttempt:
-    """The tasks of another source, with one answer allowed in the eval split."""
+    """The tasks of another source. In the eval split, a task allows only one answer."""
 
     source: TaskSource
 

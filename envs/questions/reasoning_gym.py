@@ -1,7 +1,7 @@
-"""Plays reasoning-gym, which generates questions of about a hundred families. A family is chosen
-by name, such as `reasoning:chain_sum`.
+"""Poses questions of the library reasoning-gym, which has about a hundred families of questions. A
+family is chosen by name, such as `reasoning:chain_sum`.
 
-Some scorers raise on nonsense, some reward it, and some execute the answer. So all are guarded.
+Every scorer is guarded, because some raise on nonsense, some reward it, and some execute answers.
 """
 
 import contextlib
@@ -44,8 +44,8 @@ _FUNCTIONS = frozenset("sin cos tan exp log ln sqrt Abs asin acos atan sinh cosh
 
 
 class Reasoning(Question):
-    """Questions of a family. `config`: the family's own settings. `partial`: whether partial credit
-    is paid. Other options: see envs.questions.question.Pace."""
+    """Poses questions of one family. `config`: the family's own settings. `partial`: whether
+    partial credit is paid. Other options: see envs.questions.question.Pace."""
 
     def __init__(
         self,
@@ -106,9 +106,9 @@ class FamilyQuestion:
     dataset: Any
 
     def score(self, answer: str) -> tuple[float, str]:
-        """Returns (score, fault) of an answer other than the reference. The score is in [0, 1], and
-        0 if nonsense scores as much. The fault names what the scorer raised, such as
-        scorer_ValueError."""
+        """Returns (score, fault) for an answer that differs from the reference answer. The score is
+        in [0, 1]. It is 0 if a nonsense answer scores as much. The fault names the error that the
+        scorer raised, such as scorer_ValueError."""
         earned, fault = self._raw(answer)
         nonsense = max(self._raw(text)[0] for text in NONSENSE)
         return (earned if earned > nonsense else 0.0), fault
@@ -136,7 +136,7 @@ def harmless(answer: str) -> bool:
 
 @lru_cache(maxsize=512)
 def family_question(family: str, config: str, seed: int) -> FamilyQuestion:
-    """Returns the question of a seed. Raises EnvironmentFailed if no question fits its split."""
+    """Returns a seed's question. Raises EnvironmentFailed if no question fits the seed's split."""
     split = SPLITS[seed // SPLIT_SIZE % len(SPLITS)]
     for again in range(TRIES):
         # some families accept 32 bits of seed; a hash also decorrelates neighbouring tasks

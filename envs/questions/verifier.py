@@ -4,9 +4,9 @@
                               └─ if it ends, the next check starts another
 
 A hostile answer, such as a tower of powers, can block the interpreter or fill its memory. So
-math-verify runs in a worker process under limits that the kernel enforces. (Its own limit is an
-alarm, which works only in a main thread.) Processor time is limited, so that a busy machine does
-not turn right answers into wrong ones.
+math-verify runs in a worker process under limits that the kernel enforces. (math-verify's
+own limit is an alarm, which works only in a main thread.) A comparison has a limit of processor
+time, so that a right answer does not time out on a busy machine.
 
 The worker evaluates the policy's text, so it must not be trusted. The process pools of
 multiprocessing and pebble are not safe here, because they unpickle what a worker sends.
@@ -50,7 +50,7 @@ class Verifier:
 
     def check(self, gold: str, answer: str) -> Verdict:
         """Compares an answer with the reference `gold`. The verdict is `unreadable` if the answer
-        is no mathematics, `timeout` if comparing takes too long, `crash` if it ends the worker.
+        is no mathematics, `timeout` if comparing takes too long, `crash` if the worker crashes.
         Raises EnvironmentFailed if the reference cannot be read or the worker does not start."""
         with self._lock:
             verdict = self._ask(gold, answer)

@@ -16,8 +16,8 @@ from r3l.process.endpoints import reached, with_port
 class ProcessCommands:
     """Builds the command line and environment variables of each process in a plan.
 
-    `buffer_endpoint`, `weights_endpoint`: the services' addresses. In the context `ports`, their
-    ports are fixed, and a restarted service listens at the same port again.
+    `buffer_endpoint`, `weights_endpoint`: the services' addresses. Within `with self.ports()`,
+    their ports are fixed, so that a restarted service listens at the same port again.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -56,7 +56,7 @@ class ProcessCommands:
         ])  # fmt: skip
 
     def learner(self) -> Command:
-        """Returns the command of the only rank, or of DeepSpeed's launcher for several ranks."""
+        """Returns the learner's command. With several ranks, it starts DeepSpeed's launcher."""
         rank = self.rank()
         if self.plan.topology.count == 1:
             return rank
@@ -107,7 +107,7 @@ class ProcessCommands:
 
 
 def _cpu_env(threads: int | None) -> dict[str, str]:
-    """Returns OpenMP settings that let waiting threads sleep, {} if `threads` is None."""
+    """Returns OpenMP settings that let waiting threads sleep, or {} if `threads` is None."""
     if threads is None:
         return {}
     return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
@@ -126,8 +126,8 @@ def _python(module: str) -> list[str]:
 def free_port() -> int:
     """Finds a free TCP port for DeepSpeed's `--master_port`.
 
-    The port is below the system's range for outgoing connections, so none of them takes it before
-    rank 0 listens. It is drawn without a seed, so that two runs of one seed use different ports.
+    The port is below the system's range for outgoing connections, so no connection takes it before
+    rank 0 listens. The port is random and does not depend on the run's seed.
     """
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)

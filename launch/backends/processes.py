@@ -99,7 +99,7 @@ class Child(KeptProcess):
         return self.status is not None
 
     def last_lines(self, count: int) -> list[str]:
-        """Returns the last `count` output lines, not counting NOISE."""
+        """Returns the last `count` lines of output that do not match NOISE."""
         return [line for line in self._tail() if not NOISE.match(line)][-count:]
 
     def reason(self) -> str:
@@ -196,7 +196,7 @@ class Children:
         RunFolder(self.logs.parent).forget(name)
 
     def keep(self) -> int:
-        """Starts the keeper unless it is already running. Returns the descriptor of its pipe."""
+        """Starts the keeper process if none is running. Returns the descriptor of its pipe."""
         known = self._keeper
         if known is None or known.poll() is not None:
             with (self.logs / "keeper.log").open("ab") as output:
@@ -245,8 +245,9 @@ class Children:
 
 
 def _environment(own: dict[str, str] | None = None) -> dict[str, str]:
-    """Returns a child's environment variables. Leaves out the rank of an outer job, with which the
-    child would wait for other ranks. Replaces a TMPDIR that is too long for sockets' paths."""
+    """Returns a child's environment variables. Leaves out variables in which an outer job passes a
+    rank: with them, the child would wait for other ranks. Replaces a TMPDIR that is too long for
+    the paths of sockets."""
     outer = {name: value for name, value in os.environ.items() if not OUTER_JOB.fullmatch(name)}
     if len(outer.get("TMPDIR", "").encode()) > LONGEST_TMPDIR:
         outer["TMPDIR"] = "/tmp"

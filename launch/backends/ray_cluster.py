@@ -98,7 +98,7 @@ class RemoteRunner:
         self._reply = self.actor.start.remote(name, *how)
 
     def state(self, name: str) -> ProcessState:
-        """Returns the process's state in the runner's last reply."""
+        """Returns the state of a process, as the runner last reported it."""
         self._hear()
         return self.states[name]
 
@@ -233,7 +233,7 @@ class RayChildren(Children):
         self.runners: dict[int, RemoteRunner] = {}
 
     def start(self, name: str, command: Command) -> Child:
-        """Starts `command` in its bundle. The learner's command is started once for each rank."""
+        """Starts the process `name`. Starts the learner's command once for each rank."""
         if name == "buffer":
             return super().start(name, command)
         self.clear(name)

@@ -19,7 +19,8 @@ CPU, BFLOAT16 = Path("/proc/cpuinfo"), {"avx512f", "avx_ne_convert"}
 def notes(
     config: RunConfig, first_steps: Mapping[str, FirstStep] = {}, *, slow: bool
 ) -> Iterator[str]:
-    """Yields a line for each warning. `first_steps`: by task id. `slow`: counts shared tasks."""
+    """Yields a line for each warning. `first_steps`: the tasks' first steps, keyed by task id.
+    `slow`: also compares the evaluation tasks with the training tasks."""
     if foreign := foreign_world(config):
         yield foreign
     yield from _context(config)
@@ -67,13 +68,13 @@ def _shared_tasks(config: RunConfig) -> Iterator[str]:
     if shared:
         yield (
             f"{len(shared)} of {len(held_out)} evaluation tasks are the same problem as a training "
-            f"task, such as {shared[0].task_id}: success on them says nothing about others"
+            f"task, such as {shared[0].task_id}: success on those says nothing about other tasks"
         )
 
 
 def _problem(task: Task) -> str:
-    """Returns a key of the problem that a task poses: its environment and its option `prompt`. For
-    a task without a prompt, the key has the seed and all options but `attempts` instead."""
+    """Returns a key of the problem that a task poses: its environment and its option `prompt`. If
+    there is no prompt, the key is the environment, the seed and all options except `attempts`."""
     options = {name: value for name, value in task.options.items() if name != "attempts"}
     posed = options.get("prompt") or (task.seed, sorted(options.items(), key=str))
     return repr((task.env, posed))

@@ -75,9 +75,9 @@ def check_ranks(requested: RequestedPlaces, groups: int) -> None:
 
 
 def check_disk(learner: LearnerConfig, options: PlanOptions, model: Path) -> None:
-    """Refuses a disk that has too little room for the run. A checkpoint is taken to hold three
-    float32 numbers for each weight. An old one is removed only after the new one is written. A run
-    that trains adapters needs less, and so does a resumed run."""
+    """Refuses a disk that has too little room for the run. Assumes that a checkpoint holds three
+    float32 numbers for each weight. An old checkpoint is removed only after the new one is written.
+    A run that trains adapters needs less room, and so does a resumed run."""
     copies = 3 * (learner.keep_checkpoints + 1) + 1 + 2 * learner.keep_best
     if options.resume or learner.lora.rank:
         copies = 4

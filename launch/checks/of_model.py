@@ -33,7 +33,7 @@ def chat_format(config: RunConfig, model: Path) -> ChatFormat:
 
 def check_agent(config: RunConfig, chat: ChatFormat) -> None:
     """Refuses a chat template or parser with which an agent's calls cannot be answered. Also
-    refuses a server of other models whose API key is not in the environment."""
+    refuses a server of other models if the environment variable with its API key is not set."""
     if config.env.has_agents:
         OtherModels(config.actor.agent.models)
         reader_of(chat, config.actor.agent)
@@ -68,8 +68,8 @@ def check_checkpoint(run: Path, learner: LearnerConfig, device: str, model: Path
 
 
 def check_world(config: RunConfig, settled: RunConfig) -> None:
-    """Refuses to train the shipped policy in an environment that it does not know. Allows it if the
-    user set `model`. `settled`: a copy of `config` in which `model` is the path of a folder."""
+    """Refuses to train the shipped policy in an environment unknown to the policy. Allows this if
+    the user set `model`. `settled`: a copy of `config` in which `model` is a folder's path."""
     if "model" not in config.model_fields_set and (foreign := foreign_world(settled)):
         raise UserError(foreign)
 

@@ -17,7 +17,8 @@ LONGEST_OF = 1000
 
 
 def first_tasks(config: RunConfig) -> list[Task]:
-    """Returns the first training and the first evaluation task, if any, of each environment."""
+    """Returns each environment's first training task and, if the run evaluates, its first
+    evaluation task."""
     env, each = config.env, len(config.env.names)
     return [
         *tasks_of_all(env, "train", min(each, env.train_tasks), config.seed),
@@ -28,9 +29,9 @@ def first_tasks(config: RunConfig) -> list[Task]:
 def try_first_steps(
     config: RunConfig, tasks: Sequence[Task], chat: ChatFormat
 ) -> dict[str, FirstStep]:
-    """Makes the first step of each of `tasks`, and of the training task with the longest options.
-    Looks for that task among the first LONGEST_OF. Returns the steps, keyed by task id. Raises
-    UserError if a step fails."""
+    """Takes the first step of each task in `tasks`. Also takes the first step of one more task: the
+    one with the longest options among the first LONGEST_OF training tasks. Returns all these steps,
+    keyed by task id. Raises UserError if a step fails."""
     wanted = min(LONGEST_OF, config.env.train_tasks)
     many = tasks_of_all(config.env, "train", wanted, config.seed)
     longest = max(many, key=lambda task: len(repr(task.options)), default=None)

@@ -16,9 +16,9 @@ def settings_file(
 ) -> tuple[Path | None, Path | None]:
     """Returns the YAML file with a run's settings, and the file with the shipped policy's defaults.
 
-    The first is None without --config, --resume and --preset. The second is None if the first is a
-    preset or the run's own file. Raises UserError if options exclude each other, or if the run or
-    preset does not exist.
+    The settings file is None without --config, --resume and --preset. The defaults file is None if
+    the settings file is a preset or the run's own. Raises UserError if options exclude each other,
+    or if the run or preset does not exist.
     """
     if preset is not None and (config is not None or resume):
         other = "--resume" if resume else "--config"

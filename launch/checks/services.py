@@ -18,8 +18,8 @@ def with_reachable_services(options: PlanOptions, elsewhere: Sequence[str]) -> P
     """Returns the options with service addresses that actors on the machines `elsewhere` can reach.
 
     Replaces only default addresses. If other machines can reach an address, also sets the folder of
-    keys. Its default is in the run's folder and may not exist yet. Raises UserError if a key is
-    missing or an address is unreachable.
+    keys. The default folder is in the run's folder and may not exist yet. Raises UserError if a key
+    is missing or an address is unreachable.
     """
     if elsewhere:
         buffer, weights = (

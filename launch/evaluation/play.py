@@ -69,7 +69,8 @@ def keys_of(tasks: Sequence[Task], attempts: int) -> list[tuple[str, int]]:
 
 @asynccontextmanager
 async def own_engine(config: RunConfig, log: Path) -> AsyncIterator[Policy]:
-    """Starts an engine for `config.model`, which writes to `log`. Raises EngineDead if it fails."""
+    """Runs an engine for `config.model`. The engine prints to the file `log`. Raises EngineDead if
+    the engine does not start."""
     try:
         with output_into(log):
             from actors.engine import VLLMPolicy

@@ -192,13 +192,13 @@ def _pace(now: Snapshot) -> Iterator[Finding]:
 def _learning(now: Snapshot) -> Iterator[Finding]:
     """Reports why the last steps taught the policy nothing, and how much guidance helps."""
     for cause in now.learns_nothing:
-        yield _problem(f"it learns nothing: {cause.what}", cause.remedy)
+        yield _problem(f"the run learns nothing: {cause.what}", cause.remedy)
     if now.guidance is not None:
         yield _hint(*now.guidance)
 
 
 def _bound(now: Snapshot) -> Iterator[Finding]:
-    """Reports which side limits the pace, and by how much."""
+    """Reports whether the learner or the actors limit the pace, and by how much."""
     learner, actors = now.progress.learner_idle, now.progress.actor_idle
     if learner is None or actors is None:
         return

@@ -194,7 +194,7 @@ def processes_of(run: Path) -> list[Process]:
 
 
 def forecast(steps: Sequence[StepLine], planned: int, now: float) -> Forecast:
-    """Forecasts when the next step and the whole run will end. Uses recent steps' median time."""
+    """Forecasts when the next step and the run will end. Uses the median time of recent steps."""
     if not steps:
         return Forecast(0, planned)
     last = steps[-1]
@@ -247,8 +247,8 @@ def stored(folder: Path) -> Buffer:
 
 
 def ask(buffer: Buffer, status: ProcessStatus | None, keys: str) -> None:
-    """Asks the service for its stats. Adds them or an error to `buffer`. `keys`: the run's key
-    folder, or ""."""
+    """Asks the buffer service for its stats. Stores the stats, or else an error, in `buffer`.
+    `keys`: the run's key folder, or ""."""
     if status is None:
         buffer.error = "it has not yet reported its address"
         return

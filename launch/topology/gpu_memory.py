@@ -10,7 +10,7 @@ P: parameters. T: trained parameters. N: ranks. b: bytes of one number in an act
 
 Bytes of a learner's rank. The terms are those of `estimate_zero2_model_states_mem_needs` and
 `estimate_zero3_model_states_mem_needs` in DeepSpeed 0.19, runtime/zero/stage_1_and_2.py and
-stage3.py. Calling them would load torch. Stages 0 and 1 are like 2, but divide fewer terms by N:
+stage3.py. Calling these functions would load torch. Stages 0 and 1 divide fewer terms by N:
 
     weights          2·P                                     /N at stage 3; 0 with offload=all
     gradients        6·T; 4·T at stage 3                     /N from stage 2; 0 with any offload
@@ -94,7 +94,7 @@ def model_shape(folder: Path) -> ModelShape | None:
 @dataclass(frozen=True)
 class MemoryEstimate:
     """Estimates the GPU memory of a run's processes. `reference`: whether the loss needs a
-    reference model. With adapters, the reference model takes no memory."""
+    reference model. With adapters, the reference model takes no extra memory."""
 
     shape: ModelShape
     learner: LearnerConfig
@@ -138,19 +138,20 @@ class MemoryEstimate:
         return (tokens * shape.layers * kept + 20 * CHUNK * shape.vocabulary) / GIB
 
     def actor_parts(self, gpus: int, requests: int) -> dict[str, float]:
-        """Returns an actor's GiB on each of its GPUs, by part. `requests`: size of the KV cache."""
+        """Returns the GiB that an actor takes on each of its GPUs, keyed by part. The KV cache has
+        the size that the user set, or room for `requests` requests of full length."""
         weights = self._actor_bytes * self.shape.parameters / gpus / GIB
         cache = self._given_cache or requests * self._request_gib(gpus)
         return {"weights": weights, "KV": cache, "fixed": FIXED_GIB}
 
     def requests_held(self, gpus: int, gib: float) -> int:
-        """Returns how many requests of full length fit an actor with `gib` GiB on each GPU."""
+        """Returns how many requests of full length an actor can hold with `gib` GiB on each GPU."""
         parts = self.actor_parts(gpus, 0)
         cache = self._given_cache or gib - total(parts)
         return max(0, int(cache / self._request_gib(gpus)))
 
     def _request_gib(self, gpus: int) -> float:
-        """Returns the GiB of KV cache of one request of full length, on each of an actor's GPUs."""
+        """Returns the GiB of KV cache that a full-length request takes on each GPU of an actor."""
         heads = max(1, -(-self.shape.kv_heads // gpus))
         a_token = 2 * self._actor_bytes * self.shape.layers * heads * self.shape.head_width
         return a_token * self.actor.max_model_len / GIB
@@ -203,8 +204,8 @@ def share_memory(
     place, and the estimate as lines. A share of None means the user's share or vLLM's default.
 
     `trained`: machine and GPU of every rank. `engines`: the number of engines at each place. Raises
-    UserError if an engine or rank does not fit; `force` allows this. Also raises UserError if
-    processes share a GPU, but the size of its memory or of the model is unknown.
+    UserError if an engine or rank does not fit, unless `force` is set. Also raises UserError if
+    a share depends on a size that is unknown: that of a GPU or of the model.
     """
     memory = {machine.name: machine.gpu_gib for machine in machines}
     given = estimate.actor.engine.get("gpu_memory_utilization") if estimate else None
@@ -263,7 +264,7 @@ def check_rank_fits(requested: RequestedPlaces, parts: dict[str, float], gib: fl
 def check_engine_fits(
     requested: RequestedPlaces, estimate: MemoryEstimate, engines: Engines
 ) -> None:
-    """Refuses engines without room for a request each, or with too much memory for their GPU."""
+    """Refuses engines that have no room for one request, or that take more than their GPU has."""
     least = estimate.actor_parts(requested.actor_gpus, 1)
     used = engines.count * engines.gib + engines.rank_gib
     if total(least) > engines.gib or used > USABLE * engines.of_gib + 0.01:

@@ -1,4 +1,4 @@
-"""Parses the options that request places, and describes this machine."""
+"""Parses --learner and --hardware, and describes this machine's GPUs and cores."""
 
 import os
 import re
@@ -32,7 +32,7 @@ class Machine:
 @dataclass(frozen=True)
 class ActorPlace:
     """The place of one actor. `share`: its share of each GPU's memory. `threads`: number of OpenMP
-    threads. None: not set by the launcher."""
+    threads. The launcher does not set a share or number that is None."""
 
     machine: str
     gpus: tuple[str, ...] = ()
@@ -42,10 +42,10 @@ class ActorPlace:
 
 @dataclass(frozen=True)
 class RequestedPlaces:
-    """The parsed options of one plan.
+    """How many actors and ranks the user requests, and on what devices.
 
-    `machines`: number of machines, each with equally many ranks. If it is None, the ranks take the
-    first devices. `actor_gpus`: GPUs of one actor (vLLM's tensor_parallel_size).
+    `machines`: number of machines that get ranks, equally many each. If it is None, the ranks take
+    the first devices. `actor_gpus`: GPUs of one actor (vLLM's tensor_parallel_size).
     """
 
     actors: int

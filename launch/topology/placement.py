@@ -46,14 +46,14 @@ class Topology:
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
-        """The machines that run actors, except rank 0's."""
+        """The names of the machines that run actors, without rank 0's machine."""
         places = dict.fromkeys(place.machine for place in self.actors)
         return tuple(name for name in places if name != self.machines[0].name)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of one run.
+    """The settings, folder, places and addresses with which a run is started.
 
     `buffer_bind`, `weights_bind`: addresses of the services. `keys`: folder of the keys of services
     and clients, None if there are no keys. `changed`: one line for each setting that a resumed run
@@ -137,8 +137,8 @@ def _too_few(requested: RequestedPlaces, machines: Sequence[Machine]) -> str:
 def _actor_places(
     requested: RequestedPlaces, machines: Sequence[Machine], ranks: Sequence[Ranks]
 ) -> list[ActorPlace]:
-    """Returns the places that actors get in turn. A place is a set of GPUs. If no machine has GPUs,
-    it is a machine. Raises UserError if no machine has enough GPUs for an actor."""
+    """Returns the places that actors get in turn. A place is a set of GPUs, or a whole machine if
+    no machine has GPUs. Raises UserError if no machine has enough GPUs for an actor."""
     if not any(machine.gpus for machine in machines):
         if requested.actor_gpus > 1:
             raise UserError("--actor-gpus: these machines have no GPUs; leave it out")
@@ -169,9 +169,9 @@ def _threads(
 ) -> tuple[int | None, dict[str, int | None]]:
     """Returns the number of OpenMP threads of each rank, and of an actor on each machine.
 
-    A number is None if the cores are not known. A process gets an equal share of its machine's
-    cores, at most MOST_THREADS. Ranks on CPUs instead divide all cores of their machine, as if it
-    ran no actors. If no machine has GPUs, an actor gets an equal share of all machines' cores."""
+    A number is None if the cores are not known. A machine's cores are divided equally among its
+    processes, at most MOST_THREADS each. Ranks on CPUs divide all cores of their machine among
+    themselves. If no machine has GPUs, an actor gets an equal share of all machines' cores."""
     trained = {part.machine: part.count for part in ranks}
     cores = {machine.name: machine.cores for machine in machines}
     shares = {

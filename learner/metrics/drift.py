@@ -37,8 +37,8 @@ def drift_sums(
 
 def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
     """Computes for each role KL(behaviour ‖ policy), estimated by k3, and the mean entropy, both in
-    nats a token. Also computes the effective sample size per token, (Σw)² / Σw² / tokens. Tags end
-    with the role, except for `all`."""
+    nats a token. Also computes the effective sample size per token, (Σw)² / Σw² / tokens, where w
+    is policy / behaviour. Tags end with the role, except for `all`."""
     metrics: dict[str, float] = {}
     for role in ROLES:
         tokens = sums.get(f"sum_tokens_{role}", 0.0)

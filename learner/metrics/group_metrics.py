@@ -82,7 +82,7 @@ def success_by_environment(groups: Sequence[Group]) -> Metrics:
 
 
 def unread_reflection(groups: Sequence[Group]) -> str:
-    """Returns the quoted beginning of a reflection if none can be read, else ""."""
+    """Returns the quoted start of a reflection if no reflection can be read, else ""."""
     reflections = [r.reflection for group in groups for r in group.results if r.reflection]
     if not reflections or not all(reflection.cause for reflection in reflections):
         return ""
@@ -149,8 +149,8 @@ def histograms(groups: Sequence[Group], version: int) -> dict[str, Any]:
 
 
 def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> list[str]:
-    """Describes each fingerprint that differs from the first one seen of the same version. Updates
-    `seen` (version -> fingerprint), which keeps the newest REMEMBERED versions."""
+    """Describes each weight fingerprint that differs from the first one seen of the same version.
+    Adds new versions to `seen` (version -> first fingerprint). Keeps the newest REMEMBERED."""
     alarms = []
     for group in groups:
         for version, fingerprint in group.fingerprints.items():
@@ -163,7 +163,7 @@ def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> li
 
 
 def _corrections(group: Group) -> list[tuple[Trajectory, Trajectory]]:
-    """Returns a group's (base, distilled) pairs."""
+    """Pairs each retry of a group with its base attempt: (base, distilled)."""
     bases = {t.slot: t for t in group.trajectories if t.role == "base"}
     return [
         (bases[t.parent], t)

@@ -27,9 +27,9 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.index.json")
 
 
 def write_version(run: Path, config: RunConfig, version: int, out: Path) -> str:
-    """Writes a version as a Hugging Face folder, whole or not at all. Returns a line about the
-    checks. Raises UserError if the version cannot be rebuilt, or if attempts of this version were
-    sampled with other weights."""
+    """Writes a version of the weights as a complete Hugging Face folder, or writes nothing. Returns
+    a line about the checks. Raises UserError if the version cannot be rebuilt, or if attempts of
+    this version were sampled with other weights."""
     model = model_path(config.model)
     check_model_folder(model, f"model {config.model}", weights=False)
     manifest, data = Journal(run / JOURNAL).rebuild(version)
@@ -54,8 +54,8 @@ def tensors_of(manifest: Manifest, data: Bytes) -> dict[str, Tensor]:
 
 
 def check_fingerprints(folder: Path, manifest: Manifest) -> str:
-    """Compares a version with the fingerprints of the attempts sampled with it. Returns the result
-    as text. Raises UserError if a fingerprint belongs to other weights."""
+    """Compares a version's weights with the fingerprints of its attempts in the store `folder`.
+    Returns the result as text. Raises UserError if a fingerprint belongs to other weights."""
     if not (folder / "data.mdb").is_file():
         return f"no store in {folder} to compare it with"
     with Store(folder, read_only=True) as store:
@@ -70,12 +70,12 @@ def check_fingerprints(folder: Path, manifest: Manifest) -> str:
             f"{min(digests[other[0]])}; the learner went back to a checkpoint and then produced "
             "this version a second time"
         )
-    return f"{len(same)} of {len(prints)} groups sampled with it carry its fingerprint"
+    return f"{len(same)} of {len(prints)} groups sampled with this version carry its fingerprint"
 
 
 def _copy_but_weights(model: Path, to: Path, dtypes: set[str]) -> None:
-    """Copies all files of a model folder but the weights. If all weights have the same dtype,
-    updates it in `config.json`."""
+    """Copies all files of a model folder except the weights. Writes the dtype of the new weights to
+    `config.json` if all of them have the same dtype."""
     for path in model.iterdir():
         if path.is_file() and not any(path.match(kind) for kind in WEIGHTS):
             shutil.copyfile(path, to / path.name)

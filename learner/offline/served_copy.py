@@ -1,4 +1,4 @@
-"""Trains without actors: serves the finished groups of stores from its own buffer service.
+"""Trains without actors: a buffer service in the learner serves the groups of finished runs.
 
     stores ─► copy in the run's folder ─► buffer service, a thread ─► rank 0 draws and commits
 
@@ -22,7 +22,7 @@ from r3l.records import Group
 from r3l.settings.buffer import RetentionConfig
 
 CHECKED = 8
-"""Number of groups of each store to check against the tokenizer."""
+"""How many groups of each store are checked against the tokenizer."""
 NO_LIMIT = 1 << 31
 ENDS_S = 30.0
 
@@ -49,7 +49,7 @@ def served_copy(
     resume: bool,
 ) -> Iterator[str]:
     """Serves a copy of the stores' groups and yields the service's endpoint. Makes the copy in
-    `folder`, unless a resumed run already has one. Refuses stores that a different model filled."""
+    `folder`, unless a resumed run has made it. Refuses stores that a different model filled."""
     if folder.exists() and not resume:
         raise UserError(
             f"--run {folder.parent}: already has a store; add --resume or name a new folder"
@@ -68,7 +68,7 @@ def served_copy(
 
 
 def _copy(stores: Sequence[Path], to: Path, config: RunConfig, tokenizer: Any) -> None:
-    """Checks the first groups of each store, then copies its finished groups."""
+    """Checks the first groups of each store, then copies the finished groups of all stores."""
     contrast = config.algorithm.needs_contrast
     for folder in stores:
         with Store(folder, read_only=True) as store:

@@ -75,8 +75,8 @@ def merged(layer: Any) -> Tensor:
 
 
 def published_apart(lm: nn.Module, model: Path) -> Adapters | None:
-    """Describes the adapters for publishing without the base. Returns None if there are none, if
-    their scalings differ, or if the folder `model` stores the weights in a different form."""
+    """Describes the adapters, to publish them without the base. Returns None if there are no
+    adapters, if their scalings differ, or if the folder `model` stores the base differently."""
     layers = adapted_layers(lm)
     names = {base_name(f"{n}.base_layer.weight") for n, m in lm.named_modules() if m in layers}
     scalings = {layer.scaling[NAME] for layer in layers}
@@ -89,7 +89,7 @@ def published_apart(lm: nn.Module, model: Path) -> Adapters | None:
 
 @contextmanager
 def without_adapters(lm: nn.Module) -> Iterator[None]:
-    """Turns the adapters off inside the block. Only for passes that need no gradient."""
+    """Turns the adapters off in a `with` block. Only for passes that need no gradient."""
     layers = adapted_layers(lm)
     for layer in layers:
         layer.enable_adapters(False)

@@ -1,8 +1,8 @@
 """Computes attention over a forest, in which every node sees only itself and its ancestors.
 
 Copies the nodes' queries, keys and values into rows. Rows of similar length form a rectangle. Runs
-causal attention on the rectangles. Each node's result is read from one of its rows. A tree is
-faster than padded rows above about 5 % shared tokens (`python -m benchmarks.learner --crossover`).
+causal attention on the rectangles. Each node's result is read from one of its rows. If rows share
+about 5 % of their tokens or more, a tree is faster (`python -m benchmarks.learner --crossover`).
 
 Axes: N nodes, B rows, T positions, H heads, E head size; nodes as in learner.step.batch.Nodes.
 """
@@ -25,8 +25,8 @@ TREE = "r3l_tree"
 
 
 def resolve(pack: str, lm: Any) -> Pack:
-    """Chooses a model's packing. auto means tree if the model allows it, else rows. Raises
-    UserError if `pack` is tree but the model does not allow it."""
+    """Chooses how rows are packed. auto means tree if the model allows trees, else rows. Raises
+    UserError if `pack` is tree but the model does not allow trees."""
     if pack == "rows":
         return "rows"
     obstacle = _obstacle(lm)

@@ -68,16 +68,16 @@ class Row:
 
 
 _Counted = tuple[list[Row], int, str]
-"""For an attempt or auxiliary sample: (rows of weight w_g, their length |τ|, the group's id)."""
+"""One attempt or auxiliary sample: its rows (of weight w_g), its length |τ|, its group's id."""
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """The forest of a micro-batch (learner.step.prefix_forest) and the paths of its rows, int64.
+    """The forest of a micro-batch (learner.step.prefix_forest) and the rows' paths in it, int64.
 
     `paths_BT[b, t]`: the node of token t of row b, 0 in the padding. `homes_N[n]`: one place of
-    node n in the flattened `paths_BT`. Tree attention uses `rectangles` and `places_N` instead,
-    which have less padding (learner.step.prefix_forest.lay_out).
+    node n in the flattened `paths_BT`. Tree attention uses `rectangles` and `places_N`, which have
+    less padding (learner.step.prefix_forest.lay_out).
     """
 
     token_ids_N: Tensor
@@ -168,7 +168,7 @@ def _trained(row: Row, into: str, group_id: str, attempt: Trajectory) -> Trained
 
 
 def _baseline(groups: Sequence[Group], replayed: Container[str]) -> float:
-    """Returns the median of the mean rewards of new groups, or of all groups if none is new."""
+    """Returns the median of the groups' mean rewards. Only new groups count, if there are any."""
     whole = [group for group in groups if group.trajectories]
     means = [group.rewards.mean() for group in whole if group.group_id not in replayed]
     return float(np.median(means or [group.rewards.mean() for group in whole] or [0.0]))
@@ -182,7 +182,7 @@ def _policy_rows(
     replay: ReplayContext | None,
     version: int | None,
 ) -> list[_Counted]:
-    """Makes the rows of a group's own and recalled attempts, if the algorithm keeps them."""
+    """Makes the rows of a group's attempts, own and recalled, that the algorithm keeps."""
     name = group.group_id
     sources = [Source(name, name, attempt) for attempt in group.trajectories]
     sources += [Source(name, each.group_id, each.trajectory) for each in recalled]
@@ -227,7 +227,7 @@ def _policy_rows(
 
 def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
     """Marks the tokens sampled with the weights of `version` alone. Returns None if `version` is
-    None. Also returns None for a retry, because its row lacks the guidance."""
+    None. Also returns None for a retry: it was sampled with guidance that its row lacks."""
     if version is None or attempt.role == "distilled":
         return None
     fresh = np.zeros(len(attempt.token_ids), dtype=np.bool_)
@@ -238,7 +238,7 @@ def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
 
 
 def supervised_row(token_ids: Int32, mask: Bool, weight: float) -> Row:
-    """Makes a row of supervised tokens. Its temperature is 1: plain likelihood."""
+    """Makes a row for the supervised loss. Its temperature of 1 leaves the likelihood unchanged."""
     unused = np.zeros(len(token_ids), dtype=np.float32)
     return _row(token_ids, mask, unused, aux=True, weight=weight)
 
@@ -266,8 +266,8 @@ def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
 
 
 def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
-    """Multiplies each row's weight by c, the weight of its tokens in one mean over `counted`
-    (r3l.algorithms.credit.token_weights)."""
+    """Multiplies each row's weight by c, the weight of each of its tokens in one mean over all of
+    `counted` (r3l.algorithms.credit.token_weights)."""
     lengths, groups = [length for _, length, _ in counted], [group for *_, group in counted]
     shares = credit.token_weights(normalize, lengths, groups)
     pairs = zip(counted, shares, strict=True)
@@ -276,7 +276,7 @@ def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
 
 def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
     """Computes metrics of the loss weights. `aux_share`: the auxiliary rows' share of all weights.
-    `largest_token_weight`: the largest token weight of the other rows, divided by their mean."""
+    `largest_token_weight`: for the other rows, largest token weight / mean token weight."""
     policy = [(row.weight, float(row.mask.sum())) for row in rows if not row.aux]
     tokens, mass = sum(count for _, count in policy), sum(w * count for w, count in policy)
     aux = sft_weight * sum(row.weight * float(row.mask.sum()) for row in rows if row.aux)
@@ -365,7 +365,7 @@ def _rectangles(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list
 
 
 def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
-    """Makes the tensors of a micro-batch. Without `rows`, makes one row of two masked-out
+    """Makes the tensors of a micro-batch. If `rows` is empty, makes one row of two masked-out
     tokens."""
     input_tokens = sum(len(row.token_ids) for row in rows)
     rows = rows or [Row(np.zeros(2, np.int32), np.zeros(2, np.bool_), np.zeros(2, np.float32))]

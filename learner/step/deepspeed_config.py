@@ -33,8 +33,8 @@ FREE = {"optimizer.params.torch_adam", "optimizer.params.fused", "optimizer.para
 
 
 def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) -> dict[str, Any]:
-    """Merges the user's DeepSpeed keys into the learner's. Raises UserError if the user sets keys
-    that belong to the learner."""
+    """Returns DeepSpeed's configuration: the learner's own keys and the keys that the user adds.
+    Raises UserError if the user sets a key that only the learner may set."""
     own, given = _own(config, bf16=bf16, gpu=gpu), config.deepspeed
     for key in given:
         if isinstance(own.get(key), dict) and not isinstance(given[key], dict):
@@ -51,14 +51,14 @@ def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) ->
 
 
 def zero_stage(config: LearnerConfig, *, bf16: bool) -> int:
-    """Returns the ZeRO stage in use, at least 1 in bfloat16. At stage 0, the first bfloat16 step
-    lowers the loss by a fifth less than at the other stages."""
+    """Returns the ZeRO stage that is used: at least 1 in bfloat16."""
+    # At stage 0, the first bfloat16 step lowers the loss by a fifth less than at other stages.
     return max(config.zero_stage, 1) if bf16 else config.zero_stage
 
 
 def learning_rate_share(config: LearnerConfig, step: int) -> float:
-    """Returns the learning rate of optimizer step `step` (from 0) as a fraction of `lr`. It rises
-    linearly over `warmup_steps`. Then it stays 1 (constant) or falls to `min_lr_share`."""
+    """Returns the learning rate of optimizer step `step` (from 0) as a share of `lr`. The share
+    rises to 1 in `warmup_steps` steps. Then it stays at 1 (constant) or falls to `min_lr_share`."""
     if step < config.warmup_steps or config.schedule == "constant":
         return min(1.0, (step + 1) / max(config.warmup_steps, 1))
     span = max(config.steps - config.warmup_steps, 1)
@@ -105,7 +105,7 @@ def _own(config: LearnerConfig, *, bf16: bool, gpu: bool) -> dict[str, Any]:
 
 
 def _clashes(given: dict[str, Any]) -> list[str]:
-    """Lists the user's keys that the learner owns, with their values."""
+    """Lists the user's keys that only the learner may set, each with its value."""
     clashes = []
     for path, value in flat_settings(given).items():
         owner = next((o for o in OWNED if path == o or path.startswith(f"{o}.")), None)

@@ -15,8 +15,8 @@ WEIGHTS = "model.safetensors"
 
 
 class Stored(NamedTuple):
-    """A tensor of a model's files. `name`: its name in the files. `layer`: the layer whose adapter
-    is merged into it, if any."""
+    """A tensor to store in a model's files. `name`: its name in the files. `layer`: the layer whose
+    adapter is merged into the stored tensor, if any."""
 
     name: str
     parameter: nn.Parameter
@@ -24,7 +24,7 @@ class Stored(NamedTuple):
 
 
 def whole(lm: nn.Module) -> list[Stored]:
-    """Lists the tensors of a plain model folder. Tied parameters appear once."""
+    """Lists the tensors to store in a plain model folder. Tied parameters appear once."""
     layers = {layer.base_layer.weight: layer for layer in adapters.adapted_layers(lm)}
     return [
         Stored(adapters.base_name(name), parameter, layers.get(parameter))
@@ -34,7 +34,7 @@ def whole(lm: nn.Module) -> list[Stored]:
 
 
 def of_adapters(lm: nn.Module) -> list[Stored]:
-    """Lists the adapters' matrices, with peft's names."""
+    """Lists the matrices of the adapters, under the names that peft gives them."""
     named = [(name, p) for name, p in lm.named_parameters() if adapters.is_adapter(name)]
     return [Stored(adapters.peft_name(name), parameter) for name, parameter in named]
 
@@ -45,7 +45,7 @@ def shapes(stored: Iterable[Stored]) -> list[Shape]:
 
 
 def tensors(stored: Iterable[Stored]) -> Iterator[tuple[str, Tensor]]:
-    """Yields (name, tensor), one at a time. Collective under ZeRO 3: every rank must exhaust it."""
+    """Yields (name, tensor) pairs. Under ZeRO 3, every rank must exhaust the iterator."""
     for name, parameter, layer in stored:
         with gathered(parameter, *(adapters.parts(layer) if layer else ())):
             # Gathering a sharded parameter again takes new memory, so this tensor stays valid.
@@ -55,7 +55,7 @@ def tensors(stored: Iterable[Stored]) -> Iterator[tuple[str, Tensor]]:
 
 @contextmanager
 def gathered(*parameters: nn.Parameter) -> Iterator[None]:
-    """Gathers whole parameters inside the block. Collective under ZeRO 3."""
+    """Makes parameters whole inside the block. Under ZeRO 3, every rank must enter the block."""
     import deepspeed
 
     sharded = [parameter for parameter in parameters if hasattr(parameter, "ds_id")]
@@ -64,8 +64,8 @@ def gathered(*parameters: nn.Parameter) -> Iterator[None]:
 
 
 def save_model(lm: Any, folder: Path, write: Write | None = write_tensors) -> None:
-    """Writes a plain Hugging Face model folder, or nothing if `write` is None. Collective under
-    ZeRO 3, also for ranks that write nothing."""
+    """Writes a plain Hugging Face model folder, or nothing if `write` is None. Under ZeRO 3, ranks
+    that write nothing must call it too."""
     stored = whole(lm)
     each = tensors(stored)
     try:
@@ -83,8 +83,8 @@ def save_model(lm: Any, folder: Path, write: Write | None = write_tensors) -> No
 
 
 def save_adapters(lm: Any, folder: Path, write: Write | None = write_tensors) -> None:
-    """Writes the adapters in peft's format, or nothing if `write` is None. Collective, like
-    `save_model`."""
+    """Writes the adapters in peft's format, or nothing if `write` is None. Under ZeRO 3, ranks that
+    write nothing must call it too."""
     stored = of_adapters(lm)
     each = tensors(stored)
     try:
@@ -101,8 +101,8 @@ def full_shape(parameter: nn.Parameter) -> tuple[int, ...]:
 
 
 def shard(module: nn.Module, settings: Mapping[str, Any]) -> None:
-    """Shards a module over the ranks for ZeRO 3, one parameter at a time. DeepSpeed's own
-    initialization would first move the whole module to each device."""
+    """Shards a module over the ranks for ZeRO 3, one parameter at a time.
+    `deepspeed.initialize` alone would first move the whole module to each device."""
     import deepspeed
 
     deepspeed.zero.Init(module=module, config_dict_or_path=dict(settings))

@@ -13,8 +13,8 @@ LINEAR = re.compile(r"\.\d+\.(?:.+\.)?(\w+)\.weight$")
 
 
 def linear_layers(folder: Path) -> list[str]:
-    """Returns the names of the linear layers in a model's blocks, such as q_proj. Finds only
-    weights in safetensors files."""
+    """Returns the names of the linear layers in a model's blocks, such as q_proj. Reads only
+    the safetensors files."""
     names = set[str]()
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="np") as file:
@@ -26,7 +26,7 @@ def linear_layers(folder: Path) -> list[str]:
 
 
 def check_targets(lora: LoraConfig, folder: Path) -> None:
-    """Refuses a target that the model does not have."""
+    """Raises UserError if the model lacks a layer that `lora` targets."""
     known = linear_layers(folder)
     if not lora.rank or not known:
         return

@@ -29,8 +29,8 @@ CHUNK = 1024
 
 class PolicyModule(nn.Module):
     """Wraps a Hugging Face causal language model and replaces its head with a chunked one. `pack`:
-    padded rows or a forest, with the same results (learner.step.attention.resolve). `compute`:
-    dtype of matrix products, by default the weights' dtype."""
+    whether the layers run on padded rows or on a tree (a prefix forest); the results are the same.
+    `compute`: dtype of matrix products, by default the weights' dtype."""
 
     def __init__(self, lm: Any, pack: Pack = "rows", compute: torch.dtype | None = None) -> None:
         super().__init__()
@@ -49,8 +49,8 @@ class PolicyModule(nn.Module):
         False.
 
         `logprobs_BT[b, t]` is log π(token t | tokens before t), π ∝ exp(logits / temperature of row
-        b). Position 0 must not be selected. Entropies have no gradient. Rows of the same
-        temperature compute a shared node once.
+        b). Position 0 must not be selected. Entropies have no gradient. If rows of the
+        same temperature share a node, the head computes this node once.
         """
         levels_L, level_B = temperatures_B.unique(return_inverse=True)
         pairs_BT = nodes.paths_BT * len(levels_L) + level_B[:, None]
@@ -129,9 +129,10 @@ def load_model(
     lora: LoraConfig | None = None,
     adapter: Path | None = None,
 ) -> PolicyModule:
-    """Loads a causal language model folder for training. Settings are as in LearnerConfig. Any
-    attention `implementation` but auto runs on padded rows. `adapter`: folder of adapters to train
-    further. Raises UserError if the model cannot be loaded or does not support a setting."""
+    """Loads a causal language model folder for training. Settings are as in LearnerConfig. With an
+    attention `implementation` other than auto, `pack` is ignored and rows are padded. `adapter`:
+    folder of adapters to train further. Raises UserError if the model cannot be loaded or does not
+    support a setting."""
     from transformers import AutoModelForCausalLM
 
     chosen = {} if implementation == "auto" else {"attn_implementation": implementation}

@@ -36,8 +36,8 @@ MASTER = "master"
 
 
 class Fragment(NamedTuple):
-    """This rank's part of a flattened parameter: `length` elements from `start` on. `tensor` holds
-    them, from index `place` on. The torch optimizer keeps its state under this tensor."""
+    """This rank's part of a flattened parameter: `length` elements from index `start` on. `tensor`
+    holds these elements from its index `place` on, and is a key of the torch optimizer's state."""
 
     tensor: Tensor
     place: int
@@ -46,7 +46,7 @@ class Fragment(NamedTuple):
 
 
 def save(trainer: Trainer, folder: Path, write: Write = write_tensors) -> None:
-    """Writes the optimizer state. Collective; only rank 0 writes."""
+    """Writes the optimizer's state from rank 0. Every rank must call it."""
     keys, trained = _keys(trainer), _trained(trainer)
     keys += [MASTER] * (trainer.dtype != torch.float32)
     extra = [("rng/cpu", torch.get_rng_state())]
@@ -102,7 +102,7 @@ def load(trainer: Trainer, folder: Path, updates: int) -> None:
 def _whole(
     trainer: Trainer, parameter: nn.Parameter, fragment: Fragment | None, key: str
 ) -> Tensor:
-    """Gathers a parameter's whole state, float32. Collective."""
+    """Gathers the state `key` of a whole parameter, float32. Every rank must call it."""
     shape = full_shape(parameter)
     whole = torch.zeros(shape, dtype=torch.float32, device=trainer.device).view(-1)
     if fragment is not None:
@@ -143,7 +143,7 @@ def _fragment(trainer: Trainer, parameter: nn.Parameter) -> Fragment | None:
 
 
 def _state(trainer: Trainer, tensor: Tensor, keys: set[str], updates: int) -> dict[str, Any]:
-    """Returns the optimizer's state of a tensor after `updates` steps; creates it if missing."""
+    """Returns the optimizer's state of a tensor; creates a missing state for step `updates`."""
     inner = _torch_optimizer(trainer)
     state: dict[str, Any] = inner.state[tensor]
     if not state.keys() >= keys:

@@ -2,10 +2,10 @@
 
     rows, sorted by their tokens ─► overlap of neighbours ─► cut within a budget ─► Forest
 
-Sorted rows list the forest in depth-first order. Each row adds only the nodes after its overlap
-with the previous row.
+Sorting puts rows with a common prefix next to each other. So each row adds only the nodes after its
+overlap with the previous row.
 
-Axes: N nodes (distinct tokens in their context), B rows, L tokens of a row.
+Axes: N nodes (one for each distinct prefix of the rows), B rows, L tokens of a row.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,9 @@ SIMILAR = 0.75
 
 @dataclass(frozen=True)
 class Forest:
-    """Nodes in depth-first order, int64 [N]. `positions`: each node's position in its rows.
-    `parents`: a root is its own parent. `paths`: the nodes of each row, int64 [L]."""
+    """A prefix forest, its nodes in depth-first order. Arrays are int64 [N]. `positions`: each
+    node's position in its rows. `parents`: each node's parent; a root is its own parent. `paths`:
+    the nodes of each row, int64 [L]."""
 
     token_ids: Int64
     positions: Int64
@@ -45,7 +46,7 @@ def neighbours(sequences: Sequence[Int32]) -> tuple[list[int], list[int]]:
 
 def cut(lengths: Sequence[int], overlaps: Sequence[int], budget: int) -> list[range]:
     """Splits sorted rows into runs of at most `budget` nodes. Minimizes the total number of nodes,
-    then the number of runs. A row above the budget is a run of its own."""
+    then the number of runs. A row longer than the budget is a run of its own."""
     nodes, runs, first = [0], [0], [0]
     for last in range(len(lengths)):
         best, tail = (0, 0, 0), 0
@@ -67,7 +68,7 @@ def cut(lengths: Sequence[int], overlaps: Sequence[int], budget: int) -> list[ra
 
 
 def plant(sequences: Sequence[Int32]) -> Forest:
-    """Builds the forest of sequences. Each must have at least one token."""
+    """Builds the prefix forest of sequences. Each sequence must have at least one token."""
     order, overlaps = neighbours(sequences)
     size = sum(len(sequences[i]) - o for i, o in zip(order, overlaps, strict=True))
     token_ids, positions, parents = (np.zeros(size, np.int64) for _ in range(3))

@@ -30,8 +30,8 @@ PIECE = 64 << 20
 
 
 def drain(tensors: Iterable[object]) -> None:
-    """Exhausts an iterator of tensors. Every rank must do so, because all ranks gather the
-    tensors."""
+    """Exhausts an iterator of tensors. Every rank must exhaust its iterator, because a tensor is
+    gathered by all ranks together."""
     for _ in tensors:
         pass
 
@@ -55,15 +55,15 @@ def write_tensors(path: Path, shapes: Sequence[Shape], tensors: Tensors) -> None
 
 
 class Copies:
-    """Copies tensors to the host's memory, to write them while the next step changes the
-    originals."""
+    """Copies tensors to the host's memory. The copies can be written to files later, while the next
+    step changes the tensors."""
 
     def __init__(self) -> None:
         self._files: list[tuple[Path, Sequence[Shape], Tensors]] = []
 
     def add(self, path: Path, shapes: Sequence[Shape], tensors: Tensors) -> None:
-        """Copies the tensors of a file. A file that needs more than half of the free memory is
-        written at once instead."""
+        """Copies the tensors of a file, for `write`. If the copies would need more than half of the
+        free memory, writes the file at once."""
         size = sum(math.prod(shape) * dtype.itemsize for _, dtype, shape in shapes)
         if 2 * size > free_memory():
             write_tensors(path, shapes, tensors)
@@ -77,7 +77,7 @@ class Copies:
 
 
 def on_host(tensor: Tensor) -> Tensor:
-    """Returns the tensor itself if it is in the host's memory, otherwise a copy of it there."""
+    """Returns the tensor itself if it is in the host's memory, otherwise a copy in that memory."""
     return tensor.detach() if tensor.device.type == "cpu" else host_copy(tensor)
 
 

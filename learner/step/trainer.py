@@ -60,8 +60,8 @@ LATER_S = 60.0  # collectives fail after the watchdogs, which log what each rank
 @dataclass(frozen=True)
 class StepResult:
     """The result of one optimizer step over all rows of all ranks. `applied`: False if the loss or
-    gradient was not finite. Then nothing has changed. `metrics`: keyed by tag. `out_of_memory`: how
-    often the token budget was halved. `attempts`: how the step trained on each attempt."""
+    gradient was not finite, so nothing changed. `metrics`: keyed by tag. `out_of_memory`: how often
+    the token budget was halved. `attempts`: how the step trained on each attempt."""
 
     applied: bool
     metrics: dict[str, float]
@@ -77,10 +77,11 @@ class Trainer:
     """Trains one model folder with a DeepSpeed engine. Each rank has one trainer.
 
     Without an `algorithm`, trains on supervised rows only (warm-up). `reference`: folder of the
-    reference model, by default `model`. With `learner.lora`, trains only adapters, and the
-    reference is the model without them. `adapter`: folder of adapters to train further. `adapters`:
-    describes the adapters if they are published without the base, else None. `budget`: tokens per
-    micro-batch, lowered when memory runs out.
+    reference model, by default `model`. With `learner.lora`, trains only adapters; the reference is
+    then the model without adapters. `adapter`: folder of adapters to train further.
+
+    The attribute `adapters` describes the adapters if they are published without the base model,
+    else it is None. `budget` is the number of tokens per micro-batch, lowered when memory runs out.
     """
 
     def __init__(
@@ -148,8 +149,8 @@ class Trainer:
         return self._over_ranks({"fact": float(fact)})["fact"] > 0
 
     def rows(self, draw: Draw) -> list[Row]:
-        """Makes the rows of a draw, the same on every rank. Raises UserError if the model's
-        vocabulary lacks a token."""
+        """Makes the training rows of a drawn batch. All ranks make the same rows. Raises UserError
+        if the model's vocabulary lacks a token."""
         vocabulary = int(self.module.lm.config.get_text_config().vocab_size)
         check_tokens(draw.groups, vocabulary, draw.recalled)
         if self.algorithm is None:
@@ -165,9 +166,9 @@ class Trainer:
 
     def step(self, rows: Sequence[Row]) -> StepResult:
         """Makes one optimizer step on `rows`, divided among all ranks. When memory runs out, halves
-        the token budget and repeats the step. At ZeRO stage 2 or 3, raises RestartNeeded instead.
-        Raises TrainingStopped if the budget cannot be lowered further. Raises StepLeft if the
-        callback `leaves` returns true on any rank."""
+        the token budget and repeats the step, or at ZeRO stage 2 or 3 raises RestartNeeded. Raises
+        TrainingStopped if the budget cannot be lowered further. Raises StepLeft if the callback
+        `leaves` returns true on any rank."""
         began = time.monotonic()
         self.spent.clear()
         sums, halvings = self._accumulate(rows)
@@ -194,8 +195,7 @@ class Trainer:
 
     def check_weights(self, step: int, norm: float) -> None:
         """Raises TrainingStopped on every rank if the step made a weight that is not finite or
-        exceeds LARGEST. Engines would return NaN with such a weight. Collective. `norm`: gradient
-        norm."""
+        exceeds LARGEST. Every rank must call it. `norm`: the step's gradient norm."""
         if self.on_any_rank(self._ruined_weights() > self.ruined):
             rate = float(self.optimizer.param_groups[0]["lr"])
             raise TrainingStopped(
@@ -212,8 +212,8 @@ class Trainer:
         return sum(int((~(weights.abs() <= LARGEST)).sum()) for weights in held)
 
     def _accumulate(self, rows: Sequence[Row]) -> tuple[dict[str, float], int]:
-        """Calls `_attempt` until memory suffices. Returns (its sums, how often the budget was
-        halved)."""
+        """Repeats `_attempt` until memory suffices. Returns (sums of the last attempt, how often
+        the token budget was halved)."""
         halvings, sums = 0, self._attempt(rows)
         while sums.pop("out_of_memory"):
             if self._apply()[0]:  # although a rank has poisoned the gradients
@@ -247,8 +247,8 @@ class Trainer:
         return self._over_ranks(sums | {"out_of_memory": float(lost)})
 
     def _try_micro_batch(self, rows: Sequence[Row], longest: int) -> dict[str, float] | None:
-        """Returns the sums of a micro-batch, or None if memory ran out. `longest`: tokens of the
-        step's longest row."""
+        """Returns sums of a micro-batch's losses and token counts, or None if memory ran out.
+        `longest`: number of tokens of the step's longest row."""
         try:
             return self._micro_batch(rows)
         except (RuntimeError, MemoryError) as error:
@@ -304,8 +304,8 @@ class Trainer:
     def losses(
         self, micro: MicroBatch, forward: Callable[..., Any] | None = None
     ) -> tuple[Tensor, dict[str, float]]:
-        """Returns (loss of a micro-batch, sums for metrics by name). `forward` defaults to the
-        engine."""
+        """Returns (loss of a micro-batch, sums for its metrics, keyed by name). `forward` defaults
+        to the engine."""
         reference_BT, run = self._reference_logprobs(micro), forward or self.engine
         logprobs_BT, entropy_BT = run(micro.nodes, micro.mask_BT, micro.temperatures_B)
         policy_BT = micro.mask_BT & ~micro.aux_B[:, None]
@@ -360,23 +360,23 @@ class Trainer:
         return dict(zip(sorted(sums), values.tolist(), strict=True))
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields (name, tensor) of every whole parameter, one at a time, named as in a model
-        folder. Tied parameters appear once. Collective under ZeRO 3: every rank must exhaust it."""
+        """Yields (name, tensor) of every whole parameter, named as in a model folder. Tied
+        parameters appear once. Under ZeRO 3, every rank must exhaust the iterator."""
         return full_weights.tensors(full_weights.whole(self.module.lm))
 
     def published(self) -> tuple[Iterator[tuple[str, Tensor]], list[Shape]]:
         """Returns what actors receive, as (tensors, shapes): all of `weights`, or only the
-        adapters. Iterating the tensors is collective, like `weights`."""
+        adapters. Under ZeRO 3, every rank must exhaust the tensors."""
         listed = full_weights.whole if self.adapters is None else full_weights.of_adapters
         stored = listed(self.module.lm)
         return full_weights.tensors(stored), full_weights.shapes(stored)
 
     def save_model(self, folder: Path, write: Write = write_tensors) -> None:
-        """Writes a plain Hugging Face model folder (only rank 0). Collective under ZeRO 3."""
+        """Writes a plain Hugging Face model folder, from rank 0. Collective under ZeRO 3."""
         full_weights.save_model(self.module.lm, folder, write if self.rank == 0 else None)
 
     def save_adapters(self, folder: Path, write: Write = write_tensors) -> None:
-        """Writes the adapters in peft's format (only rank 0). Collective under ZeRO 3."""
+        """Writes the adapters in peft's format, from rank 0. Collective under ZeRO 3."""
         full_weights.save_adapters(self.module.lm, folder, write if self.rank == 0 else None)
 
 
@@ -393,7 +393,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def smaller_budget(budget: int, longest: int) -> int:
-    """Halves the token budget, but not below `longest`, the tokens of the step's longest sequence.
+    """Halves the token budget, but not below `longest`, the length of the step's longest sequence.
     Raises TrainingStopped if the budget cannot be lowered further."""
     if budget <= longest:
         raise TrainingStopped(

@@ -48,7 +48,7 @@ class Lesson:
 
 @dataclass
 class Demonstrator:
-    """Replies with the environment's demonstrations, as a policy (r3l.rollout.policy_interface)."""
+    """A policy (r3l.rollout.policy_interface) that replies with an environment's demonstrations."""
 
     env: Demonstrating
     chat: ChatFormat
@@ -63,9 +63,9 @@ class Demonstrator:
 
 
 class Teacher:
-    """Makes the lessons of one environment. `skill`: the demonstrator's skill. At random, half of
-    the attempts for reflections are played worse. Each of their steps is a mistake with probability
-    `blunders`, and does nothing with probability `blunders` / 2."""
+    """Makes the lessons of one environment, played by a demonstrator with `skill`. Half of the
+    attempts to reflect on, chosen at random, are played with less skill. A step is then a mistake
+    with probability `blunders`, and does nothing with probability `blunders` / 2."""
 
     def __init__(
         self, env: Demonstrating, chat: ChatFormat, skill: Skill, *, blunders: float = 0.15
@@ -74,7 +74,8 @@ class Teacher:
         self.prompts = Prompts(env.spec.prompts)
 
     def lessons(self, task: Task) -> list[Lesson]:
-        """Makes a demonstration, a reflection and, if the attempt can be improved, a retry."""
+        """Makes the lessons on a task: a demonstration, a reflection on another attempt, and if the
+        reflection triggers a retry, that retry."""
         return asyncio.run(self._lessons(task))
 
     async def _lessons(self, task: Task) -> list[Lesson]:
@@ -178,8 +179,8 @@ class _Conversation(msgspec.Struct):
 
 
 def message_lessons(file: Path, chat: ChatFormat, context_length: int) -> list[Lesson]:
-    """Reads a lesson from every line of a file. Raises UserError if the file has no lines. Also
-    raises it if a line is not a conversation or has more than `context_length` tokens."""
+    """Makes a lesson from each line of a file. Raises UserError if the file has no lines, if a line
+    is not a conversation, or if a conversation has more than `context_length` tokens."""
     lessons = []
     for number, line in numbered_lines(file, f"--data {file}", "give a file of JSON lines"):
         try:
@@ -198,7 +199,7 @@ def message_lessons(file: Path, chat: ChatFormat, context_length: int) -> list[L
 
 
 def shuffled(lessons: Sequence[Lesson], rng: random.Random) -> Iterator[Lesson]:
-    """Yields lessons endlessly, in a new order in every round."""
+    """Yields all lessons in a random order, again and again, each time in a new order."""
     while lessons:
         yield from rng.sample(lessons, len(lessons))
 

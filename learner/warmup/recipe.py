@@ -62,8 +62,8 @@ class Recipe:
 
     @property
     def pretrained(self) -> bool:
-        """Whether the model was first trained elsewhere. Such a model can already copy tokens, and
-        gets a low learning rate."""
+        """Whether the model was trained before its first warm-up. Such a model can already copy
+        tokens, and gets a low learning rate."""
         origin = _origin(self.start)
         while isinstance(origin, dict):
             origin = origin.get("from", NOTHING)
@@ -138,8 +138,8 @@ class Recipe:
 
 
 def _origin(folder: Path | None) -> Any:
-    """Returns the record in a model's folder, or the folder's path if it has no record. Returns
-    NOTHING if `folder` is None."""
+    """Returns the warm-up's record in a model's folder, or the folder's path if there is no record.
+    Returns NOTHING if `folder` is None."""
     record = folder / RECORD if folder is not None else None
     if record is not None and record.is_file():
         return json.loads(record.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
 """Builds the tiny policy: a Qwen2 model with about a million parameters, and its tokenizer.
 
-The tokenizer is Qwen2's. Its vocabulary is the 256 bytes. The words of the worlds are *added*
-tokens. Without merges, the tokenizer splits all other text into bytes.
+The tokenizer has Qwen2's class, but its own vocabulary: the 256 bytes. The words of the worlds are
+*added* tokens. There are no merges, so all other text is split into bytes.
 """
 
 import re

@@ -2,8 +2,8 @@
 
     Teacher ─► lessons ─► batches of similar length ─► Trainer.step ─► Hugging Face folder
 
-Some rules of a world are not demonstrated. The policy learns them later, from reward. The trainer
-is that of a run, and treats each lesson as an auxiliary sample.
+Some rules of a world are not demonstrated. The policy learns these rules later, from reward.
+A warm-up uses the same trainer as a run. Each lesson is an auxiliary sample.
 """
 
 import itertools
@@ -51,9 +51,9 @@ POOL = 256
 
 
 def warmup(recipe: Recipe, out: Path) -> None:
-    """Warms up a policy and saves it in `out`. Continues a warm-up that was interrupted there.
-    Raises UserError if an environment has no lessons or refuses an option. Also raises it if the
-    interrupted warm-up had another recipe."""
+    """Warms up a policy and saves it in `out`. Continues a warm-up that was interrupted in `out`.
+    Raises UserError if that warm-up had another recipe, or if an environment has no lessons or
+    refuses an option."""
     with tempfile.TemporaryDirectory(prefix="r3l-warmup-") as made_here:
         start = recipe.start or _tiny_model(recipe, Path(made_here))
         check_model_folder(start, f"--model {recipe.model or start}")
@@ -106,7 +106,7 @@ def _dtype(folder: Path) -> torch.dtype:
 
 
 def _begin(recipe: Recipe, out: Path) -> Path | None:
-    """Writes UNFINISHED. Returns the newest checkpoint of an interrupted warm-up, or None."""
+    """Writes the file UNFINISHED. Returns the newest checkpoint in `out`, or None."""
     record, file = json.dumps(recipe.record(out), indent=2) + "\n", out / UNFINISHED
     if file.exists() and file.read_text(encoding="utf-8") != record:
         raise UserError(f"--out {out}: holds another unfinished warm-up; name a new folder")
@@ -118,8 +118,8 @@ def _begin(recipe: Recipe, out: Path) -> Path | None:
 
 def lesson_stream(recipe: Recipe, chat: ChatFormat, own: Sequence[Lesson] = ()) -> Iterator[Lesson]:
     """Yields lessons endlessly, in rounds. A round has a few of the user's `own` conversations, and
-    the lessons on one task of each environment. The variants of an environment take turns. A model
-    that is not pretrained also learns to copy, in the first `steps // 10` rounds."""
+    the lessons on one task of each environment. An environment's practice variants take turns. In
+    the first `steps // 10` rounds, a model that is not pretrained also learns to copy tokens."""
     seed, copying = recipe.seed, 0 if recipe.pretrained else (recipe.steps or 0) // 10
     teachers = [
         (
@@ -160,8 +160,8 @@ def _tasks(name: str, seed: int, options: Mapping[str, Any]) -> Iterator[Task]:
 def batches(
     stream: Iterable[Lesson], tokens_per_batch: int, rng: random.Random
 ) -> Iterator[list[Lesson]]:
-    """Groups lessons into batches of at most `tokens_per_batch` padded tokens. A lesson with more
-    tokens is a batch of its own."""
+    """Groups lessons into batches of at most `tokens_per_batch` tokens, padding included. A lesson
+    with more tokens is a batch of its own."""
     stream = iter(stream)
     while pool := sorted(itertools.islice(stream, POOL), key=lambda a: len(a.token_ids)):
         cut: list[list[Lesson]] = [[]]
@@ -183,7 +183,7 @@ def fit(
     saving: Checkpoints | None = None,
 ) -> list[float]:
     """Makes the optimizer steps `done` + 1 to `steps`, and returns their losses. Step n trains on
-    the nth batch of `stream`. If `saving` is given, it saves a checkpoint every SAVE_S.
+    the nth batch of `stream`. With `saving`, saves a checkpoint every SAVE_S seconds.
 
     In the first `reading` · `steps` steps, tokens outside replies have a small weight too. By
     predicting a world's lines, a model learns to copy names, which it needs to act.
@@ -211,8 +211,8 @@ def fit(
 
 def rows_of_lessons(batch: Sequence[Lesson], *, others: float = 0.0) -> list[Row]:
     """Converts lessons to supervised rows. The loss is the weighted mean of −log π(token | before).
-    Learned tokens have weight 1. All other tokens have the weight `others`, in a second row of the
-    lesson. There is no such row if `others` is 0, or if the lesson teaches copying."""
+    Learned tokens have weight 1. The other tokens of a lesson go into a second row, with the weight
+    `others`. If `others` is 0, and in lessons that teach copying, these tokens are left out."""
     rows = []
     for lesson in batch:
         rows.append(_row(lesson.token_ids, lesson.response_mask, 1.0))

@@ -1,8 +1,8 @@
 """Advantages: how the rewards of one group become the weights of its trajectories.
 
 Functions map rewards [G] to float64 [G]. Permuting a group permutes its advantages bit for bit. If
-all rewards are equal, advantages are exactly 0. The exception is full successes in `amplified` and
-`successes`. An empty group or a bad reward raises ValueError.
+all rewards are equal, all advantages are exactly 0, except those of full successes in `amplified`
+and `successes`. An empty group or a bad reward raises ValueError.
 """
 
 import math
@@ -26,8 +26,8 @@ SUCCESS = 1.0
 
 
 def checked_rewards(rewards: npt.ArrayLike) -> Float64:
-    """Returns the rewards as float64 [G]. Raises ValueError unless G ≥ 1 and all are within
-    ±LARGEST_REWARD."""
+    """Returns the rewards as float64 [G]. Raises ValueError if there are no rewards, or
+    if a reward is not within ±LARGEST_REWARD."""
     values = np.asarray(rewards, dtype=np.float64)
     if values.ndim != 1 or values.size == 0:
         raise ValueError(f"rewards have shape {values.shape}; they must be [G] with G >= 1")
@@ -51,9 +51,9 @@ def amplified(
                α·s(τ)    if R(τ) < 1 and s(τ) ≥ 0
                s(τ)      if s(τ) < 0
 
-    `max_rule="group_max"` is Eq. 11 in version 1 of the paper: α goes to the group's maximum
-    instead, and all Â are 0 if all rewards are equal. `max_advantage` replaces the α of the first
-    line (1.0 in the released code). `std`: which standard deviation divides s, or none.
+    `max_rule="group_max"` is Eq. 11 in version 1 of the paper: the largest reward of the group gets
+    α, and if all rewards are equal, all Â are 0. `max_advantage` replaces the α of the first line
+    (1.0 in the released code). `std`: the standard deviation by which s is divided, or none.
     """
     values = checked_rewards(rewards)
     s = normalized(values, std=std)

@@ -44,10 +44,10 @@ class Exploration:
     `base_slots`: attempts without help. `distilled_slots`: retries; retry i retries base i.
     `reflect_on`: which base attempts get a reflection: "all", or the "failures" (R < 1).
     `guidance`: what a retry is shown: the "reflection", a free-text "critique" or "none".
-    `from_start`: retry from step 0 instead of the pivot. `pivot_shift`: steps added to the pivot.
+    `from_start`: retries start at step 0, not the pivot. `pivot_shift`: steps added to the pivot.
     `aux`: verified corrections become auxiliary samples; with `praise`, recognised successes too.
     `verified_requires_success`: a correction is verified only if its retry fully succeeds.
-    `constrained`: reflections follow a JSON schema. `outcome_first`: it begins with the outcome.
+    `constrained`: reflections follow a schema. `outcome_first`: the schema begins with the outcome.
     """
 
     base_slots: int
@@ -81,8 +81,8 @@ keep [G])."""
 @dataclass(frozen=True)
 class ReplayContext:
     """The batch in which a group is replayed. `version`: the number of optimizer steps so far.
-    `baseline`: the median of the groups' mean rewards, over the batch's new groups, or over all its
-    groups if none is new."""
+    `baseline`: the median of the mean rewards of the batch's new groups, or of all its groups if
+    none is new."""
 
     version: int
     baseline: float
@@ -120,7 +120,7 @@ class Algorithm:
       3. `estimator` turns rewards into advantages,
       4. `replay_rule` changes the advantages of a replayed group,
       5. `token_credit` gives each token its own advantage.
-    In a group with recalled attempts, `mix_recalled` replaces 1 and 3. If it is None, 1 is skipped.
+    With recalled attempts, step 1 is skipped, and `mix_recalled` (if not None) replaces step 3.
     `mask_prefix`: tokens before the pivot are not trained.
     `normalize`: how the loss is averaged (r3l.algorithms.credit.token_weights).
     `kl_coef`: weight of the KL to the reference model, 0 if unused; `kl`: estimates this KL.
@@ -160,8 +160,8 @@ class Algorithm:
     def advantages(
         self, rewards: npt.ArrayLike, trajectories: Sequence[Trajectory], *, recalled: int = 0
     ) -> tuple[Float64, Bool]:
-        """Returns (advantages float64 [G], keep bool [G]) of one whole group. Its last `recalled`
-        attempts were recalled.
+        """Returns (advantages float64 [G], keep bool [G]) of one whole group. The last `recalled`
+        attempts come from other groups.
 
         A dropped trajectory (keep False) has advantage 0, is not trained on and does not count in
         any mean. A kept trajectory counts even if its advantage is 0. Raises ValueError if a reward
@@ -200,8 +200,8 @@ class Algorithm:
         return masks
 
     def loss(self, batch: TokenBatch) -> tuple[Tensor, dict[str, float]]:
-        """Returns the scalar loss of the kept trajectories, and measurements. Both add up over the
-        micro-batches of a batch. It measures:
+        """Returns (scalar loss of the kept trajectories, measurements). A batch's loss and
+        measurements are the sums over its micro-batches. The measurements are:
 
             loss_policy                the loss without the KL term
             kl_reference               the KL in nats without `kl_coef`, if `needs_reference`

@@ -40,9 +40,9 @@ def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) ->
 
 
 def further_masks(trajectory: Trajectory, mask: Bool) -> list[Bool]:
-    """Returns the credit mask of each further conversation of an attempt. `mask`: the mask of its
-    main conversation. A retried base attempt gets no credit for calls before its first trained
-    step."""
+    """Returns the credit mask of each further conversation of an attempt. `mask`: the mask of the
+    main conversation. In a retried base attempt, calls before the first trained step of the main
+    conversation get no credit."""
     if not trajectory.extra.segments:
         return []
     first = int(np.argmax(mask[trajectory.step_spans[:, 0]]))
@@ -56,7 +56,7 @@ def further_masks(trajectory: Trajectory, mask: Bool) -> list[Bool]:
 
 
 def by_step(values: npt.ArrayLike, trajectory: Trajectory) -> npt.NDArray[np.float64]:
-    """Gives each response token its step's value of `values` [K]: float64 [L], 0 elsewhere."""
+    """Gives every response token the value of its step: float64 [L], 0 elsewhere. `values`: [K]."""
     steps, tokens = np.asarray(values, np.float64), np.zeros(len(trajectory.token_ids))
     if steps.shape != (trajectory.num_steps,):
         raise ValueError(f"values have shape {steps.shape}; they must be [{trajectory.num_steps}]")
@@ -68,7 +68,7 @@ def by_step(values: npt.ArrayLike, trajectory: Trajectory) -> npt.NDArray[np.flo
 def lengths(
     normalize: Normalize, trajectories: Sequence[Trajectory], masks: Sequence[Bool]
 ) -> list[int]:
-    """Returns |τ_i| of each trajectory with its further conversations. |τ_i| is the number of all
+    """Returns the length |τ_i| of each trajectory with its further conversations: the number of all
     response tokens if `normalize` is "attempt" or "group", else the number of trained tokens."""
     if normalize in ("attempt", "group"):
         masks = [trajectory.responses_from(trajectory.extra.start) for trajectory in trajectories]
@@ -82,11 +82,11 @@ def lengths(
 def token_weights(
     normalize: Normalize, lengths: Sequence[int], groups: Sequence[object] = ()
 ) -> list[float]:
-    """Returns the weight of a trained token for each of a batch's R kept trajectories. |τ_i| is
+    """Returns, for each of a batch's R kept trajectories, the weight of one trained token. |τ_i| is
     `lengths[i]`. |G_i| is the size of group `groups[i]`, and M the number of groups.
 
         trajectory, attempt    1 / (R · |τ_i|)             the mean over trajectories of 1/|τ_i| Σ_t
-        group                  1 / (M · |G_i| · |τ_i|)     as above in each group, then averaged
+        group                  1 / (M · |G_i| · |τ_i|)     this mean in each group, then averaged
         token                  1 / Σ_j |τ_j|               the mean over all trained tokens
         sum                    1 / R                       the mean over trajectories of Σ_t
 

@@ -1,16 +1,17 @@
-"""Guidance gain: how much more guided retries earn than further attempts, and a gate on it.
+"""Guidance gain: how much more guided retries earn than further attempts. The measured gain
+can decide how many groups get retries.
 
 The gain of the retry of slot i, in a group with n_b ≥ 2 base attempts, is
 
     d_i = R(retry_i) − (1/(n_b − 1)) Σ_{j≠i} R(base_j)
 
-The mean of d_i is 0 for useless guidance. Attempt i itself is left out, because mostly failures are
+The mean of d_i is 0 for useless guidance. R(base_i) is left out, because mostly failures are
 retried. Group g has n_g retried slots and the sum S_g = Σ d_i. Over all groups,
 
     m = Σ S_g / Σ n_g        se² = Σ (S_g − m·n_g)² / (Σ n_g)²
 
 The gate gives a group retries with probability q = clip(Φ(m/se), FLOOR, 1). q is computed from the
-last GROUPS groups with retries. It is 1 as long as there are fewer than ENOUGH of them.
+last GROUPS groups with retries. q is 1 as long as fewer than ENOUGH groups had retries.
 """
 
 import math
@@ -31,7 +32,7 @@ class GroupGain(NamedTuple):
 
 
 def of_group(attempts: Iterable[tuple[Role, int, float]]) -> GroupGain:
-    """Computes the gain of a group from the (role, slot, reward) of each attempt. It is
+    """Computes the gain of a group from the (role, slot, reward) of each attempt. Returns
     GroupGain(0, 0) if there are no retries or fewer than two base attempts."""
     rewards: dict[Role, dict[int, float]] = {"base": {}, "distilled": {}}
     for role, slot, reward in attempts:
@@ -55,7 +56,7 @@ def estimate(gains: Sequence[GroupGain]) -> tuple[float, float]:
 
 
 def retry_probability(gains: Sequence[GroupGain]) -> float:
-    """Computes q from the groups that had retries, newest first."""
+    """Computes q from the gains of groups, newest first. Groups without retries do not count."""
     known = [gain for gain in gains if gain.slots][:GROUPS]
     if len(known) < ENOUGH:
         return 1.0

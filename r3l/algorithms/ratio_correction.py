@@ -23,7 +23,7 @@ from r3l.algorithms.losses import RatioCorrection, TokenLoss, ppo_clip, ratio_co
 
 
 class RatioCorrectedConfig(AlgorithmConfig):
-    """Settings of every algorithm with a ratio loss."""
+    """Settings that all algorithms with a ratio loss share."""
 
     std: Std = Field("population", description=STD)
     ratio_correction: RatioCorrection = Field(

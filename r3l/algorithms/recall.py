@@ -1,4 +1,4 @@
-"""Recall: which stored attempts of the same task join a drawn group.
+"""Recall: rules that add stored attempts at a task to a drawn group of this task.
 
     task's history ─► rule ─► the draw's entry in the ledger ─► rows after the group's own attempts
 
@@ -17,7 +17,7 @@ from r3l.records import Role
 
 @dataclass(frozen=True)
 class StoredAttempt:
-    """An attempt of a stored group. `version`: the oldest policy version in that group."""
+    """An attempt of a stored group. `version`: the oldest policy version that sampled the group."""
 
     group_id: str
     role: Role

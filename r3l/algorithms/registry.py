@@ -1,5 +1,5 @@
-"""Finds r3l's algorithms by name, the user's own by path. To add an algorithm to r3l, add a module
-to `published/` and its settings class to `AnyAlgorithm`. This module does not import torch."""
+"""Finds r3l's algorithms by name, and the user's own algorithms by path. Does not import torch. To
+add an algorithm to r3l, add a module to `published/` and its settings class to `AnyAlgorithm`."""
 
 from functools import cache
 from typing import Annotated, Any, Literal, get_args
@@ -57,8 +57,8 @@ def _validated(value: Any, known: ValidatorFunctionWrapHandler) -> AlgorithmConf
 
 @cache
 def _with_own(path: str) -> type[BaseModel]:
-    """Returns a settings class with one field, `algorithm`, of the user's class at `path`. The
-    algorithm's `name` must be `path`."""
+    """Returns a settings class with one field, `algorithm`, whose type is the user's class at
+    `path`. The algorithm's `name` must be `path`."""
     kind: type[AlgorithmConfig] = find("algorithm", path, {}, AlgorithmConfig)
     name: Any = Literal[path]
     own = create_model(kind.__name__, __base__=kind, __module__=kind.__module__, name=(name, path))

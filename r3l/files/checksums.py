@@ -15,7 +15,7 @@ from xxhash import xxh3_64, xxh3_64_hexdigest
 CHECKSUM = "checksum"
 BLOCK = 1 << 20
 SEALED_TEXT = "# checksum "
-"""The beginning of a text with a checksum."""
+"""The beginning of the line that holds a text's checksum."""
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,8 +77,8 @@ def damage(
     *,
     thorough: bool = True,
 ) -> str:
-    """Describes a file that differs from its entry in `files` (see `of_folder`). Returns "" if none
-    differs. Compares only sizes unless `thorough`. Raises OSError."""
+    """Compares files in `folder` with their entries in `files` (see `of_folder`). Returns the first
+    difference, or "". Without `thorough`, compares only sizes. Raises OSError."""
     for name, (size, checksum) in files.items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != size:

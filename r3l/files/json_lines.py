@@ -1,6 +1,6 @@
 """Append-only files with one JSON object and its checksum on each line. A killed process may leave
-half a line at the end. It is ignored, and the next line replaces it. Unreadable lines are skipped
-and counted."""
+half a line at the end. Readers ignore the half line, and the next `append` removes it. Unreadable
+lines are skipped and counted."""
 
 import json
 import logging
@@ -40,8 +40,8 @@ def append(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def thin(path: Path, most: int, sort: bytes) -> None:
-    """Thins out a file of more than `most` bytes. Of the lines in its older half that begin with
-    `sort`, removes every second one. Raises OSError."""
+    """Shortens a file of more than `most` bytes: removes every second line that begins with `sort`,
+    but only in the older half of the file. Raises OSError."""
     if path.stat().st_size <= most:
         return
     lines = path.read_bytes().splitlines(keepends=True)
@@ -57,7 +57,7 @@ def encoded(value: Mapping[str, Any]) -> bytes:
 
 
 def read(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
-    """Reads all whole lines of a file. A missing file has none. `parse` may raise LookupError,
+    """Reads all whole lines of a file, none if it is missing. `parse` may raise LookupError,
     TypeError or ValueError for a damaged line. Raises UserError if the file cannot be read."""
     try:
         whole, _, half = path.read_bytes().rpartition(b"\n")

@@ -14,8 +14,8 @@ MEASURED = {"success", "reward", "steps", "tasks", "failed"}
 
 @dataclass(frozen=True)
 class StepLine:
-    """An optimizer step: the version it made, when it ended, and its metrics, keyed by tag. If none
-    of its reflections can be read, `unread` is the beginning of one."""
+    """An optimizer step: the version it made, when it ended, and its metrics, keyed by tag.
+    `unread`: the beginning of a reflection, if none of the step's reflections can be read."""
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -54,8 +54,8 @@ class EvalLine:
 
 @dataclass(frozen=True)
 class AgainLine:
-    """A restart: a new learner continues from version `step`. The earlier learner had reached the
-    later version `reached`. Its steps after `step` do not count."""
+    """A restart: a new learner continues from version `step`. The learner before it had
+    reached version `reached`. The steps of that learner after `step` do not count."""
 
     step: int
     reached: int
@@ -91,7 +91,7 @@ def from_json(values: Mapping[str, Any]) -> ProgressLine:
 
 @dataclass(frozen=True)
 class History:
-    """The steps that count, and the last evaluation of each version, both in order of version."""
+    """The steps that count and each version's last evaluation, as lists in order of version."""
 
     steps: list[StepLine]
     evaluations: list[EvalLine]

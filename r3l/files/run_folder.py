@@ -6,9 +6,9 @@
     processes/actor-0.json                                             what a process reports
     best/evaluation.json, versions.json, .wandb-id                     outputs
 
-Some files may be missing. An empty file counts as missing, since a power loss may leave one.
-Damaged files and empty settings raise an error that names the file. Other modules own the folders
-`buffer/`, `checkpoints/` and `journal/`.
+Some files may be missing. An empty file counts as missing, because a power loss may leave a file
+empty. Damaged files and empty settings raise an error that names the file. Other modules own the
+folders `buffer/`, `checkpoints/` and `journal/`.
 
     config.yaml ──(resume with other settings)──► config.next.yaml, which every process reads
          │                                              │ after the first step with the new settings
@@ -66,8 +66,8 @@ class ProcessStatus:
 
 @dataclass(frozen=True)
 class Hang:
-    """A hang of the learner. `doing`: what the learner was doing. `ended_by`: who ended it,
-    "launcher" or "itself"."""
+    """A hang of the learner. `doing`: what the learner was doing. `ended_by`: who ended the
+    learner, "launcher" or "itself"."""
 
     doing: str
     ended_by: str
@@ -149,7 +149,7 @@ class RunFolder:
         return _load(self.config_file)
 
     def own_settings(self) -> RunConfig:
-        """Reads config.yaml: the settings of the last step, or of the start before any step."""
+        """Reads config.yaml: the settings of the last step, or of the start if there is no step."""
         self.started()
         return _load(self.own_config)
 
@@ -162,7 +162,7 @@ class RunFolder:
 
     def write_settings(self, config: RunConfig) -> None:
         """Writes the configuration for the run's processes. The previous configuration stays in
-        config.yaml until the first step with the new one."""
+        config.yaml until the first step with the new configuration."""
         self._next.unlink(missing_ok=True)
         if not self.own_config.exists():
             write_whole(self.own_config, sealed_text(configuration.dump(config)))
@@ -170,7 +170,7 @@ class RunFolder:
             write_whole(self._next, sealed_text(configuration.dump(config)))
 
     def settle_settings(self, step: int) -> None:
-        """Copies the settings of a finished step to config.yaml. A file keeps the old settings."""
+        """Backs up config.yaml, then copies the settings of the finished step to it."""
         if not self._next.exists() or self._next.read_bytes() == self.own_config.read_bytes():
             return
         before = self.path / f"config.before-step-{step:06d}.yaml"
@@ -184,8 +184,8 @@ class RunFolder:
     # ── progress ────────────────────────────────────────────────────────────────────────
 
     def add_progress(self, line: ProgressLine) -> None:
-        """Appends a line. If the file then has more than PROGRESS_BYTES, removes every second step
-        in the older half of its lines."""
+        """Appends a line to progress.jsonl. If the file then has more than PROGRESS_BYTES, removes
+        every second step from the older half of the file."""
         json_lines.append(self.progress, progress_lines.to_json(line))
         json_lines.thin(self.progress, PROGRESS_BYTES, STEP_BEGINS)
 
@@ -305,7 +305,7 @@ def _step_of(path: Path) -> int:
 
 def run_folder(name: str | None) -> Path:
     """Returns the folder of a run. A bare name is a folder in runs/. A name with a slash is a path.
-    None gives a name made of the current time. Raises UserError if the name is not allowed."""
+    For None, the current time becomes the name. Raises UserError if the name is not allowed."""
     if name is not None and not name.strip():
         raise UserError("--run: the name is empty; give one, or leave --run out")
     name = name or time.strftime("%Y%m%d-%H%M%S")

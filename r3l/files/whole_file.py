@@ -68,8 +68,8 @@ def read_json(path: Path, remedy: str, kind: type[T]) -> T | None:
 
 @contextmanager
 def whole_folder(final: Path) -> Iterator[Path]:
-    """Makes a folder to fill. Renames it to `final` at the end of the block, or removes it after an
-    error. Raises OSError."""
+    """Yields a new folder to fill in the `with` block. Then renames this folder to `final`, or
+    removes it if the block raised an error. Raises OSError."""
     building = final.absolute().with_name(f"{BUILDING}{final.name}")
     shutil.rmtree(building, ignore_errors=True)  # a killed process may have left it
     building.mkdir(parents=True)
@@ -81,15 +81,15 @@ def whole_folder(final: Path) -> Iterator[Path]:
 
 
 def rename_whole(building: Path, final: Path) -> None:
-    """Flushes a file or a folder with its contents to disk, then renames it. Raises OSError."""
+    """Flushes the file or folder `building` to disk, then renames it to `final`. Raises OSError."""
     _flush_whole(building)
     building.rename(final)
     flush(final.absolute().parent)
 
 
 def replace_folder(building: Path, final: Path) -> None:
-    """Renames a folder as `rename_whole` does. Removes an older folder `final`, but only once the
-    new one is on disk. Raises OSError."""
+    """Puts the folder `building` in the place of the folder `final`, which may exist. Removes the
+    old folder only when the new folder is on disk. Raises OSError."""
     replaced = final.with_name(f".replaced-{final.name}")
     shutil.rmtree(replaced, ignore_errors=True)
     _flush_whole(building)

@@ -27,8 +27,8 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 class OneLine(click.Command):
-    """A command that reports errors in one line, beginning with the command's name. `errors`: the
-    exit codes of error classes besides UserError. The first match counts."""
+    """A command that reports an error in one line, which begins with the command's name. `errors`:
+    exit codes of further error classes. The first class that fits an error counts."""
 
     def __init__(
         self, *args: Any, errors: Mapping[type[Exception], int] | None = None, **options: Any
@@ -60,7 +60,7 @@ class OneLine(click.Command):
         sys.exit(2)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command's function. Files that it writes are private."""
+        """Runs the command's function. Files that the function writes are private."""
         set_file_modes()
         return super().invoke(ctx)
 

@@ -21,7 +21,7 @@ def end_with(parent: int | None, death_signal: int = signal.SIGKILL) -> None:
 
 
 def name_starter() -> None:
-    """Passes this process's id to its child processes."""
+    """Passes this process's id to its child processes, for `end_with_starter`."""
     os.environ[STARTER] = str(os.getpid())
 
 

@@ -24,8 +24,8 @@ def check_endpoint(endpoint: str, what: str) -> str:
 
 
 def check_bind(bind: str, what: str, *, encrypted: bool) -> str:
-    """Returns `bind`. Raises UserError if it is not well-formed. Also raises it if other machines
-    could connect to a service that is not `encrypted`."""
+    """Returns `bind`. Raises UserError if it is not well-formed, or if other machines could connect
+    to a service that is not `encrypted`."""
     tcp = _BIND.fullmatch(bind)
     port = tcp[1].replace("*", "0") if tcp else "65536"
     if not int(port) < 1 << 16:  # ZeroMQ takes 65536 for 0
@@ -54,7 +54,7 @@ def reached(bind: str, machine: str = "127.0.0.1") -> str:
 @contextmanager
 def with_port(bind: str) -> Iterator[str]:
     """Yields `bind`, with a free port instead of 0 or *. A socket reserves this port inside the
-    context. A ZeroMQ service can still listen there, since both sockets set SO_REUSEADDR. Raises
+    context. A ZeroMQ service can still bind this port: both sockets set SO_REUSEADDR. Raises
     UserError if no port can be reserved."""
     host, _, port = bind.removeprefix("tcp://").rpartition(":")
     if port not in ("0", "*"):

@@ -14,7 +14,7 @@ PRIVATE = 0o077
 
 
 def set_file_modes() -> None:
-    """Sets the umask of this process and its children; each command calls it first. Raises
+    """Sets the umask of this process and its children. Each command begins with this call. Raises
     UserError if R3L_UMASK is not a umask."""
     text = os.environ.get(VARIABLE, "")
     try:

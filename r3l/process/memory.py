@@ -2,8 +2,8 @@
 
 glibc returns a freed block at once only if it is larger than a threshold. Freeing a large block
 raises this threshold, up to 32 MiB. Tensors of changing sizes then leave holes in the heap, and the
-process grows. STEADY_MEMORY fixes the threshold at 4 MiB. It is not 0, because fresh pages for
-smaller blocks would cost a third of a small policy's step time.
+process grows. STEADY_MEMORY fixes the threshold at 4 MiB. With a threshold of 0, fresh pages
+for small blocks would cost a third of a small policy's step time.
 
 A full garbage collection visits every object. With torch and vLLM imported it takes a quarter of a
 second, and the process does nothing else in that time. During the imports, collections take a
@@ -32,8 +32,8 @@ MEMORY_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""For cgroup v2 and v1: the file of a group's limit, the file of its use, and the key of its cache
-in memory.stat."""
+"""For cgroup v2 and v1: the files of a control group's memory limit and memory use, and the key of
+its cache in memory.stat."""
 
 
 def delay_collections() -> None:
@@ -43,7 +43,7 @@ def delay_collections() -> None:
 
 def freeze_heap() -> None:
     """Collects all garbage, then excludes all live objects from later collections. Call it when a
-    process has started up. Another call also collects garbage among the excluded objects."""
+    process has started up. A second call also collects garbage among excluded objects."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
@@ -94,7 +94,7 @@ def _groups(root: Path, membership: Path) -> set[Path]:
 
 
 def return_freed_memory() -> None:
-    """Returns the pages of freed blocks to the system immediately (glibc). Each thread other than
+    """Gives the pages of freed blocks back to the system at once (glibc). Each thread other than
     the main one may keep up to 64 MiB."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

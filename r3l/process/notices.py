@@ -22,8 +22,8 @@ def notice(text: str) -> None:
 
 
 def notice_again(kind: str, text: str) -> None:
-    """Writes a notice, but at most one of each `kind` in AGAIN_S. Use it for trouble that may recur
-    at every attempt."""
+    """Writes a notice, but at most one of each `kind` in AGAIN_S seconds. Use it for trouble that
+    may recur at every attempt."""
     now = time.monotonic()
     if now - _said.get(kind, -AGAIN_S) >= AGAIN_S:
         _said[kind] = now

@@ -4,7 +4,8 @@
         └─► buffer, learner, actors ── a line each ──► pipe
 
 Only the launcher keeps the writing end of the pipe. When the launcher ends, for whatever reason,
-the kernel closes the pipe. Each process writes its line before it executes its command.
+the kernel closes the pipe. Each process writes a line about itself (`tell_keeper`) before it
+executes its command.
 
     process   is asked to end    is killed
     actors    at once            after 20 s; at once if the launcher is gone
@@ -43,9 +44,9 @@ LOOKS_S = 0.05
 @dataclass
 class KeptProcess:
     """A command that leads a process group. `pid`: None if another launcher started it. `worker`:
-    if the command is itself a launcher, the arguments of its workers on this machine. SIGTERM goes
-    to the workers, because a launcher that gets it kills them. `at_once`: whether the command is
-    killed as soon as r3l-launch is gone."""
+    arguments by which the workers (the learner's ranks) on this machine are found; empty for other
+    commands. SIGTERM goes only to the workers: DeepSpeed's launcher would kill them at once.
+    `at_once`: whether the command is killed as soon as r3l-launch is gone."""
 
     name: str
     pid: int | None
@@ -63,7 +64,7 @@ class KeptProcess:
         return not (self._leader is not None and _runs(self._leader)) and not self.workers()
 
     def terminate(self) -> None:
-        """Asks the workers, or else the process itself, to end. Wakes stopped processes."""
+        """Asks the workers to end, or the process if it has none. Wakes stopped processes."""
         for process in self.workers() or filter(None, [self._leader]):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGTERM)
@@ -100,9 +101,9 @@ def end_in_order(
     heartbeat: LastHeartbeat | None = None,
     hurry: Callable[[], bool] = lambda: False,
 ) -> list[str]:
-    """Ends the processes in the order of the table above. Kills late processes, and every process
-    once `hurry` returns True. The learner is not late until its `heartbeat` is overdue. Returns the
-    names of the killed processes."""
+    """Ends the processes in the order of the table above. Kills a process that is late, and
+    all processes once `hurry` returns True. The learner is not late until its `heartbeat` is
+    overdue. Returns the names of the killed processes."""
     end, killed = time.monotonic() + DEADLINE_S, list[str]()
     for last in (False, True):
         part = [member for member in reversed(members) if (member.name == LAST) == last]

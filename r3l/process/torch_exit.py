@@ -1,7 +1,7 @@
 """Ends a process that uses torch.
 
-A thread of gloo may outlive its process group. It may abort the process while the interpreter shuts
-down, and a successful run then seems to crash.
+A thread of gloo may outlive its process group. Such a thread may abort the process while the
+interpreter shuts down. A successful run then seems to crash.
 """
 
 import atexit

@@ -1,9 +1,9 @@
 """Encodes the messages of an agent's calls: tools, tool results, several messages in a turn.
 
-    open(messages, tools) · <reply> · following(reply, messages) · <reply> · …
+    open(messages, tools) · <reply> · following(calls, messages) · <reply> · …
 
 `following` renders new messages after a short made-up conversation, and then removes the made-up
-text. A new AgentChat compares this, on a test conversation, with rendering it as a whole.
+text. A new AgentChat tests that the result is the same as in a rendering of the whole chat.
 """
 
 import json
@@ -59,7 +59,7 @@ _PROBE: tuple[tuple[AgentMessage, Sequence[AgentMessage]], ...] = (
 
 
 def add_tools(chat: ChatFormat) -> None:
-    """Makes a tokenizer's chat template show tools (in Hermes' form) unless it does so already."""
+    """Extends a tokenizer's chat template to show tools (in Hermes' form), if it shows none."""
     if not _shows_tools(chat):
         before = Path(__file__).with_name("tools.jinja").read_text().rstrip()
         own = chat.tokenizer.chat_template  # several, by name, with some models
@@ -158,7 +158,7 @@ class AgentChat:
 
 
 def plain_arguments(text: str) -> Any:
-    """Parses the arguments of a tool call. Returns the text itself if it is no JSON object."""
+    """Parses a tool call's arguments. Returns `text` as it is if it is not a JSON object."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -34,7 +34,7 @@ ParamsOfStep = Callable[[int], SampleParams]
 class Tokens:
     """A token sequence under construction. `mask`: True for sampled tokens. `spans`, `versions`
     (the oldest), `newest_versions` and `cuts` have one entry for each response. `cuts`: whether the
-    token budget cut it off."""
+    token budget cut off the response."""
 
     ids: list[int] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
@@ -266,7 +266,8 @@ async def restore(
     env: Environment, task: Task, base: Trajectory, step: int, played: Attempt | None = None
 ) -> list[float]:
     """Puts `env` back to the state before `step` of `base`, from a snapshot of `played` or by a
-    checked replay. Returns the rewards of the earlier steps. Raises ReplayDiverged."""
+    checked replay. Returns the rewards of the earlier steps. Raises ReplayDiverged,
+    EnvironmentFailed."""
     first = await _reset(env, task)
     put_back = getattr(env, "restore", None)
     if put_back is not None and played is not None and len(played.snapshots) > step:

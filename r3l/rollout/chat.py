@@ -1,4 +1,4 @@
-"""Encodes a chat turn by turn. Appends each turn's tokens, and never tokenises text again. Tools
+"""Encodes a chat turn by turn. Appends each turn's tokens, and never tokenises text twice. Tools
 and agents' messages: r3l.rollout.agent_chat.
 
     open(system, user) · prompt · <response> · turn(user) · prompt · <response> · ...
@@ -64,9 +64,9 @@ class ChatFormat:
             forgets = unlike or self._first_difference(_REASONED)
         if forgets:
             raise self._error(
-                f"removes the reasoning of earlier replies: {forgets}; set "
-                "actor.earlier_reasoning=keep (r3l-learner warmup: --earlier-reasoning keep) to "
-                "leave it in the context"
+                f"removes the reasoning of earlier replies: {forgets}; to leave that reasoning in "
+                "the context, set actor.earlier_reasoning=keep (r3l-learner warmup: "
+                "--earlier-reasoning keep)"
             )
 
     @cached_property
@@ -128,7 +128,7 @@ class ChatFormat:
 
     @cached_property
     def _has_system(self) -> bool:
-        """Whether the template can write a system message first, and not as a reply."""
+        """Whether the template takes a first system message and does not write it as a reply."""
         opening = [{"role": "system", "content": _NOTE}, *_ASKED]
         try:
             text = self.render(opening)
@@ -150,7 +150,7 @@ class ChatFormat:
         return "system" if fits else "user"
 
     def _after_user(self, message: Message) -> str:
-        """Returns what `message` adds after a user's message; "" if it cannot follow."""
+        """Returns what `message` adds after a user's message; "" if `message` cannot follow one."""
         asked = self.render(_ASKED)
         try:
             text = self.render([*_ASKED, message])
@@ -159,7 +159,7 @@ class ChatFormat:
         return text.removeprefix(asked) if text.startswith(asked) else ""
 
     def _is_reply(self, text: str) -> bool:
-        """Whether the template wrote _NOTE in `text` as it writes a reply."""
+        """Whether the template wrote the message _NOTE in `text` as if it were a reply."""
         before, _, after = text.partition(_NOTE)
         lead = self._earlier_prompt.strip()
         return before.rstrip().endswith(lead) and after.lstrip().startswith(self.end)
@@ -175,7 +175,7 @@ class ChatFormat:
         return self._around_reply([{"role": role, "content": content}])[1].removeprefix(self.end)
 
     def _around_reply(self, following: list[Message]) -> tuple[str, str]:
-        """Returns the text before and after a reply, if `following` comes next."""
+        """Renders a reply, then `following`. Returns the text before and after the reply."""
         asked = [*_ASKED, {"role": "assistant", "content": _MARK}]
         before, _, after = self.render([*asked, *following]).partition(_MARK)
         return before, after
@@ -232,7 +232,7 @@ class ChatFormat:
         *,
         prompt: bool = False,
     ) -> str:
-        """Renders messages with the template. Raises UserError if it refuses them."""
+        """Renders messages with the template. Raises UserError if the template refuses them."""
         text = self._write(messages, prompt, tools)
         return text if prompt else text.removesuffix(self._closing)
 

@@ -47,7 +47,7 @@ def read_step(name: str, answer: object) -> StepAnswer:
 
 
 def fault_in(info: dict[str, Any]) -> str:
-    """Returns the fault of the environment that a step's info names; "" if it names none."""
+    """Returns the fault that a step's info names, or "" if the info names none."""
     fault = info.get("fault")
     return label(fault) if isinstance(fault, str) else ""
 

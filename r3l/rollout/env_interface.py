@@ -102,7 +102,7 @@ class PlayedByAgent(Protocol):
         offer: Offer | None = None,
         retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays an attempt, or `retry`. Returns its record and an auxiliary sample: its main
-        conversation with any guidance. `params`: the sampling parameters of call k. `left`: what an
-        earlier actor has played. `offer`: saves progress. `retried`: whether a retry is to follow.
-        Raises EpisodeError, and EngineDead if the engine is gone."""
+        """Plays an attempt, or the retry `retry`. Returns a record of what was played, and its main
+        conversation, with any guidance, as an auxiliary sample. `params`: the sampling parameters
+        of call k. `left`: what an earlier actor has played. `offer`: saves progress. `retried`:
+        whether a retry is to follow. Raises EpisodeError, and EngineDead if the engine is gone."""

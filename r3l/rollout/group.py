@@ -66,10 +66,10 @@ async def explore_group(
     """Explores a group and returns one result per slot of its plan.
 
     `emit` stores each result as soon as it exists, and returns what is stored. A refused result is
-    stored as failed and gets no retry. `accepted`, `progress`: results and partial attempts that
-    earlier actors left. `seed` makes sampling repeatable. The lowest `priority` is served first. If
-    an attempt fails, only its slot fails, and `on_failure` is called. Any other error ends the
-    group.
+    stored as failed and gets no retry. `accepted`: results that earlier actors left. `progress`:
+    finds and saves partial attempts. `seed` makes sampling repeatable. The lowest `priority` is
+    served first. If an attempt fails, only its slot fails, and `on_failure` is called. Any other
+    error ends the group.
     """
     algorithm = config.algorithm.build()
     explorer = _Explorer(
@@ -98,7 +98,7 @@ async def explore_group(
 @dataclass(frozen=True)
 class Diagnosis:
     """What the policy says about an attempt. `thought`: its reflection. `asked`: the conversation
-    with the reflection. `pivot`: the step to retry from, or -1. `guidance`: shown from there on."""
+    with the reflection. `pivot`: the step to retry from, or -1. `guidance`: text for the retry."""
 
     thought: ReflectionRecord
     asked: Tokens
@@ -123,7 +123,7 @@ class _Explorer:
     played: dict[int, Attempt] = field(default_factory=dict)
 
     async def explore_slot(self, slot: int) -> None:
-        """Plays a base attempt and then its retry. Skips what has an accepted result."""
+        """Plays a base attempt and then its retry. Skips either if it has an accepted result."""
         base = self._accepted("base", slot)
         if base is None:
             base = await self._done(await self._base(slot))
@@ -298,7 +298,7 @@ class _Explorer:
         return params
 
     def _seed(self, *path: object) -> int | None:
-        """Returns the 32-bit sampling seed of a place in the group."""
+        """Returns the 32-bit sampling seed of a place in the group, such as role, slot and step."""
         return None if self.seed is None else zlib.crc32(repr((self.seed, *path)).encode())
 
     def _accepted(self, role: str, slot: int) -> SlotResult | None:
@@ -311,7 +311,7 @@ class _Explorer:
 
     @asynccontextmanager
     async def _environment(self) -> AsyncIterator[Environment]:
-        """Makes and closes an environment for one attempt. Guards both calls."""
+        """Makes an environment for one attempt, and then closes it. Only logs a failed closing."""
         env = await guarded(self.make_env)
         try:
             yield env

@@ -7,7 +7,7 @@ A partial result is the slot's result so far:
 
     base slot          done: the attempt up to a complete step, without a finish
     before the retry   not_triggered: the reflection, and its conversation as an auxiliary sample
-    during the retry   done: also the retry, and as a second sample what the policy saw
+    during the retry   done: in addition the retry, and what the policy saw as a second sample
 """
 
 import logging
@@ -42,8 +42,8 @@ class Progress:
     async def resume(
         self, role: Role, slot: int, task: Task, chat: ChatFormat, env: Environment, heat: float
     ) -> Attempt | None:
-        """Rebuilds the attempt that an earlier actor left. Returns None if there is none, or if its
-        system prompt, temperature (`heat`) or replay differs now. Raises EnvironmentFailed."""
+        """Rebuilds the attempt that an earlier actor left. Returns None if no attempt was left, or
+        if its system prompt, temperature (`heat`) or replay differs. Raises EnvironmentFailed."""
         left = self.find(role, slot)
         if left is None or left.trajectory is None:
             return None
@@ -89,7 +89,7 @@ class Progress:
             made = result()
         except RecordError as error:
             self.counts["refused"] += 1
-            log.debug("progress was not put: %s", error)  # counted; it comes often
+            log.debug("progress was not saved: %s", error)  # counted; it comes often
             return False
         await self.save(made)
         return True

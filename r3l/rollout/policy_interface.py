@@ -27,12 +27,12 @@ class SampleParams:
 
 @dataclass(frozen=True)
 class Sample:
-    """One sampled response. If it ended by itself, it includes its stop token.
+    """One sampled response. A response that ended by itself includes its stop token.
 
     `logprobs`: each token's log-probability (nats) in the distribution ∝ exp(logits / temperature),
-    or ∝ exp(logits) if it is greedy. `version`, `newest_version`: the oldest and the newest policy
-    version that sampled its tokens. `finish_reason`: stop | length (budget reached) | overflow
-    (context full; the response may be empty).
+    or ∝ exp(logits) for greedy sampling. `version`, `newest_version`: the oldest and the newest
+    policy version that sampled its tokens. `finish_reason`: stop | length (budget reached) |
+    overflow (context full; the response may be empty).
     """
 
     token_ids: tuple[int, ...]

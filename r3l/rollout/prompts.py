@@ -1,4 +1,4 @@
-"""Prompts: Markdown files in prompts/, overridden per environment (`EnvSpec.prompts`).
+"""Prompts: Markdown files in prompts/. An environment may override them (`EnvSpec.prompts`).
 
 Placeholders of the templates, in braces:
 

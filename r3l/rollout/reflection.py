@@ -43,9 +43,9 @@ FIELDS_OF_SUCCESS = ("trajectory_summary", "trajectory_outcome", "retry_from_ste
 RE_READ = 4
 """`parse` may read this many times the text's length, since it reads nested objects again."""
 TRY_CHARS = 400
-"""Characters that each object costs `parse` in addition to its length."""
+"""`parse` counts each object that it tries as this many characters longer."""
 MAX_CHARS = 1000
-"""Longest string of a reflection decoded under its schema, in characters."""
+"""The longest string that `json_schema` allows, in characters."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ def by_agent(name: str) -> bool:
 
 
 class EnvConfig(Section):
-    """The environment and its settings; a run may have several."""
+    """The environment and its settings. A run may have several environments."""
 
     name: str = Field("workshop", description="environment, by registry name")
     options: dict[str, Any] = Field(

@@ -63,7 +63,7 @@ def one_line(root: type[BaseModel], error: ValidationError) -> str:
         rule = f"must have at most {context['max_length']} values"
     else:
         rule = next((words for start, words in RULES.items() if kind.startswith(start)), "")
-    return f"config {key or 'file'}: {rule or 'is not allowed'}, not {given}"
+    return f"config {key or 'file'}: {rule or first['msg']}, not {given}"
 
 
 def shown(value: Any) -> str:
@@ -81,10 +81,10 @@ def all_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def _located(root: type[BaseModel], location: Sequence[int | str]) -> tuple[str, type[BaseModel]]:
-    """Finds the setting at the location of pydantic's error: the key as users write it, and its
-    section.
+    """Finds the setting to which the location in pydantic's error points. Returns the setting's key
+    as users write it, and the setting's section.
 
-    The key lacks the algorithm's name, which the location has after `algorithm`.
+    After `algorithm`, the location has the algorithm's name; the key does not.
     """
     key: list[str] = []
     holder = root
@@ -102,7 +102,7 @@ def _located(root: type[BaseModel], location: Sequence[int | str]) -> tuple[str,
 
 
 def _sections_in(holder: type[BaseModel], key: str) -> list[type[BaseModel]]:
-    """Returns the sections that may be under a key: none, one, or several for `algorithm`."""
+    """Returns the sections that a key may hold: none or one, but several for `algorithm`."""
     if key not in holder.model_fields:
         return []
     annotation = holder.model_fields[key].annotation

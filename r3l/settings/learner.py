@@ -151,8 +151,8 @@ class LearnerConfig(Section):
         return version % self.sync_every == 0 or version == self.steps
 
     def saves(self, version: int) -> bool:
-        """Whether a checkpoint of `version` is due. Early checkpoints show soon whether the disk
-        has room."""
+        """Whether a checkpoint of `version` is due. The first checkpoints come early, to show
+        soon whether the disk has room."""
         tenth = self.checkpoint_every // 10
         early = version > 0 and version in (tenth, 2 * tenth, 4 * tenth)
         return early or version % self.checkpoint_every == 0

@@ -9,8 +9,8 @@ LONGEST_S = 1e9  # limit of settings that are times
 
 
 class Section(BaseModel):
-    """A group of settings. It may be left empty or, if it has a `name`, written as the name
-    alone."""
+    """A group of settings. In a settings file, a section may be empty. If it has the setting
+    `name`, the name alone may stand in the section's place."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -30,8 +30,8 @@ def in_full(value: Any) -> Any:
 
 
 def flat_settings(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flattens nested mappings into one with full names as keys, such as `learner.lr`. Keeps an
-    empty mapping as a value."""
+    """Flattens nested mappings into one mapping, whose keys are full names such as `learner.lr`.
+    Keeps an empty mapping as a value."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:

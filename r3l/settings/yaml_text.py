@@ -31,7 +31,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper for `_Loader`. It quotes text such as 1e-5 and writes no aliases."""
+    """Writes YAML that `_Loader` can read: quotes text such as 1e-5, and writes no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

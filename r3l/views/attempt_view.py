@@ -16,9 +16,9 @@ from r3l.views.tape import TapedCall, call_tree, read_tape
 
 
 class StepView(Record):
-    """A turn of the policy. `own`: False in the prefix of a retry. `length`: the number of tokens
-    in the action. `cut`: whether the token budget cut the action off. `reward`: None if not
-    recorded."""
+    """A turn of the policy. `own`: False if a retry took the turn from its base attempt. `length`:
+    the number of tokens in the action. `cut`: whether the token budget cut the action off.
+    `reward`: None if not recorded."""
 
     observation: str
     action: str
@@ -44,9 +44,9 @@ class ReflectionView(Record):
 
 class AttemptView(Record):
     """A slot and its attempt. Without an attempt, `steps` is empty, and numbers such as `reward`
-    are None. `base`: the base slot that a retry corrects, or the slot itself. `length`: the tokens
-    of the whole sequence. `generated`, `seconds`: tokens and time of the attempt's own steps.
-    `calls`: of the agent, if one played the attempt."""
+    are None. `base`: the base slot that a retry corrects, or the slot itself. `length`: the number
+    of tokens in the whole sequence. `generated`, `seconds`: tokens and time of the attempt's own
+    steps. `calls`: the agent's calls, if an agent played the attempt."""
 
     role: Role
     slot: int
@@ -236,7 +236,7 @@ def message_text(message: Mapping[str, Any]) -> str:
 
 
 def conversation(attempt: AttemptView) -> Iterator[str]:
-    """Yields an attempt's turns, each with its speaker, and the last reaction."""
+    """Yields an attempt's messages as `[role] text`. The last message is the final observation."""
     if attempt.system:
         yield f"[system] {attempt.system}"
     for step in attempt.steps:

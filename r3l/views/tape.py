@@ -1,6 +1,6 @@
 """The tape of an attempt: all calls of its agent (`TapedCall`), as compressed JSON.
 
-Two tapes are equal up to the first call whose digests differ; `first_difference` names this call.
+`first_difference` compares two tapes call by call, and names the first call whose digests differ.
 """
 
 import re
@@ -26,11 +26,12 @@ NEAR = 40  # characters shown before and after a difference
 class TapedCall(Record):
     """One call of an agent.
 
-    `digest`: a hash of the request's meaning. `parent`: the earlier call whose conversation this
-    call extends, or -1. `messages`: what the request adds after the reply of `parent`. `reply`: {}
-    if there was none. `began`: seconds after the attempt's start. `tokens`: the reply's length.
-    `conversation`: which of the attempt's conversations has the reply, -1 if not recorded. `read`:
-    how many tokens precede it there. `trained`: whether the reply is trained.
+    `digest`: a hash, equal for requests of the same meaning. `parent`: the earlier call whose
+    conversation this call extends, or -1. `messages`: what the request adds after the reply of
+    `parent`. `reply`: {} if there was none. `began`: seconds after the attempt's start. `tokens`:
+    the reply's length. `conversation`: the number of the conversation with the reply, -1 if not
+    recorded. `read`: how many tokens precede the reply in its conversation. `trained`: whether the
+    reply is trained.
 
     `model`: "" for the policy. Calls to other models and MCP servers are at the end of the tape.
     Their `messages` and `reply` have the bodies of the request and the answer, cut if long. Their
@@ -55,7 +56,7 @@ class TapedCall(Record):
 
 def write_tape(calls: Sequence[TapedCall]) -> bytes:
     """Compresses a tape. A tape above LIMIT loses the messages and replies of calls with a `model`.
-    If necessary, all calls lose their messages."""
+    If the tape is then still above LIMIT, all calls lose their messages."""
     without_others = [
         msgspec.structs.replace(call, messages=(), reply={}) if call.model else call
         for call in calls

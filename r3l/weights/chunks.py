@@ -17,7 +17,7 @@ HISTORY = 0.5  # limit of the bytes of a chunk's kept patches, as a share of the
 @dataclass(frozen=True)
 class Chunk:
     """A chunk of the published set: its bytes at `version`, and recent patches. Each patch
-    continues from the one before, and the last one results in these bytes."""
+    starts from the result of the patch before. The last patch results in `data`."""
 
     version: int
     data: Bytes
@@ -50,7 +50,7 @@ class Chunk:
 
 
 def assemble(pieces: Sequence[Piece], size: int) -> Bytes:
-    """Joins a chunk's pieces into `size` bytes, with zeros between them."""
+    """Joins a chunk's pieces into `size` bytes, with zeros between the pieces."""
     data = np.zeros(size, np.uint8)
     for at, piece in pieces:
         data[at : at + len(piece)] = piece

@@ -6,9 +6,9 @@
         …
 
 A file is a head and one frame for each chunk. A frame is what actors receive: a patch
-(r3l.weights.patch) or the whole chunk. The head is the length of its data (8 bytes), an XXH3-64
-checksum, and the data in msgpack: the manifest (r3l.weights.manifest), the version that the file
-builds on, and the frames' lengths. A file gets its name only when it is complete.
+(r3l.weights.patch) or the whole chunk. The head begins with the length of its data (8 bytes) and
+the data's XXH3-64 checksum. The data (msgpack) is the manifest (r3l.weights.manifest), the version
+that the file builds on, and the frames' lengths. A file gets its name only when it is complete.
 """
 
 import itertools
@@ -33,9 +33,9 @@ NONE, DAMAGED = -1, -2
 
 @dataclass(frozen=True)
 class Entry:
-    """The head of one file. `base`: the version that it builds on, NONE for an anchor. `frames`:
-    for each chunk, whether the frame is the whole chunk, and the frame's size in bytes. `start`:
-    where the first frame begins."""
+    """The head of one file. `base`: the version that the file builds on, NONE for an anchor.
+    `frames`: for each chunk, whether the frame is the whole chunk, and the frame's size in bytes.
+    `start`: where the first frame begins."""
 
     manifest: Manifest
     base: int
@@ -46,8 +46,8 @@ class Entry:
 class Journal:
     """Reads and writes the journal in `folder`. Only one process may write it.
 
-    `versions`: how many of the newest versions are kept; 0: all. The versions that a kept one
-    builds on are kept too.
+    `versions`: how many of the newest versions are kept; 0: all. The versions that a kept
+    version builds on are kept too.
     """
 
     def __init__(self, folder: Path, *, versions: int = 0) -> None:
@@ -62,9 +62,8 @@ class Journal:
     def append(self, manifest: Manifest, chunks: Sequence[Chunk]) -> int:
         """Writes a version. Returns its size on disk in bytes, or 0 if the journal already has it.
 
-        A learner that resumed may make other bytes for a version than before. The old version and
-        all later ones are then removed first. After an OSError, the earlier versions are still
-        there.
+        After a resume, a learner may write a version again, with other bytes. Then the old version
+        and all later versions are removed first. An OSError leaves the earlier versions in place.
         """
         version = manifest.version
         if not self._bases:
@@ -199,7 +198,7 @@ class Journal:
 
 
 def _frames(chunks: Sequence[Chunk], *, whole: bool) -> Iterator[tuple[bool, bytes | memoryview]]:
-    """Yields, for each chunk, whether its frame is the whole chunk, and the frame."""
+    """Yields (whether the frame is the whole chunk, the frame) for each chunk."""
     for chunk in chunks:
         if whole or not chunk.patches:
             yield True, chunk.data.data

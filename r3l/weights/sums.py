@@ -1,7 +1,7 @@
-"""Sums over the elements of a weight set, in any order.
+"""Sums over the elements of a weight set. The order of the elements does not matter.
 
 An engine keeps weights in its own layout: fused, transposed, padded, or in float32 although they
-arrived as bfloat16. With x the bits of an element as a float32, the sums
+arrived as bfloat16. Let x be the bits of an element as a float32. The sums
 
     Σ x  and  Σ x²,  modulo 2^64
 

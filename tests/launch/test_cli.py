@@ -62,7 +62,7 @@ def test_what_is_wrong_is_named_by_the_option_that_was_typed(run: Path) -> None:
     assert "r3l-launch: env 'worshop'" in refused("env=worshop")
     line = refused("--env", "workshop", "env.others={worshop: {}}")
     assert "r3l-launch: env 'worshop': unknown" in line
-    assert "--env door.py: names no class; give it as door.py:Class" in refused("--env", "door.py")
+    assert "--env door.py: names no class; write door.py:Class" in refused("--env", "door.py")
     assert "--model /none: no config.json" in refused("--run", run, "--model", "/none")
     assert "r3l-launch: model /none: no config.json" in refused("--run", run, "model=/none")
     assert "(did you mean paper-alfworld?)" in refused("--preset", "paper-alfword")

@@ -1,8 +1,8 @@
-"""Shortens prompts and observations for small policies, which learn the rest in a warm-up.
+"""Shortens prompts and observations for small policies, which learn in a warm-up what is left out.
 
 An observation leaves out articles, and the words "a substance called". It leaves out the agent and
-the air, which are in every room. It leaves out states that things have at first: closed, off,
-empty, and for doors of rooms open. Everything else stays, in the same order.
+the air, which are in every room. It leaves out the states in which things begin: closed, off or
+empty, and open for the doors of rooms. Everything else stays, in the same order.
 """
 
 import re

@@ -46,7 +46,7 @@ use-thermometer 270 135 135 22
 
 _ROWS = [line.split() for line in _TABLE.split("\n") if line]
 SPLITS = {name: (int(train), int(dev), int(test)) for name, train, dev, test, _ in _ROWS}
-"""Number of variations in train, dev and test. Their numbers continue from each to the next."""
+"""Number of variations in train, dev and test. Variations are numbered in this order, from 0."""
 LIMITS = {name: max(30, 3 * int(gold) // 2) for name, *_, gold in _ROWS}
 """Step limit of each task: 1.5 times its longest gold path, at least 30."""
 

@@ -1,5 +1,5 @@
 """ScienceWorld: elementary science experiments in text (AI2, Apache-2.0).
-`pip install 'r3l[scienceworld]'`, and Java.
+Needs `pip install 'r3l[scienceworld]'`, and Java.
 
 A step is one action. The score is from 0 to 1; a step's reward is the change of the score. A wrong
 `focus on` ends the attempt with score 0. All environments of a process share one JVM.
@@ -79,7 +79,7 @@ class ScienceWorld:
         return listed(tasks, eval_tasks)
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Loads `options["variation"]` of `options["task"]`, or else the task of `seed`."""
+        """Loads the task and variation in `options`, or without `options` those of `seed`."""
         chosen = options or task_of_seed(self.listed, seed).options
         self.history = (str(chosen["task"]), str(chosen["variation"]), self.simplification)
         self.turn, self.ends = self.simulator.turn(self.history), []

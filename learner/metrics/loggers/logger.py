@@ -31,12 +31,12 @@ class LoggerContext:
 class Logger:
     """The protocol of all loggers. A new logger is ready to write. Only `scalars` is required.
 
-    Loggers of services run in threads (learner.metrics.loggers.registry). If a method of such a
-    logger raises, only that write is lost.
+    Each logger but TensorBoard runs in its own thread (learner.metrics.loggers.registry). If one of
+    its methods raises, only that write is lost.
     """
 
     package: ClassVar[str] = ""
-    """The module that the logger imports. The extra with the logger's name installs it."""
+    """The module that the logger imports. The pip extra of the logger's name installs it."""
 
     @classmethod
     def check(cls, target: str) -> None:

@@ -1,5 +1,5 @@
 """MLflow: `log=[mlflow]` or `log=[mlflow:TRACKING_URI]`. The default URI is $MLFLOW_TRACKING_URI.
-Without either, the logger writes the SQLite file `mlflow.db` in the run's folder. Show it with
+Without a URI, the logger writes the SQLite file `mlflow.db` in the run's folder. Show it with
 `mlflow ui --backend-store-uri sqlite:///…`."""
 
 import os

@@ -1,7 +1,7 @@
 """Writes TensorBoard's files: curves, histograms, settings.
 
-A removed folder or a full disk never ends a run. A failed write causes a notice. Further writes are
-then lost for AGAIN_S, after which new files are begun.
+A removed folder or a full disk never ends a run. A failed write causes a notice. All writes in the
+next AGAIN_S are lost; then new files are begun.
 """
 
 import logging
@@ -32,7 +32,7 @@ RESULT = "eval/success"
 
 class TensorBoard(Logger):
     """Writes a run's `tensorboard` folder. If the context's `start` is above 0, TensorBoard hides
-    what an earlier learner wrote for later steps."""
+    what an earlier learner wrote for steps after `start`."""
 
     package = "tensorboard"
 

@@ -46,8 +46,8 @@ def rescue(
 
 
 def replacing(rewards: Float64, recalled: Bool, *, estimator: Estimator) -> tuple[Float64, Bool]:
-    """MixRecalled: drops the worst of the group's own attempts, as many as were recalled. Of
-    equals, drops the last."""
+    """MixRecalled: for each recalled attempt, drops one of the group's own attempts: the worst, and
+    among equals the last."""
     keep = np.ones(len(rewards), dtype=np.bool_)
     own = [i for i in range(len(rewards)) if not recalled[i]]
     worst = sorted(own, key=lambda i: (rewards[i], -i))[: int(recalled.sum())]

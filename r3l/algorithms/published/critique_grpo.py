@@ -46,7 +46,8 @@ class CritiqueGRPOConfig(RatioConfig):
 
 def one_refinement(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
     """Selection: keeps the base attempts, but replaces one failure by its refinement. The
-    refinement must have earned more. Of several, the best counts, and the first of equals."""
+    refinement must have earned more than the failure. If several did, takes the best of them, and
+    among equals the first."""
     keep = np.array([trajectory.role == "base" for trajectory in trajectories], dtype=np.bool_)
     bases = {
         trajectory.slot: index

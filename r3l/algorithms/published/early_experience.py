@@ -1,5 +1,5 @@
 """The implicit world model of Early Experience (arXiv 2510.08558): GRPO that also trains the policy
-to predict the next observations of its own attempts, instead of demonstrations."""
+to predict the environment's answers in its attempts. It uses no demonstrations."""
 
 from dataclasses import replace
 from typing import Literal
@@ -25,8 +25,8 @@ class EarlyExperienceConfig(RatioConfig):
 
 
 def next_observations(group: Group) -> list[AuxSample]:
-    """Makes a sample of every attempt. It trains the environment's answers, with the chat
-    template's tokens around them."""
+    """Makes one training sample from each attempt. The sample trains the policy to predict the
+    environment's answers, and the chat template's tokens around them."""
     return [AuxSample("observation", t.token_ids, _answers(t)) for t in group.trajectories]
 
 

@@ -12,7 +12,7 @@ from r3l.algorithms.published.grpo import RatioConfig
 
 
 class GSPOConfig(RatioConfig):
-    """Settings of GSPO: clip 3e-4 / 4e-4 on the sequence's ratio."""
+    """Settings of GSPO: the sequence's ratio is clipped to [1 − 3e-4, 1 + 4e-4]."""
 
     name: Literal["gspo"] = Field("gspo", description="algorithm")
     clip_low: float = Field(3e-4, ge=0, lt=1, description="ratios are clipped at 1 minus this")

@@ -22,7 +22,7 @@ class ReflectGRPOConfig(RatioConfig):
 
     def build(self) -> Algorithm:
         """Builds Reflect-GRPO: N base attempts. Each failure among the first ⌊N/2⌋ gets a
-        reflection. If that triggers a retry, the attempt is retried from step 0."""
+        reflection. If the reflection triggers a retry, the attempt is retried from step 0."""
         return replace(
             super().build(),
             exploration=Exploration(

@@ -13,7 +13,7 @@ its tag. mean_u and std_u are taken over all steps of the group with the same ta
 
 The rules and values are from the authors' code (Tencent/DigitalHuman, `core_rlvmr.py`). For a tag
 with a single step in the group, the second term is w · u. The authors also penalise responses of
-another form. Here this is left to the environment.
+another form. Here this penalty is left to the environment.
 """
 
 import re

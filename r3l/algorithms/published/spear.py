@@ -1,7 +1,7 @@
 """SPEAR (arXiv 2509.22601): GRPO that imitates its own recent successes.
 
 A is an attempt's advantage in its replayed group. If A > 0 and Ã > 0, the attempt is trained on
-with the advantage Â. Otherwise it is left out.
+with the advantage Â. All other attempts of the group are left out.
 
     Ã = R − b                                  the recalibrated advantage
     Â = γ(t) · Ã

@@ -46,7 +46,7 @@ ALL = [process("buffer", 11), process("learner", 12), process("actor-0", 13)]
         ({"actors": [ActorState("actor-0.ab", "actor-0", 0.1, 8, 1, 0.0)]},
          "actor-0 has weights v8, the learner has v12", "logs/actor-0.log"),
         ({"learns_nothing": [Cause("no retry is better", "raise it")]},
-         "it learns nothing: no retry is better", "raise it"),
+         "the run learns nothing: no retry is better", "raise it"),
     ],
 )  # fmt: skip
 def test_every_problem_is_named_with_what_to_do(changes, what, remedy):

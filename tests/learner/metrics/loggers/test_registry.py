@@ -142,5 +142,5 @@ def test_a_logger_that_hangs_delays_nobody(
     assert "log slow: is 2 writes behind" in capsys.readouterr().err
     monkeypatch.setattr(notices, "_said", {})
     logger.close()
-    assert "log slow: did not end within 0.05 s" in capsys.readouterr().err
+    assert "log slow: did not end in time" in capsys.readouterr().err
     noted.goes_on.set()
