@@ -72,8 +72,8 @@ class Actor:
         self.failures = FirstFailures()
 
     async def run(self) -> None:
-        """Explores until `stop` is set. Raises EngineDead if the engine died. Raises EngineSick for
-        impossible results or wrong weights. At the end, loses results whose put has not begun."""
+        """Explores until `stop` is set. Then drops results that it has not begun to put. Raises
+        EngineDead if the engine died, EngineSick for impossible results or wrong weights."""
         self.subscriber.loaded = None  # a new engine holds the weights of its model folder
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -156,7 +156,7 @@ class Actor:
         return kept
 
     def _fingerprint(self, result: SlotResult) -> tuple[int, str] | None:
-        """Returns (version, hash) of weights that sampled a result; None if the hash is unknown."""
+        """Returns (version, hash) of a result's weights. Returns None if the hash is unknown."""
         attempt = result.trajectory
         version = self.policy.version if attempt is None else int(attempt.step_versions.max())
         known = self.policy.fingerprints.get(version)

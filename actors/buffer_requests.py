@@ -1,4 +1,4 @@
-"""Sends an actor's requests to the buffer. Repeats only `lease` and `put` until they succeed.
+"""Sends an actor's requests to the buffer. Repeats `lease` and `put` until they succeed.
 
 lease     until granted
 put       until on disk, even if the group is cancelled; a refused result becomes a failed slot,
@@ -148,7 +148,7 @@ class BufferRequests:
         return [reply.group_id] if isinstance(reply, Lease) else []
 
     async def _wait(self, error: BufferUnavailable | StoreError, request: str) -> None:
-        """Waits before a request is repeated, unless the client has already waited for a reply."""
+        """Waits before a request is sent again, unless the client waited in vain for a reply."""
         self._count(error)
         log.warning("%s waits for the buffer: %s", request, error)
         if isinstance(error, StoreError):

@@ -34,8 +34,8 @@ _threads = 0
 
 
 def leave_threads_to_engine() -> None:
-    """Makes this process use one OpenMP thread until it forks its first engine, which gets all
-    threads. Call it before the process computes anything."""
+    """Makes this process use one OpenMP thread until it forks its first engine. That engine gets
+    all threads. Call this before the process computes anything."""
     import torch
 
     global _threads
@@ -46,7 +46,7 @@ def leave_threads_to_engine() -> None:
 @contextmanager
 def forked() -> Iterator[None]:
     """Makes vLLM fork its engine inside this context, if this process can be forked. Enter the
-    context in the main thread: the kernel ends the fork when the thread that started it ends."""
+    context in the main thread, because the engine is killed when the thread that forked it ends."""
     import torch
 
     global _parent, _threads

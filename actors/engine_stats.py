@@ -14,7 +14,7 @@ class CacheLogger(StatLoggerBase):
         self.metrics = metrics
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
-        """Records a step of the engine. Either kind of statistics may be None."""
+        """Records a step of the engine. `scheduler_stats` or `iteration_stats` may be None."""
         if scheduler_stats is not None:
             self.metrics.kv_cache_usage = float(scheduler_stats.kv_cache_usage)
         if iteration_stats is not None:

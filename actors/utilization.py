@@ -22,10 +22,10 @@ class Occupancy:
             self.share += SMOOTHING * (seen - self.share)
 
     def admits(self, live: int, more: int) -> bool:
-        """Returns whether the target leaves room for `more` attempts besides `live`. If no attempt
-        is live, there is always room."""
+        """Returns whether the target has room for `live + more` attempts. If `live` is 0, there is
+        always room."""
         return live == 0 or (live + more) * self.share <= self.target
 
     def missing(self, live: int) -> float:
-        """Returns the share of the target that `live` attempts leave unfilled, from 0 to 1."""
+        """Returns how much of the target `live` attempts leave unfilled, as a share from 0 to 1."""
         return max(0.0, 1.0 - live * self.share / self.target)

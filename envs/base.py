@@ -91,7 +91,7 @@ class Demonstrating(TextEnv, Protocol):
         r3l.rollout.reflection.FIELDS."""
 
     def vocabulary(self) -> Iterable[str]:
-        """Returns texts that contain every word that the environment says or understands."""
+        """Returns texts that together hold every word that the environment says or understands."""
 
 
 class TaskSource(Protocol):

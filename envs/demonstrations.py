@@ -70,7 +70,7 @@ class Demonstrated:
         self.reward = 0.0
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Starts a task. Its demonstration is the plan. Raises UserError if the plan is empty."""
+        """Starts a task. The demonstration becomes the plan. Raises UserError if it is empty."""
         if options is None and self.some_tasks:
             task = self.some_tasks[seed % len(self.some_tasks)]
             seed, options = task.seed, dict(task.options)
@@ -108,8 +108,8 @@ class Demonstrated:
         return str(speak()) if speak is not None else ""
 
     def demonstrate(self, skill: Skill, rng: random.Random, advice: str = "") -> str:
-        """Returns the plan's next action, or with probability `skill.mistakes + skill.waste`
-        another action. If `advice` contains the plan's action, always returns the plan's action."""
+        """Returns the plan's next action. With probability `skill.mistakes + skill.waste`, returns
+        another action, unless `advice` contains the plan's action."""
         right = self._right(len(self.actions))
         if right in advice or rng.random() >= skill.mistakes + skill.waste:
             return right
@@ -143,7 +143,7 @@ class Demonstrated:
                     break
 
     def _right(self, step: int) -> str:
-        """Returns the plan's first action not taken before `step`; the last if all were taken."""
+        """Returns the plan's next action at `step`, or the plan's last action if all were taken."""
         done = 0
         for action in self.actions[:step]:
             done += done < len(self.plan) and action.strip() == self.plan[done].strip()

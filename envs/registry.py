@@ -159,8 +159,9 @@ def _load(name: str, options: Mapping[str, Any]) -> partial[Any]:
 
 
 def _class(name: str) -> partial[Any]:
-    """Returns the class called `name`. The class of a family gets the member's name as its
-    first argument. Raises UserError if there is no such class."""
+    """Returns the class called `name`. For a name `family:member`, sets the class's first argument
+    to the member's name. For a name in MATHEMATICS, sets the class's first argument to `name`.
+    Raises UserError if there is no such class."""
     if _is_path(name):
         return partial(_user_class(name))
     family, colon, member = name.partition(":")

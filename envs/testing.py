@@ -144,7 +144,8 @@ class Check:
         self.call(lambda: Prompts(spec.prompts))
 
     def _random_attempt(self) -> Recorded:
-        """Plays some nonsense, and random actions of `admissible` or else of the demonstration."""
+        """Plays some nonsense and some random actions. The random actions come from
+        `admissible`, or from the demonstration if `admissible` is empty."""
         rng, env = random.Random(self.seed), self.env
         played = self.reset(env)
         shown = self._shown()

@@ -67,7 +67,7 @@ def _write_tasks(file: Path, text: str) -> None:
 
 
 def _named(what: str, function: Agent) -> str:
-    """Returns `file.py:function`, by which actors import the function. Returns a text as it is."""
+    """Returns a function as `file.py:function`, which actors can import. Keeps a text as it is."""
     if isinstance(function, str):
         return function
     name = getattr(function, "__name__", repr(function))

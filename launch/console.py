@@ -64,7 +64,7 @@ class Startup:
 
 
 def step_line(recent: Sequence[StepLine], steps: int) -> str:
-    """Formats the last of the `recent` steps. Adds the time left until step `steps` is done."""
+    """Formats the last step in `recent`. Adds the time left until all `steps` steps are done."""
     step = recent[-1]
     values, ends = step.metrics, forecast([*recent], steps, step.time).end_s
 

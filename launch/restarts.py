@@ -51,9 +51,9 @@ class Restarts:
         return len(deaths) <= self.limits[child.name]
 
     def delay_s(self, child: Child) -> float:
-        """Returns the seconds to wait before a restart: 0 after one counted death in WINDOW_S,
-        BACK_OFF_S after two. Each further death doubles the wait, up to LONGEST_S. After a death
-        with a full disk, the wait is LONGEST_S."""
+        """Returns the seconds to wait before a restart. The first counted death in WINDOW_S causes
+        no wait. The second causes a wait of BACK_OFF_S. Each further death doubles the wait, up to
+        LONGEST_S. If a full disk caused the death, the wait is LONGEST_S."""
         if FULL_DISK in child.reason():
             return LONGEST_S
         earlier = len(self.deaths[child.name]) - 1

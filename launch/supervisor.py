@@ -264,8 +264,8 @@ class Run:
         return {status.name: child for child in actors if (status := child.status)}
 
     def _kill_hung_learner(self) -> None:
-        """Kills a learner whose heartbeat is overdue. A hung learner normally ends itself, but a
-        stopped process, for example, cannot."""
+        """Kills a learner whose heartbeat is overdue. Most hung learners end themselves, but a
+        learner that a signal has paused cannot."""
         learner = self.children.members["learner"]
         if learner.exit_code is None and self.children.heartbeat.overdue():
             learner.show_stacks()

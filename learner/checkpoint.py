@@ -58,8 +58,8 @@ REQUIRED = {"version", "model_digest"}
 @dataclass(frozen=True)
 class RunState:
     """The state of a run, kept by learner.rank0 and saved in checkpoints. `version`: steps done.
-    `groups`: ids of the groups of the last trained draw, if any. `model_digest`: digest of the
-    model that the run began with."""
+    `groups`: ids of the groups that the last step was trained on, if any. `model_digest`: digest of
+    the model that the run began with."""
 
     version: int
     groups: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class RunState:
 
 class Checkpoints:
     """Writes the checkpoints of a run while it trains. Keeps the newest `keep` checkpoints. Never
-    removes a checkpoint while `command` runs on it or is due to. `saved`: newest version, or -1."""
+    removes a checkpoint that `command` still needs. `saved`: newest version, or -1."""
 
     def __init__(
         self,
@@ -196,8 +196,8 @@ def _agreed(trainer: Trainer, good: bool, building: Path) -> bool:
 
 
 def latest(folder: Path, below: int | None = None, *, thorough: bool = False) -> Path | None:
-    """Finds the newest complete checkpoint; with `below`, the newest one before that version. Only
-    a `thorough` search compares the checksums of large files."""
+    """Finds the newest complete checkpoint. If `below` is given, finds the newest one of a version
+    lower than `below`. Only a `thorough` search compares the checksums of large files."""
     names = f"step-{below:06d}" if below is not None else ""
     for path in reversed(_all(folder)):
         if names and path.name >= names:
@@ -222,8 +222,8 @@ def check_resumable(
     values = _read(checkpoint)
     if values["model_digest"] and values["model_digest"] != model_digest:
         raise UserError(
-            f"checkpoint {checkpoint}: was trained from another model than this run's; resume with "
-            "the model that the run began with, or start a new run with --run"
+            f"checkpoint {checkpoint}: its training began with another model; resume with that "
+            "model, or start a new run with --run"
         )
     for name, value, setting in (
         ("dtype", str(dtype), "learner.dtype"),
@@ -237,8 +237,8 @@ def check_resumable(
 
 
 def restore(trainer: Trainer, checkpoint: Path) -> RunState:
-    """Restores the optimizer, schedule, full-precision weights and RNG. Call `check_resumable`
-    first. The model must already be loaded from the same folder."""
+    """Restores the optimizer, schedule, full-precision weights and RNG from `checkpoint`. Before
+    that, call `check_resumable` and load the model from `checkpoint`."""
     from learner.step import optimizer_state
 
     state = read_state(checkpoint)

@@ -1,4 +1,4 @@
-"""Runs the user's command on each checkpoint and on the final models: `learner.on_checkpoint`.
+"""Runs the command in `learner.on_checkpoint` on each checkpoint and on the final models.
 
 One command runs at a time, next to training. A new checkpoint replaces an older one that still
 waits. A failed or slow command causes a notice, but never ends the run.
@@ -69,8 +69,8 @@ class CheckpointCommand:
         return [folder for folder, job in list(self._jobs.items()) if not job.done()]
 
     def finish(self, stopped: Callable[[], bool]) -> None:
-        """Waits at most `limit_s` in total for the remaining commands, then kills them. Waits only
-        STOPPED_S more once `stopped` returns true."""
+        """Waits at most `limit_s` in total for the remaining commands, then kills them. As soon
+        as `stopped` returns true, waits at most another STOPPED_S."""
         self._ends = time.monotonic() + self._limit_s
         if left := self.busy():
             names = ", ".join(folder.name for folder in left)

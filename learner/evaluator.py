@@ -62,7 +62,7 @@ class Evaluator:
         self.pending: dict[str, int] = {}
 
     def start(self, version: int) -> None:
-        """Requests an evaluation of policy `version`. Actors may play it with newer weights."""
+        """Requests an evaluation of `version`. Actors with newer weights may play the tasks too."""
         if self.tasks:
             tag = f"eval@{version}"
             for message in in_messages(self.tasks):
@@ -141,7 +141,7 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
 
 
 def show_wait(waits: str, stats: BufferStats) -> None:
-    """Shows the user what the learner waits for. Before any actor asks for work, only logs it."""
+    """Tells the user what the learner waits for, or only the log if no actor has asked for work."""
     if stats.actors:
         notice(waits)
     else:
@@ -149,9 +149,9 @@ def show_wait(waits: str, stats: BufferStats) -> None:
 
 
 def nothing_played(stats: BufferStats, before: int) -> str:
-    """Describes why every attempt so far has failed. Returns "" if any attempt has not failed, or
-    if fewer than FIRST_GROUPS groups have failed. `before`: number of failed groups of earlier
-    launches, which do not count."""
+    """Describes why every attempt so far has failed. Returns "" if an attempt did not fail, or if
+    fewer than FIRST_GROUPS groups have failed in this launch. `before`: number of groups that
+    failed in earlier launches."""
     ended = {state for part in (stats.train, stats.eval) for state, n in part.items() if n}
     others = ended & {"complete", "drawn", "trained"} or stats.drops.keys() - {"no_trajectories"}
     groups = stats.drops.get("no_trajectories", 0) - before

@@ -70,10 +70,10 @@ class KeptWeights(NamedTuple):
 
 
 class WeightPublisher:
-    """Serves weights over ZeroMQ from a thread, at `endpoint`. `anchor_every`: versions
-    divisible by this number are served without patches. `keys`: key file of the service. Without
-    keys, `address` must be a loopback address. `journal`: stores every version on disk. Raises
-    UserError if the service cannot listen at `address`."""
+    """Serves weights over ZeroMQ from a thread, at `address`. `endpoint`: `address` with the chosen
+    port. `anchor_every`: versions divisible by this number are served without patches. `keys`: key
+    file of the service. Without keys, `address` must be a loopback address. `journal`: stores every
+    version on disk. Raises UserError if the service cannot listen at `address`."""
 
     def __init__(
         self,
@@ -294,8 +294,8 @@ class WeightPublisher:
                 self._kept = KeptWeights(self._manifest.version, list(self._chunks))
 
     def _forget_kept(self, now: float) -> None:
-        """Forgets a request to keep a version when it is KEEP_S old. Drops the kept version when no
-        such request is left."""
+        """Forgets each request to keep a version after KEEP_S. Drops the kept version when no
+        request for it is left."""
         with self._keeping:
             silent = [c for c, (_, asked) in self._slow.items() if now > asked + KEEP_S]
             for client in silent:

@@ -265,7 +265,7 @@ class Rank0:
     # ── metrics ─────────────────────────────────────────────────────────────────────────
 
     def _replaced(self, draw: Draw) -> list[Group]:
-        """Fetches the groups without contrast that this draw replaced. Metrics cover them too."""
+        """Fetches the groups that were replaced since the previous draw. Metrics cover them too."""
         groups, size = list[Group](), self.config.learner.groups_per_step
         for at in range(0, len(draw.row.replaced), size):
             try:

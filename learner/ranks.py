@@ -76,8 +76,8 @@ def receive_draw(trainer: Trainer) -> Draw | None:
 
 
 def _signal(trainer: Trainer, signal: int) -> int:
-    """Returns rank 0's signal, as the sum of all ranks' signals: the other ranks send 0. With a
-    broadcast, rank 0 would not notice a receiver that hangs."""
+    """Returns rank 0's signal on every rank. The ranks add up their signals, which are 0 except on
+    rank 0. With a broadcast, rank 0 would not notice a receiver that hangs."""
     total = torch.tensor([signal], dtype=torch.int64, device=trainer.device)
     try:
         torch.distributed.all_reduce(total)
@@ -85,8 +85,8 @@ def _signal(trainer: Trainer, signal: int) -> int:
     except RuntimeError as error:
         whom = "another rank" if trainer.rank == 0 else "rank 0"
         raise RankLost(
-            f"rank {trainer.rank} of {trainer.world}: no message from {whom}: it is hung or has "
-            f"exited ({str(error).splitlines()[0]})",
+            f"rank {trainer.rank} of {trainer.world}: no message from {whom}, which is hung or "
+            f"has exited ({str(error).splitlines()[0]})",
             rank=trainer.rank,
         ) from error
 

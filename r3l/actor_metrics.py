@@ -1,4 +1,4 @@
-"""The metrics that an actor reports, in one record from the engine to TensorBoard.
+"""The metrics that an actor reports, and their way to TensorBoard:
 
     engine, subscriber, actor: count ─► heartbeat ─► buffer: named numbers ─► learner: combine
 

@@ -108,7 +108,7 @@ def check_size(data: _Bytes, limit: int = RECORD_LIMIT) -> _Bytes:
 def _open(
     kinds: Sequence[type[Record]], data: bytes | memoryview
 ) -> tuple[type[Record], msgspec.Raw]:
-    """Checks size and schema of a record; returns its class, one of `kinds`, and its fields."""
+    """Checks a record's size and schema. Returns the class (one of `kinds`) and the fields."""
     check_size(data)
     try:
         schema, name, fields = _envelope.decode(data)
@@ -150,7 +150,7 @@ def _write_array(value: Any) -> Any:
 
 
 def _read_array(hint: Any, value: Any) -> Any:
-    """Reads an array. The record that holds it checks that dtype and shape fit the field."""
+    """Reads an array. The record around the array checks that dtype and shape fit the field."""
     name, shape, elements = value
     if name not in _DTYPES or type(elements) is not bytes:
         raise ValueError(f"the value is not the bytes of an array of {' or '.join(_DTYPES)}")

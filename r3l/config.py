@@ -128,7 +128,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Merges two trees of settings. If a setting is in both trees, takes that of `above`."""
+    """Merges two trees of settings. A setting in `above` replaces the same setting in `below`."""
     merged = dict(below)
     for key, value in above.items():
         was = merged.get(key)
@@ -150,7 +150,7 @@ def _has_adapters(tree: dict[str, Any]) -> bool:
 
 
 def _drop_default_rate(tree: dict[str, Any]) -> None:
-    """Removes `learner.lr` from `tree` if it is the default (for adapters, ADAPTERS_LR)."""
+    """Removes `learner.lr` from `tree` if it is the default. For adapters this is ADAPTERS_LR."""
     default = ADAPTERS_LR if _has_adapters(tree) else LearnerConfig.model_fields["lr"].default
     learner = tree.get("learner")
     if isinstance(learner, dict) and learner.get("lr") == default:

@@ -86,7 +86,7 @@ class Segment(Record):
         _check_spans(self.step_spans, len(self.token_ids))
         if not 0 <= self.start < steps:
             raise RecordError(
-                f"start {self.start}: must be 0 to {steps - 1} ({steps} steps)", field="start"
+                f"start {self.start}: must be from 0 to {steps - 1} (the last step)", field="start"
             )
 
 
@@ -201,13 +201,13 @@ class Trajectory(Record):
 
     @property
     def oldest_version(self) -> int:
-        """The oldest version that sampled a step, counting each conversation from its `start`."""
+        """The oldest version that sampled a step. Ignores steps before a conversation's `start`."""
         own = [int(self.step_versions[self.extra.start :].min())]
         return min(own + [int(s.step_versions[s.start :].min()) for s in self.extra.segments])
 
     @property
     def newest_version(self) -> int:
-        """The newest version that sampled a step, counting each conversation from its `start`."""
+        """The newest version that sampled a step. Ignores steps before a conversation's `start`."""
         own = [int(self.step_newest_versions[self.extra.start :].max())]
         return max(
             own + [int(s.step_newest_versions[s.start :].max()) for s in self.extra.segments]
@@ -220,7 +220,7 @@ class Trajectory(Record):
 
     @property
     def first_played(self) -> int:
-        """The first new step. Earlier steps are of the base attempt or another conversation."""
+        """The first new step. Earlier steps come from the base attempt or another conversation."""
         return max(self.pivot, self.extra.start)
 
     @property
@@ -415,7 +415,7 @@ def _check_extra(attempt: Trajectory, extra: Extra) -> None:
     for name, step, least in (("pivot", attempt.pivot, -1), ("start", extra.start, 0)):
         if not least <= step < steps:
             raise RecordError(
-                f"{name} {step}: must be {least} to {steps - 1} ({steps} steps)", field=name
+                f"{name} {step}: must be from {least} to {steps - 1} (the last step)", field=name
             )
 
 

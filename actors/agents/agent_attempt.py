@@ -59,7 +59,7 @@ class AgentKilled(EnvironmentFailed):
 
 @dataclass
 class Gateway:
-    """Shared by an actor's attempts. `sessions`: the sessions at `url`, keyed by API key."""
+    """The gateway that an actor's attempts share. `sessions`: the sessions at `url`, by API key."""
 
     policy: Policy
     reader: ReplyReader
@@ -101,8 +101,8 @@ async def agents_served(
 
 class AgentEnvironment:
     """Implements `r3l.rollout.env_interface.PlayedByAgent` for one attempt. `session`: the session
-    of the agent's newest process. `kept`: how many seconds of this session's sampling the buffer
-    has saved."""
+    of the agent's newest process. `kept`: how many seconds the session had sampled at the last save
+    to the buffer."""
 
     session: Session
 
@@ -122,10 +122,10 @@ class AgentEnvironment:
         offer: Offer | None = None,
         retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays one attempt. If the agent is killed from outside, starts the agent once more; a
-        base attempt keeps its replies so far. If a retry's saved world cannot be restored, or the
-        agent exits with an error after the restore, plays the retry again without the saved world.
-        Raises EpisodeError (docs/agents.md) or the engine's error."""
+        """Plays one attempt. If the agent is killed from outside, starts the agent once more. In a
+        base attempt, the new process gets the earlier replies again. Plays a retry again without
+        the saved world in two cases: the world cannot be restored, or the agent exits with an error
+        after the restore. Raises EpisodeError (docs/agents.md) or the engine's error."""
         self.slot, self.retry, self.offer, self.retried = slot, retry, offer, retried
         world = taken = self.gateway.snapshots.take(retry.base) if retry else None
         killed, broken = False, ""
@@ -265,7 +265,7 @@ class AgentEnvironment:
         return self._record(Outcome(0.0, finish=""), "all")[0]
 
     def _count_continued(self) -> None:
-        """Counts the attempt as continued or dropped, and the tokens that it took from the tape."""
+        """Counts the attempt as continued or dropped. Counts the tokens taken from the tape."""
         counts = self.gateway.metrics.partial
         samples = [node.sample for node in self.session.tree.nodes if node.taped]
         counts["continued" if samples else "dropped"] += 1

@@ -39,11 +39,11 @@ class _Chain:
 def conversations(
     tree: CallTree, train: Train, pivot: Node | None = None, *, unseen: bool = False
 ) -> list[_Chain]:
-    """Returns the trained conversations of an attempt. The first is the main conversation. The
-    order: those that contain `pivot`, then those of the main kind, then the newest. The main kind
-    is the kind of the first trained call. If `train` is "main", returns only conversations of the
-    main kind; if there are none, only the first conversation. `unseen`: also uses replies that the
-    agent has not received yet."""
+    """Returns the trained conversations of an attempt. A conversation is of the main kind if it has
+    the kind of the first trained call. Conversations with `pivot` come first, then those of the
+    main kind; newer ones come before older ones. The first is the main conversation. If `train` is
+    "main", returns only conversations of the main kind. If there are none, returns the first.
+    `unseen`: also uses replies that the agent has not received yet."""
     chains = [leaf.chain() for leaf in tree.leaves(unseen=unseen)]
     chains = [chain for chain in chains if any(not node.untrained for node in chain)]
     first = next((node.kind for node in tree.nodes if not node.untrained), None)
@@ -66,7 +66,7 @@ def trajectory(
     retry: Node | None = None,
     others: Sequence[TapedCall] = (),
 ) -> tuple[Trajectory, AuxSample]:
-    """Returns an attempt's record, and an auxiliary sample: its main conversation with guidance.
+    """Returns an attempt's record, and the guided main conversation as an auxiliary sample.
 
     `retry`: in a retry, the pivot's call. `others`: the calls to other models and MCP servers.
     `outcome.finish`: empty while the attempt runs. Raises EnvironmentFailed if no call is trained.
@@ -119,9 +119,9 @@ def _as_shown(chain: _Chain, pivot: int) -> AuxSample:
 
 
 def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Chain, int]]:
-    """Returns (conversation, skipped) for each conversation with new steps to train. `skipped`:
-    how many of its steps an earlier conversation or another attempt (`known`) trains already.
-    Raises EnvironmentFailed if no conversation has a step to train."""
+    """Returns (conversation, skipped) for each conversation with new steps to train. `skipped`: how
+    many steps are not new, because an earlier conversation has them or another attempt trains them
+    (`known`). Raises EnvironmentFailed if no step is new."""
     kept = []
     for chain in chains:
         start = sum(node in known for node in chain.steps)  # shared steps come first
@@ -130,8 +130,8 @@ def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Cha
             known = known.union(chain.steps)
     if not kept:
         raise EnvironmentFailed(
-            "agent: no call of this attempt can be trained; a call is trained if it got a reply, "
-            "asked for no untrained reply and set no grammar (tool_choice, response_format)",
+            "agent: no call of this attempt can be trained; at least one call must get a reply, "
+            "set no grammar (tool_choice, response_format) and not name the model policy-untrained",
             cause="agent_no_calls",
         )
     return kept

@@ -128,8 +128,8 @@ class McpRelay:
 
 
 class PipeServer:
-    """A server that reads and writes lines. `pipes`: its input, then the other pipes to close.
-    `waiting`: for each open request, maps the server's id to (the agent's id, the future reply)."""
+    """A server that reads and writes lines. `pipes`: first the server's input; `close` closes all.
+    `waiting`: maps the server's id of each open request to (the agent's id, the future reply)."""
 
     def __init__(self, name: str, lines: asyncio.StreamReader, pipes: tuple[Any, ...]) -> None:
         self.name, self.lines, self.pipes, self.number = name, lines, pipes, 0
@@ -150,7 +150,7 @@ class PipeServer:
         return cls(name, lines, (out, reading, os.fdopen(held)))
 
     async def send(self, message: Message, headers: Mapping[str, str]) -> Message:
-        """Sends a message; returns the reply. Gives requests new ids: clients may use equal ids."""
+        """Sends a message; returns the reply. Renumbers requests, as two clients may use one id."""
         if message.get("method") == "notifications/cancelled":
             self._cancel(message)
             return {}

@@ -47,8 +47,8 @@ def recorded_calls(attempt: Trajectory) -> list[Recorded]:
 def player_of(
     attempt: Trajectory, step: int | None = None, ignore: Sequence[str] = ()
 ) -> TapePlayer:
-    """Makes a player of an attempt's tape. With `step`, for a retry, it plays the calls before that
-    step of the main conversation. Without `step`, it plays all calls. Raises ReplayDiverged."""
+    """Makes a player of an attempt's tape. Without `step`, the player plays all calls. With `step`,
+    it plays only the calls before this step of the main conversation. Raises ReplayDiverged."""
     recorded, pivot = recorded_calls(attempt), -1
     if step is not None:
         places = [(each.call.conversation, each.call.read) for each in recorded]
@@ -69,7 +69,7 @@ def repeats_tools(tape: TapePlayer) -> bool:
 
 def main_kind(base: Trajectory, *, restarts: bool) -> Kind | None:
     """Returns the kind of the main conversation of `base`. Returns None if the retry restarts and
-    the first call of `base` is of this kind: the retry's system prompt may then differ. Raises
+    the first call of `base` has this kind, because the retry may have another system prompt. Raises
     ReplayDiverged."""
     calls = [each.call for each in recorded_calls(base)]
     main = next((call for call in calls if call.conversation == 0), None)

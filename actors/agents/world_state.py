@@ -91,9 +91,9 @@ class Snapshots:
 
 
 class World:
-    """The saved states of a base attempt's world. `saved`: numbers of the calls before which a
-    state was saved. `run`: the `Run` of the current attempt. `restored`: whether a retry put a
-    state back."""
+    """The states of a base attempt's world, each saved before a call. `saved`: the numbers of the
+    calls with a saved state. `run`: the `Run` of the current attempt. `restored`: whether a retry
+    put a state back."""
 
     def __init__(self, snapshots: Snapshots, folder: Path, run: Run) -> None:
         self.snapshots, self.folder, self.run = snapshots, folder, run
@@ -122,7 +122,7 @@ class World:
             self.saved.add(call)
 
     async def restore(self, call: int, run: Run) -> None:
-        """Puts back the state saved before a call, with the retry's `run`. Raises RestoreFailed."""
+        """In a retry, puts back the state that was saved before a call. Raises RestoreFailed."""
         self.run = run
         try:
             await self._done("restore", call)

@@ -30,8 +30,8 @@ def bad(message: str) -> Refused:
 
 @dataclass(frozen=True)
 class AgentRequest:
-    """A request, in one form for all dialects. `choice`: auto, none, required, or a tool as OpenAI
-    writes it. `trained`: whether the request's reply may be trained."""
+    """A request, in one form for all dialects. `choice`: "auto", "none", "required", or a tool in
+    OpenAI's form. `trained`: whether the reply may be trained."""
 
     messages: tuple[AgentMessage, ...]
     tools: tuple[Tool, ...] = ()

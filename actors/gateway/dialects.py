@@ -51,7 +51,7 @@ def _read_responses(body: Body) -> Body:
     for tool in body.get("tools") or ():
         if tool.get("type") != "function":  # the translator would drop it
             raise bad(
-                f"tools: one of type {tool.get('type')!r}; this gateway offers only functions"
+                f"tools: a tool has type {tool.get('type')!r}; this gateway takes only functions"
             )
     request = ResponsesRequest.model_validate(_plain(body))  # which changes what it gets
     messages = construct_input_messages(

@@ -48,8 +48,8 @@ class OtherModels:
     async def answer(
         self, session: Session, server: ModelServer, request: Request, raw: bytes, dialect: Dialect
     ) -> Response:
-        """Returns the tape's answer, or else the server's. Returns a stream in one piece. Raises
-        Refused if the attempt has ended, no call is left or the server does not answer."""
+        """Returns the tape's answer, or else the server's. Waits for the end of a streamed answer.
+        Raises Refused if the attempt has ended, no call is left or the server does not answer."""
         session.check_calls(session.asked_others, MOST_CALLS)
         session.asked_others += 1
         body = json.loads(raw)

@@ -104,8 +104,8 @@ class ReplyReader:
         return Reply(content, (reasoning or "").strip(), made, broken)
 
     def constraint(self, tools: Sequence[Tool], choice: Any) -> dict[str, Any]:
-        """Returns how to force a tool call, if `choice` is `required` or names a tool: the
-        `json_schema` or `structural_tag` that vLLM's own server would use. Otherwise returns {}.
+        """Returns the grammar that forces a tool call: the `json_schema` or `structural_tag` that
+        vLLM's own server would use. Returns {} unless `choice` is `required` or names a tool.
         Raises UserError for tools or a choice that the template or the parser cannot handle."""
         if not tools:
             return {}

@@ -25,15 +25,15 @@ from r3l.views.tape import WHOLE, TapedCall, difference, messages_of, without
 @dataclass(frozen=True)
 class Recorded:
     """A call of an earlier attempt. `given`: the token ids that its messages added. `sample`: the
-    sampled reply, or None if its tokens were not kept. Without tokens, the reply is repeated as
-    text, and a call after it begins a new conversation."""
+    sampled reply, or None if its tokens were not kept. If `sample` is None, the reply is repeated
+    as text, and a call that follows the reply begins a new conversation."""
 
     call: TapedCall
     given: tuple[int, ...] = ()
     sample: Sample | None = None
 
     def answer(self, node: Node) -> None:
-        """Copies the recorded reply to the call `node`, with its tokens if they were kept."""
+        """Copies the recorded reply into `node`, with the reply's tokens if they were kept."""
         node.taped, node.reply, node.seconds = True, self.call.reply, self.call.seconds
         node.finish = self.call.finish
         if self.sample is not None:
@@ -70,8 +70,8 @@ class TapePlayer:
         self._passed = [call for call in passed if call.finish == WHOLE and call.reply]
 
     def take_passed(self, digest: str) -> TapedCall | None:
-        """Takes an unused recorded call to another model or MCP server that has this digest.
-        Returns None if no call is found or the pivot has come: then the server must be asked."""
+        """Takes an unused recorded call to another model or MCP server, found by `digest`. Returns
+        None if there is no such call, or if the agent has already made the pivot's call."""
         call = next((call for call in self._passed if call.digest == digest), None)
         if call is None or self.pivot_node is not None:
             return None
@@ -102,9 +102,10 @@ class TapePlayer:
             raise diverged(f"the agent ended before it made the recorded call {number}", number)
 
     def _answers(self, number: int, digest: str, node: Node) -> bool:
-        """Returns whether a recorded call answers `node`. It must be unused and have this digest.
-        Without a pivot, it also needs a reply. If the reply's tokens were kept, `node` must have
-        the same parent call as the recorded call. If they were not, `node` must be untrained."""
+        """Returns whether a recorded call answers `node`. The recorded call must be unused and have
+        this digest. With a pivot, that is enough. Without a pivot, the recorded call must also have
+        a reply. If the tokens of the reply were kept, `node` must have the same parent as the
+        recorded call. If the tokens were not kept, `node` must be untrained."""
         call = self.calls[number]
         if call.digest != digest or number in self._nodes:
             return False

@@ -48,9 +48,9 @@ AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None
 
 @dataclass(eq=False)
 class Session:
-    """An attempt at a task. `params`: the sampling parameters of call k. `ignore`: patterns of text
-    that may differ in a replay. `tape`: answers calls instead of the policy. `guidance`: shown to
-    the policy in trained calls of the kind `main`, or of the first call's kind if `main` is None.
+    """An attempt at a task. `params(k)`: the sampling parameters of call k. `ignore`: patterns of
+    text that may differ in a replay. `tape`: answers calls in place of the policy. `guidance`: text
+    for the policy in trained calls of one kind. `main`: this kind (default: the first call's).
 
     `at_call`: saves or restores the agent's world while a reply is sampled. `keep`: saves the
     progress before the agent gets the reply. `restored`: set once a retry's world is put back or
@@ -87,8 +87,8 @@ class Session:
     def sampling(
         self, request: AgentRequest, digest: str, dialect: str, *, again: bool
     ) -> asyncio.Task[Answer]:
-        """Returns a task that answers a request, even if the agent disconnects. An equal request
-        gets the same task until the agent has received the answer.
+        """Returns a task that answers a request. The task goes on if the agent disconnects. If an
+        equal request comes before the agent has received the answer, returns the same task.
 
         `again`: the client says that it repeats a request, which then always gets the same task.
         This method and the task may raise Refused.
@@ -198,8 +198,8 @@ class Session:
         return node, self._sample(node, request, params)
 
     def _guides(self, node: Node) -> bool:
-        """Whether guidance must be shown in a call: there is guidance, and the call has the system
-        prompt and tools of the guided kind. Text that `ignore` matches may differ."""
+        """Whether guidance is to be shown in a call. The call must have the system prompt and tools
+        of the guided kind. Text that `ignore` matches is not compared."""
         if not self.guidance:
             return False
         (system, tools), (main, named) = node.kind, self.main or self.tree.nodes[0].kind

@@ -22,7 +22,7 @@ PATCH_SLACK = 64 << 10  # bytes that patches may take beyond their chunk
 
 
 class ChunkRange(NamedTuple):
-    """A byte range of the chunk with index `chunk`: `size` bytes from byte `at` on."""
+    """A range in the chunk with index `chunk`: at most `size` bytes, beginning at byte `at`."""
 
     chunk: int
     at: int
@@ -139,8 +139,8 @@ class ChunkRanges:
     def _checked(
         self, requested: ChunkRange, header: dict[str, Any], payload: Sequence[memoryview]
     ) -> tuple[bool, tuple[int, ...], memoryview]:
-        """Checks a reply, whose lengths could otherwise claim any amount of memory. Returns three
-        values: `full`, the lengths of the chunk's frames, the reply's bytes."""
+        """Checks a reply, so that the stated lengths cannot use up the memory. Returns (full,
+        lengths of the chunk's frames, bytes of the reply). Raises WeightsError."""
         assert self._manifest is not None
         full, lengths = header.get("full"), header.get("lengths")
         if isinstance(full, bool) and isinstance(lengths, list) and len(payload) == 1:

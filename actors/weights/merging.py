@@ -17,7 +17,7 @@ from r3l.weights.sums import Sums, added, only_dtype, sums_of
 
 
 class Merger:
-    """Merges adapters into the base `model`. `dtype`: `actor.dtype`; auto: the learner's dtype."""
+    """Merges adapters into the base `model`. If `dtype` is "auto", uses the learner's dtype."""
 
     def __init__(self, model: Path, dtype: str = "auto") -> None:
         self._model, self._dtype = model, dtype
@@ -26,8 +26,8 @@ class Merger:
 
     def whole(self, path: str, manifest: Manifest) -> tuple[str, Manifest]:
         """Merges the staged adapters in `path` into the base model. Returns the path and manifest
-        of the merged set. The next call overwrites the merged file. If the set has no adapters,
-        returns the arguments. Raises UserError if the adapters belong to another base model."""
+        of the merged set, or `path` and `manifest` if there are no adapters. The next call
+        overwrites the merged file. Raises UserError if the adapters are for another base model."""
         import torch
 
         if manifest.adapters is None:

@@ -102,10 +102,10 @@ class WeightSubscriber:
         return manifest
 
     async def fetch(self, manifest: Manifest) -> StagedWeights:
-        """Stages the manifest's set. Requests only chunks that are not staged yet. After a failure,
-        the next fetch reuses complete chunks, and received bytes of the same version. Raises
-        WeightsError for a chunk that is damaged or no longer served. Raises PublisherUnavailable if
-        no bytes arrive."""
+        """Stages the manifest's set. Requests only chunks that are not staged yet. The next fetch
+        after a failure reuses all complete chunks, and parts of chunks if it fetches the same
+        version. Raises WeightsError for a chunk that is damaged or no longer served. Raises
+        PublisherUnavailable if no bytes arrive."""
         staged, began = self._stage(manifest), time.monotonic()
         self._ranges.begin(manifest, staged)
         requested: dict[int, ChunkRange] = {}
@@ -156,7 +156,7 @@ class WeightSubscriber:
             self.staged = None
 
     def _stage(self, manifest: Manifest) -> StagedWeights:
-        """Returns the staged set to update to this manifest, with no chunk of another publisher."""
+        """Returns the staged set for a fetch of a manifest. Drops another publisher's chunks."""
         old = self.staged
         if old is None or old.layout != manifest.layout:
             if old is not None:
@@ -188,7 +188,7 @@ class WeightSubscriber:
     async def _request_more(
         self, staged: StagedWeights, manifest: Manifest, requested: dict[int, ChunkRange]
     ) -> None:
-        """Requests missing ranges until REQUESTS_IN_FLIGHT requests wait for a reply."""
+        """Asks for missing ranges until REQUESTS_IN_FLIGHT requests are unanswered."""
         while len(requested) < REQUESTS_IN_FLIGHT and (
             wanted := self._ranges.next(self._range_size.size)
         ):
@@ -248,8 +248,8 @@ class WeightSubscriber:
         return header, [frame.buffer for frame in frames[1:]]
 
     async def _await_reply(self, socket: zmq.asyncio.Socket) -> None:
-        """Waits for a reply. Raises WeightsError if the reply takes too much memory: libzmq buffers
-        all frames of a message until the last frame arrives, without a limit."""
+        """Waits for a reply. Raises WeightsError if the reply takes too much memory. libzmq buffers
+        the frames of a message until the last frame arrives, and sets no limit to their number."""
         until, before = time.monotonic() + self.timeout_s, private_bytes()
         while not await socket.poll(LOOK_S * 1000):
             if private_bytes() - before > REPLY_MEMORY:

@@ -58,7 +58,7 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
         """Does nothing: the worker holds no connection."""
 
     def start_weight_update(self) -> None:
-        """Gives every layer parameters in the checkpoint's format again, ready for loading."""
+        """Puts the parameters of all layers back into the checkpoint's format, for loading."""
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
         tied = bool(getattr(self.model_config.hf_text_config, "tie_word_embeddings", False))
@@ -201,8 +201,8 @@ def _odd_numbers(count: int, device: torch.device) -> torch.Tensor:
 
 
 def _is_error(record: logging.LogRecord) -> bool:
-    """Whether a log record is an error. As a filter, it hides the warnings of each reload about
-    layers without tensors, such as a tied head."""
+    """Whether a log record is an error. Serves as a filter that hides warnings. Each reload warns
+    about layers without tensors, such as a tied head."""
     return record.levelno >= logging.ERROR
 
 

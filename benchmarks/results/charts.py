@@ -75,7 +75,8 @@ def overview(ratios: Mapping[str, Mapping[float, Sequence[tuple[float, Ratio, bo
                 axis.plot(base, ratio.value, "v" if ratio.kind == "<" else "o", color=colour,
                           markerfacecolor=colour if counts else "white", markersize=6)  # fmt: skip
         axis.axhline(1, color="#4a5568", linewidth=0.8, linestyle="--")
-        axis.set_xscale("log")
+        if any(by_rho.values()):
+            axis.set_xscale("log")
         axis.set_yscale("log")
         axis.set_yticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
         axis.minorticks_off()

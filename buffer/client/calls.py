@@ -30,8 +30,8 @@ T_co = TypeVar("T_co", covariant=True)
 @dataclass(frozen=True)
 class Draw:
     """A batch of groups that a consumer drew. `row`: the stored draw. `now`: the state of each
-    group at the draw. `records`: the encoded groups, then the encoded recalled attempts. They are
-    decoded when `groups` or `recalled` is first read."""
+    group at the draw. `records`: the encoded groups, then the encoded recalled attempts. `groups`
+    and `recalled` are decoded when they are first read."""
 
     row: DrawRow
     now: tuple[Status, ...] = field(repr=False)
@@ -87,9 +87,9 @@ def _result(reply: Any, encoded: Sequence[Frame]) -> Any:
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A request and how to read its reply. `parse` makes the result from the reply's record and the
-    groups after it. While the result is None, the client repeats the request for up to `wait_s`
-    seconds. Then it calls `gave_up`."""
+    """A request and how to read its reply. `parse` makes the result from the record and the groups
+    in the reply. While the result is None, the client repeats the request for up to `wait_s`
+    seconds. If the result is still None, the client calls `gave_up`."""
 
     arguments: Record
     parse: Callable[[Any, Sequence[Frame]], T] = _result
@@ -120,7 +120,7 @@ class ClientMethod(Protocol[P, T_co]):
 
 
 def operation(build: Callable[Concatenate[Any, P], Call[T]]) -> ClientMethod[P, T]:
-    """Makes a method that passes the Call from `build` to the client's `_ask`."""
+    """Makes a client method that builds a Call with `build` and sends the Call with `_ask`."""
 
     @wraps(build)
     def method(client: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:

@@ -58,8 +58,8 @@ def _pause_s(asked: float, until: float) -> float:
 
 
 class _Client:
-    """The shared part of both clients. While a reply is overdue, the client keeps calling `silent`
-    with a line that says so. An exception from `silent` ends the request."""
+    """The shared part of both clients. While a reply is overdue, the client repeatedly calls
+    `silent` with a message about the overdue reply. An exception from `silent` ends the request."""
 
     def __init__(
         self,
@@ -309,7 +309,7 @@ class AsyncBufferClient(_Client, AsyncCalls):
         return socket
 
     async def _send_others(self, late: _Waiting) -> None:
-        """Sends all waiting requests except `late` again, on a new socket."""
+        """Resends all waiting requests, except `late`, on a new socket."""
         for waiting in list(self._waiting.values()):
             if waiting is not late and not waiting.reply.done():
                 await self._send(waiting)

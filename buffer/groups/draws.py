@@ -141,8 +141,8 @@ def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
 
 
 def discard(work: UnitOfWork, args: operations.Discard) -> Amount:
-    """Expires the groups of a draw under `cause` and returns their number. If the draw has expired,
-    skips groups that are no longer free (draw_deadlines.is_free)."""
+    """Expires the groups of a draw and records `cause` as the cause. If the draw has expired, skips
+    groups that are no longer free (draw_deadlines.is_free). Returns how many groups it expired."""
     check_name(args.cause, "cause")
     check_cause(args.cause)
     drawn = _find(work, args.draw_id)
@@ -180,8 +180,9 @@ def _check_draw(work: UnitOfWork, args: operations.DrawGroups) -> None:
     known = work.index.progress.version
     if args.version > known + 1:
         raise Conflict(
-            f"draw at version {args.version}: the learner is at version {known}, so the limit is "
-            f"{known + 1}; commit the missing steps, or call set_version to start at this version"
+            f"draw at version {args.version}: the learner is at version {known}, so draws may go "
+            f"up to version {known + 1}; commit the missing steps, or call set_version with "
+            f"version {args.version}"
         )
 
 
@@ -197,16 +198,16 @@ def _check_share(work: UnitOfWork, args: operations.DrawGroups) -> None:
 
 
 def _most_held(work: UnitOfWork) -> int:
-    """Returns how many groups a consumer may hold: as many as max_staleness + 1 steps need."""
+    """Returns how many groups a consumer may hold: enough for (max_staleness + 1) steps."""
     return work.groups_per_step * (work.config.max_staleness + 1)
 
 
 def _choose(
     work: UnitOfWork, args: operations.DrawGroups, before: DrawRow | None
 ) -> DrawRow | None:
-    """Chooses the groups of `before`, a returned draw, if all can be drawn again. If not, the
-    sampler chooses. Returns None if there are too few groups. A new group with a damaged record
-    expires. A trained group with a damaged record is not drawn again."""
+    """Chooses the same groups as the returned draw `before` if all of them can be drawn. If not,
+    lets the sampler choose. Returns None if there are too few groups. A new group with a damaged
+    record expires. A trained group with a damaged record is not drawn again."""
     while True:
         unsorted = {row.group_id: row for row in work.index.drawable() + work.index.replays()}
         ready = dict(sorted(unsorted.items()))  # in lease order
@@ -256,8 +257,8 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
 
 
 def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
-    """Returns the newest replaced groups: those of the returned draw `before`, then those replaced
-    since the last draw. Clears the list `progress.replaced`."""
+    """Returns the replaced groups: first those of the returned draw (`before`), then those since
+    the last draw. If there are too many, drops the oldest. Clears the list `progress.replaced`."""
     replaced = (*(before.replaced if before else ()), *work.index.progress.replaced)
     if work.index.progress.replaced:
         work.update_progress(replaced=())

@@ -83,7 +83,7 @@ def release(work: UnitOfWork, args: operations.Release) -> Ids:
 
 
 def extend(work: UnitOfWork, seconds: float) -> None:
-    """Extends all leases and draws by `seconds`, for which the service stood still."""
+    """Extends all leases and draws by the `seconds` for which the service stood still."""
     index = work.index
     for row in [*index.unfinished("eval"), *index.unfinished("train")]:
         if row.has_holder:
@@ -104,7 +104,7 @@ def expire_overdue(work: UnitOfWork) -> None:
 
 
 def _expire_leases(work: UnitOfWork, before: float) -> bool:
-    """Expires leases whose deadline is earlier than `before`. Returns whether any expired."""
+    """Expires leases whose deadline is earlier than time `before`. Returns whether any expired."""
     index = work.index
     rows = [*index.unfinished("eval"), *index.unfinished("train")]
     overdue = [row for row in rows if row.has_holder and row.deadline < before]
@@ -214,8 +214,8 @@ def _fresh_per_step(work: UnitOfWork) -> int:
 
 
 def _ahead(work: UnitOfWork) -> int:
-    """Counts training groups in flight, except groups drawn by a consumer other than the learner.
-    This count without the unheld groups is the I of buffer.groups.staleness."""
+    """Counts training groups in flight. Of the drawn groups, counts only those that the learner
+    drew. This count minus the unheld groups is the symbol I in buffer.groups.staleness."""
     held = draw_deadlines.held_by(work.index.draws)
     return work.index.in_flight - sum(n for name, n in held.items() if name != operations.LEARNER)
 

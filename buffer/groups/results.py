@@ -153,8 +153,8 @@ def _accept(
 def _with_fingerprint(
     work: UnitOfWork, row: GroupRow, fingerprint: tuple[int, str] | None
 ) -> dict[int, str]:
-    """Adds `fingerprint` to the group's weight fingerprints, which are keyed by policy version.
-    Joins contradicting fingerprints of one version with |."""
+    """Adds `fingerprint` to the group's weight fingerprints, which are keyed by policy version. If
+    fingerprints of one version contradict each other, joins them with "|"."""
     if fingerprint is None:
         return row.fingerprints
     version, new = fingerprint

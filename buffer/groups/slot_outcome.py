@@ -30,8 +30,8 @@ class SlotOutcome(NamedTuple):
 
 
 def decode_outcome(encoded: bytes | memoryview) -> SlotOutcome:
-    """Decodes a slot result into its outcome. Raises RecordError if it is not a slot result,
-    SickResult if log-probabilities or versions are impossible."""
+    """Decodes a slot result into its outcome. Raises RecordError if the bytes are not a slot
+    result. Raises SickResult if log-probabilities or versions are impossible."""
     result = codec.decode(SlotResult, encoded)
     attempt, reflection = result.trajectory, result.reflection
     versions = list[int]()

@@ -26,10 +26,10 @@ I leaves out groups without a holder, which could block their own takeover forev
 
 
 def admits(*, learner: int, ahead: int, per_step: int, max_staleness: int, actor: int) -> bool:
-    """True if an actor at version `actor` may start a group: it can then be drawn within η."""
+    """True if an actor at version `actor` may start a group under the staleness bound η."""
     return learner + ahead // per_step - actor <= max_staleness
 
 
 def is_stale(oldest: int, *, learner: int, limit: int) -> bool:
-    """True if `oldest`, a group's oldest version, is more than `limit` behind the learner's."""
+    """True if a group's oldest version is more than `limit` versions behind the learner."""
     return learner - oldest > limit

@@ -73,7 +73,7 @@ RULES: dict[GroupState, tuple[str, Callable[[GroupRow], bool]]] = {
 
 
 def check_move(before: GroupRow | None, after: GroupRow, by: Trigger) -> None:
-    """Raises IllegalMove unless trigger `by` may turn row `before` (None: new) into row `after`."""
+    """Raises IllegalMove if the trigger may not make the change. `before` is None for a new row."""
     state: State = "new" if before is None else before.state
     if by not in MOVES.get((state, after.state), ()):
         raise _illegal(after, by, f"cannot move a group from {state} to {after.state}")
@@ -83,7 +83,7 @@ def check_move(before: GroupRow | None, after: GroupRow, by: Trigger) -> None:
 
 
 def broken_rule(row: GroupRow) -> str:
-    """Returns the rule of its state that a row breaks, or "" if it breaks none."""
+    """Returns the rule that a row breaks, or "" if the row fits its state."""
     rule, holds = RULES[row.state]
     return "" if holds(row) else f"a group is {row.state} only if {rule}"
 

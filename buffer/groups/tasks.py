@@ -38,7 +38,7 @@ def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
 
 
 def pending_tags(work: UnitOfWork) -> list[str]:
-    """Returns the tags of evaluations with tasks left to lease, lowest required version first."""
+    """Returns tags of evaluations that have tasks to lease, sorted by required policy version."""
     progress, tasks = work.index.progress, work.index.tasks
     tags = [t for p, t in tasks if p == "eval" and progress.eval_next.get(t, 0) < tasks[p, t]]
     return sorted(tags, key=lambda tag: (progress.eval_min_version.get(tag, 0), tag))
@@ -59,7 +59,7 @@ def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
         view = TaskView(work.seed, epoch, position, size, history)
         task = task_samplers.make(sampler).next(view)
         if task not in range(size):
-            raise ValueError(f"{task!r:.80} is no index of the {size} tasks")
+            raise ValueError(f"{task!r:.80} is not a task index; the indices are 0 to {size - 1}")
     work.update_progress(epoch=epoch, position=position + 1, size=size)
     row = new_group(work, "train", "", task, plan)
     if work.gates_retries:  # a restarted service makes the same decision

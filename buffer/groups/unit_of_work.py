@@ -40,7 +40,7 @@ class UnitOfWork:
         return self.index.live.get(group_id) or self.txn.existing_row(group_id)
 
     def save(self, row: GroupRow, by: Trigger) -> GroupRow:
-        """Writes a group's row. Raises IllegalMove unless trigger `by` allows the change."""
+        """Writes a group's row. Raises IllegalMove if the trigger may not make the change."""
         before = self.find(row.group_id)
         states.check_move(before, row, by)
         self.txn.put_row(row)
@@ -62,7 +62,7 @@ class UnitOfWork:
         self._add(counts.evicted(row))
 
     def expire(self, row: GroupRow, cause: str, by: Trigger, last: Parts | None = None) -> GroupRow:
-        """Expires a group under `cause`. Its results stay readable.
+        """Expires a group and records the cause. The group's results stay readable.
 
         `last`: results of the last put, which are not in table `part`.
         """

@@ -89,12 +89,12 @@ def pick(
     with user_class.errors_named(f"buffer.sampler {config.name}: pick"):
         picks = make(config).pick(candidates, count, source)
         if len({pick.row.group_id for pick in picks}) != count or count != len(picks):
-            raise ValueError(f"it must return {count} picks of different groups")
+            raise ValueError(f"the sampler must return {count} picks, each of a different group")
         return picks
 
 
 def random_source(seed: int, *place: int) -> RandomSource:
-    """Returns a random source for a `place` in the run, with the same numbers after a restart."""
+    """Returns the random source of a `place` in the run. A place always gives the same numbers."""
     return lambda: np.random.default_rng([seed, *place])
 
 
@@ -105,7 +105,7 @@ def _random(
     source: RandomSource,
     beta: float,
 ) -> list[Pick]:
-    """Picks `count` candidates one by one, candidate i with probability w_i / Σ w over those left.
+    """Picks `count` candidates one by one, with probabilities proportional to their weights w_i.
 
     Draws an exponential time with rate w_i for each candidate and picks the smallest times
     (Efraimidis and Spirakis 2006).

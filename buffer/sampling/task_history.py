@@ -18,8 +18,8 @@ def attempts(
     txn: Txn, task_id: str, *, excluded: str = "", waiting: bool = False
 ) -> Iterator[StoredAttempt]:
     """Yields the attempts of a training task's closed groups, newest group first. Skips the group
-    `excluded`. `waiting`: includes complete and drawn groups, for a store to which no actor adds
-    groups."""
+    `excluded`. With `waiting`, also yields the attempts of complete and drawn groups. Use `waiting`
+    for a store to which no actor adds groups."""
     usable = (
         row
         for row in txn.finished(task_id)

@@ -50,8 +50,8 @@ class Shuffled(TaskSampler):
 
 
 class Curriculum(TaskSampler):
-    """Takes `candidates` random tasks and samples a success rate from the posterior of each task.
-    Chooses the task whose rate is nearest to `target` (arXiv 2507.04632).
+    """Picks random tasks (`candidates`: how many) and samples a success rate from each task's
+    posterior. Chooses the task whose rate is nearest to `target` (arXiv 2507.04632).
 
     The posterior is Beta(1 + Σ γ^k s_k, 1 + Σ γ^k f_k). γ is `decay`. s_k and f_k count the
     successes and failures of base attempts in the task's k-th newest group (k = 0 … HISTORY − 1).

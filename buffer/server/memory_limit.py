@@ -8,7 +8,7 @@ LITTLE = 1 << 20  # bytes in transit that do not matter
 
 
 class MemoryLimit:
-    """Limits the process to `gib` GiB more memory than it takes at low traffic."""
+    """Checks that the process takes at most `gib` GiB more memory than at low traffic."""
 
     def __init__(self, gib: float) -> None:
         self._limit = int(gib * (1 << 30))

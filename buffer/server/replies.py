@@ -48,7 +48,7 @@ class Replies:
     def put(
         self, client: bytes, rid: str, reply: Record | R3LError, groups: Sequence[bytes] = ()
     ) -> None:
-        """Queues the reply to a request: a record and the groups after it, or an error."""
+        """Queues the reply to a request: a record followed by groups, or an error."""
         if isinstance(reply, R3LError):
             frames = messages.error_frames(rid, reply)
             name = reply.cause if isinstance(reply, SickResult) else type(reply).__name__

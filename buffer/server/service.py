@@ -140,7 +140,8 @@ class Service:
             self._hand_over()
 
     def _check_connections(self) -> None:
-        """Accepts or refuses connections. Shuts down the largest if memory exceeds its limit."""
+        """Accepts or refuses connections. If memory exceeds its limit, shuts down the connection
+        with the most unread and unsent bytes."""
         traffic, unsent = self._access.traffic, self._replies.unsent()
         self._access.update()
         if self._memory.exceeded(traffic.unread() + sum(unsent.values())):

@@ -124,7 +124,7 @@ class Writer:
             return [(request, cause) for request in requests]
 
     def _tick(self, work: UnitOfWork) -> None:
-        """If due, expires leases and draws, evicts groups, and ends reads of dead processes."""
+        """Regularly expires leases and draws, evicts groups, and ends reads of dead processes."""
         now = time.monotonic()
         if now - self._ticked >= TICK_S:
             self._ticked = now

@@ -27,7 +27,7 @@ def present(row: GroupRow) -> dict[str, int]:
 
 
 def lasting(row: GroupRow) -> Counter[str]:
-    """Returns the counts that a group adds and that stay when the group is evicted."""
+    """Returns the counts that a group adds permanently, even if the group is evicted later."""
     counts = Counter(f"drop/{failure}" for failure in row.failures)
     if row.purpose == "eval" and row.closed:
         counts[f"eval_done/{row.tag}"] = 1
@@ -40,8 +40,8 @@ def lasting(row: GroupRow) -> Counter[str]:
 
 
 def added(before: GroupRow | None, after: GroupRow) -> dict[str, int]:
-    """Returns how each count changes when `after` replaces a group's row. `before` is None if the
-    group is new."""
+    """Returns how each count changes when a group's row changes from `before` to `after`. `before`
+    is None if the group is new."""
     change = Counter(present(after) | lasting(after))
     change.subtract({"made": -1} if before is None else present(before) | lasting(before))
     return change
@@ -60,6 +60,6 @@ def under(counts: Mapping[str, int], kind: str) -> Counter[str]:
 
 
 def slot_drops(counts: Mapping[str, int]) -> dict[str, int]:
-    """Returns the counts of failed slots and expired groups' attempts, keyed by "role/cause"."""
+    """Counts the failed slots and the attempts of expired groups, keyed by "role/cause"."""
     drops = under(counts, "drop")
     return {name: n for name, n in drops.items() if not name.startswith("group/")}

@@ -14,7 +14,7 @@ DrawOutcome = Literal["open", "trained", "released", "expired", "rewound", "disc
 
 
 class RecalledRow(Record):
-    """An attempt of the stored group `group_id`. It joins the drawn group, whose id is `into`."""
+    """An attempt of the stored group `group_id`. It was added to the drawn group `into`."""
 
     into: str
     group_id: str

@@ -183,7 +183,7 @@ class Txn:
     # ── results and records of groups ───────────────────────────────────────────────────
 
     def put_part(self, group_id: str, role: Role, slot: int, data: bytes | memoryview) -> None:
-        """Writes an accepted result of an unfinished group. Deletes the progress of that slot."""
+        """Writes the result of a slot in an unfinished group. Deletes the slot's progress."""
         key = part_key(group_id, role, slot)
         self.put("part", key, data)
         self.delete("partial", key)
@@ -216,7 +216,7 @@ class Txn:
         self.put("history", history_key(row.task_id, row.group_id), b"")
 
     def finished(self, task_id: str) -> Iterator[GroupRow]:
-        """Yields the rows of a training task's finished groups with a trajectory, newest first."""
+        """Yields a task's finished training groups that have a trajectory, newest first."""
         for row in self._rows_in("history", task_id.encode() + b"\0", backwards=True):
             if row.purpose == "train" and row.all_resolved and row.done:
                 yield row
@@ -323,7 +323,8 @@ def _read_task(data: bytes) -> Task:
 
 
 def _seek(cursor: Any, prefix: bytes, backwards: bool) -> bool:
-    """Moves the cursor to where keys with `prefix` begin (`backwards`: end), or returns False."""
+    """Moves the cursor to the first key with `prefix`, or with `backwards` to the last one. If no
+    key has `prefix`, moves the cursor to another key or returns False."""
     if not backwards:
         return bool(cursor.set_range(prefix) if prefix else cursor.first())
     if prefix and cursor.set_range(prefix + b"\xff" * 16):

@@ -54,7 +54,7 @@ def frame(
 
 
 def _rows(group: Group, row: GroupRow) -> Iterator[dict[str, Any]]:
-    """Yields a group's rows of the frame, base slots first."""
+    """Yields one row of the frame for each result of a group, base slots first."""
     shared = {name: getattr(row, name) for name in COLUMNS if name in row.__struct_fields__}
     shared |= {"env": group.task.env, "expired": row.cause, "uses": len(row.steps)}
     shared |= {f"{state}_at": row.times.get(state) for state in TIMES}

@@ -60,7 +60,7 @@ def trained_draw(store: Store, step: int) -> Draw:
 
 
 def fingerprints(store: Store, version: int) -> dict[str, list[str]]:
-    """Returns each group's fingerprints of the weights of `version`, keyed by group id."""
+    """Returns the fingerprints that each group has for policy `version`, keyed by group id."""
     with store.read() as txn:
         rows = ((row.group_id, row.fingerprints.get(version)) for row in txn.rows())
         return {group_id: found.split("|") for group_id, found in rows if found}

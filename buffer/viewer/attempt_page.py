@@ -32,8 +32,8 @@ class Texts:
         self._tokenizer = Tokenizer.from_file(str(file)) if file and file.is_file() else None
 
     def of(self, token_ids: Int32) -> list[str] | None:
-        """Returns the text of each token, or None if there is no tokenizer. If a character has
-        several tokens, the last one has the character as its text. The other texts are empty."""
+        """Returns the text of each token, or None if there is no tokenizer. If a character is
+        split over several tokens, only the last of the tokens has a text: the character."""
         if self._tokenizer is None:
             return None
         from tokenizers.decoders import DecodeStream
@@ -43,8 +43,8 @@ class Texts:
 
 
 def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
-    """Returns a group's facts and pairs as values that JSON can hold. `recalled`: attempts of
-    other groups that joined this group in its last step. Raises NotFound, RecordError."""
+    """Returns a group's facts and pairs as values that JSON can hold. `recalled`: attempts that
+    this group's last step took from other groups. Raises NotFound, RecordError."""
     with store.read() as txn:
         row = txn.existing_row(group_id)
         group, known = result_checksums.read(txn, row), group_facts.facts(txn, row)

@@ -42,8 +42,8 @@ class Catalogue:
         return plain_group(self.store, group_id, self.texts)
 
     def read(self) -> Sequence[Facts]:
-        """Returns the groups. Reads a changed store again, but spends at most SHARE of a core on
-        reading. Callers may keep the list: it is never changed."""
+        """Returns the groups. Reads the store again if it has changed, but spends at most the
+        fraction SHARE of the time on reading. Callers may keep the list: it is never changed."""
         with self._lock:
             if time.monotonic() >= self._next and (change := self.store.change) != self.change:
                 began = time.monotonic()
@@ -69,9 +69,9 @@ class Catalogue:
 
 def tasks(groups: Iterable[Facts], order: str) -> list[Facts]:
     """Sums up each task of `groups`, which are sorted newest first. `trend`: the mean rewards of
-    the task's newest groups, oldest first. `order` says which tasks come first: those with the
-    largest gain of a retry (`corrections`), the newest group (`newest`), the lowest mean of
-    `trend` (`lowest`) or the most groups (`most`)."""
+    the task's newest groups, oldest first. `order` says which tasks come first: those in
+    which a retry gained most (`corrections`), those with the newest group (`newest`), those with
+    the lowest mean of `trend` (`lowest`), or those with the most groups (`most`)."""
     by_task = defaultdict[tuple[str, str], list[Facts]](list)
     for group in groups:
         by_task[group["env"], group["task"]].append(group)

@@ -25,8 +25,8 @@ class Attempt(AttemptView, kw_only=True):
 
 
 class EvaluationCatalogue:
-    """Lists an evaluation's tasks as a Catalogue lists groups. The last task comes first. A task's
-    `env` is its family. A failed attempt counts as reward 0, as in the evaluation's report."""
+    """Lists an evaluation's tasks in the way that a Catalogue lists groups. The last task comes
+    first. A task's `env` is its family. A failed attempt counts as reward 0, as in the report."""
 
     kind = "evaluation"
 

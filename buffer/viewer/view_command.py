@@ -37,9 +37,9 @@ def view(place: str, port: int, model: Path | None) -> None:
     run's name, or the folder to show. The viewer only reads, so runs may continue."""
     if (Path(place) / RESULTS).is_file():
         if model is not None:
-            raise UserError(f"--model {model}: an evaluation has no tokens; leave it out")
+            raise UserError(f"--model {model}: an evaluation has no tokens; leave out --model")
         if not (evaluation := EvaluationCatalogue(Path(place))).read():
-            raise UserError(f"view {place}: has no attempt in {RESULTS}; check the path")
+            raise UserError(f"view {place}: found no attempt in {RESULTS}; check the path")
         _serve(Viewed(place, evaluation), port)
         return
     check_store(folder := store_path(place), "view")

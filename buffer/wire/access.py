@@ -90,7 +90,7 @@ class Access:
         self._trim(now, shut_down=bool(shut_down))
 
     def is_due(self, ready: Mapping[Any, int]) -> bool:
-        """Returns whether one of `sockets` is ready or CHECK_S has passed since the last update."""
+        """Returns True if one of `sockets` is ready or CHECK_S has passed since the last update."""
         due = time.monotonic() >= self._updated_at + CHECK_S
         return due or any(socket in ready for socket in self.sockets)
 
@@ -100,8 +100,8 @@ class Access:
         self._requests.close(linger=0)
 
     def _trim(self, now: float, *, shut_down: bool) -> None:
-        """Gives the memory of shut-down connections back to the system, at most every FREES_S.
-        The heap would otherwise keep the memory of many small frames."""
+        """Gives the memory of shut-down connections back to the system, at most once every
+        FREES_S. Without this, the heap would keep the memory of many small frames."""
         if self._trim_at and now >= self._trim_at:
             return_freed_memory()
             self._trim_at = now + FREES_S if now < self._shut_down_at + FREES_S else 0.0

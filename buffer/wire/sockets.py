@@ -23,8 +23,9 @@ _READABLE = int(zmq.POLLIN)
 
 
 def new_socket(context: Any, kind: int, **options: int) -> Any:
-    """Makes a socket with ZeroMQ `options`. Its calls raise zmq.Again after CALL_MS. After
-    zmq.Again, replace the socket: after damaged bytes, libzmq may never reconnect (libzmq#4196)."""
+    """Makes a socket with ZeroMQ `options`. A call that takes longer than CALL_MS raises
+    zmq.Again. Then replace the socket, because libzmq may never reconnect a socket that has
+    received damaged bytes (libzmq#4196)."""
     socket = context.socket(kind)
     for name, value in ({"LINGER": 0, "SNDTIMEO": CALL_MS, "RCVTIMEO": CALL_MS} | options).items():
         socket.set(getattr(zmq, name), value)
@@ -32,8 +33,8 @@ def new_socket(context: Any, kind: int, **options: int) -> Any:
 
 
 def bind(socket: Any, address: str, what: str) -> str:
-    """Binds a ZeroMQ socket. Returns the address with its port. Waits up to BIND_S for a port in
-    use, since a restarted service must keep its port. Raises a UserError that names `what`."""
+    """Binds a ZeroMQ socket. Returns the address with its port. If the port is in use, retries
+    for BIND_S: a restarted service must keep its port. Raises a UserError that names `what`."""
     end = time.monotonic() + BIND_S
     socket.set(zmq.IPV6, "[" in address)
     while True:
@@ -71,7 +72,7 @@ def receive_from_peer(router: Any) -> Received:
 
 
 def _receive(socket: Any, limit: int) -> tuple[list[Frame], Any]:
-    """Receives a message. Returns its first `limit` frames, and the last frame as a zmq.Frame."""
+    """Receives a message. Returns its first `limit` frames, and its last frame as a zmq.Frame."""
     frames: list[Frame] = []
     more = True
     while more:

@@ -30,8 +30,8 @@ _COUNT = struct.Struct("=Q")
 
 @dataclass(frozen=True)
 class Limits:
-    """`connection`: most unread bytes of one connection; `total`: most unread bytes in all;
-    `silent`: most connections with an unfinished handshake."""
+    """Upper limits. `connection`: unread bytes of one connection; `total`: unread bytes of all
+    connections; `silent`: number of connections with an unfinished handshake."""
 
     connection: int
     total: int
@@ -80,7 +80,8 @@ class Traffic:
 
     def check(self, now: float) -> Counter[str]:
         """Counts bytes and shuts down connections that exceed a limit. Returns how many it shut
-        down, by cause. Does nothing within CHECK_S of the last check if few connections opened."""
+        down, by cause. Does nothing if the last check was less than CHECK_S ago and few connections
+        have opened since then."""
         causes: Counter[str] = Counter()
         passed = now - self._checked_at
         if passed < CHECK_S and self._opened <= self.limits.silent // 2:

@@ -132,8 +132,8 @@ class OpenEnv:
             return dict(answer.raise_for_status().json()["action"])
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
             raise UserError(
-                f"env {self.name}: no OpenEnv server answers at /schema; start it, and name it "
-                "with http:// and its port"
+                f"env {self.name}: no OpenEnv server answers at /schema; start the server, "
+                "and give its full address, with http:// and the port"
             ) from None
 
     def _action(self, response: str) -> dict[str, Any] | None:
@@ -167,7 +167,8 @@ class OpenEnv:
 
 
 def _text(observation: dict[str, Any]) -> str:
-    """Returns an observation's only non-empty field if the field is text, or else JSON."""
+    """Returns an observation as JSON, without empty fields. If only one field is left, and the
+    field is text, returns the text."""
     shown = {name: value for name, value in observation.items() if value not in (None, "", {}, [])}
     (only,) = shown.values() if len(shown) == 1 else (None,)
     return only if isinstance(only, str) else json.dumps(shown, ensure_ascii=False)

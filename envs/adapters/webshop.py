@@ -232,6 +232,6 @@ def _plain(text: str) -> str:
 
 
 def _searchable(text: str) -> str:
-    """Turns a text into words for the search bar. Removes brackets, since upstream takes
-    words in angle brackets, such as <r>, for commands."""
+    """Turns a text into words for the search bar. Removes brackets, since upstream would
+    read words in angle brackets, such as <r>, as commands."""
     return " ".join(re.sub(r"[<>\[\]]", " ", text.lower()).split())

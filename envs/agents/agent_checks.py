@@ -49,9 +49,9 @@ def starter_of(
     command: str, python: str, option: str = "command", workspace: str = ""
 ) -> tuple[Argv, Argv]:
     """Returns the command of the starter (envs.agents.call_function), and the command that the
-    starter runs: () if `command` is a `file.py:function` or a URL. File names become absolute
-    paths. Raises UserError if the program, its file, a function or an imported package is missing,
-    or if no server answers at the URL."""
+    starter runs. The second command is () if `command` is a URL or a `file.py:function`. File
+    names become absolute paths. Raises UserError if something is missing: the program, its file,
+    a function, an imported package, or the server at the URL."""
     what = f"env agent: {option} {command!r}"
     if is_url(command):
         _check_url(what, command)

@@ -36,7 +36,7 @@ def child_environment(more: dict[str, str], secret: Sequence[str] = ()) -> dict[
 class AgentProcess:
     """A running process. `starter`: its starter's command; `argv`: its program's command, () for a
     function; `folder`: holds `work` (the working folder), `stdin`, `stdout` and `stderr`; `pipes`:
-    `stdin` and `stdout` are named pipes, and the process waits until another process opens both."""
+    if true, `stdin` and `stdout` are FIFOs and the process waits until others have opened both."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class AgentProcess:
             server.kill()
             del _starters[starter]
             raise EnvironmentFailed(
-                f"{starter[-1]} started no process: the starter ended or printed no process id; "
-                f"import that file with {starter[0]} to see why",
+                f"{starter[-1]} started no process: the starter exited, or did not print a "
+                f"process id; import {starter[-1]} with {starter[0]} to see why",
                 cause="agent_not_started",
             ) from None
 

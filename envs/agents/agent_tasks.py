@@ -32,7 +32,7 @@ def read_tasks(file: str) -> ListedTasks:
         if not isinstance(name, str | int) or name == "":
             raise UserError(f"{where}: has no id; give each task an `id` that stays the same")
         if (name := str(name)) in seen:
-            raise UserError(f"{where}: has the id {name!r} of line {seen[name]}; ids must differ")
+            raise UserError(f"{where}: repeats id {name!r} of line {seen[name]}; ids must differ")
         seen[name] = number
         split = task.get("split")
         if split not in (None, *SPLITS):

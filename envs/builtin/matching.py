@@ -235,19 +235,19 @@ class Matching:
         }
 
     def vocabulary(self) -> list[str]:
-        """Returns texts that contain every word of the world, with any settings."""
+        """Returns texts with every word that the world can use, whatever the settings are."""
         spec = [self.spec.system_prompt, *self.spec.prompts.values()]
         remarks = [text for text in vars(self.words).values() if isinstance(text, str)]
         advice = ["remember", "not for", "all right", "try again from step"]
         return [*remarks, *self.words.marks.values(), *advice, *spec, self._unknown("")]
 
     def practice(self) -> list[dict[str, Any]]:
-        """Returns options that vary the number of exceptions, up to the whole row."""
+        """Returns options that vary the number of exceptions. Some make all things exceptions."""
         counts = (self.exceptions, self.exceptions, 2, self.length - 1, self.length)
         return [{"exceptions": min(count, self.length)} for count in counts]
 
     def told(self) -> dict[str, Any]:
-        """Returns options with which the note says what every thing in the row needs."""
+        """Returns options that make the note complete: it says what each thing in the row needs."""
         return {"exceptions": self.length}
 
     def _judge(self, action: str) -> tuple[Mark, str, str]:
@@ -294,7 +294,7 @@ class Matching:
         return f"{thing} needs {self.state.needs[place]}"
 
     def _shown(self, step: int) -> str:
-        """Returns a step's number and outcome. The outcome is "done" if the remark hid it."""
+        """Returns a step's number and outcome. Writes "done" for an outcome that the remark hid."""
         mark = self.state.marks[step]
         unsaid = self.dials.hint == "none" and mark != "wasted"
         return f"{step} {'done' if unsaid else self.words.marks[mark]}"

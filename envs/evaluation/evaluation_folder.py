@@ -91,7 +91,7 @@ def read_attempts(folder: Path, option: str) -> list[Conversation]:
     command-line option that named the folder."""
     attempts = _read(folder)
     if not attempts:
-        raise UserError(f"{option} {folder}: has no attempt in {RESULTS}; check the path")
+        raise UserError(f"{option} {folder}: found no attempt in {RESULTS}; check the path")
     return attempts
 
 

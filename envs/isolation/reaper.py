@@ -1,5 +1,5 @@
-"""Ends a worker process with everything it started: `python -m envs.isolation.reaper ACTOR`, run by
-envs.isolation.pool.
+"""Ends a worker process and everything the worker started. envs.isolation.pool runs this module as
+`python -m envs.isolation.reaper ACTOR`.
 
     actor ─► reaper ─► worker (envs.isolation.worker) ─► what environments start
                ▲                                              │

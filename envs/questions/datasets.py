@@ -52,7 +52,7 @@ class Problem:
 @lru_cache(maxsize=16)
 def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
     """Loads the problems of a file or of a named data set. Raises UserError if the data
-    cannot be read, has an invalid row or is empty. The error names the option `option` of `env`."""
+    cannot be read, has an invalid row or is empty. `env`, `option`: named in errors."""
     if hub := HUB.fullmatch(where):
         rows = _hub_rows(env, option, where, hub)
     else:

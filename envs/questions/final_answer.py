@@ -33,7 +33,7 @@ def tagged(text: str) -> str | None:
 
 
 def stated(text: str) -> str | None:
-    """Returns the text after the last "Answer:" or "####" that begins a line; None if none does."""
+    """Returns the text after the last "Answer:" or "####" at the start of a line, or else None."""
     for line in reversed(text.split("\n")):
         if (marks := _MARKS.match(line)) is None:
             continue

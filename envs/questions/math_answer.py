@@ -171,7 +171,8 @@ def same(gold: str, answer: str) -> bool:
 
 
 def split(text: str) -> Parts:
-    """Splits a text at its outermost separators. Removes round brackets around one expression."""
+    """Splits a text at its outermost separators. If the text is one expression in round
+    brackets, splits the expression inside."""
     if matrix := _MATRIX.fullmatch(text):
         rows = [row.split("&") for row in re.split(r"\\\\", matrix[2]) if row.strip()]
         cells = tuple(cell.strip() for row in rows for cell in row)
@@ -283,8 +284,8 @@ def number(text: str) -> Fraction | None:
 
 
 def _same_language(gold: str, answer: str) -> bool:
-    """Returns whether the reference contains each relation sign of an answer, and each command or
-    name that is not common (_COMMANDS). Returns False for an answer with a mixed number."""
+    """Returns whether the reference contains each relation sign, command and letter of an answer.
+    The names in _COMMANDS and the letters i and e are always allowed. Mixed numbers never are."""
     symbols = {letter for slash, run in _LETTERS.findall(gold) if not slash for letter in run}
     commands = _COMMANDS | {run for slash, run in _LETTERS.findall(gold) if slash}
     for slash, run in _LETTERS.findall(answer):

@@ -89,7 +89,7 @@ class Question(ABC):
         """Returns the question for a seed and the options of a task."""
 
     def find(self, text: str) -> str | None:
-        """Returns the final answer in a response, by default the text in answer tags, or None."""
+        """Returns the final answer in a response, or else None. By default, reads answer tags."""
         return tagged(text)
 
     @abstractmethod
@@ -166,7 +166,7 @@ class Question(ABC):
 
 @dataclass(frozen=True)
 class OneEvalAttempt:
-    """The tasks of another source. In the eval split, a task allows only one answer."""
+    """The tasks of the given source. In the eval split, each task allows only one answer."""
 
     source: TaskSource
 

@@ -79,7 +79,7 @@ class Reasoning(Question):
         return str(self.question.entry["question"])
 
     def judge(self, answer: str) -> Judgement:
-        """Judges an answer by its guarded score. The reference answer is always right."""
+        """Judges an answer. An answer equal to the reference is right; `score` judges any other."""
         gold = self.question.entry["answer"]
         if answer == gold:
             return Judgement(1.0, "Correct.")
@@ -107,8 +107,8 @@ class FamilyQuestion:
 
     def score(self, answer: str) -> tuple[float, str]:
         """Returns (score, fault) for an answer that differs from the reference answer. The score is
-        in [0, 1]. It is 0 if a nonsense answer scores as much. The fault names the error that the
-        scorer raised, such as scorer_ValueError."""
+        from 0 to 1. An answer that scores no better than nonsense gets 0. The fault names the error
+        that the scorer raised, such as scorer_ValueError."""
         earned, fault = self._raw(answer)
         nonsense = max(self._raw(text)[0] for text in NONSENSE)
         return (earned if earned > nonsense else 0.0), fault
@@ -127,8 +127,8 @@ class FamilyQuestion:
 
 
 def harmless(answer: str) -> bool:
-    """Returns whether an answer is safe to evaluate: a formula or a list that has no attributes or
-    powers of numbers, and calls only elementary functions."""
+    """Returns whether an answer is safe to evaluate. A safe answer is a formula or a list
+    without attributes and without powers such as 9**9. It calls only elementary functions."""
     if not _CALM.fullmatch(answer) or _CODE.search(answer):
         return False
     return all(name in _FUNCTIONS for name in _CALL.findall(answer))

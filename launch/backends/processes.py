@@ -190,7 +190,7 @@ class Children:
         return child
 
     def clear(self, name: str) -> None:
-        """Kills an earlier member called `name` with all it started, and deletes its report."""
+        """Kills an earlier member `name` and everything it started. Deletes the member's report."""
         if earlier := self.members.get(name):
             earlier.kill()
         RunFolder(self.logs.parent).forget(name)
@@ -245,9 +245,9 @@ class Children:
 
 
 def _environment(own: dict[str, str] | None = None) -> dict[str, str]:
-    """Returns a child's environment variables. Leaves out variables in which an outer job passes a
-    rank: with them, the child would wait for other ranks. Replaces a TMPDIR that is too long for
-    the paths of sockets."""
+    """Returns a child's environment variables. Leaves out variables about the ranks of an
+    outer job, since they would make the child wait for those ranks. Replaces a TMPDIR that is too
+    long for the paths of sockets."""
     outer = {name: value for name, value in os.environ.items() if not OUTER_JOB.fullmatch(name)}
     if len(outer.get("TMPDIR", "").encode()) > LONGEST_TMPDIR:
         outer["TMPDIR"] = "/tmp"

@@ -1,4 +1,4 @@
-"""Runs a plan on the nodes of a Ray cluster, watched by r3l-launch on the head node.
+"""Runs a plan's processes on the nodes of a Ray cluster. r3l-launch runs on the head node.
 
 r3l-launch ─ buffer                                 on the head, which has the buffer's store
     └─ placement group ─ bundle ─ runner ─ ranks    the first bundle is on the head

@@ -40,12 +40,12 @@ def connect() -> Any:
             why = str(error).strip().partition("\n")[0]
             raise UserError(
                 f"--cluster ray: no cluster to connect to ({why:.200}); start one with "
-                "`ray start --head`, or plan for described nodes with --dry-run --hardware"
+                "`ray start --head`; to plan without a cluster, add --dry-run and --hardware"
             ) from None
     if ray.get_runtime_context().get_node_id() != _alive(ray)[0]["NodeID"]:
         raise UserError(
-            "--cluster ray: this is not the head node, on which rank 0 and the buffer run; start "
-            "r3l-launch on the head node, as `ray job submit` does"
+            "--cluster ray: this machine is not the head node; start r3l-launch on the head node, "
+            "for example with `ray job submit`"
         )
     return ray
 

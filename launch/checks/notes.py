@@ -1,4 +1,4 @@
-"""Makes the warnings about a run that can start."""
+"""Warns about problems that do not prevent a run from starting."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ def notes(
     config: RunConfig, first_steps: Mapping[str, FirstStep] = {}, *, slow: bool
 ) -> Iterator[str]:
     """Yields a line for each warning. `first_steps`: the tasks' first steps, keyed by task id.
-    `slow`: also compares the evaluation tasks with the training tasks."""
+    `slow`: whether to compare the evaluation tasks with the training tasks."""
     if foreign := foreign_world(config):
         yield foreign
     yield from _context(config)
@@ -48,7 +48,7 @@ def _bfloat16(config: RunConfig) -> Iterator[str]:
 
 
 def _room(actor: ActorConfig, first_steps: Mapping[str, FirstStep]) -> Iterator[str]:
-    """Warns if the longest first prompt leaves room for less than half a response."""
+    """Warns if less than half of a full-length response fits after the longest first prompt."""
     for name, step in sorted(first_steps.items(), key=lambda item: -item[1].prompt)[:1]:
         budget = actor.max_response_tokens or step.budget
         if (room := actor.max_model_len - step.prompt) < budget / 2:
@@ -73,8 +73,8 @@ def _shared_tasks(config: RunConfig) -> Iterator[str]:
 
 
 def _problem(task: Task) -> str:
-    """Returns a key of the problem that a task poses: its environment and its option `prompt`. If
-    there is no prompt, the key is the environment, the seed and all options except `attempts`."""
+    """Returns a key that identifies a task's problem. The key has two parts: the environment and
+    the option `prompt`. The seed and all options except `attempts` replace a missing prompt."""
     options = {name: value for name, value in task.options.items() if name != "attempts"}
     posed = options.get("prompt") or (task.seed, sorted(options.items(), key=str))
     return repr((task.env, posed))

@@ -32,8 +32,8 @@ def chat_format(config: RunConfig, model: Path) -> ChatFormat:
 
 
 def check_agent(config: RunConfig, chat: ChatFormat) -> None:
-    """Refuses a chat template or parser with which an agent's calls cannot be answered. Also
-    refuses a server of other models if the environment variable with its API key is not set."""
+    """Refuses a chat template or parser that cannot handle an agent's calls. Also refuses a server
+    in `actor.agent.models` whose API key is missing."""
     if config.env.has_agents:
         OtherModels(config.actor.agent.models)
         reader_of(chat, config.actor.agent)
@@ -75,7 +75,7 @@ def check_world(config: RunConfig, settled: RunConfig) -> None:
 
 
 def foreign_world(config: RunConfig) -> str:
-    """Returns a warning if the run trains the shipped policy in an unknown environment, or ""."""
+    """Warns if the run trains the shipped policy in an unknown environment. "" means no warning."""
     if Path(config.model) != builtin_policy():
         return ""
     made = json.loads((builtin_policy() / RECORD).read_bytes())

@@ -37,8 +37,8 @@ def changed_settings(run: Path, config: RunConfig, *, force: bool) -> tuple[str,
     for key, line in zip(keys, lines, strict=True):
         if not force and any(f"{key}.".startswith(f"{fixed}.") for fixed in FIXED):
             raise UserError(
-                f"run {run}: must not change {line}; start a new run with --run, or add --force to "
-                "continue with what was learned and stored before"
+                f"run {run}: cannot be resumed with a changed setting ({line}); start a new run "
+                "with --run, or add --force to continue this run with the change"
             )
     return lines
 

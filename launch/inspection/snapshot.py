@@ -42,7 +42,7 @@ ERROR_LINE = re.compile(
 
 @dataclass
 class Process:
-    """One process of the run on this machine. `state`: the system's word, such as `stopped`."""
+    """One process of the run on this machine. `state`: psutil's status, such as `stopped`."""
 
     name: str
     pid: int

@@ -179,7 +179,8 @@ def arithmetic(parts: dict[str, float]) -> str:
 
 @dataclass(frozen=True)
 class Engines:
-    """`count` engines on a GPU of `of_gib` GiB. Each gets `gib`; a rank there gets `rank_gib`."""
+    """`count` engines that share a GPU of `of_gib` GiB. Each engine gets `gib` GiB. A rank on the
+    same GPU gets `rank_gib` GiB."""
 
     count: int
     gib: float
@@ -201,7 +202,8 @@ def share_memory(
     force: bool,
 ) -> tuple[dict[ActorPlace, float | None], tuple[str, ...]]:
     """Divides the memory of each GPU among its processes. Returns the share of one engine at each
-    place, and the estimate as lines. A share of None means the user's share or vLLM's default.
+    place, and the lines that show the estimate. If a share is None, the launcher does not set it:
+    the engine uses the user's setting or vLLM's default.
 
     `trained`: machine and GPU of every rank. `engines`: the number of engines at each place. Raises
     UserError if an engine or rank does not fit, unless `force` is set. Also raises UserError if

@@ -32,7 +32,7 @@ class Machine:
 @dataclass(frozen=True)
 class ActorPlace:
     """The place of one actor. `share`: its share of each GPU's memory. `threads`: number of OpenMP
-    threads. The launcher does not set a share or number that is None."""
+    threads. If `share` or `threads` is None, the launcher does not set it."""
 
     machine: str
     gpus: tuple[str, ...] = ()
@@ -67,8 +67,8 @@ def parse_learner(text: str) -> tuple[int, str, int | None]:
     match = re.fullmatch(r"(?:([1-9]\d{0,4})x)?([1-9]\d{0,4})(cpu|gpu)", text)
     if match is None:
         raise UserError(
-            f"--learner {text!r}: must be a count and a device, like 1cpu or 8gpu, or with the "
-            "number of machines in front, like 2x8gpu"
+            f"--learner {text!r}: must be a count and a device, like 1cpu or 8gpu; for two "
+            "machines of 8 GPUs, give 2x8gpu"
         )
     machines = None if match[1] is None else int(match[1])
     return int(match[2]) * (machines or 1), match[3], machines
@@ -113,7 +113,8 @@ def described(text: str) -> tuple[Machine, ...]:
     match = re.fullmatch(pattern, text)
     if match is None or not float(match[3]):
         raise UserError(
-            f"--hardware {text!r}: must be machines x GPUs x memory, like 2x8x80GB, or 8cpu"
+            f"--hardware {text!r}: must be machines x GPUs x memory (like 2x8x80GB) or a number of "
+            "CPU cores (like 8cpu)"
         )
     count, gpus = int(match[1] or 1), tuple(str(gpu) for gpu in range(int(match[2])))
     return tuple(Machine(name, gpus, float(match[3]), None) for name in _names(count))

@@ -137,8 +137,8 @@ def _too_few(requested: RequestedPlaces, machines: Sequence[Machine]) -> str:
 def _actor_places(
     requested: RequestedPlaces, machines: Sequence[Machine], ranks: Sequence[Ranks]
 ) -> list[ActorPlace]:
-    """Returns the places that actors get in turn. A place is a set of GPUs, or a whole machine if
-    no machine has GPUs. Raises UserError if no machine has enough GPUs for an actor."""
+    """Returns the possible places of an actor. A place is a set of GPUs, or a whole machine if no
+    machine has GPUs. Raises UserError if no machine has enough GPUs for an actor."""
     if not any(machine.gpus for machine in machines):
         if requested.actor_gpus > 1:
             raise UserError("--actor-gpus: these machines have no GPUs; leave it out")

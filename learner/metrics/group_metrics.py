@@ -82,7 +82,7 @@ def success_by_environment(groups: Sequence[Group]) -> Metrics:
 
 
 def unread_reflection(groups: Sequence[Group]) -> str:
-    """Returns the quoted start of a reflection if no reflection can be read, else ""."""
+    """If all reflections are unreadable, returns the start of the first one, in quotes; else ""."""
     reflections = [r.reflection for group in groups for r in group.results if r.reflection]
     if not reflections or not all(reflection.cause for reflection in reflections):
         return ""
@@ -149,7 +149,7 @@ def histograms(groups: Sequence[Group], version: int) -> dict[str, Any]:
 
 
 def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> list[str]:
-    """Describes each weight fingerprint that differs from the first one seen of the same version.
+    """Describes each weight fingerprint that differs from the first one seen for the same version.
     Adds new versions to `seen` (version -> first fingerprint). Keeps the newest REMEMBERED."""
     alarms = []
     for group in groups:
@@ -163,7 +163,7 @@ def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> li
 
 
 def _corrections(group: Group) -> list[tuple[Trajectory, Trajectory]]:
-    """Pairs each retry of a group with its base attempt: (base, distilled)."""
+    """Returns the pairs (base attempt, retry) of a group."""
     bases = {t.slot: t for t in group.trajectories if t.role == "base"}
     return [
         (bases[t.parent], t)

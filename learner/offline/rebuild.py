@@ -27,8 +27,8 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.index.json")
 
 
 def write_version(run: Path, config: RunConfig, version: int, out: Path) -> str:
-    """Writes a version of the weights as a complete Hugging Face folder, or writes nothing. Returns
-    a line about the checks. Raises UserError if the version cannot be rebuilt, or if attempts of
+    """Writes a version of the weights as a complete Hugging Face folder. Returns a line about the
+    checks. Writes nothing and raises UserError if the version cannot be rebuilt, or if attempts of
     this version were sampled with other weights."""
     model = model_path(config.model)
     check_model_folder(model, f"model {config.model}", weights=False)
@@ -65,10 +65,9 @@ def check_fingerprints(folder: Path, manifest: Manifest) -> str:
     other = [group for group, its in digests.items() if its - {manifest.digest}]
     if other:
         raise UserError(
-            f"version {manifest.version}: the journal has weights {manifest.digest}, but "
-            f"{len(other)} groups such as {other[0]} were sampled with weights "
-            f"{min(digests[other[0]])}; the learner went back to a checkpoint and then produced "
-            "this version a second time"
+            f"version {manifest.version}: the learner went back to a checkpoint and produced this "
+            f"version twice; the journal has weights {manifest.digest}, but {len(other)} groups "
+            f"(for example {other[0]}) were sampled with weights {min(digests[other[0]])}"
         )
     return f"{len(same)} of {len(prints)} groups sampled with this version carry its fingerprint"
 

@@ -48,8 +48,8 @@ class Replayed:
 
 
 class ReplayedRun:
-    """Recomputes a run's steps, from the newest checkpoint before `step` on. Raises UserError if
-    `step` is not in the ledger, or if the store or model is missing."""
+    """Recomputes a run's steps, starting at the newest checkpoint before `step`. Raises UserError
+    if `step` is not in the ledger, or if the store or model is missing."""
 
     def __init__(self, run: Path, step: int) -> None:
         self.run, self.step = run, step
@@ -113,9 +113,9 @@ class ReplayedRun:
             self.draw_of(number)
             if self.folder.settings_of(number) != self.config:
                 raise UserError(
-                    f"step {step}: cannot be computed again: the run's settings changed after step "
-                    f"{number}, and the newest earlier checkpoint is of step {version}; keep more "
-                    "checkpoints with learner.keep_checkpoints"
+                    f"step {step}: cannot be computed again: the newest checkpoint before step "
+                    f"{step} is of step {version}, but the run's settings changed after step "
+                    f"{number}; keep more checkpoints with learner.keep_checkpoints"
                 )
         learner = self.config.learner
         if start is not None:

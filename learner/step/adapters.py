@@ -75,8 +75,9 @@ def merged(layer: Any) -> Tensor:
 
 
 def published_apart(lm: nn.Module, model: Path) -> Adapters | None:
-    """Describes the adapters, to publish them without the base. Returns None if there are no
-    adapters, if their scalings differ, or if the folder `model` stores the base differently."""
+    """Describes the adapters so that they can be published without the base. Returns None if there
+    are no adapters, if their scalings differ, or if the folder `model` has the adapted matrices
+    transposed or under other names."""
     layers = adapted_layers(lm)
     names = {base_name(f"{n}.base_layer.weight") for n, m in lm.named_modules() if m in layers}
     scalings = {layer.scaling[NAME] for layer in layers}

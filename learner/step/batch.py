@@ -27,8 +27,8 @@ from r3l.records import Bool, Float32, Group, Int32, Recalled, Trajectory
 
 
 class Source(NamedTuple):
-    """An attempt that was trained as part of the group `into`. `group_id`: the group that stores
-    the attempt. The two groups differ if the attempt was recalled."""
+    """An attempt that a step trains on. `into`: the group in which it is trained. `group_id`: the
+    group that stores it. The two groups differ if the attempt was recalled."""
 
     into: str
     group_id: str
@@ -182,7 +182,7 @@ def _policy_rows(
     replay: ReplayContext | None,
     version: int | None,
 ) -> list[_Counted]:
-    """Makes the rows of a group's attempts, own and recalled, that the algorithm keeps."""
+    """Makes rows of the attempts that the algorithm keeps: the group's own and recalled ones."""
     name = group.group_id
     sources = [Source(name, name, attempt) for attempt in group.trajectories]
     sources += [Source(name, each.group_id, each.trajectory) for each in recalled]
@@ -266,8 +266,8 @@ def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
 
 
 def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
-    """Multiplies each row's weight by c, the weight of each of its tokens in one mean over all of
-    `counted` (r3l.algorithms.credit.token_weights)."""
+    """Multiplies each row's weight by c (r3l.algorithms.credit.token_weights): the weight that one
+    token of the row has when a single mean is taken over all of `counted`."""
     lengths, groups = [length for _, length, _ in counted], [group for *_, group in counted]
     shares = credit.token_weights(normalize, lengths, groups)
     pairs = zip(counted, shares, strict=True)
@@ -311,9 +311,9 @@ def micro_batches(
     rows: Sequence[Row], token_budget: int, ranks: int, *, shared: bool
 ) -> list[list[list[Row]]]:
     """Cuts rows into micro-batches of at most `token_budget` computed tokens, and shares them out
-    among the ranks. A longer row is a micro-batch of its own. Every result[rank] has the same
-    number of micro-batches, largest first. The last may be empty. Computed tokens are nodes of a
-    forest if prefixes are `shared`, else padded positions."""
+    among the ranks. A row longer than the budget is a micro-batch of its own. Each rank gets the
+    same number of micro-batches, largest first; the last ones may be empty. Computed tokens are
+    nodes of a forest if prefixes are `shared`, else padded positions."""
     cut = _runs if shared else _rectangles
     bins, sizes = cut(rows, token_budget)
     best = _spread(bins, sizes, ranks)
@@ -415,8 +415,8 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
 
 
 def packing_shares(sums: dict[str, float]) -> dict[str, float]:
-    """Computes two shares. `padding`: computed positions that hold no token. `shared_tokens`:
-    tokens of the rows that are computed as part of another row."""
+    """Computes two shares. `padding`: of the computed positions, the share without a token.
+    `shared_tokens`: of the rows' tokens, the share that is computed as part of another row."""
     held = sums["sum_held_tokens"]
     return {
         "padding": 1.0 - held / max(sums["sum_computed_tokens"], 1.0),

@@ -36,8 +36,8 @@ MASTER = "master"
 
 
 class Fragment(NamedTuple):
-    """This rank's part of a flattened parameter: `length` elements from index `start` on. `tensor`
-    holds these elements from its index `place` on, and is a key of the torch optimizer's state."""
+    """This rank's part of a flattened parameter: `length` elements from index `start` on. In
+    `tensor`, they begin at index `place`. The torch optimizer's state is keyed by `tensor`."""
 
     tensor: Tensor
     place: int
@@ -143,7 +143,7 @@ def _fragment(trainer: Trainer, parameter: nn.Parameter) -> Fragment | None:
 
 
 def _state(trainer: Trainer, tensor: Tensor, keys: set[str], updates: int) -> dict[str, Any]:
-    """Returns the optimizer's state of a tensor; creates a missing state for step `updates`."""
+    """Returns a tensor's optimizer state. If there is none, creates one as of step `updates`."""
     inner = _torch_optimizer(trainer)
     state: dict[str, Any] = inner.state[tensor]
     if not state.keys() >= keys:

@@ -36,7 +36,8 @@ class Forest:
 
 def neighbours(sequences: Sequence[Int32]) -> tuple[list[int], list[int]]:
     """Sorts sequences by their tokens. Returns (order, overlaps). An overlap is the number of
-    leading tokens shared with the previous sequence. No earlier sequence shares more."""
+    leading tokens that a sequence shares with the previous sequence. The sequence shares no more
+    with any earlier one."""
     # Big-endian bytes of non-negative numbers sort as the numbers do.
     keys = [np.asarray(ids).astype(">i4").tobytes() for ids in sequences]
     order = sorted(range(len(sequences)), key=keys.__getitem__)

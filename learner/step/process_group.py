@@ -12,7 +12,8 @@ LOOPBACK = "127.0.0.1"  # the first machine's address if there is no other
 
 def join_process_group(timeout_s: float) -> None:
     """Joins the process group that the launcher's environment variables describe; without them, a
-    group of one process. Collectives fail after `timeout_s`. The process leaves at its exit."""
+    group of one process. Collectives fail after `timeout_s`. The process leaves the group at
+    exit."""
     import deepspeed
 
     if torch.distributed.is_initialized():

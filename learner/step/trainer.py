@@ -165,10 +165,10 @@ class Trainer:
         )
 
     def step(self, rows: Sequence[Row]) -> StepResult:
-        """Makes one optimizer step on `rows`, divided among all ranks. When memory runs out, halves
-        the token budget and repeats the step, or at ZeRO stage 2 or 3 raises RestartNeeded. Raises
-        TrainingStopped if the budget cannot be lowered further. Raises StepLeft if the callback
-        `leaves` returns true on any rank."""
+        """Makes one optimizer step on `rows`, divided among all ranks. If memory runs out at ZeRO
+        stage 0 or 1, halves the token budget and repeats the step; at stage 2 or 3, raises
+        RestartNeeded. Raises TrainingStopped if the budget cannot be lowered further. Raises
+        StepLeft if the callback `leaves` returns true on any rank."""
         began = time.monotonic()
         self.spent.clear()
         sums, halvings = self._accumulate(rows)

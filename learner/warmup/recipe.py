@@ -75,7 +75,7 @@ class Recipe:
         return (LORA_LR if self.lora else PRETRAINED_LR) if self.pretrained else TINY_LR
 
     def resolved(self) -> Self:
-        """Returns a copy of the recipe in which a missing `steps` or `lr` has its default."""
+        """Returns a copy of the recipe. If `steps` or `lr` is missing, the copy has the default."""
         steps = PRETRAINED_STEPS if self.pretrained else TINY_STEPS
         return replace(self, steps=self.steps or steps, lr=self.lr or self.usual_lr)
 

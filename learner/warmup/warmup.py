@@ -139,8 +139,8 @@ def lesson_stream(recipe: Recipe, chat: ChatFormat, own: Sequence[Lesson] = ()) 
 
 
 def _words(tokenizer: Any) -> list[int]:
-    """Returns the token ids for lessons that teach copying: the added tokens, which are the tiny
-    policy's words. If none were added, returns all tokens. Leaves out special tokens."""
+    """Returns the token ids for lessons that teach copying: the words added for the tiny policy, or
+    all tokens if no words were added. Never returns special tokens."""
     added, special = tokenizer.added_tokens_decoder, set(tokenizer.all_special_ids)
     words = [i for i, token in added.items() if not token.special and i not in special]
     return sorted(words) or sorted(set(tokenizer.get_vocab().values()) - set(added) - special)
@@ -182,8 +182,8 @@ def fit(
     done: int = 0,
     saving: Checkpoints | None = None,
 ) -> list[float]:
-    """Makes the optimizer steps `done` + 1 to `steps`, and returns their losses. Step n trains on
-    the nth batch of `stream`. With `saving`, saves a checkpoint every SAVE_S seconds.
+    """Makes the optimizer steps after step `done`, up to step `steps`. Returns their losses. Step n
+    trains on the nth batch of `stream`. With `saving`, saves a checkpoint every SAVE_S seconds.
 
     In the first `reading` · `steps` steps, tokens outside replies have a small weight too. By
     predicting a world's lines, a model learns to copy names, which it needs to act.
@@ -212,7 +212,7 @@ def fit(
 def rows_of_lessons(batch: Sequence[Lesson], *, others: float = 0.0) -> list[Row]:
     """Converts lessons to supervised rows. The loss is the weighted mean of −log π(token | before).
     Learned tokens have weight 1. The other tokens of a lesson go into a second row, with the weight
-    `others`. If `others` is 0, and in lessons that teach copying, these tokens are left out."""
+    `others`. If `others` is 0, or if the lesson teaches copying, there is no second row."""
     rows = []
     for lesson in batch:
         rows.append(_row(lesson.token_ids, lesson.response_mask, 1.0))

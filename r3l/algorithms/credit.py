@@ -23,8 +23,8 @@ NORMALIZE = (
 
 def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) -> list[Bool]:
     """Returns the credit mask, bool [L], of each trajectory of one group. With `mask_prefix`, a
-    retry is trained only from its pivot on, and a retried base attempt only from the earliest pivot
-    of its retries on. Steps before `Extra.start` are never trained."""
+    retry is not trained before its pivot, and a retried base attempt is not trained before the
+    earliest pivot of the retries. Steps before `Extra.start` are never trained."""
     pivots: dict[int, int] = {}
     for child in trajectories:
         if child.role == "distilled":
@@ -68,8 +68,8 @@ def by_step(values: npt.ArrayLike, trajectory: Trajectory) -> npt.NDArray[np.flo
 def lengths(
     normalize: Normalize, trajectories: Sequence[Trajectory], masks: Sequence[Bool]
 ) -> list[int]:
-    """Returns the length |τ_i| of each trajectory with its further conversations: the number of all
-    response tokens if `normalize` is "attempt" or "group", else the number of trained tokens."""
+    """Returns the length |τ_i| of each trajectory, further conversations included. Counts trained
+    tokens. If `normalize` is "attempt" or "group", counts all response tokens from step `start`."""
     if normalize in ("attempt", "group"):
         masks = [trajectory.responses_from(trajectory.extra.start) for trajectory in trajectories]
     further = [
@@ -82,7 +82,7 @@ def lengths(
 def token_weights(
     normalize: Normalize, lengths: Sequence[int], groups: Sequence[object] = ()
 ) -> list[float]:
-    """Returns, for each of a batch's R kept trajectories, the weight of one trained token. |τ_i| is
+    """Returns the weight of a trained token in each of a batch's R kept trajectories. |τ_i| is
     `lengths[i]`. |G_i| is the size of group `groups[i]`, and M the number of groups.
 
         trajectory, attempt    1 / (R · |τ_i|)             the mean over trajectories of 1/|τ_i| Σ_t

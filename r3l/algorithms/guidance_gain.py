@@ -1,5 +1,5 @@
-"""Guidance gain: how much more guided retries earn than further attempts. The measured gain
-can decide how many groups get retries.
+"""Guidance gain: the amount by which guided retries earn more than further attempts do. The
+measured gain can decide how many groups get retries.
 
 The gain of the retry of slot i, in a group with n_b ≥ 2 base attempts, is
 

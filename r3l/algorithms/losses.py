@@ -59,8 +59,8 @@ class TokenBatch:
         )
 
     def with_unit_ratio_for_distilled(self) -> TokenBatch:
-        """Sets π_old = π for distilled rows, so that their ratio is 1. A retry was sampled under
-        guidance that its row leaves out, so its π_old belongs to another context."""
+        """Sets π_old = π for distilled rows, so that their ratio is 1. A retry is sampled with
+        guidance, but its row has no guidance. So the retry's own π_old does not fit the row."""
         own_BT = self.logprobs_BT.detach()
         old_BT = own_BT.where(self.distilled_B[:, None], self.old_logprobs_BT)
         return replace(self, old_logprobs_BT=old_BT)
@@ -119,8 +119,8 @@ def gspo(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
 
 
 def critique_grpo(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Terms:
-    """Applies the loss `attempts` to base attempts. For refinements, term = −Â_i · π/(π + γ)
-    (Critique-GRPO, arXiv 2506.03106)."""
+    """Computes the terms of base attempts with the function `attempts`. For refinements, term =
+    −Â_i · π/(π + γ) (Critique-GRPO, arXiv 2506.03106)."""
     distilled_B1 = batch.distilled_B[:, None]
     terms_BT, measured = attempts(batch)
     probs_BT = batch.logprobs_BT.exp()

@@ -21,7 +21,7 @@ from r3l.records import Bool
 
 
 class R3LConfig(RatioCorrectedConfig):
-    """Settings of R³L. They also give each ablation of the paper.
+    """Settings of R³L. Each ablation of the paper can be set here.
 
     The paper's ablations `from start` and `no guidance` also switch off the credit: set
     `credit: false` too.

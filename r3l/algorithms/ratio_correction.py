@@ -1,4 +1,4 @@
-"""Ratio correction: weights for tokens that another policy sampled, an option of every ratio loss.
+"""Ratio correction, an option of every ratio loss: weights for tokens that another policy sampled.
 
 Every term of the loss is multiplied by a weight w_t, which has no gradient. The loss's own ratio
 becomes 1. w_t depends on the token's ratio r_t = π(y_t)/π_old(y_t), or on the sequence's ratio

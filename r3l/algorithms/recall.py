@@ -1,4 +1,4 @@
-"""Recall: rules that add stored attempts at a task to a drawn group of this task.
+"""Recall: rules that give a drawn group some stored attempts at the same task.
 
     task's history ─► rule ─► the draw's entry in the ledger ─► rows after the group's own attempts
 
@@ -55,9 +55,9 @@ def opposing(
     successes_only: bool = False,
     max_age: int | None = None,
 ) -> list[StoredAttempt]:
-    """Draws up to `count` stored attempts with the outcome that a group lacks: successes if its own
-    attempts all failed, failures if they all succeeded (replay of R³, arXiv 2601.19620). Draws no
-    failures with `successes_only`. All attempts up to `max_age` versions old are equally likely."""
+    """Draws up to `count` stored attempts for a group (replay of R³, arXiv 2601.19620). If all
+    attempts of the group failed, draws successes. If all succeeded, draws failures, or nothing if
+    `successes_only` is set. All attempts up to `max_age` versions old are equally likely."""
     outcomes = {reward >= SUCCESS for reward in context.rewards}
     if len(outcomes) != 1 or (successes_only and True in outcomes):
         return []

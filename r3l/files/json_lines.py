@@ -40,8 +40,8 @@ def append(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def thin(path: Path, most: int, sort: bytes) -> None:
-    """Shortens a file of more than `most` bytes: removes every second line that begins with `sort`,
-    but only in the older half of the file. Raises OSError."""
+    """Shortens a file of more than `most` bytes. Takes the lines in the older half that begin with
+    `sort`, and removes every second one of them. Raises OSError."""
     if path.stat().st_size <= most:
         return
     lines = path.read_bytes().splitlines(keepends=True)
@@ -57,8 +57,9 @@ def encoded(value: Mapping[str, Any]) -> bytes:
 
 
 def read(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
-    """Reads all whole lines of a file, none if it is missing. `parse` may raise LookupError,
-    TypeError or ValueError for a damaged line. Raises UserError if the file cannot be read."""
+    """Reads all complete lines of a file. A missing file has no lines. `parse` may raise
+    LookupError, TypeError or ValueError for a damaged line. Raises UserError if the file cannot be
+    read."""
     try:
         whole, _, half = path.read_bytes().rpartition(b"\n")
     except FileNotFoundError:

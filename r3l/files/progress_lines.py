@@ -15,7 +15,7 @@ MEASURED = {"success", "reward", "steps", "tasks", "failed"}
 @dataclass(frozen=True)
 class StepLine:
     """An optimizer step: the version it made, when it ended, and its metrics, keyed by tag.
-    `unread`: the beginning of a reflection, if none of the step's reflections can be read."""
+    `unread`: if none of the step's reflections can be read, the beginning of one of them."""
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -54,8 +54,8 @@ class EvalLine:
 
 @dataclass(frozen=True)
 class AgainLine:
-    """A restart: a new learner continues from version `step`. The learner before it had
-    reached version `reached`. The steps of that learner after `step` do not count."""
+    """A restart: a new learner continues from version `step`. The previous learner had reached
+    version `reached`, but its steps after version `step` do not count."""
 
     step: int
     reached: int
@@ -91,7 +91,7 @@ def from_json(values: Mapping[str, Any]) -> ProgressLine:
 
 @dataclass(frozen=True)
 class History:
-    """The steps that count and each version's last evaluation, as lists in order of version."""
+    """In order of version: the steps that no restart lost, and each version's last evaluation."""
 
     steps: list[StepLine]
     evaluations: list[EvalLine]

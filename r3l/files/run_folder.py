@@ -224,7 +224,8 @@ class RunFolder:
     # ── health of the learner ───────────────────────────────────────────────────────────
 
     def write_heartbeat(self, doing: str) -> None:
-        """Writes what the learner does. On a full disk the file is empty, but its time is new."""
+        """Writes what the learner is doing. If the disk is full, raises OSError. The file is then
+        empty, but its modification time is new."""
         self.heartbeat_file.write_text(doing, encoding="utf-8")
 
     def heartbeat(self) -> Heartbeat | None:

@@ -8,8 +8,9 @@ SETTINGS_LIMIT = 256 << 10  # bytes of a file of settings, which is parsed slowl
 
 
 def read_text(path: Path, what: str, remedy: str, limit: int | None = SETTINGS_LIMIT) -> str:
-    """Returns a file's text without a byte-order mark. Raises UserError if the file cannot be read,
-    is not UTF-8, exceeds `limit` bytes, or is a pipe or device. The error begins with `what`."""
+    """Reads a file's text without a byte-order mark. Raises UserError if the file cannot be read,
+    is not UTF-8, exceeds `limit` bytes, or is a pipe or device. The message begins with the text
+    `what`."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             raise UserError(f"{what}: is a pipe or a device, not a file; save it as a file")

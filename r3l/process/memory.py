@@ -80,8 +80,8 @@ def free_memory(root: Path = CONTROL_GROUPS, membership: Path = Path("/proc/self
 
 
 def _groups(root: Path, membership: Path) -> set[Path]:
-    """Returns the folders of all control groups that may limit this process's memory. Some may not
-    exist: in a container the root is the container's own group."""
+    """Returns the folders of all control groups that may limit this process's memory. Some folders
+    may not exist: in a container, the file `membership` may name groups that only the host sees."""
     groups = {root, root / "memory"}
     with suppress(OSError):
         for line in membership.read_text().splitlines():

@@ -64,7 +64,7 @@ class KeptProcess:
         return not (self._leader is not None and _runs(self._leader)) and not self.workers()
 
     def terminate(self) -> None:
-        """Asks the workers to end, or the process if it has none. Wakes stopped processes."""
+        """Asks the workers to end; if there are none, asks the process. Wakes stopped processes."""
         for process in self.workers() or filter(None, [self._leader]):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGTERM)

@@ -121,7 +121,7 @@ class AgentChat:
 
     @cached_property
     def _ends(self) -> int:
-        """The number of end-of-turn tokens in a conversation of one message and a plain reply."""
+        """How many end-of-turn tokens the template writes for one message and one plain reply."""
         return self.chat.render([_ASKED, _REPLIED]).count(self.chat.end)
 
     def _fitting(self, messages: Sequence[AgentMessage]) -> list[AgentMessage]:

@@ -32,9 +32,9 @@ ParamsOfStep = Callable[[int], SampleParams]
 
 @dataclass
 class Tokens:
-    """A token sequence under construction. `mask`: True for sampled tokens. `spans`, `versions`
-    (the oldest), `newest_versions` and `cuts` have one entry for each response. `cuts`: whether the
-    token budget cut off the response."""
+    """A token sequence under construction. `mask`: True for sampled tokens. `spans`, `versions`,
+    `newest_versions` and `cuts` have one entry for each response. `versions`: the oldest policy
+    version that sampled the response. `cuts`: whether the token budget cut off the response."""
 
     ids: list[int] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
@@ -165,8 +165,9 @@ async def branch(
     guidance: str = "",
     played: Attempt | None = None,
 ) -> Attempt:
-    """Puts `env` back to the state before `step` of `base`, and opens a retry there. `step` may be
-    the number of steps. `played`: the attempt that became `base`; its snapshots are used.
+    """Puts `env` back to the state before `step` of `base`, and opens a retry there. If `step` is
+    the number of steps, the retry opens after the last step. `played`: the attempt that became
+    `base`; its snapshots are used.
 
     At step 0 the guidance joins the system prompt. At later steps it is a separate message after
     the prefix. The prefix stays unchanged, so the engine finds it in its prefix cache. Raises

@@ -54,7 +54,7 @@ class ChatFormat:
     def _probe(self, earlier_reasoning: EarlierReasoning) -> None:
         """Raises UserError if a template changes earlier turns or writes user turns as replies."""
         if self._is_reply(self.render([{"role": "user", "content": _NOTE}])):
-            raise self._refused("writes a user's message as it writes a reply")
+            raise self._refused("writes a user's message in the same form as a reply")
         if difference := self._first_difference(_PLAIN):
             raise self._refused(f"changes earlier turns when a turn is added: {difference}")
         forgets = ""
@@ -79,7 +79,7 @@ class ChatFormat:
         return self.encode(self.render(self.opening(system, user)))
 
     def turn(self, role: str, content: str) -> tuple[int, ...]:
-        """Encodes the message after a reply, and what the template writes between the two."""
+        """Encodes the message after a reply, and the template's text between reply and message."""
         return self.encode(self._turn(role, content))
 
     def guidance(self, content: str) -> tuple[int, ...]:
@@ -104,12 +104,12 @@ class ChatFormat:
 
     @cached_property
     def _earlier_prompt(self) -> str:
-        """Returns the template's text before a reply that is not the last message."""
+        """Returns what the template writes before a reply if other messages follow the reply."""
         return self._around_reply(_ASKED)[0].removeprefix(self.render(_ASKED))
 
     @property
     def _opens_reasoning(self) -> bool:
-        """Whether the template adds text, such as <think>, before a new reply only."""
+        """Whether the template starts a new reply, but no earlier one, with text like <think>."""
         return len(self._prompt) > len(self._earlier_prompt) > 0 and self._prompt.startswith(
             self._earlier_prompt
         )
@@ -128,7 +128,7 @@ class ChatFormat:
 
     @cached_property
     def _has_system(self) -> bool:
-        """Whether the template takes a first system message and does not write it as a reply."""
+        """Whether a conversation can open with a system message that does not look like a reply."""
         opening = [{"role": "system", "content": _NOTE}, *_ASKED]
         try:
             text = self.render(opening)
@@ -191,7 +191,7 @@ class ChatFormat:
             end = str(self.tokenizer.convert_ids_to_tokens(ids[0]))
             if after.startswith(end):
                 return ids[0], end
-        raise self._refused("does not end a reply with a special token right after its text")
+        raise self._refused("puts no special token right after the text of a reply")
 
     def _first_difference(self, replies: Sequence[str]) -> str:
         """Encodes a test conversation piece by piece and as a whole. Returns the first difference

@@ -48,7 +48,8 @@ class EnvSpec:
         if not 0 < self.success_threshold < math.inf:
             raise UserError(
                 f"env {self.name}: success_threshold is {self.success_threshold}; it must be "
-                "positive and finite, as rewards are divided by it; if negative, shift all rewards"
+                "positive and finite, because rewards are divided by it; if the threshold is 0 or "
+                "less, add a constant to the threshold and to every attempt's reward"
             )
 
 
@@ -67,9 +68,9 @@ class Environment(Protocol):
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer: ...
 
     def step(self, action: str) -> StepAnswer:
-        """Takes the policy's whole response text. Must not raise for an invalid action: it counts
-        as a step, whose observation says what is wrong. `info["fault"]` names a fault of the
-        environment itself that does not end the attempt."""
+        """Takes the policy's whole response text. Must not raise for an invalid action: the action
+        counts as a step, and the observation says what is wrong. If the environment itself has a
+        fault but the attempt goes on, `info["fault"]` names the fault."""
 
     def close(self) -> None: ...
 
@@ -102,7 +103,7 @@ class PlayedByAgent(Protocol):
         offer: Offer | None = None,
         retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays an attempt, or the retry `retry`. Returns a record of what was played, and its main
-        conversation, with any guidance, as an auxiliary sample. `params`: the sampling parameters
-        of call k. `left`: what an earlier actor has played. `offer`: saves progress. `retried`:
+        """Plays an attempt, or `retry` if given. Returns a record of the attempt, and an auxiliary
+        sample: the main conversation with any guidance. `params(k)`: the sampling parameters of
+        call k. `left`: what an earlier actor has played. `offer`: saves progress. `retried`:
         whether a retry is to follow. Raises EpisodeError, and EngineDead if the engine is gone."""

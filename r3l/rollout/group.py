@@ -209,7 +209,7 @@ class _Explorer:
         return Diagnosis(thought, asked, pivot, guidance)
 
     def _pivot(self, named: int, num_steps: int) -> int:
-        """Returns the step to retry from if the reflection names step `named`."""
+        """Returns the step to retry from. `named`: the step that the reflection names."""
         if self.exploration.from_start:
             return 0
         return min(max(named + self.exploration.pivot_shift, 0), num_steps - 1)
@@ -217,8 +217,8 @@ class _Explorer:
     async def _ask(
         self, slot: int, question: tuple[str, str], num_steps: int
     ) -> tuple[ReflectionRecord, Tokens, bool]:
-        """Samples a reflection, or takes the one that an earlier actor left. Returns (reflection,
-        its conversation, whether it ended before its token budget)."""
+        """Samples a reflection, or takes the one that an earlier actor left. Returns the
+        reflection, the whole conversation, and whether the reflection is complete."""
         left = self.progress.find("distilled", slot)
         if left is not None and left.reflection is not None and left.aux:
             return left.reflection, conversation(left.aux[0]), True
@@ -311,7 +311,7 @@ class _Explorer:
 
     @asynccontextmanager
     async def _environment(self) -> AsyncIterator[Environment]:
-        """Makes an environment for one attempt, and then closes it. Only logs a failed closing."""
+        """Makes an environment, and closes it after use. If closing fails, just logs the error."""
         env = await guarded(self.make_env)
         try:
             yield env

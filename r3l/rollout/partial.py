@@ -42,8 +42,9 @@ class Progress:
     async def resume(
         self, role: Role, slot: int, task: Task, chat: ChatFormat, env: Environment, heat: float
     ) -> Attempt | None:
-        """Rebuilds the attempt that an earlier actor left. Returns None if no attempt was left, or
-        if its system prompt, temperature (`heat`) or replay differs. Raises EnvironmentFailed."""
+        """Rebuilds the attempt that an earlier actor left. Returns None if no attempt was left.
+        Also returns None if the system prompt or the temperature (`heat`) has changed, or if the
+        environment does not repeat the attempt. Raises EnvironmentFailed."""
         left = self.find(role, slot)
         if left is None or left.trajectory is None:
             return None

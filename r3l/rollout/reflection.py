@@ -99,8 +99,8 @@ def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
 
 def json_schema(num_steps: int, *, outcome_first: bool = False) -> dict[str, Any]:
     """Returns the JSON schema of a reflection, for constrained decoding. `parse` accepts every text
-    that fits the schema. A root cause comes before the outcome and rules out success. With
-    `outcome_first`, the outcome comes first."""
+    that fits the schema. The root cause comes before the outcome; with `outcome_first`, the outcome
+    is the first field. If there is a root cause, the outcome cannot be success."""
     order = sorted(FIELDS, key=lambda name: outcome_first and name != "trajectory_outcome")
     null, text = {"type": "null"}, {"type": "string", "maxLength": MAX_CHARS}
 

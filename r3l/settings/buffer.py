@@ -79,7 +79,7 @@ class BufferConfig(Section):
 
     @property
     def replay_limit(self) -> int:
-        """How many optimizer steps old the oldest token of a replayed group may be."""
+        """The age limit for the oldest token of a replayed group, in optimizer steps."""
         limit = self.sampler.replay_staleness
         return self.max_staleness if limit is None else limit
 

@@ -55,7 +55,7 @@ class EnvConfig(Section):
 
     @property
     def has_agents(self) -> bool:
-        """Whether an agent plays the attempts of at least one of the environments."""
+        """Whether at least one of the environments is played by an agent."""
         return any(by_agent(name) for name in self.names)
 
     @property

@@ -102,7 +102,7 @@ def _located(root: type[BaseModel], location: Sequence[int | str]) -> tuple[str,
 
 
 def _sections_in(holder: type[BaseModel], key: str) -> list[type[BaseModel]]:
-    """Returns the sections that a key may hold: none or one, but several for `algorithm`."""
+    """Returns the sections a key may hold: several for `algorithm`, at most one for other keys."""
     if key not in holder.model_fields:
         return []
     annotation = holder.model_fields[key].annotation

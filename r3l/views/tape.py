@@ -55,8 +55,8 @@ class TapedCall(Record):
 
 
 def write_tape(calls: Sequence[TapedCall]) -> bytes:
-    """Compresses a tape. A tape above LIMIT loses the messages and replies of calls with a `model`.
-    If the tape is then still above LIMIT, all calls lose their messages."""
+    """Compresses a tape. A tape above LIMIT loses the messages and replies of calls to other models
+    and MCP servers. If the tape is then still above LIMIT, all calls lose their messages."""
     without_others = [
         msgspec.structs.replace(call, messages=(), reply={}) if call.model else call
         for call in calls
@@ -156,7 +156,7 @@ def call_tree(calls: Sequence[TapedCall]) -> list[tuple[int, int]]:
 
 
 def conversations(calls: Sequence[TapedCall]) -> list[list[int]]:
-    """Lists each conversation, as the numbers of its calls from the first to the last."""
+    """Lists all conversations. Each conversation is a list of call numbers, in order."""
     parents = {call.parent for call in calls}
     found = []
     for leaf in (number for number in range(len(calls)) if number not in parents):

@@ -198,7 +198,7 @@ class Journal:
 
 
 def _frames(chunks: Sequence[Chunk], *, whole: bool) -> Iterator[tuple[bool, bytes | memoryview]]:
-    """Yields (whether the frame is the whole chunk, the frame) for each chunk."""
+    """Yields (full, frame) for each chunk. `full`: True for the whole chunk, False for a patch."""
     for chunk in chunks:
         if whole or not chunk.patches:
             yield True, chunk.data.data

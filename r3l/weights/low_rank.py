@@ -22,7 +22,7 @@ A, B = ".lora_A.weight", ".lora_B.weight"
 
 
 def adapted_names(manifest: Manifest) -> list[str]:
-    """Lists the names of the base model's weights that the adapters of a weight set change."""
+    """Lists the names of the base model's weights for which a weight set has adapters."""
     names = [entry.name for entry in manifest.layout.tensors if entry.name.endswith(A)]
     return [name.removeprefix(PREFIX).removesuffix(A) + ".weight" for name in names]
 

@@ -1,4 +1,4 @@
-"""Shortens prompts and observations for small policies, which learn in a warm-up what is left out.
+"""Shortens prompts and observations for small policies. A warm-up teaches what is left out.
 
 An observation leaves out articles, and the words "a substance called". It leaves out the agent and
 the air, which are in every room. It leaves out the states in which things begin: closed, off or

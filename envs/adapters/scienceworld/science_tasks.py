@@ -69,7 +69,7 @@ def listed(
     patterns: Sequence[str] | None, eval_patterns: Sequence[str] | None = None
 ) -> ListedTasks:
     """Lists upstream's variations of the named tasks: train for training, test for evaluation, dev
-    for warm-up. `eval_patterns`: names or patterns of other tasks for evaluation."""
+    for warm-up. `eval_patterns`, if given, replaces `patterns` for evaluation."""
     tested = patterns if eval_patterns is None else eval_patterns
     train, dev, test = (_variations(*each) for each in ((patterns, 0), (patterns, 1), (tested, 2)))
     return ListedTasks({"warmup": dev, "train": train, "eval": test})

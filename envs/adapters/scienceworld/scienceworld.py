@@ -79,7 +79,7 @@ class ScienceWorld:
         return listed(tasks, eval_tasks)
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Loads the task and variation in `options`, or without `options` those of `seed`."""
+        """Loads the task and variation in `options`. Without `options`, `seed` determines both."""
         chosen = options or task_of_seed(self.listed, seed).options
         self.history = (str(chosen["task"]), str(chosen["variation"]), self.simplification)
         self.turn, self.ends = self.simulator.turn(self.history), []

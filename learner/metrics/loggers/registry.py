@@ -50,7 +50,7 @@ def check_entries(entries: Iterable[str]) -> None:
 
 
 def start(context: LoggerContext) -> list[Logger]:
-    """Starts the loggers of the setting `log`, each but TensorBoard in its own thread."""
+    """Starts the loggers of the setting `log`. Each runs in its own thread, except TensorBoard."""
     made: list[Logger] = []
     for entry in context.config.log:
         name, _, target = entry.partition(":")
@@ -81,7 +81,7 @@ class Background(Logger):
             self._calls.put(None, timeout=CLOSE_S)
             self._thread.join(CLOSE_S)
         if self._thread.is_alive():
-            self._notice(f"did not end in time; its last metrics may be missing")
+            self._notice("did not end in time; its last metrics may be missing")
 
     def _later(self, call: Call) -> None:
         try:

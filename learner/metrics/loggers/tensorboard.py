@@ -88,7 +88,7 @@ class TensorBoard(Logger):
             self._again_at = time.monotonic() + AGAIN_S
 
     def _open(self) -> tuple[SummaryWriter, SummaryWriter]:
-        """Returns the run's and the retries' writers; opens new ones if the files were removed."""
+        """Returns the writers for the run and for retries; new ones if the files were removed."""
         if self._writers is not None and not any(self.folder.glob("events.*")):
             log.warning("%s: was removed; new files are begun, training continues", self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)  # for what the old writer has buffered
@@ -120,8 +120,8 @@ class TensorBoard(Logger):
 
 
 def shows(version: int) -> bool:
-    """Returns whether the curves have a point at `version`. Below 10,000 every version has one,
-    below 100,000 every tenth, and so on. TensorBoard draws only 1,000 points a curve."""
+    """Returns whether the curves have a point at `version`: at every version below 10,000, at every
+    tenth version below 100,000, and so on. TensorBoard draws only 1,000 points a curve."""
     every: int = 10 ** max(len(str(version)) - 4, 0)
     return version % every == 0
 

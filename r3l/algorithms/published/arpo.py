@@ -16,7 +16,7 @@ from r3l.records import Bool
 
 
 class ARPOConfig(RatioConfig):
-    """Settings of ARPO. By default it has no KL, and a higher upper clip than GRPO."""
+    """Settings of ARPO. By default the upper clip is higher than in GRPO, and there is no KL."""
 
     name: Literal["arpo"] = Field("arpo", description="algorithm")
     clip_high: float = Field(0.3, ge=0, description="ratios are clipped at 1 plus this")
@@ -46,8 +46,8 @@ def rescue(
 
 
 def replacing(rewards: Float64, recalled: Bool, *, estimator: Estimator) -> tuple[Float64, Bool]:
-    """MixRecalled: for each recalled attempt, drops one of the group's own attempts: the worst, and
-    among equals the last."""
+    """MixRecalled: for each recalled attempt, drops the worst of the group's own attempts. If
+    several are equally bad, drops the last one."""
     keep = np.ones(len(rewards), dtype=np.bool_)
     own = [i for i in range(len(rewards)) if not recalled[i]]
     worst = sorted(own, key=lambda i: (rewards[i], -i))[: int(recalled.sum())]

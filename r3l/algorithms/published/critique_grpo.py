@@ -27,7 +27,7 @@ class CritiqueGRPOConfig(RatioConfig):
     kl_coef: float = kl_weight(0.0)
 
     def build(self) -> Algorithm:
-        """Builds Critique-GRPO: N base attempts, and a refinement of each failure from step 0."""
+        """Builds Critique-GRPO: N base attempts. Each failure is refined in a retry from step 0."""
         attempts = self.ppo_clipped() if self.clip else self.ratio_corrected(losses.importance)
         return replace(
             super().build(),
@@ -45,9 +45,9 @@ class CritiqueGRPOConfig(RatioConfig):
 
 
 def one_refinement(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
-    """Selection: keeps the base attempts, but replaces one failure by its refinement. The
-    refinement must have earned more than the failure. If several did, takes the best of them, and
-    among equals the first."""
+    """Selection: keeps the base attempts, but replaces one failure by its refinement if the
+    refinement earned more. If several refinements earned more, takes the best. If several are
+    equally good, takes the first."""
     keep = np.array([trajectory.role == "base" for trajectory in trajectories], dtype=np.bool_)
     bases = {
         trajectory.slot: index

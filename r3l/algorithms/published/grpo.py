@@ -26,7 +26,7 @@ class RatioConfig(RatioCorrectedConfig):
         return partial(advantages.normalized, std=self.std)
 
     def build(self) -> Algorithm:
-        """Builds GRPO: N base attempts with the clipped ratio loss. Relatives change some parts."""
+        """Builds GRPO: N base attempts with the clipped ratio loss. Subclasses change parts."""
         return Algorithm(
             name=self.name,
             exploration=Exploration(self.group_size),

@@ -37,7 +37,7 @@ ACTION = re.compile(r"<action>([^<]*)</action>")
 
 
 class RLVMRConfig(RatioConfig):
-    """Settings of RLVMR: those of GRPO, the steps' weight, and the answers to invalid actions."""
+    """Settings of RLVMR: the settings of GRPO, and two for the rewards of steps."""
 
     name: Literal["rlvmr"] = Field("rlvmr", description="algorithm")
     std: Std = Field("sample", description=STD)
@@ -76,7 +76,7 @@ def tagged_credit(
 
 
 def step_rewards(trajectory: Trajectory, invalid: Sequence[str]) -> list[tuple[str, float]]:
-    """Returns the tag and the reward u of each step. A response of another form has the tag ""."""
+    """Returns the tag and the reward u of each step. A malformed response has the tag ""."""
     found = [_read(text) for text in trajectory.actions]
     answers = trajectory.observations[1:]
     rewards = []
@@ -96,8 +96,8 @@ def step_rewards(trajectory: Trajectory, invalid: Sequence[str]) -> list[tuple[s
 
 
 def _read(text: str) -> tuple[str, str]:
-    """Returns the tag and the action of a response. The tag is "" unless the response has exactly
-    one thought, not empty, followed by exactly one action."""
+    """Returns the tag and the action of a response. A well-formed response has one non-empty
+    thought, then one action. Any other response has the tag ""."""
     thoughts, actions = list(THOUGHT.finditer(text)), list(ACTION.finditer(text))
     action = actions[0][1].strip() if len(actions) == 1 else ""
     if not len(thoughts) == len(actions) == 1 or thoughts[0].end() > actions[0].start():

@@ -60,7 +60,7 @@ def test_a_response_has_its_reasoning_text_and_calls_and_streams_them() -> None:
         ({"input": "hi", "previous_response_id": "x"}, "previous_response_id"),
         ({"model": "any"}, "input"),
         ({"input": [{"type": "nothing"}]}, "cannot be read"),
-        ({"input": "hi", "tools": [{"type": "web_search"}]}, "tools: one of type 'web_search'"),
+        ({"input": "hi", "tools": [{"type": "web_search"}]}, "tools: a tool has type 'web_search'"),
     ],
 )
 def test_what_responses_cannot_offer_is_refused(body: dict[str, Any], what: str) -> None:

@@ -86,7 +86,7 @@ def test_a_task_sampler_of_the_users_own_that_chooses_no_task_is_named(desk, tas
     (tmp_path / "own_tasks.py").write_text(OWN)
     desk.configure(tasks={"name": f"{tmp_path}/own_tasks.py:Last"})
     desk.add(tasks(5))
-    with pytest.raises(UserError, match="5 is no index of the 5 tasks"):
+    with pytest.raises(UserError, match="5 is not a task index; the indices are 0 to 4"):
         desk.lease()
 
 

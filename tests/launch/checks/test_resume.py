@@ -76,7 +76,7 @@ def test_settings_that_are_not_as_they_were_are_listed(begun: Path) -> None:
 def test_what_makes_another_run_is_refused_unless_the_user_insists(
     begun: Path, override: str, line: str
 ) -> None:
-    with pytest.raises(UserError, match=r"must not change .*; start a new .* or add --force") as no:
+    with pytest.raises(UserError, match=r"changed setting .*; start a new .* or add --force") as no:
         changed_settings(begun, config(override), force=False)
     assert line in str(no.value)
     assert line in changed_settings(begun, config(override), force=True)
@@ -87,13 +87,13 @@ def test_a_model_may_lie_elsewhere_but_be_no_other(begun: Path, tmp_path: Path) 
     shutil.copytree(builtin_policy(), copy)
     assert changed_settings(begun, config(f"model={copy}"), force=False) == ()
     (copy / "tokenizer.json").write_text("{}")
-    with pytest.raises(UserError, match="must not change model: "):
+    with pytest.raises(UserError, match=r"changed setting \(model: "):
         changed_settings(begun, config(f"model={copy}"), force=False)
 
 
 def test_the_command_refuses_another_seed_and_starts_nothing(begun: Path) -> None:
     line = refused("--run", begun, "--resume", "--seed", "7")
-    assert f"run {begun}: must not change seed: 0 -> 7; " in line
+    assert f"run {begun}: cannot be resumed with a changed setting (seed: 0 -> 7); " in line
     assert not (begun / "logs").exists()
 
 

@@ -134,7 +134,7 @@ def test_the_digest_is_compared_with_the_stamps_on_the_attempts(
         desk.put(lease.group_id, finished(version=version), fingerprint=(version, printed))
     desk.store.close()
     assert check_fingerprints(desk.folder, second).startswith("1 of 2 groups")
-    with pytest.raises(UserError, match="1 groups such as g0000000003 were sampled with"):
+    with pytest.raises(UserError, match=r"1 groups \(for example g0000000003\) were"):
         check_fingerprints(desk.folder, third)
 
 

@@ -195,7 +195,7 @@ def untouched(run: Path) -> None:
     [
         (evicted, 4, "step 4: 3 of its 3 groups were evicted (g0000000010)"),
         (without_store, 4, "no store in"),
-        (of_another_model, 8, "trained from another model"),
+        (of_another_model, 8, "its training began with another model"),
         (untouched, 10, "step 10 is not in the ledger; its last step is 9"),
     ],
 )

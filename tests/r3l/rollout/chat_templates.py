@@ -135,19 +135,19 @@ FAMILIES = (
     _family(
         "one speaker", "<|say|>",
         "{% for m in messages %}{{ '<|say|>' + m.content + '<|end|>' }}{% endfor %}",
-        ("<s>", "<|end|>", ("<|say|>",)), "writes a user's message as it writes a reply",
+        ("<s>", "<|end|>", ("<|say|>",)), "writes a user's message in the same form as a reply",
     ),
     _family(  # Llama 2: a space before the end of a reply
         "llama 2", "",
         "{% for m in messages %}{% if m.role == 'user' %}{{ bos_token + '[INST] ' + m.content +"
         " ' [/INST]' }}{% elif m.role == 'assistant' %}{{ ' ' + m.content + ' ' + eos_token }}"
-        "{% endif %}{% endfor %}", _MISTRAL, "does not end a reply",
+        "{% endif %}{% endfor %}", _MISTRAL, "puts no special token right after",
     ),
     _family(  # GLM 4: the next speaker ends a reply
         "glm 4", "<|assistant|>",
         "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content }}{% endfor %}",
         ("<sop>", "<|endoftext|>", ("<|user|>", "<|assistant|>", "<|system|>")),
-        "does not end a reply",
+        "puts no special token right after",
     ),
     _family(  # gpt-oss: a channel that the invitation leaves open, another end for the last reply
         "harmony", "<|start|>assistant",

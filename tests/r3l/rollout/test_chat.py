@@ -207,7 +207,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused_with_the_place() -> N
 
 def test_a_template_without_an_end_of_turn_token_is_refused() -> None:
     endless = CHATML.replace("<|im_end|>", "")
-    with pytest.raises(UserError, match="does not end a reply with a special token"):
+    with pytest.raises(UserError, match="puts no special token right after"):
         ChatFormat(CharTokenizer(endless))
     with pytest.raises(UserError, match="has no chat template"):
         ChatFormat(CharTokenizer(None))
