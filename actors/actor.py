@@ -72,7 +72,7 @@ class Actor:
         self.failures = FirstFailures()
 
     async def run(self) -> None:
-        """Explores until `stop` is set. Then drops results that it has not begun to put. Raises
+        """Explores until `stop` is set. Then drops the results whose `put` has not begun. Raises
         EngineDead if the engine died, EngineSick for impossible results or wrong weights."""
         self.subscriber.loaded = None  # a new engine holds the weights of its model folder
         try:

@@ -148,7 +148,7 @@ class BufferRequests:
         return [reply.group_id] if isinstance(reply, Lease) else []
 
     async def _wait(self, error: BufferUnavailable | StoreError, request: str) -> None:
-        """Waits before a request is sent again, unless the client waited in vain for a reply."""
+        """Waits before a request is repeated, but not if the client already waited for a reply."""
         self._count(error)
         log.warning("%s waits for the buffer: %s", request, error)
         if isinstance(error, StoreError):

@@ -27,5 +27,5 @@ class Occupancy:
         return live == 0 or (live + more) * self.share <= self.target
 
     def missing(self, live: int) -> float:
-        """Returns how much of the target `live` attempts leave unfilled, as a share from 0 to 1."""
+        """Returns the share of the target (0 to 1) that is still unfilled with `live` attempts."""
         return max(0.0, 1.0 - live * self.share / self.target)

@@ -141,7 +141,7 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
 
 
 def show_wait(waits: str, stats: BufferStats) -> None:
-    """Tells the user what the learner waits for, or only the log if no actor has asked for work."""
+    """Tells the user what the learner waits for; only logs it if no actor has asked for work."""
     if stats.actors:
         notice(waits)
     else:
@@ -149,8 +149,8 @@ def show_wait(waits: str, stats: BufferStats) -> None:
 
 
 def nothing_played(stats: BufferStats, before: int) -> str:
-    """Describes why every attempt so far has failed. Returns "" if an attempt did not fail, or if
-    fewer than FIRST_GROUPS groups have failed in this launch. `before`: number of groups that
+    """Describes why every attempt so far has failed. Returns "" if even one attempt did not fail,
+    or if fewer than FIRST_GROUPS groups have failed in this launch. `before`: number of groups that
     failed in earlier launches."""
     ended = {state for part in (stats.train, stats.eval) for state, n in part.items() if n}
     others = ended & {"complete", "drawn", "trained"} or stats.drops.keys() - {"no_trajectories"}

@@ -42,7 +42,7 @@ def conversations(
     """Returns the trained conversations of an attempt. A conversation is of the main kind if it has
     the kind of the first trained call. Conversations with `pivot` come first, then those of the
     main kind; newer ones come before older ones. The first is the main conversation. If `train` is
-    "main", returns only conversations of the main kind. If there are none, returns the first.
+    "main", returns only conversations of the main kind, or the main conversation if there are none.
     `unseen`: also uses replies that the agent has not received yet."""
     chains = [leaf.chain() for leaf in tree.leaves(unseen=unseen)]
     chains = [chain for chain in chains if any(not node.untrained for node in chain)]
@@ -131,7 +131,7 @@ def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Cha
     if not kept:
         raise EnvironmentFailed(
             "agent: no call of this attempt can be trained; at least one call must get a reply, "
-            "set no grammar (tool_choice, response_format) and not name the model policy-untrained",
+            "set no grammar (tool_choice, response_format) and not use the model policy-untrained",
             cause="agent_no_calls",
         )
     return kept

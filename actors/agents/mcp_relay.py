@@ -128,7 +128,7 @@ class McpRelay:
 
 
 class PipeServer:
-    """A server that reads and writes lines. `pipes`: first the server's input; `close` closes all.
+    """A server that reads and writes lines. The first of the `pipes` is the server's input.
     `waiting`: maps the server's id of each open request to (the agent's id, the future reply)."""
 
     def __init__(self, name: str, lines: asyncio.StreamReader, pipes: tuple[Any, ...]) -> None:

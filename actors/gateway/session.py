@@ -50,7 +50,7 @@ AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None
 class Session:
     """An attempt at a task. `params(k)`: the sampling parameters of call k. `ignore`: patterns of
     text that may differ in a replay. `tape`: answers calls in place of the policy. `guidance`: text
-    for the policy in trained calls of one kind. `main`: this kind (default: the first call's).
+    for the policy in trained calls of the kind `main` (default: the first call's kind).
 
     `at_call`: saves or restores the agent's world while a reply is sampled. `keep`: saves the
     progress before the agent gets the reply. `restored`: set once a retry's world is put back or

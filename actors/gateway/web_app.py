@@ -161,8 +161,8 @@ class WebApp:
 
 
 def _gone(request: Request) -> bool:
-    """Whether the client has disconnected. Call it only after the body was read. Before that, it
-    would swallow a part of the body. Starlette's own method takes a quarter of a call's time."""
+    """Whether the client has disconnected. Call it only after the body was read; earlier, it would
+    swallow part of the body. Starlette's own method would take a quarter of a call's time."""
     receiving = request.receive().__await__()
     try:
         next(receiving)

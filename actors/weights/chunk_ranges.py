@@ -139,7 +139,7 @@ class ChunkRanges:
     def _checked(
         self, requested: ChunkRange, header: dict[str, Any], payload: Sequence[memoryview]
     ) -> tuple[bool, tuple[int, ...], memoryview]:
-        """Checks a reply, so that the stated lengths cannot use up the memory. Returns (full,
+        """Checks a reply, because false lengths in it could use up the memory. Returns (full,
         lengths of the chunk's frames, bytes of the reply). Raises WeightsError."""
         assert self._manifest is not None
         full, lengths = header.get("full"), header.get("lengths")

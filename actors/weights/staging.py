@@ -84,7 +84,7 @@ class StagedWeights:
 def staged_tensors(
     path: str, layout: Layout, *, shared: bool = False
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yields each (name, tensor) of a staged file. If `shared`, changed tensors change the file."""
+    """Yields each (name, tensor) of a staged file. `shared`: changing a tensor changes the file."""
     import torch
 
     data = torch.from_file(path, shared=shared, size=layout.total_bytes, dtype=torch.uint8)

@@ -188,7 +188,7 @@ class WeightSubscriber:
     async def _request_more(
         self, staged: StagedWeights, manifest: Manifest, requested: dict[int, ChunkRange]
     ) -> None:
-        """Asks for missing ranges until REQUESTS_IN_FLIGHT requests are unanswered."""
+        """Requests missing ranges until REQUESTS_IN_FLIGHT requests wait for a reply."""
         while len(requested) < REQUESTS_IN_FLIGHT and (
             wanted := self._ranges.next(self._range_size.size)
         ):

@@ -161,8 +161,8 @@ def _count_held(work: UnitOfWork, purpose: Purpose) -> int:
 
 
 def _evaluation(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | None:
-    """Returns an unheld evaluation group that an actor at this version may play, else a new one.
-    Returns None if there is neither."""
+    """Returns an unheld evaluation group that an actor at this version may play. If there is none,
+    makes a new group. Returns None if no task is left for a new group."""
     progress = work.index.progress
     for row in work.index.unheld("eval"):
         if args.version >= progress.eval_min_version.get(row.tag, 0):

@@ -124,7 +124,8 @@ class Writer:
             return [(request, cause) for request in requests]
 
     def _tick(self, work: UnitOfWork) -> None:
-        """Regularly expires leases and draws, evicts groups, and ends reads of dead processes."""
+        """Regularly expires old leases and draws, evicts groups, and closes the read transactions
+        that dead processes left open."""
         now = time.monotonic()
         if now - self._ticked >= TICK_S:
             self._ticked = now

@@ -111,7 +111,7 @@ class Store:
             if size < whole and lmdb_verify.verify(str(self.folder)):
                 raise UserError(
                     f"store {self.folder}: data.mdb is cut off and has only {size} of its {whole} "
-                    "bytes; copy it again with r3l-buffer compact; the service may keep running"
+                    "bytes; copy it again with r3l-buffer compact; you need not stop the service"
                 )
 
     def _refuse_foreign(self) -> None:

@@ -323,8 +323,8 @@ def _read_task(data: bytes) -> Task:
 
 
 def _seek(cursor: Any, prefix: bytes, backwards: bool) -> bool:
-    """Moves the cursor to the first key with `prefix`, or with `backwards` to the last one. If no
-    key has `prefix`, moves the cursor to another key or returns False."""
+    """Moves the cursor to the first key with `prefix`; if `backwards`, to the last key with
+    `prefix`. If no key has `prefix`, moves the cursor to another key or returns False."""
     if not backwards:
         return bool(cursor.set_range(prefix) if prefix else cursor.first())
     if prefix and cursor.set_range(prefix + b"\xff" * 16):

@@ -121,8 +121,8 @@ class Discard(Request[int]):
 
 
 class SetVersion(Request[int]):
-    """Sets the version that a learner starts from. Removes the steps of later versions from the
-    ledger, so that their groups can be drawn again. Returns how many of them are still stored."""
+    """Sets the version that a learner starts from. Removes the steps of later versions, so that the
+    groups of these steps can be drawn again. Returns how many of these groups are still stored."""
 
     version: Natural
 

@@ -242,7 +242,7 @@ class Matching:
         return [*remarks, *self.words.marks.values(), *advice, *spec, self._unknown("")]
 
     def practice(self) -> list[dict[str, Any]]:
-        """Returns options that vary the number of exceptions. Some make all things exceptions."""
+        """Makes options that vary the number of exceptions. At most, all things are exceptions."""
         counts = (self.exceptions, self.exceptions, 2, self.length - 1, self.length)
         return [{"exceptions": min(count, self.length)} for count in counts]
 
@@ -251,8 +251,8 @@ class Matching:
         return {"exceptions": self.length}
 
     def _judge(self, action: str) -> tuple[Mark, str, str]:
-        """Returns (mark, remark, answer) for an action. A wasted step has the answer "". With words
-        of thought, only the end of the action counts."""
+        """Returns (mark, remark, answer) for an action. A wasted step has the answer "". If the
+        settings ask for words of thought, only the end of the action counts."""
         words, state = self.words, self.state
         thing, need = state.row[state.place], state.needs[state.place]
         spoken = action.lower().rstrip(" .").split()

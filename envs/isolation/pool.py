@@ -155,8 +155,8 @@ class EnvPool:
 
 
 def workers_for(wanted: int, sessions: int) -> int:
-    """Returns how many workers `wanted` sessions need, with `sessions` in each worker. The maximum
-    is one per core, since each may start a JVM. Even on one core, the minimum is USUAL_WORKERS."""
+    """Returns how many workers `wanted` sessions need, with `sessions` in each worker: at most one
+    per core, since each may start a JVM, but always at least USUAL_WORKERS."""
     needed = math.ceil(wanted / sessions)
     return max(USUAL_WORKERS, min(needed, os.cpu_count() or 1))
 

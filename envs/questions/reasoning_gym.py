@@ -74,7 +74,7 @@ class Reasoning(Question):
         return OneEvalAttempt(SeededTasks(f"reasoning:{family}"))
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
-        """Returns the question of a seed. Splits share no question, except in families in SLOW."""
+        """Returns the question of a seed. No question is in two splits, except in SLOW families."""
         self.question = family_question(self.family, self.config, seed)
         return str(self.question.entry["question"])
 

@@ -266,8 +266,8 @@ def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
 
 
 def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
-    """Multiplies each row's weight by c (r3l.algorithms.credit.token_weights): the weight that one
-    token of the row has when a single mean is taken over all of `counted`."""
+    """Multiplies the weight of each row by c (r3l.algorithms.credit.token_weights). c is the weight
+    of one token of the row in a single mean over all of `counted`."""
     lengths, groups = [length for _, length, _ in counted], [group for *_, group in counted]
     shares = credit.token_weights(normalize, lengths, groups)
     pairs = zip(counted, shares, strict=True)
@@ -311,9 +311,9 @@ def micro_batches(
     rows: Sequence[Row], token_budget: int, ranks: int, *, shared: bool
 ) -> list[list[list[Row]]]:
     """Cuts rows into micro-batches of at most `token_budget` computed tokens, and shares them out
-    among the ranks. A row longer than the budget is a micro-batch of its own. Each rank gets the
-    same number of micro-batches, largest first; the last ones may be empty. Computed tokens are
-    nodes of a forest if prefixes are `shared`, else padded positions."""
+    among the ranks. A row longer than the budget is a micro-batch of its own. Each rank gets
+    equally many micro-batches, largest first; the last ones may be empty. If prefixes are `shared`,
+    each node of the forest counts as one token; if not, each position, even padding."""
     cut = _runs if shared else _rectangles
     bins, sizes = cut(rows, token_budget)
     best = _spread(bins, sizes, ranks)
@@ -415,8 +415,8 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
 
 
 def packing_shares(sums: dict[str, float]) -> dict[str, float]:
-    """Computes two shares. `padding`: of the computed positions, the share without a token.
-    `shared_tokens`: of the rows' tokens, the share that is computed as part of another row."""
+    """Computes two shares. `padding`: the share of computed positions that hold no token.
+    `shared_tokens`: the share of the rows' tokens that is computed as part of another row."""
     held = sums["sum_held_tokens"]
     return {
         "padding": 1.0 - held / max(sums["sum_computed_tokens"], 1.0),

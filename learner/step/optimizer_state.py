@@ -73,8 +73,8 @@ def save(trainer: Trainer, folder: Path, write: Write = write_tensors) -> None:
 
 
 def load(trainer: Trainer, folder: Path, updates: int) -> None:
-    """Restores the state that `save` wrote after `updates` optimizer steps. Hyperparameters come
-    from this run's settings."""
+    """Restores the state that `save` wrote. `updates`: the number of optimizer steps before the
+    save. Hyperparameters come from this run's settings."""
     with safe_open(folder / FILE, framework="pt") as file:
         names = set(file.keys())
         keys = {name.split("/")[0] for name in names} - {"rng", MASTER}

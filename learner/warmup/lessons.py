@@ -63,9 +63,9 @@ class Demonstrator:
 
 
 class Teacher:
-    """Makes the lessons of one environment, played by a demonstrator with `skill`. The attempt that
-    is reflected on is played with less skill in half of the cases, at random: each step is a
-    mistake with probability `blunders`, or does nothing with probability `blunders` / 2."""
+    """Makes the lessons of one environment, played by a demonstrator with `skill`. In a random half
+    of the cases, the attempt that is reflected on is played with less skill: each step is a mistake
+    with probability `blunders`, or does nothing with probability `blunders` / 2."""
 
     def __init__(
         self, env: Demonstrating, chat: ChatFormat, skill: Skill, *, blunders: float = 0.15

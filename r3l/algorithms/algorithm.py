@@ -81,8 +81,8 @@ keep [G])."""
 @dataclass(frozen=True)
 class ReplayContext:
     """The batch in which a group is replayed. `version`: the number of optimizer steps so far.
-    `baseline`: the median of mean rewards, one per new group in the batch. If no group is new, all
-    groups in the batch count."""
+    `baseline`: the median of the mean rewards of the batch's new groups, or of all its groups if
+    none is new."""
 
     version: int
     baseline: float

@@ -151,7 +151,7 @@ class R3LConfig(RatioCorrectedConfig):
         if self.gate == "none":
             return self
         if not self.reflect:
-            raise ValueError("gate measured: there are no retries with algorithm.reflect=false")
+            raise ValueError("gate=measured: needs retries, but algorithm.reflect=false makes none")
         if self.group_size < 4:
             raise ValueError(
                 f"gate measured: one base attempt is too few to measure a gain; set "

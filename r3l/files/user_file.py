@@ -8,9 +8,8 @@ SETTINGS_LIMIT = 256 << 10  # bytes of a file of settings, which is parsed slowl
 
 
 def read_text(path: Path, what: str, remedy: str, limit: int | None = SETTINGS_LIMIT) -> str:
-    """Reads a file's text without a byte-order mark. Raises UserError if the file cannot be read,
-    is not UTF-8, exceeds `limit` bytes, or is a pipe or device. The message begins with the text
-    `what`."""
+    """Reads a text file without its byte-order mark. Raises UserError if the file is unreadable,
+    not UTF-8, larger than `limit` bytes, a pipe or a device. `what`: how the message begins."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             raise UserError(f"{what}: is a pipe or a device, not a file; save it as a file")

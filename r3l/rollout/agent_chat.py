@@ -86,8 +86,8 @@ class AgentChat:
         if self.takes_tools and (difference := self._first_difference()):
             raise UserError(
                 f"the chat template of {chat.tokenizer.name_or_path!r} cannot write tool calls "
-                f"turn by turn: {difference}; an agent's calls need a template that writes a tool "
-                "result after the call and changes nothing before it"
+                f"turn by turn: {difference}; an agent's calls need a template that appends a tool "
+                "result and leaves the earlier text unchanged"
             )
 
     @cached_property

@@ -104,12 +104,12 @@ class ChatFormat:
 
     @cached_property
     def _earlier_prompt(self) -> str:
-        """Returns what the template writes before a reply if other messages follow the reply."""
+        """Returns what the template writes before a reply that is not the last message."""
         return self._around_reply(_ASKED)[0].removeprefix(self.render(_ASKED))
 
     @property
     def _opens_reasoning(self) -> bool:
-        """Whether the template starts a new reply, but no earlier one, with text like <think>."""
+        """Whether the template has text like <think> before a new reply but not before old ones."""
         return len(self._prompt) > len(self._earlier_prompt) > 0 and self._prompt.startswith(
             self._earlier_prompt
         )
@@ -128,7 +128,7 @@ class ChatFormat:
 
     @cached_property
     def _has_system(self) -> bool:
-        """Whether a conversation can open with a system message that does not look like a reply."""
+        """Whether the template allows a system message first, and does not write it as a reply."""
         opening = [{"role": "system", "content": _NOTE}, *_ASKED]
         try:
             text = self.render(opening)
