@@ -71,7 +71,7 @@ class BufferRequests:
         return await asyncio.shield(putting)
 
     async def put_partial(self, group_id: str, result: SlotResult) -> None:
-        """Puts the progress of a slot. Does not repeat a failed put: the next progress contains it.
+        """Puts a slot's progress. Does not repeat a failed put: the next put has this progress too.
         Raises LeaseLost. Raises EngineSick for progress that a healthy engine cannot produce."""
         try:
             async with asyncio.timeout(PARTIAL_S):

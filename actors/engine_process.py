@@ -46,7 +46,7 @@ def leave_threads_to_engine() -> None:
 @contextmanager
 def forked() -> Iterator[None]:
     """Makes vLLM fork its engine inside this context, if this process can be forked. Enter the
-    context in the main thread, because the engine is killed when the thread that forked it ends."""
+    context in the main thread, because an engine lives no longer than the thread that forks it."""
     import torch
 
     global _parent, _threads
@@ -91,8 +91,8 @@ def _begin() -> None:
 
 
 def _is_given_up(descriptor: int) -> bool:
-    """Whether a fork gives up a file descriptor. A fork keeps those of the GPU driver, because the
-    driver's library uses them."""
+    """Whether a fork gives up a file descriptor. A fork keeps the GPU driver's descriptors, because
+    the driver's library uses them."""
     try:
         return not os.readlink(f"/proc/self/fd/{descriptor}").startswith(GPU_DRIVER)
     except FileNotFoundError:  # closed, such as the descriptor that `os.listdir` used

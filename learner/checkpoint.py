@@ -169,8 +169,7 @@ def save_model(trainer: Trainer, folder: Path, tokenizer: Any, step: int) -> boo
 
 
 def _written(trainer: Trainer, write: Callable[[], None] | None, building: Path) -> bool:
-    """Calls `write` on each rank where it is not None. Returns whether all ranks succeeded.
-    Collective."""
+    """Calls `write`, if this rank has one. Returns whether all ranks succeeded. Collective."""
     return _agreed(trainer, write is None or _tried(write, building), building)
 
 

@@ -32,7 +32,7 @@ def check_command(command: str, *, here: bool = True) -> None:
     except (LookupError, AttributeError, ValueError) as error:
         raise UserError(
             f"{what}: cannot be parsed ({error}); the placeholders are {{folder}}, {{name}} and "
-            "{step}; write any other brace twice"
+            "{step}; for a brace in the command itself, write {{ or }}"
         ) from None
     if program and here and shutil.which(program) is None:
         raise UserError(f"{what}: there is no program {program!r} on this machine; install it")

@@ -141,7 +141,7 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
 
 
 def show_wait(waits: str, stats: BufferStats) -> None:
-    """Tells the user what the learner waits for; only logs it if no actor has asked for work."""
+    """Tells the user what the learner waits for. If no actor has asked for work, only logs it."""
     if stats.actors:
         notice(waits)
     else:

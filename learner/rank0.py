@@ -102,7 +102,7 @@ class Rank0:
         self.stopped = True
 
     def _wait_for_buffer(self, line: str) -> None:
-        """Tells the ranks that wait in `meet` that rank 0 still waits for the buffer. `line`: text
+        """Keeps the other ranks waiting in `meet` while rank 0 waits for the buffer. `line`: text
         of the heartbeat. Raises BufferUnavailable if the run was asked to stop."""
         if self.stopped:
             raise BufferUnavailable(f"stopped: {line}")

@@ -56,7 +56,7 @@ def meet(trainer: Trainer) -> None:
 
 
 def share_draw(trainer: Trainer, draw: Draw | None) -> None:
-    """Sends rank 0's batch to the ranks in `receive_draw`; None tells them to stop."""
+    """Sends `draw` to the ranks that wait in `receive_draw`. If `draw` is None, the ranks stop."""
     if trainer.world == 1:
         return
     meet(trainer)

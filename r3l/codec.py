@@ -153,7 +153,7 @@ def _read_array(hint: Any, value: Any) -> Any:
     """Reads an array. The record around the array checks that dtype and shape fit the field."""
     name, shape, elements = value
     if name not in _DTYPES or type(elements) is not bytes:
-        raise ValueError(f"the value is not the bytes of an array of {' or '.join(_DTYPES)}")
+        raise ValueError(f"the value is not an encoded array of {' or '.join(_DTYPES)}")
     array = np.ndarray(shape, _DTYPES[name], elements)
     if array.nbytes != len(elements):
         raise ValueError(f"dtype {name} and shape {shape} do not fit {len(elements)} bytes")

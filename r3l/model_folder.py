@@ -37,8 +37,8 @@ def user_path(name: str) -> Path:
 
 
 def check_model_folder(folder: Path, called: str, *, weights: bool = True) -> None:
-    """Checks that `folder` holds a Hugging Face model, its tokenizer and, if `weights`, its
-    weights. If not, raises UserError. `called`: how the message begins."""
+    """Raises UserError unless `folder` holds a Hugging Face model and its tokenizer. With
+    `weights`, checks the weights too. `called`: how the message begins."""
     if not (folder / "config.json").is_file():
         named = HUB_ID.fullmatch(called.removeprefix("--").removeprefix("model").strip())
         hub = f"; for a hub model: hf download {named[0]} --local-dir FOLDER" if named else ""

@@ -293,7 +293,7 @@ class SlotResult(Record):
 
 
 class Recalled(Record):
-    """An attempt of the stored group `group_id`. It is added to the drawn group `into`."""
+    """An attempt of the stored group `group_id`. It joins a drawn group, whose id is `into`."""
 
     into: str
     group_id: str

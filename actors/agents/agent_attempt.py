@@ -101,7 +101,7 @@ async def agents_served(
 
 class AgentEnvironment:
     """Implements `r3l.rollout.env_interface.PlayedByAgent` for one attempt. `session`: the session
-    of the agent's newest process. `kept`: how many seconds the session had sampled at the last save
+    of the agent's newest process. `kept`: the session's sampling time, in seconds, at the last save
     to the buffer."""
 
     session: Session

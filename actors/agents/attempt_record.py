@@ -39,11 +39,11 @@ class _Chain:
 def conversations(
     tree: CallTree, train: Train, pivot: Node | None = None, *, unseen: bool = False
 ) -> list[_Chain]:
-    """Returns the trained conversations of an attempt. A conversation is of the main kind if it has
-    the kind of the first trained call. Conversations with `pivot` come first, then those of the
-    main kind; newer ones come before older ones. The first is the main conversation. If `train` is
-    "main", returns only conversations of the main kind, or the main conversation if there are none.
-    `unseen`: also uses replies that the agent has not received yet."""
+    """Returns the trained conversations of an attempt. The main kind is the kind of the first
+    trained call. Conversations with `pivot` come first, then those of the main kind, then the
+    others; among equals, the newest comes first. The first conversation is the main conversation.
+    If `train` is "main", returns only conversations of the main kind, or the main conversation if
+    there are none. `unseen`: also uses replies that the agent has not received yet."""
     chains = [leaf.chain() for leaf in tree.leaves(unseen=unseen)]
     chains = [chain for chain in chains if any(not node.untrained for node in chain)]
     first = next((node.kind for node in tree.nodes if not node.untrained), None)
@@ -130,8 +130,8 @@ def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Cha
             known = known.union(chain.steps)
     if not kept:
         raise EnvironmentFailed(
-            "agent: no call of this attempt can be trained; at least one call must get a reply, "
-            "set no grammar (tool_choice, response_format) and not use the model policy-untrained",
+            "agent: no call of this attempt can be trained; at least one must get a reply without "
+            "a grammar (tool_choice, response_format) and from a model other than policy-untrained",
             cause="agent_no_calls",
         )
     return kept

@@ -128,8 +128,8 @@ class McpRelay:
 
 
 class PipeServer:
-    """A server that reads and writes lines. The first of the `pipes` is the server's input.
-    `waiting`: maps the server's id of each open request to (the agent's id, the future reply)."""
+    """A server that reads and writes lines. The first of the `pipes` is the server's input. For
+    each open request, `waiting` maps the sent id to (the agent's id, the future reply)."""
 
     def __init__(self, name: str, lines: asyncio.StreamReader, pipes: tuple[Any, ...]) -> None:
         self.name, self.lines, self.pipes, self.number = name, lines, pipes, 0
@@ -150,7 +150,7 @@ class PipeServer:
         return cls(name, lines, (out, reading, os.fdopen(held)))
 
     async def send(self, message: Message, headers: Mapping[str, str]) -> Message:
-        """Sends a message; returns the reply. Renumbers requests, as two clients may use one id."""
+        """Sends a message; returns the reply. Renumbers requests: clients may use the same ids."""
         if message.get("method") == "notifications/cancelled":
             self._cancel(message)
             return {}

@@ -32,10 +32,10 @@ class Node:
     """One call. `messages`: the messages that the call adds to the conversation. `given`: the token
     ids between the parent's reply and this call's reply. `tools`: the conversation's tools.
     `number`: the call's place in the order of requests. `reply`: the message for the agent, or {}
-    before it is sampled. `finish`: how the reply ended. `untrained`: the reply is not trained,
-    because a grammar shaped it or the agent asked for that. `seen`: the agent received the reply.
-    `taped`: the reply comes from an earlier attempt. `guided`: in a call with guidance, the ids
-    that the policy reads in place of `given`. `began`: seconds after the attempt's start."""
+    before it is sampled. `finish`: how the reply ended. `untrained`: a grammar shaped the reply, or
+    the agent asked for an untrained reply. `seen`: the agent received the reply. `taped`: the reply
+    comes from an earlier attempt. `guided`: in a call with guidance, the ids that the policy reads
+    in place of `given`. `began`: seconds after the attempt's start."""
 
     parent: Node | None
     messages: Block
@@ -238,8 +238,8 @@ def _likeness(
     node: Node | None, replies: Sequence[tuple[Block, AgentMessage | None]]
 ) -> tuple[int, int]:
     """Measures how well a node's conversation fits a request. Returns (matches, received).
-    `matches`: how many replies have equal tool-call ids, plus how many replies have equal
-    reasoning. `received`: how many of the conversation's replies the agent received."""
+    `matches`: how many replies have the request's tool-call ids, plus how many replies have the
+    request's reasoning. `received`: how many of the conversation's replies the agent received."""
     chain = node.chain() if node else []
     same = 0
     for known, (_, message) in zip(chain, replies, strict=False):

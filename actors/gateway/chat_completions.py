@@ -17,7 +17,7 @@ NOT_OFFERED = ("logit_bias", "functions", "function_call", "audio", "logprobs")
 
 
 class Refused(Exception):
-    """Refuses a request with an HTTP status, an error code and a sentence."""
+    """A refusal of a request: an HTTP status, an error code and a sentence."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)

@@ -17,7 +17,7 @@ Body = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Dialect:
-    """Translates one API from and to chat completions. `read` reads a request, `write` writes an
+    """Translates between one API and chat completions. `read` reads a request, `write` writes an
     answer, `events` streams an answer, `error` writes a refusal."""
 
     name: str

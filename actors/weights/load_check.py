@@ -15,7 +15,7 @@ from r3l.weights.sums import Sums, added
 
 
 class LoadCheck:
-    """Compares the weights that an actor's engines loaded with the published weights.
+    """Compares the published weights with the weights that an actor's engines loaded.
 
     Some engines cannot be compared. They store numbers computed from the weights, or hold a
     part of the weights in several workers but not in all. So if the first two comparisons fail,

@@ -102,9 +102,9 @@ class WeightSubscriber:
         return manifest
 
     async def fetch(self, manifest: Manifest) -> StagedWeights:
-        """Stages the manifest's set. Requests only chunks that are not staged yet. The next fetch
-        after a failure reuses all complete chunks, and parts of chunks if it fetches the same
-        version. Raises WeightsError for a chunk that is damaged or no longer served. Raises
+        """Stages the manifest's set. Requests only chunks that are not staged yet. After a failure,
+        the next fetch reuses all complete chunks. A fetch of the same version also reuses parts of
+        chunks. Raises WeightsError for a chunk that is damaged or no longer served. Raises
         PublisherUnavailable if no bytes arrive."""
         staged, began = self._stage(manifest), time.monotonic()
         self._ranges.begin(manifest, staged)
@@ -188,7 +188,7 @@ class WeightSubscriber:
     async def _request_more(
         self, staged: StagedWeights, manifest: Manifest, requested: dict[int, ChunkRange]
     ) -> None:
-        """Requests missing ranges until REQUESTS_IN_FLIGHT requests wait for a reply."""
+        """Asks for missing ranges until REQUESTS_IN_FLIGHT requests are waiting for a reply."""
         while len(requested) < REQUESTS_IN_FLIGHT and (
             wanted := self._ranges.next(self._range_size.size)
         ):

@@ -215,7 +215,7 @@ def _fresh_per_step(work: UnitOfWork) -> int:
 
 def _ahead(work: UnitOfWork) -> int:
     """Counts training groups in flight. Of the drawn groups, counts only those that the learner
-    drew. This count minus the unheld groups is the symbol I in buffer.groups.staleness."""
+    drew. The symbol `I` in buffer.groups.staleness is this count minus the unheld groups."""
     held = draw_deadlines.held_by(work.index.draws)
     return work.index.in_flight - sum(n for name, n in held.items() if name != operations.LEARNER)
 

@@ -51,8 +51,8 @@ def put_partial(work: UnitOfWork, args: operations.PutPartial) -> Amount:
 
 
 def partial_results(work: UnitOfWork, row: GroupRow) -> tuple[SlotResult, ...]:
-    """Returns the progress of a group's open slots. Deletes progress that is damaged, too old to be
-    drawn, or too large for one reply."""
+    """Returns the progress of a group's open slots. Deletes progress that is damaged, too large for
+    one reply, or so old that a group with it could not be drawn."""
     found, size = [], row.nbytes
     learner, limit = work.index.progress.version, work.config.max_staleness
     for key in work.txn.partial_keys(row.group_id):

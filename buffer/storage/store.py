@@ -155,7 +155,7 @@ class Store:
 
     @property
     def change(self) -> int:
-        """Number of the last committed transaction, which changes whenever the store changes."""
+        """Number of the last committed transaction. The number changes when the store changes."""
         return int(self._env.info()["last_txnid"])
 
     @property
@@ -256,7 +256,7 @@ def _refuse_other_files(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if "data.mdb" not in names and names - OURS:
         raise UserError(
-            f"store {folder}: holds {min(names - OURS)!r} but no store; choose an empty folder"
+            f"folder {folder}: holds {min(names - OURS)!r} but no store; choose an empty folder"
         )
 
 

@@ -32,8 +32,8 @@ class Texts:
         self._tokenizer = Tokenizer.from_file(str(file)) if file and file.is_file() else None
 
     def of(self, token_ids: Int32) -> list[str] | None:
-        """Returns the text of each token, or None if there is no tokenizer. If a character is
-        split over several tokens, only the last of the tokens has a text: the character."""
+        """Returns the text of each token, or None if there is no tokenizer. If a character is split
+        over several tokens, the last of them gets the character, and the others get no text."""
         if self._tokenizer is None:
             return None
         from tokenizers.decoders import DecodeStream

@@ -123,8 +123,8 @@ class Access:
         return "too_many_connections" if full else ""
 
     def _upper_bound(self, now: float) -> int:
-        """Returns an upper bound on the number of accepted connections that are open. Counts the
-        open connections older than HANDSHAKE_S, and those accepted in the last HANDSHAKE_S."""
+        """Returns an upper bound on the number of open accepted connections: the open connections
+        older than HANDSHAKE_S, plus all accepted in the last HANDSHAKE_S, even closed ones."""
         since = now - HANDSHAKE_S
         older = itertools.takewhile(lambda opened: opened < since, self._open.values())
         return sum(1 for _ in older) + len(self._accepted)

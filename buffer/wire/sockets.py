@@ -23,8 +23,8 @@ _READABLE = int(zmq.POLLIN)
 
 
 def new_socket(context: Any, kind: int, **options: int) -> Any:
-    """Makes a socket with ZeroMQ `options`. A call that takes longer than CALL_MS raises
-    zmq.Again. Then replace the socket, because libzmq may never reconnect a socket that has
+    """Makes a socket with ZeroMQ `options`. A call that takes longer than CALL_MS raises zmq.Again.
+    The caller must then replace the socket, because libzmq may never reconnect a socket that has
     received damaged bytes (libzmq#4196)."""
     socket = context.socket(kind)
     for name, value in ({"LINGER": 0, "SNDTIMEO": CALL_MS, "RCVTIMEO": CALL_MS} | options).items():

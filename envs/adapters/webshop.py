@@ -214,9 +214,9 @@ _numbers = itertools.count()
 
 
 def splits(count: int) -> tuple[range, range]:
-    """Returns the numbers of upstream's test and train goals. The first 500 goals are test, the
-    next 1,000 dev (unused), the rest train. If there are fewer than 5,000 goals, a tenth of them
-    is test and a fifth is dev."""
+    """Returns the indices of upstream's test goals and train goals. The first 500 goals are test,
+    the next 1,000 dev (unused), the rest train. If there are fewer than 5,000 goals, a tenth of
+    them is test and a fifth is dev."""
     test = min(500, -(-count // 10))
     return range(test), range(test + min(1000, count // 5), count)
 

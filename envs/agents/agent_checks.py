@@ -168,7 +168,7 @@ def tried(
 
 
 def _check_script(what: str, program: str, words: Sequence[str], workspace: str) -> None:
-    """Raises UserError if the script or Python module that a program runs does not exist. Also
+    """Raises UserError if a program runs a script or Python module that does not exist. Also
     searches the folder `workspace`, because the program will run in a copy of that folder."""
     runs_python = re.fullmatch(r"python[\d.]*", os.path.basename(program)) is not None
     first = next((word for word in words if not word.startswith("-")), "")

@@ -84,8 +84,8 @@ class Seen:
 
 
 def listed(work: Path, seen: Seen | None = None, objects: Path = Path()) -> Listing:
-    """Lists a folder, except what is removed during the listing. With `seen`, copies the files'
-    contents to `objects`. Ends the process if the folder is too large."""
+    """Lists a folder. Leaves out what is removed during the listing. With `seen`, copies the files'
+    contents to `objects`. Raises SystemExit if the folder is too large."""
     listing: Listing = {}
     size, waiting = 0, [work]
     while waiting:

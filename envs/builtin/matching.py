@@ -235,14 +235,14 @@ class Matching:
         }
 
     def vocabulary(self) -> list[str]:
-        """Returns texts with every word that the world can use, whatever the settings are."""
+        """Returns texts that together contain every word the world can use under any settings."""
         spec = [self.spec.system_prompt, *self.spec.prompts.values()]
         remarks = [text for text in vars(self.words).values() if isinstance(text, str)]
         advice = ["remember", "not for", "all right", "try again from step"]
         return [*remarks, *self.words.marks.values(), *advice, *spec, self._unknown("")]
 
     def practice(self) -> list[dict[str, Any]]:
-        """Makes options that vary the number of exceptions. At most, all things are exceptions."""
+        """Makes options that vary the number of exceptions, up to all things in the row."""
         counts = (self.exceptions, self.exceptions, 2, self.length - 1, self.length)
         return [{"exceptions": min(count, self.length)} for count in counts]
 

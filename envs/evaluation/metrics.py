@@ -180,7 +180,7 @@ def by_task(attempts: Attempts) -> dict[str, list[Conversation]]:
 
 
 def scalars(report: Report) -> dict[str, float]:
-    """Returns a report's numbers. The keys are tags of learner.metrics.tags, without `eval/`."""
+    """Returns a report's numbers, keyed by the tags of learner.metrics.tags without `eval/`."""
     every = report.all
     numbers = {"tasks": float(every.tasks), "failed": float(sum(every.failed.values()))}
     for name, estimate in every.estimates.items():

@@ -155,8 +155,8 @@ class EnvPool:
 
 
 def workers_for(wanted: int, sessions: int) -> int:
-    """Returns how many workers `wanted` sessions need, with `sessions` in each worker: at most one
-    per core, since each may start a JVM, but always at least USUAL_WORKERS."""
+    """Returns the number of workers for `wanted` sessions if each worker holds `sessions`. At most
+    one worker per core, since each worker may start a JVM, but never below USUAL_WORKERS."""
     needed = math.ceil(wanted / sessions)
     return max(USUAL_WORKERS, min(needed, os.cpu_count() or 1))
 
@@ -360,7 +360,7 @@ async def _end(process: Process, mark: str, *, patient: bool) -> None:
 
 
 def _kill_marked(mark: str) -> None:
-    """Kills every process of this user whose environment variable MARK is `mark`."""
+    """Kills all of this user's processes that have the environment variable MARK set to `mark`."""
     for process in every_process():
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get(MARK) == mark:

@@ -152,7 +152,7 @@ def _close(env: TextEnv) -> None:
 
 
 def _end_fork() -> NoReturn:
-    """Ends this process, which the environment forked. Only the worker may answer requests."""
+    """Ends this process, a fork of the worker, because only the worker may answer requests."""
     try:
         os.write(2, b"the environment forked a process that returned; end it with os._exit\n")
     finally:

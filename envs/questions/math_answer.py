@@ -284,8 +284,8 @@ def number(text: str) -> Fraction | None:
 
 
 def _same_language(gold: str, answer: str) -> bool:
-    """Returns whether the reference contains each relation sign, command and letter of an answer.
-    Names in _COMMANDS and the letters i and e are always allowed. Mixed numbers are not allowed."""
+    """Returns whether an answer uses only the reference's relation signs, commands and letters. The
+    answer may also use names in _COMMANDS and the letters i and e, but no mixed numbers."""
     symbols = {letter for slash, run in _LETTERS.findall(gold) if not slash for letter in run}
     commands = _COMMANDS | {run for slash, run in _LETTERS.findall(gold) if slash}
     for slash, run in _LETTERS.findall(answer):

@@ -121,7 +121,7 @@ class MathProblems(Question):
 
 @dataclass(frozen=True)
 class ProblemTasks:
-    """The tasks of two data sets. Warm-up demonstrations use the data set for training."""
+    """Tasks of two data sets: one for evaluation, one for training and warm-up demonstrations."""
 
     env: str
     train: str | None

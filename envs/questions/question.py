@@ -1,4 +1,4 @@
-"""The base of mathematics, Countdown and reasoning-gym: a question with one correct answer.
+"""The base of environments that ask one question: mathematics, Countdown and reasoning-gym.
 
 step = attempt     question ─► whole solution ─► "Incorrect. …, try again" ─► whole solution …
 step = paragraph   question ─► a paragraph ─► "Continue." ─► a paragraph ─► … ─► answer: the end
@@ -86,7 +86,7 @@ class Question(ABC):
 
     @abstractmethod
     def pose(self, seed: int, options: dict[str, Any]) -> str:
-        """Returns the question for a seed and the options of a task."""
+        """Returns the question that a task's seed and options determine."""
 
     def find(self, text: str) -> str | None:
         """Returns the final answer in a response, or else None. By default, reads answer tags."""

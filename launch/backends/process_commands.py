@@ -28,8 +28,8 @@ class ProcessCommands:
 
     @contextmanager
     def ports(self) -> Iterator[None]:
-        """Chooses the ports that the plan does not set. Every process can then start before the
-        services listen."""
+        """Chooses the ports that the plan does not set. Because the ports are known in advance,
+        every process can start before the services listen."""
         with with_port(self.buffer_endpoint) as buffer, with_port(self.weights_endpoint) as weights:
             self.buffer_endpoint, self.weights_endpoint = buffer, weights
             yield
@@ -92,7 +92,7 @@ class ProcessCommands:
         return ["--num_gpus", str(ranks.count)]
 
     def actor(self, index: int) -> Command:
-        """Returns an actor's command. The actor uses the services on the machine `services`."""
+        """Returns an actor's command. `self.services`: the machine that runs the services."""
         place, machine = self.plan.topology.actors[index], self.services
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus)} if place.gpus else {}
         given = f"actor.engine.gpu_memory_utilization={place.share}"

@@ -75,7 +75,7 @@ class Child(KeptProcess):
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, negative if a signal killed it; None while it is running."""
+        """The process's exit code, negative if a signal killed the process; None while it runs."""
         return self.process.poll()
 
     @property

@@ -1,4 +1,4 @@
-"""Finds in a run's last steps why the run learns nothing. Names settings that would help."""
+"""Explains why a run learns nothing, from its last steps. Names settings that would help."""
 
 import math
 from collections import deque
@@ -19,7 +19,7 @@ UNCHANGED = 1e-3  # share of the elements of the weights
 
 
 class Cause(NamedTuple):
-    """Why a run learns little or nothing (`what`), and what to do about it."""
+    """`what`: why a run learns little or nothing. `remedy`: what to do about it."""
 
     what: str
     remedy: str

@@ -179,8 +179,8 @@ def arithmetic(parts: dict[str, float]) -> str:
 
 @dataclass(frozen=True)
 class Engines:
-    """`count` engines that share a GPU of `of_gib` GiB. Each engine gets `gib` GiB. A rank on the
-    same GPU gets `rank_gib` GiB."""
+    """`count` engines that share a GPU. `of_gib`: memory of the GPU, GiB. `gib`: memory of each
+    engine. `rank_gib`: memory of a rank on the same GPU."""
 
     count: int
     gib: float

@@ -36,9 +36,9 @@ def drift_sums(
 
 
 def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
-    """Computes for each role KL(behaviour ‖ policy), estimated by k3, and the mean entropy, both in
-    nats a token. Also computes the effective sample size per token, (Σw)² / Σw² / tokens, where w
-    is policy / behaviour. Tags end with the role, except for `all`."""
+    """For each role, computes two values in nats a token: KL(behaviour ‖ policy), estimated by k3,
+    and the mean entropy. Also computes the effective sample size per token, (Σw)² / Σw² / tokens,
+    where w is policy / behaviour. Tags end with the role, except for `all`."""
     metrics: dict[str, float] = {}
     for role in ROLES:
         tokens = sums.get(f"sum_tokens_{role}", 0.0)

@@ -48,8 +48,8 @@ def served_copy(
     *,
     resume: bool,
 ) -> Iterator[str]:
-    """Serves a copy of the stores' groups and yields the service's endpoint. Makes the copy in
-    `folder`, unless a resumed run has made it. Refuses stores that a different model filled."""
+    """Serves a copy of the stores' groups and yields the service's endpoint. With `resume`, uses a
+    copy that is already in `folder`. Refuses stores that a different model filled."""
     if folder.exists() and not resume:
         raise UserError(
             f"--run {folder.parent}: already has a store; add --resume or name a new folder"
@@ -83,7 +83,7 @@ def _copy(stores: Sequence[Path], to: Path, config: RunConfig, tokenizer: Any) -
 
 
 def check_texts(group: Group, tokenizer: Any, model: str) -> None:
-    """Refuses a group made with another tokenizer: the tokens do not decode to the actions."""
+    """Refuses a group whose tokens do not decode to its actions: another tokenizer made them."""
     for attempt in group.trajectories:
         for (start, end), action in zip(attempt.step_spans.tolist(), attempt.actions, strict=True):
             tokens = attempt.token_ids[start:end].tolist()

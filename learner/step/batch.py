@@ -182,7 +182,7 @@ def _policy_rows(
     replay: ReplayContext | None,
     version: int | None,
 ) -> list[_Counted]:
-    """Makes rows of the attempts that the algorithm keeps: the group's own and recalled ones."""
+    """Makes rows of the attempts that the algorithm keeps, both of the group and of `recalled`."""
     name = group.group_id
     sources = [Source(name, name, attempt) for attempt in group.trajectories]
     sources += [Source(name, each.group_id, each.trajectory) for each in recalled]
@@ -266,8 +266,8 @@ def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
 
 
 def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
-    """Multiplies the weight of each row by c (r3l.algorithms.credit.token_weights). c is the weight
-    of one token of the row in a single mean over all of `counted`."""
+    """Multiplies the weight of each row by c, which r3l.algorithms.credit.token_weights computes.
+    All of `counted` are parts of the same mean."""
     lengths, groups = [length for _, length, _ in counted], [group for *_, group in counted]
     shares = credit.token_weights(normalize, lengths, groups)
     pairs = zip(counted, shares, strict=True)
@@ -313,7 +313,7 @@ def micro_batches(
     """Cuts rows into micro-batches of at most `token_budget` computed tokens, and shares them out
     among the ranks. A row longer than the budget is a micro-batch of its own. Each rank gets
     equally many micro-batches, largest first; the last ones may be empty. If prefixes are `shared`,
-    each node of the forest counts as one token; if not, each position, even padding."""
+    counts nodes of the forest as tokens. If not, counts positions, padding included."""
     cut = _runs if shared else _rectangles
     bins, sizes = cut(rows, token_budget)
     best = _spread(bins, sizes, ranks)

@@ -82,7 +82,7 @@ def warmup_command(
     An environment needs a method `demonstration`: docs/environments/your-own.md.
     """
     if not envs and not (settings["data"] and model):
-        raise UserError("warmup: give an --env to learn from, or --data and a --model")
+        raise UserError("warmup: give an --env to learn from, or both --data and --model")
     if settings["lr"] is not None and not settings["lr"] > 0:
         raise UserError(f"--lr {settings['lr']}: must be above 0, such as 3e-3")
     if user_path(str(out)).exists() and not (out / UNFINISHED).is_file():

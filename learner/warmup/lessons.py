@@ -63,9 +63,9 @@ class Demonstrator:
 
 
 class Teacher:
-    """Makes the lessons of one environment, played by a demonstrator with `skill`. In a random half
-    of the cases, the attempt that is reflected on is played with less skill: each step is a mistake
-    with probability `blunders`, or does nothing with probability `blunders` / 2."""
+    """Makes the lessons of one environment. A demonstrator with `skill` plays the attempts. A
+    random half of the attempts to reflect on are played worse: each step is a mistake with
+    probability `blunders`, or does nothing with probability `blunders` / 2."""
 
     def __init__(
         self, env: Demonstrating, chat: ChatFormat, skill: Skill, *, blunders: float = 0.15

@@ -82,8 +82,8 @@ def lengths(
 def token_weights(
     normalize: Normalize, lengths: Sequence[int], groups: Sequence[object] = ()
 ) -> list[float]:
-    """Returns the weight of a trained token in each of a batch's R kept trajectories. |τ_i| is
-    `lengths[i]`. |G_i| is the size of group `groups[i]`, and M the number of groups.
+    """Returns c_i for each of R kept trajectories: the weight of every trained token of trajectory
+    i. |τ_i| is `lengths[i]`. |G_i| is the size of group `groups[i]`, and M the number of groups.
 
         trajectory, attempt    1 / (R · |τ_i|)             the mean over trajectories of 1/|τ_i| Σ_t
         group                  1 / (M · |G_i| · |τ_i|)     this mean in each group, then averaged

@@ -114,7 +114,7 @@ class R3LConfig(RatioCorrectedConfig):
     def _group_splits(self) -> Self:
         if self.reflect and self.group_size % 2:
             raise ValueError(
-                f"group_size {self.group_size}: r3l splits a group into as many base attempts as "
+                f"group_size {self.group_size}: half of a group are base attempts, and half are "
                 "retries; set an even number"
             )
         return self

@@ -274,7 +274,7 @@ class RunFolder:
         return values["id"] if values else ""
 
     def keep_service_id(self, service: str, own: str) -> str:
-        """Stores `own`, the run's id at `service`, so that a resumed run uses it. Returns `own`."""
+        """Stores the id `own` that this run has in `service`, for a resumed run. Returns `own`."""
         write_json(self.path / f".{service}-id", {"id": own})
         return own
 

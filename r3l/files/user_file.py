@@ -8,8 +8,8 @@ SETTINGS_LIMIT = 256 << 10  # bytes of a file of settings, which is parsed slowl
 
 
 def read_text(path: Path, what: str, remedy: str, limit: int | None = SETTINGS_LIMIT) -> str:
-    """Reads a text file without its byte-order mark. Raises UserError if the file is unreadable,
-    not UTF-8, larger than `limit` bytes, a pipe or a device. `what`: how the message begins."""
+    """Reads a text file and drops its byte-order mark. Raises UserError if the file is a pipe, a
+    device, unreadable or not UTF-8, or has over `limit` bytes. `what`: how the message begins."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             raise UserError(f"{what}: is a pipe or a device, not a file; save it as a file")

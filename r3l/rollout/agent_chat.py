@@ -125,7 +125,7 @@ class AgentChat:
         return self.chat.render([_ASKED, _REPLIED]).count(self.chat.end)
 
     def _fitting(self, messages: Sequence[AgentMessage]) -> list[AgentMessage]:
-        """Merges a leading system message into the next user message if there is no system role."""
+        """Merges the system message into the user message if the template has no system role."""
         both = len(messages) > 1 and (messages[0]["role"], messages[1]["role"])
         if both != ("system", "user"):
             return list(messages)

@@ -165,9 +165,8 @@ async def branch(
     guidance: str = "",
     played: Attempt | None = None,
 ) -> Attempt:
-    """Puts `env` back to the state before `step` of `base`, and opens a retry there. If `step` is
-    the number of steps, the retry opens after the last step. `played`: the attempt that became
-    `base`; its snapshots are used.
+    """Keeps the first `step` steps of `base`, puts `env` back to the state after them, and opens a
+    retry there. `played`: the attempt that became `base`; its snapshots are used.
 
     At step 0 the guidance joins the system prompt. At later steps it is a separate message after
     the prefix. The prefix stays unchanged, so the engine finds it in its prefix cache. Raises

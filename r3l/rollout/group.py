@@ -298,7 +298,7 @@ class _Explorer:
         return params
 
     def _seed(self, *path: object) -> int | None:
-        """Returns the 32-bit sampling seed of a place in the group, such as role, slot and step."""
+        """Returns a 32-bit sampling seed, computed from the group's seed and from `path`."""
         return None if self.seed is None else zlib.crc32(repr((self.seed, *path)).encode())
 
     def _accepted(self, role: str, slot: int) -> SlotResult | None:

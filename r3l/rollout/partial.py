@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 @dataclass
 class Progress:
     """Saves and finds partial results of a group. `found`: what earlier actors left. `save`: stores
-    a partial result. `every_s`: seconds of sampling between saves. `counts`: attempts continued,
-    their tokens, attempts dropped and results refused."""
+    a partial result. `every_s`: seconds of sampling between saves. `counts`: the numbers of
+    continued attempts, of their tokens, of dropped attempts and of refused results."""
 
     found: Sequence[SlotResult] = ()
     save: Callable[[SlotResult], Awaitable[None]] | None = None

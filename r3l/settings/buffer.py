@@ -85,8 +85,8 @@ class BufferConfig(Section):
 
     @property
     def patience_s(self) -> float:
-        """How many seconds the learner and actors wait for a reply: enough to restart a service
-        that has been silent for `reply_s`."""
+        """How many seconds the learner and actors wait for a reply. A service that is silent for
+        `reply_s` is restarted, and then needs time to start."""
         return 2 * self.reply_s
 
     @model_validator(mode="after")
