@@ -1,4 +1,4 @@
-"""The actor leases tasks, explores groups on one engine and puts each result as it finishes.
+"""An actor leases tasks, explores groups on one engine and puts each finished result in the buffer.
 
 lease ─► explore_group ─► put (durable when acknowledged)    in parallel, so that the engine is busy
 heartbeat: renews all leases of this actor and reports its metrics

@@ -239,7 +239,7 @@ class VLLMPolicy:
         )
 
     async def load(self, path: str, manifest: Manifest) -> float:
-        """Pauses requests to load the weight set staged at `path`. Returns the pause in seconds.
+        """Pauses the requests and loads the weights staged at `path`. Returns the pause in seconds.
 
         Running requests keep their keys and values and continue with the new weights (in-flight
         updates, PipelineRL, arXiv:2509.19128). Recomputing the keys and values would pause all

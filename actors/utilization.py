@@ -16,7 +16,7 @@ class Occupancy:
         self.target, self.share = target, 1.0
 
     def observe(self, running: int, live: int) -> None:
-        """Records that, of the `live` attempts, `running` have a request in the engine now."""
+        """Records how many of the `live` attempts have a request in the engine now: `running`."""
         if live:
             seen = min(max(running / live, LEAST_SHARE), 1.0)
             self.share += SMOOTHING * (seen - self.share)
@@ -27,5 +27,5 @@ class Occupancy:
         return live == 0 or (live + more) * self.share <= self.target
 
     def missing(self, live: int) -> float:
-        """Returns the share of the target, from 0 to 1, that `live` attempts leave unfilled."""
+        """Returns the share of the target that `live` attempts leave unfilled (0 to 1)."""
         return max(0.0, 1.0 - live * self.share / self.target)

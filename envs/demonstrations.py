@@ -47,8 +47,8 @@ def demonstrating(name: str, **options: Any) -> Demonstrating:
 def warmup_tasks(
     name: str, options: Mapping[str, Any], count: int, seed: int = 0, start: int = 0
 ) -> list[Task]:
-    """Returns tasks `start` to `start + count` of the split warmup, or of train if warmup has no
-    tasks. Returns fewer if the tasks run out."""
+    """Returns tasks `start` to `start + count` of the split `warmup`, or of `train` if there
+    are no warmup tasks. Returns fewer if the tasks run out."""
     source = registry.task_source(name, **options)
     split: Split = "warmup" if source.tasks("warmup", 1, seed) else "train"
     return source.tasks(split, count, seed, start)

@@ -89,7 +89,7 @@ def check_env(
 
 
 class Check:
-    """All checks of one task. `other`: a second instance. Neither instance is closed."""
+    """All checks of one task. `other`: a second instance. Closes neither `env` nor `other`."""
 
     def __init__(
         self, env: TextEnv, seed: int, task: Task, max_steps: int, other: TextEnv | None = None

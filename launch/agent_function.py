@@ -56,8 +56,8 @@ def _write_tasks(file: Path, text: str) -> None:
         if file.exists():
             if file.read_text(encoding="utf-8") != text:
                 raise UserError(
-                    f"tasks: differ from this run's tasks in {file}; use the run's own tasks, "
-                    "or a new run name"
+                    f"tasks: the given tasks differ from this run's tasks (stored in {file}); use "
+                    "the run's own tasks, or a new run name"
                 )
             return
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,8 @@ def _write_tasks(file: Path, text: str) -> None:
 
 
 def _named(what: str, function: Agent) -> str:
-    """Returns a function as `file.py:function`, which actors can import. Keeps a text as it is."""
+    """Returns the name by which actors import a function: `file.py:function`. If given such
+    a name, returns it unchanged."""
     if isinstance(function, str):
         return function
     name = getattr(function, "__name__", repr(function))

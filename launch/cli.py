@@ -230,7 +230,7 @@ def train(
 
     folder = run_folder(run)
     if agent is not None and isinstance(config, configuration.RunConfig):
-        raise UserError("config: with an agent, give a mapping or a file, not a RunConfig")
+        raise UserError("config: a run with an agent needs a mapping or a file, not a RunConfig")
     with removed_if_refused(folder / TASKS):
         if not isinstance(config, configuration.RunConfig):
             values = dict(config) if isinstance(config, Mapping) else {}
@@ -283,7 +283,7 @@ def as_overrides(given: Mapping[str, object]) -> list[str]:
 
 
 def as_typed(line: str, given: Mapping[str, object], overrides: Sequence[str]) -> str:
-    """Replaces a setting's name in an error line with the option that the user typed for it.
+    """In an error line, replaces a setting's name with the option that the user typed for it.
 
     `given`: the options' values, keyed by setting. A setting in `overrides` keeps its name.
     """

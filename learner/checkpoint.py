@@ -195,8 +195,8 @@ def _agreed(trainer: Trainer, good: bool, building: Path) -> bool:
 
 
 def latest(folder: Path, below: int | None = None, *, thorough: bool = False) -> Path | None:
-    """Finds the newest complete checkpoint. If `below` is given, finds the newest one of a version
-    lower than `below`. Only a `thorough` search compares the checksums of large files."""
+    """Finds the newest complete checkpoint. If `below` is given, considers only versions lower than
+    `below`. Only a `thorough` search compares the checksums of large files."""
     names = f"step-{below:06d}" if below is not None else ""
     for path in reversed(_all(folder)):
         if names and path.name >= names:

@@ -69,8 +69,8 @@ class CheckpointCommand:
         return [folder for folder, job in list(self._jobs.items()) if not job.done()]
 
     def finish(self, stopped: Callable[[], bool]) -> None:
-        """Waits at most `limit_s` in total for the remaining commands, then kills them. As soon
-        as `stopped` returns true, waits at most another STOPPED_S."""
+        """Waits at most `limit_s` in total for the remaining commands, then kills them. Once
+        `stopped` returns true, the remaining wait is at most STOPPED_S."""
         self._ends = time.monotonic() + self._limit_s
         if left := self.busy():
             names = ", ".join(folder.name for folder in left)

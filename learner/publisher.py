@@ -294,8 +294,8 @@ class WeightPublisher:
                 self._kept = KeptWeights(self._manifest.version, list(self._chunks))
 
     def _forget_kept(self, now: float) -> None:
-        """Forgets requests to keep a version once they are older than KEEP_S. Drops the kept
-        version once no request for it is left."""
+        """A request to keep a version is valid for KEEP_S. Forgets older requests. Drops the kept
+        version when no request for it is left."""
         with self._keeping:
             silent = [c for c, (_, asked) in self._slow.items() if now > asked + KEEP_S]
             for client in silent:

@@ -126,7 +126,7 @@ class Rank0:
         self.evaluator.take_up(self.reporter.evaluated, version, self.run)
 
     def _check_ledger(self, state: RunState) -> None:
-        """Warns if ledger and checkpoint name different groups for the checkpoint's step."""
+        """Warns if ledger and checkpoint have different groups for the checkpoint's step."""
         if not state.groups:
             return
         try:

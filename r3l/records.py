@@ -201,13 +201,13 @@ class Trajectory(Record):
 
     @property
     def oldest_version(self) -> int:
-        """The oldest version that sampled a step. Ignores steps before a conversation's `start`."""
+        """The oldest of all steps' versions. Ignores steps before a conversation's `start`."""
         own = [int(self.step_versions[self.extra.start :].min())]
         return min(own + [int(s.step_versions[s.start :].min()) for s in self.extra.segments])
 
     @property
     def newest_version(self) -> int:
-        """The newest version that sampled a step. Ignores steps before a conversation's `start`."""
+        """The newest of all steps' versions. Ignores steps before a conversation's `start`."""
         own = [int(self.step_newest_versions[self.extra.start :].max())]
         return max(
             own + [int(s.step_newest_versions[s.start :].max()) for s in self.extra.segments]

@@ -123,9 +123,9 @@ class AgentEnvironment:
         retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
         """Plays one attempt. If the agent is killed from outside, starts the agent once more. In a
-        base attempt, the new process gets the earlier replies again. Plays a retry again without
-        the saved world in two cases: the world cannot be restored, or the agent exits with an error
-        after the restore. Raises EpisodeError (docs/agents.md) or the engine's error."""
+        base attempt, the new process gets the earlier replies again. A retry is played once more,
+        without the saved world, in two cases: the world cannot be restored, or the agent exits with
+        an error after the restore. Raises EpisodeError (docs/agents.md) or the engine's error."""
         self.slot, self.retry, self.offer, self.retried = slot, retry, offer, retried
         world = taken = self.gateway.snapshots.take(retry.base) if retry else None
         killed, broken = False, ""

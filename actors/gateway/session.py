@@ -50,7 +50,7 @@ AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None
 class Session:
     """An attempt at a task. `params(k)`: the sampling parameters of call k. `ignore`: patterns of
     text that may differ in a replay. `tape`: answers calls in place of the policy. `guidance`: text
-    for the policy in trained calls of one kind. `main`: that kind (default: the first call's kind).
+    for the policy in trained calls of the kind `main` (default: the kind of the first call).
 
     `at_call`: saves or restores the agent's world while a reply is sampled. `keep`: saves the
     progress before the agent gets the reply. `restored`: set once a retry's world is put back or
@@ -198,8 +198,8 @@ class Session:
         return node, self._sample(node, request, params)
 
     def _guides(self, node: Node) -> bool:
-        """Whether to show guidance in a call: only if the call has the system prompt and tools of
-        the guided kind of call. In the system prompts, text that `ignore` matches may differ."""
+        """Whether to show guidance in a call: only if the call's system prompt and tools are those
+        of the guided kind. The system prompts may differ in text that `ignore` matches."""
         if not self.guidance:
             return False
         (system, tools), (main, named) = node.kind, self.main or self.tree.nodes[0].kind

@@ -148,7 +148,7 @@ class ChunkRanges:
             if _fits(requested, span.stop - span.start, full, lengths, len(payload[0])):
                 return full, tuple(lengths), payload[0]
         raise WeightsError(
-            f"weights: a reply is not a range of chunk {requested.chunk}", cause="malformed"
+            f"weights: a reply has no valid part of chunk {requested.chunk}", cause="malformed"
         )
 
 

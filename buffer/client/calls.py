@@ -58,7 +58,7 @@ class Draw:
 
     @cached_property
     def recalled(self) -> list[Recalled]:
-        """The stored attempts that the algorithm chose to join the groups."""
+        """The stored attempts that the algorithm adds to the groups."""
         return [codec.decode(Recalled, data) for data in self.records[len(self.now) :]]
 
     @property

@@ -206,8 +206,8 @@ def _choose(
     work: UnitOfWork, args: operations.DrawGroups, before: DrawRow | None
 ) -> DrawRow | None:
     """Repeats `before`, a draw that was given back, if `before` has `args.count` groups and all can
-    be drawn. If not, lets the sampler choose. Returns None if there are too few groups. If a
-    group's record is damaged, a new group expires, and a trained group is not drawn again."""
+    be drawn. If not, lets the sampler choose. Returns None if there are too few groups. A group
+    with a damaged record expires if it is new. If it was trained, it is not drawn again."""
     while True:
         unsorted = {row.group_id: row for row in work.index.drawable() + work.index.replays()}
         ready = dict(sorted(unsorted.items()))  # in lease order
@@ -257,8 +257,8 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
 
 
 def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
-    """Returns the groups to list as replaced: those of the returned draw `before`, then those
-    replaced since the last draw. If too many, drops the oldest. Clears `progress.replaced`."""
+    """Returns the groups to list as replaced: first those listed by `before`, a draw that was given
+    back, then newly replaced ones. If too many, drops the oldest. Clears `progress.replaced`."""
     replaced = (*(before.replaced if before else ()), *work.index.progress.replaced)
     if work.index.progress.replaced:
         work.update_progress(replaced=())

@@ -52,7 +52,7 @@ def put_partial(work: UnitOfWork, args: operations.PutPartial) -> Amount:
 
 def partial_results(work: UnitOfWork, row: GroupRow) -> tuple[SlotResult, ...]:
     """Returns the progress of a group's open slots. Deletes progress that is damaged, too large for
-    one reply, or so old that a group with it could not be drawn."""
+    one reply, or too old to train on."""
     found, size = [], row.nbytes
     learner, limit = work.index.progress.version, work.config.max_staleness
     for key in work.txn.partial_keys(row.group_id):

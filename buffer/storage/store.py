@@ -110,8 +110,8 @@ class Store:
             whole = self._used_bytes
             if size < whole and lmdb_verify.verify(str(self.folder)):
                 raise UserError(
-                    f"store {self.folder}: data.mdb is cut off and has only {size} of its {whole} "
-                    "bytes; copy it again with r3l-buffer compact; you need not stop the service"
+                    f"store {self.folder}: data.mdb has only {size} of its {whole} bytes; copy the "
+                    "original store again with r3l-buffer compact, even if that store is in use"
                 )
 
     def _refuse_foreign(self) -> None:
@@ -246,8 +246,8 @@ def _refuse_empty(folder: Path) -> None:
     data = folder / "data.mdb"
     if data.exists() and data.stat().st_size == 0:
         raise UserError(
-            f"store {folder}: data.mdb is empty (cut off); copy it again, or delete it to start a "
-            "new store"
+            f"store {folder}: data.mdb is empty (cut off); copy the original store again, or "
+            "delete this file to start a new store"
         )
 
 

@@ -123,8 +123,8 @@ class Access:
         return "too_many_connections" if full else ""
 
     def _upper_bound(self, now: float) -> int:
-        """Returns an upper bound on the number of open accepted connections: the open connections
-        older than HANDSHAKE_S, plus all accepted in the last HANDSHAKE_S, even closed ones."""
+        """Returns an upper bound on the number of open accepted connections. Counts the open ones
+        older than HANDSHAKE_S, and all connections accepted since then, open or closed."""
         since = now - HANDSHAKE_S
         older = itertools.takewhile(lambda opened: opened < since, self._open.values())
         return sum(1 for _ in older) + len(self._accepted)

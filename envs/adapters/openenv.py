@@ -104,8 +104,8 @@ class OpenEnv:
     def _ask(
         self, kind: str, data: dict[str, Any], refusals: tuple[str, ...] = ()
     ) -> dict[str, Any]:
-        """Returns the answer, which may be an error with a code in `refusals`. Raises
-        EnvironmentFailed for other errors, and after `timeout_s`."""
+        """Returns the answer. An error counts as an answer if its code is in `refusals`. Raises
+        EnvironmentFailed for any other error, and if no answer comes within `timeout_s`."""
         if self.socket is None:
             address = "ws" + self.url.removeprefix("http") + "/ws"
             client = import_module("websockets.sync.client")

@@ -16,7 +16,7 @@ def read_tasks(file: str) -> ListedTasks:
     """Reads a file of tasks. A task may name its `split`: train, eval or warmup. For other
     tasks, `split_tasks` chooses the split. Raises UserError for an invalid file or line."""
     if not file:
-        raise UserError("env agent: needs tasks, a file with one JSON object a line")
+        raise UserError("env agent: needs the option tasks (a file with one JSON object a line)")
     path = Path(file).expanduser()
     remedy = "write one JSON object a line"
     listed: list[tuple[Split | None, Task]] = []

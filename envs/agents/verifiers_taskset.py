@@ -53,7 +53,7 @@ def _config(member: str, config: dict[str, Any] | None) -> str:
 
 @cache
 def _run(member: str, python: str, config: str, action: str) -> str:
-    """Returns the output of verifiers_play.py. Raises UserError with the last line of its error."""
+    """Returns what verifiers_play.py prints. Raises UserError with the script's last error line."""
     argv = [interpreter(python), str(PLAY), config, action]
     ended = tried(f"verifiers:{member}", argv, LIST_S)
     if ended.returncode:

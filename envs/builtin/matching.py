@@ -138,7 +138,7 @@ class Matching:
         self.state = _State()
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Starts the row that `seed` determines. Returns (the note and the first thing, {})."""
+        """Starts the row that `seed` determines. Returns a text (note and first thing) and {}."""
         rng = random.Random(seed)
         row = rng.sample(self.things, self.length)
         changed = {
@@ -242,7 +242,7 @@ class Matching:
         return [*remarks, *self.words.marks.values(), *advice, *spec, self._unknown("")]
 
     def practice(self) -> list[dict[str, Any]]:
-        """Makes options that vary the number of exceptions, up to all things in the row."""
+        """Makes options with different numbers of exceptions, none above the length of the row."""
         counts = (self.exceptions, self.exceptions, 2, self.length - 1, self.length)
         return [{"exceptions": min(count, self.length)} for count in counts]
 

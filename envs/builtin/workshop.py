@@ -17,7 +17,7 @@ THOUGHT = (
 
 class Workshop(Matching):
     """A row of stations. `stations`: number of stations. `items`, `tools`: how many of each the
-    world has. `exceptions`: number of stations whose tool the note names. `steps`: step limit
+    world has. `exceptions`: for how many stations the note names the tool. `steps`: step limit
     (default: `stations` + 2). `decisive`: how many stations count for success (default: all).
     `words`, `summary`, `hint`: see `envs.builtin.matching.Dials`."""
 

@@ -153,8 +153,8 @@ def report(attempts: Attempts, ks: Sequence[int] = ()) -> Report:
 
 
 def compare(attempts: Attempts, others: Attempts) -> dict[str, Comparison]:
-    """Compares two evaluations of the same tasks in each metric of COMPARED. A task's difference is
-    its value in the first evaluation minus its value in the second."""
+    """For each metric of COMPARED, compares two evaluations of the same tasks. A task's difference
+    is its value in the first evaluation minus its value in the second."""
     here, there = by_task(attempts), by_task(others)
     comparisons = {}
     for metric in COMPARED:
@@ -180,7 +180,7 @@ def by_task(attempts: Attempts) -> dict[str, list[Conversation]]:
 
 
 def scalars(report: Report) -> dict[str, float]:
-    """Returns a report's numbers, keyed by the tags of learner.metrics.tags without `eval/`."""
+    """Returns a report's numbers. The keys are the tags without `eval/` (learner.metrics.tags)."""
     every = report.all
     numbers = {"tasks": float(every.tasks), "failed": float(sum(every.failed.values()))}
     for name, estimate in every.estimates.items():

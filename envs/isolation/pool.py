@@ -155,8 +155,8 @@ class EnvPool:
 
 
 def workers_for(wanted: int, sessions: int) -> int:
-    """Returns the number of workers for `wanted` sessions if each worker holds `sessions`. At most
-    one worker per core, since each worker may start a JVM, but never below USUAL_WORKERS."""
+    """Returns the number of workers for `wanted` sessions if each worker holds `sessions`. The most
+    is one worker per core, since each worker may start a JVM. The least is always USUAL_WORKERS."""
     needed = math.ceil(wanted / sessions)
     return max(USUAL_WORKERS, min(needed, os.cpu_count() or 1))
 

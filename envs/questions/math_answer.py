@@ -307,8 +307,7 @@ def _verified(gold: str, answer: str) -> bool:
 
 
 def _close(gold: Any, answer: Any) -> bool:
-    """Returns whether two numbers differ by at most CLOSE times the larger. Returns True if one of
-    the values is not a number."""
+    """Returns False only for two numbers that differ by more than CLOSE times the larger number."""
     if not (getattr(gold, "is_number", False) and getattr(answer, "is_number", False)):
         return True
     ours, theirs = gold.evalf(30), answer.evalf(30)

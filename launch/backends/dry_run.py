@@ -14,8 +14,8 @@ ANY = "*"  # a port that is chosen at the start
 
 
 def text(plan: Plan, made: ProcessCommands | None = None, places: Sequence[str] = ()) -> str:
-    """Returns the whole plan as text. `made`: builds the commands (default: for one machine).
-    `places`: paragraphs that say where a cluster runs the processes."""
+    """Returns the whole plan as text. `made`: the builder of the commands (default:
+    a builder for one machine). `places`: paragraphs that say where a cluster runs the processes."""
     typed = "\n\n".join(commands(plan, made or ProcessCommands(plan)))
     parts = ["\n".join(table(plan)), *places, *plan.topology.memory, typed]
     checked = "settings, model folder, tasks, DeepSpeed settings, run folder, addresses and keys"
@@ -24,7 +24,7 @@ def text(plan: Plan, made: ProcessCommands | None = None, places: Sequence[str] 
 
 
 def table(plan: Plan) -> list[str]:
-    """Returns a table with one line for each process. A machine's ranks share a line."""
+    """Returns a table with one line for each process. Only the ranks of a machine share a line."""
     topology = plan.topology
     first = topology.machines[0].name
     rows = [HEADINGS, ("buffer", first, "", "", "", plan.buffer_bind)]

@@ -103,14 +103,14 @@ class RemoteRunner:
         return self.states[name]
 
     def send(self, name: str, *signums: int) -> None:
-        """Sends signals to a process. If its runner still waits for a node, ends the runner."""
+        """Sends signals to a process, or ends this runner if it still waits for a node."""
         if not self.ran:
             self._end("it waited for a node")
         if not self.lost:
             self.actor.send.remote(name, *map(int, signums))
 
     def kill(self, name: str) -> None:
-        """Kills a process. If its runner still waits for a node, ends the runner."""
+        """Kills a process, or ends this runner if it still waits for a node."""
         import ray
 
         if not self.ran:

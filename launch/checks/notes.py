@@ -73,8 +73,8 @@ def _shared_tasks(config: RunConfig) -> Iterator[str]:
 
 
 def _problem(task: Task) -> str:
-    """Returns a key that identifies the problem of a task. It contains the environment and either
-    the option `prompt` or, if there is none, the seed and all options except `attempts`."""
+    """Returns a key for the problem that a task poses: the environment and the option `prompt`.
+    Without a `prompt`: the environment, the seed and all options except `attempts`."""
     options = {name: value for name, value in task.options.items() if name != "attempts"}
     posed = options.get("prompt") or (task.seed, sorted(options.items(), key=str))
     return repr((task.env, posed))

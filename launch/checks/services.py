@@ -15,7 +15,7 @@ KEYS = "keys"  # in a run's folder, made if keys are needed but not given
 
 
 def with_reachable_services(options: PlanOptions, elsewhere: Sequence[str]) -> PlanOptions:
-    """Changes the options so that actors on the machines `elsewhere` can reach the services.
+    """Changes the options so that actors on other machines (`elsewhere`) can reach the services.
 
     Replaces only default addresses. If other machines can reach an address, also sets the folder of
     keys. The default folder is in the run's folder and may not exist yet. Raises UserError if a key

@@ -1,4 +1,4 @@
-"""Explains why a run learns nothing, from its last steps. Names settings that would help."""
+"""Uses a run's last steps to explain why it learns nothing. Names settings that would help."""
 
 import math
 from collections import deque
@@ -33,7 +33,7 @@ class Recent:
         self.unread = steps[-1].unread
 
     def all(self, tag: str, holds: Callable[[float], bool], least: int = LOOKED_AT) -> bool:
-        """Whether at least `least` steps have the metric, and `holds` is true of every value."""
+        """Whether `least` or more steps have the metric, and `holds` is true of every value."""
         values = [metrics[tag] for metrics in self.metrics if tag in metrics]
         return len(values) >= least and all(map(holds, values))
 

@@ -62,12 +62,13 @@ def check_fingerprints(folder: Path, manifest: Manifest) -> str:
         prints = store_reads.fingerprints(store, manifest.version)
     digests = {group: set(map(digest_of, its)) - {""} for group, its in prints.items()}
     same = [group for group, its in digests.items() if manifest.digest in its]
-    other = [group for group, its in digests.items() if its - {manifest.digest}]
-    if other:
+    others = {group: its - {manifest.digest} for group, its in digests.items()}
+    if unlike := {group: min(its) for group, its in others.items() if its}:
+        group, weights = next(iter(unlike.items()))
         raise UserError(
             f"version {manifest.version}: the learner went back to a checkpoint and produced this "
-            f"version twice; the journal has weights {manifest.digest}, but {len(other)} groups "
-            f"(for example {other[0]}) were sampled with weights {min(digests[other[0]])}"
+            f"version twice; the journal has weights {manifest.digest}, but {len(unlike)} groups "
+            f"(for example {group}) were sampled with weights {weights}"
         )
     return f"{len(same)} of {len(prints)} groups sampled with this version carry its fingerprint"
 

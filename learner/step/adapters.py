@@ -76,8 +76,8 @@ def merged(layer: Any) -> Tensor:
 
 def published_apart(lm: nn.Module, model: Path) -> Adapters | None:
     """Describes the adapters so that they can be published without the base. Returns None if there
-    are no adapters, if their scalings differ, if the adapted matrices are transposed, or if the
-    folder `model` has them under other names."""
+    are no adapters, if their scalings differ, or if an adapted matrix is transposed or has another
+    name in the folder `model`."""
     layers = adapted_layers(lm)
     names = {base_name(f"{n}.base_layer.weight") for n, m in lm.named_modules() if m in layers}
     scalings = {layer.scaling[NAME] for layer in layers}

@@ -182,7 +182,7 @@ def _policy_rows(
     replay: ReplayContext | None,
     version: int | None,
 ) -> list[_Counted]:
-    """Makes rows of the attempts that the algorithm keeps, both of the group and of `recalled`."""
+    """Makes rows of the attempts in `group` and `recalled` that the algorithm keeps."""
     name = group.group_id
     sources = [Source(name, name, attempt) for attempt in group.trajectories]
     sources += [Source(name, each.group_id, each.trajectory) for each in recalled]
@@ -226,8 +226,8 @@ def _policy_rows(
 
 
 def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
-    """Marks the tokens sampled with the weights of `version` alone. Returns None if `version` is
-    None. Also returns None for a retry: it was sampled with guidance that its row lacks."""
+    """Marks the tokens of the steps that only `version` sampled. Returns None if `version` is None.
+    Also returns None for a retry: it was sampled with guidance that its row lacks."""
     if version is None or attempt.role == "distilled":
         return None
     fresh = np.zeros(len(attempt.token_ids), dtype=np.bool_)
@@ -266,8 +266,8 @@ def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
 
 
 def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
-    """Multiplies the weight of each row by c, which r3l.algorithms.credit.token_weights computes.
-    All of `counted` are parts of the same mean."""
+    """Multiplies the weight of each row by c (r3l.algorithms.credit.token_weights). `counted`:
+    everything that is averaged in the same mean."""
     lengths, groups = [length for _, length, _ in counted], [group for *_, group in counted]
     shares = credit.token_weights(normalize, lengths, groups)
     pairs = zip(counted, shares, strict=True)
@@ -415,8 +415,8 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
 
 
 def packing_shares(sums: dict[str, float]) -> dict[str, float]:
-    """Computes two shares. `padding`: the share of computed positions that hold no token.
-    `shared_tokens`: the share of the rows' tokens that is computed as part of another row."""
+    """Computes two shares. `padding`: of the computed positions, the share that holds no token.
+    `shared_tokens`: of the rows' tokens, the share that another row's computation covers."""
     held = sums["sum_held_tokens"]
     return {
         "padding": 1.0 - held / max(sums["sum_computed_tokens"], 1.0),

@@ -36,8 +36,8 @@ MASTER = "master"
 
 
 class Fragment(NamedTuple):
-    """This rank's part of a flattened parameter: `length` elements. They begin at index `start` of
-    the parameter and at index `place` of `tensor`, the key of the torch optimizer's state."""
+    """This rank's part of a flattened parameter: `length` elements from index `start` on. In
+    `tensor`, they begin at index `place`. The torch optimizer's state is keyed by `tensor`."""
 
     tensor: Tensor
     place: int

@@ -36,8 +36,8 @@ def join_process_group(timeout_s: float) -> None:
 
 
 def _meet_on_this_machine(backend: str, timeout: timedelta) -> None:
-    """Joins a group of ranks that are all on this machine, at the loopback address. At public
-    addresses, the default of torch, gloo and NCCL, anyone could connect without a password."""
+    """Joins a group of ranks that are all on this machine, at the loopback address. By default,
+    torch, gloo and NCCL use public addresses, where anyone could connect without a password."""
     for library in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -63,8 +63,8 @@ class Demonstrator:
 
 
 class Teacher:
-    """Makes the lessons of one environment. A demonstrator with `skill` plays the attempts. A
-    random half of the attempts to reflect on are played worse: each step is a mistake with
+    """Makes the lessons of one environment. A demonstrator with `skill` plays the attempts. Half of
+    the attempts for a reflection, chosen at random, are played worse: each step is a mistake with
     probability `blunders`, or does nothing with probability `blunders` / 2."""
 
     def __init__(
@@ -74,8 +74,8 @@ class Teacher:
         self.prompts = Prompts(env.spec.prompts)
 
     def lessons(self, task: Task) -> list[Lesson]:
-        """Makes the lessons on a task: a demonstration, a reflection on another attempt, and if the
-        reflection triggers a retry, that retry."""
+        """Makes the lessons on a task: a demonstration and a reflection on another attempt. If the
+        reflection triggers a retry, the retry is a lesson too."""
         return asyncio.run(self._lessons(task))
 
     async def _lessons(self, task: Task) -> list[Lesson]:

@@ -119,8 +119,8 @@ def gspo(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
 
 
 def critique_grpo(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Terms:
-    """Computes the terms of base attempts with the function `attempts`. For refinements, term =
-    −Â_i · π/(π + γ) (Critique-GRPO, arXiv 2506.03106)."""
+    """For base attempts, the function `attempts` computes the terms. For refinements
+    (Critique-GRPO, arXiv 2506.03106), term = −Â_i · π/(π + γ)."""
     distilled_B1 = batch.distilled_B[:, None]
     terms_BT, measured = attempts(batch)
     probs_BT = batch.logprobs_BT.exp()
@@ -132,8 +132,8 @@ def critique_grpo(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Te
 def ratio_corrected(
     batch: TokenBatch, *, loss: TokenLoss, rule: RatioCorrection, low: float, high: float
 ) -> Terms:
-    """Multiplies the terms of `loss` by w_t (r3l.algorithms.ratio_correction). Measures w_t as
-    `ratio_correction_weight`. `ratio_correction_dropped` is 1 where w_t is 0, else 0."""
+    """Multiplies the terms of `loss` by w_t (r3l.algorithms.ratio_correction). Measures w_t
+    (`ratio_correction_weight`) and whether w_t is 0 (`ratio_correction_dropped`: 1 or 0)."""
     own_BT = batch.logprobs_BT.detach()
     weights_BT = _correction_weights(own_BT - batch.old_logprobs_BT, rule, low, high)
     terms_BT, measured = loss(replace(batch, old_logprobs_BT=own_BT))

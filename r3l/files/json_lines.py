@@ -40,8 +40,8 @@ def append(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def thin(path: Path, most: int, sort: bytes) -> None:
-    """Shortens a file of more than `most` bytes. In its older half, removes every second line that
-    begins with the bytes `sort`. Raises OSError."""
+    """Shortens a file of more than `most` bytes. In its older half, finds the lines that begin with
+    `sort` and removes every second one. Raises OSError."""
     if path.stat().st_size <= most:
         return
     lines = path.read_bytes().splitlines(keepends=True)

@@ -15,7 +15,7 @@ MEASURED = {"success", "reward", "steps", "tasks", "failed"}
 @dataclass(frozen=True)
 class StepLine:
     """An optimizer step: the version it made, when it ended, and its metrics, keyed by tag.
-    `unread`: how one of the step's reflections begins; set only if none of them can be read."""
+    `unread`: if none of the step's reflections can be read, how one of them begins; else empty."""
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -91,7 +91,7 @@ def from_json(values: Mapping[str, Any]) -> ProgressLine:
 
 @dataclass(frozen=True)
 class History:
-    """The steps that count after restarts, and each version's last evaluation; oldest first."""
+    """The steps that no restart discarded, and each version's last evaluation; oldest first."""
 
     steps: list[StepLine]
     evaluations: list[EvalLine]

@@ -68,7 +68,7 @@ def read_json(path: Path, remedy: str, kind: type[T]) -> T | None:
 
 @contextmanager
 def whole_folder(final: Path) -> Iterator[Path]:
-    """Yields a new folder to fill in the `with` block. Then renames this folder to `final`, or
+    """Yields a new folder, which the `with` block fills. Then renames this folder to `final`, or
     removes it if the block raised an error. Raises OSError."""
     building = final.absolute().with_name(f"{BUILDING}{final.name}")
     shutil.rmtree(building, ignore_errors=True)  # a killed process may have left it

@@ -30,8 +30,8 @@ def check_bind(bind: str, what: str, *, encrypted: bool) -> str:
     port = tcp[1].replace("*", "0") if tcp else "65536"
     if not int(port) < 1 << 16:  # ZeroMQ takes 65536 for 0
         raise UserError(
-            f"{what} {bind!r:.200}: must look like tcp://127.0.0.1:PORT, PORT from 0 (any free "
-            "one) to 65535"
+            f"{what} {bind!r:.200}: must look like tcp://127.0.0.1:PORT, the port from 1 to 65535, "
+            "or 0 for any free port"
         )
     if not encrypted and not is_local(bind):
         raise UserError(

@@ -94,8 +94,8 @@ def _groups(root: Path, membership: Path) -> set[Path]:
 
 
 def return_freed_memory() -> None:
-    """Gives the pages of freed blocks back to the system at once (glibc), except for up to 64 MiB
-    of each thread other than the main one."""
+    """Gives the pages of freed blocks back to the system at once (glibc). Each thread except the
+    main one may keep up to 64 MiB."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -87,7 +87,7 @@ class KeptProcess:
             return False
 
     def workers(self) -> list[psutil.Process]:
-        """Finds the running processes that have the arguments `worker` and our working folder."""
+        """Finds the processes that run in our working folder with the arguments `worker`."""
         found, here = [], os.getcwd()
         for process in every_process() if self.worker else ():
             with contextlib.suppress(psutil.Error, OSError):

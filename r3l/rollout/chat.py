@@ -159,7 +159,7 @@ class ChatFormat:
         return text.removeprefix(asked) if text.startswith(asked) else ""
 
     def _is_reply(self, text: str) -> bool:
-        """Whether the template wrote the message _NOTE in `text` as if it were a reply."""
+        """Whether the message _NOTE looks like a reply in the rendered `text`."""
         before, _, after = text.partition(_NOTE)
         lead = self._earlier_prompt.strip()
         return before.rstrip().endswith(lead) and after.lstrip().startswith(self.end)

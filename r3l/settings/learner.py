@@ -141,8 +141,8 @@ class LearnerConfig(Section):
     def _packing_brings_its_attention(self) -> Self:
         if self.attention != "auto" and self.pack not in ("auto", "rows"):
             raise ValueError(
-                f"attention {self.attention}: pack={self.pack} sets the attention itself; set "
-                "pack=rows or attention=auto"
+                f"attention {self.attention}: cannot be used with pack={self.pack}, which chooses "
+                "its own attention; set pack=rows or attention=auto"
             )
         return self
 

@@ -65,7 +65,7 @@ class Layout:
 
     @property
     def width(self) -> int:
-        """How many bytes one element of a patch has: as many as the narrowest dtype."""
+        """The size of one element of a patch, in bytes: the size of the narrowest dtype."""
         return min((DTYPES[t.dtype] for t in self.tensors), default=2)
 
     def span(self, index: int) -> slice:

@@ -119,4 +119,4 @@ def test_the_end_of_a_run_does_not_wait_longer_than_its_deadline(
     slow.finish(lambda: stopped)
     assert time.monotonic() - began < LONG / 4 and children() == []
     said = capsys.readouterr().err
-    assert "waits up to" in said and "model, best" in said and "the run ends before" in said
+    assert "waiting up to" in said and "model, best" in said and "the run ends before" in said

@@ -55,7 +55,7 @@ def named(patterns: Sequence[str] | None) -> list[str]:
     """Returns the names of tasks that match any pattern, such as `find-*`. If `patterns` is None,
     returns all names. Raises UserError if a pattern matches nothing."""
     if patterns is not None and (isinstance(patterns, str) or not patterns):
-        raise UserError(f"env option tasks is {patterns!r}; it must be a list of names or patterns")
+        raise UserError(f"env option tasks: must be a list of names or patterns, not {patterns!r}")
     for pattern in patterns or ():
         if not any(fnmatchcase(name, pattern) for name in SPLITS):
             raise UserError(
