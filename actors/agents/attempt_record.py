@@ -130,8 +130,8 @@ def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Cha
             known = known.union(chain.steps)
     if not kept:
         raise EnvironmentFailed(
-            "agent: no call of this attempt can be trained; at least one call must have a reply, "
-            "no grammar (tool_choice, response_format), and a model other than policy-untrained",
+            "agent: no call of this attempt can be trained; such a call has a reply, and asks "
+            "neither for a grammar (tool_choice, response_format) nor for policy-untrained",
             cause="agent_no_calls",
         )
     return kept

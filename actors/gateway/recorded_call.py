@@ -103,9 +103,9 @@ class TapePlayer:
 
     def _answers(self, number: int, digest: str, node: Node) -> bool:
         """Returns whether a recorded call answers `node`. The recorded call must be unused and have
-        the given digest. With a pivot, that is enough. Without a pivot, the recorded call must also
-        have a reply, and `node` must fit the reply: if the reply's tokens were kept, `node` must
-        have the same parent as the recorded call; if not, `node` must be untrained."""
+        the given digest. Without a pivot, it must also have a reply that `node` fits. A reply whose
+        tokens were kept fits if `node` and the recorded call have the same parent. Any other reply
+        fits if `node` is untrained."""
         call = self.calls[number]
         if call.digest != digest or number in self._nodes:
             return False

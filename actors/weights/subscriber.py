@@ -156,7 +156,7 @@ class WeightSubscriber:
             self.staged = None
 
     def _stage(self, manifest: Manifest) -> StagedWeights:
-        """Returns the staged set for a fetch of a manifest. Drops another publisher's chunks."""
+        """Returns the staged set to fill. Forgets its chunks if the publisher is another one."""
         old = self.staged
         if old is None or old.layout != manifest.layout:
             if old is not None:

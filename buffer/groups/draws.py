@@ -257,8 +257,8 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
 
 
 def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
-    """Returns the groups to list as replaced: first those listed by `before`, a draw that was given
-    back, then newly replaced ones. If too many, drops the oldest. Clears `progress.replaced`."""
+    """Returns the groups to list as replaced: first those that `before` listed, then newly replaced
+    ones. Drops the oldest if there are too many. `before`: a draw that was given back."""
     replaced = (*(before.replaced if before else ()), *work.index.progress.replaced)
     if work.index.progress.replaced:
         work.update_progress(replaced=())

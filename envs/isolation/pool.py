@@ -155,8 +155,8 @@ class EnvPool:
 
 
 def workers_for(wanted: int, sessions: int) -> int:
-    """Returns the number of workers for `wanted` sessions if each worker holds `sessions`. The most
-    is one worker per core, since each worker may start a JVM. The least is always USUAL_WORKERS."""
+    """Returns how many workers `wanted` sessions need, with `sessions` in each worker. Returns at
+    most one per core, since each may start a JVM, but never fewer than USUAL_WORKERS."""
     needed = math.ceil(wanted / sessions)
     return max(USUAL_WORKERS, min(needed, os.cpu_count() or 1))
 

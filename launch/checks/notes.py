@@ -73,8 +73,8 @@ def _shared_tasks(config: RunConfig) -> Iterator[str]:
 
 
 def _problem(task: Task) -> str:
-    """Returns a key for the problem that a task poses: the environment and the option `prompt`.
-    Without a `prompt`: the environment, the seed and all options except `attempts`."""
+    """Returns a key for the problem that a task poses. It joins the environment and the prompt. The
+    key of a task without a prompt joins the environment, the seed and the other options."""
     options = {name: value for name, value in task.options.items() if name != "attempts"}
     posed = options.get("prompt") or (task.seed, sorted(options.items(), key=str))
     return repr((task.env, posed))

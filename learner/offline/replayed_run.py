@@ -113,9 +113,8 @@ class ReplayedRun:
             self.draw_of(number)
             if self.folder.settings_of(number) != self.config:
                 raise UserError(
-                    f"step {step}: cannot be computed again: the computation must start with step "
-                    f"{version + 1}, but step {number} had other settings; in future runs, keep "
-                    "more checkpoints (learner.keep_checkpoints)"
+                    f"step {step}: needs the steps from {version + 1} on, but step {number} had "
+                    "other settings; in future runs, raise learner.keep_checkpoints"
                 )
         learner = self.config.learner
         if start is not None:

@@ -143,7 +143,7 @@ def _fragment(trainer: Trainer, parameter: nn.Parameter) -> Fragment | None:
 
 
 def _state(trainer: Trainer, tensor: Tensor, keys: set[str], updates: int) -> dict[str, Any]:
-    """Returns a tensor's optimizer state. If there is none, creates one as of step `updates`."""
+    """Returns a tensor's optimizer state. If missing, creates one with step count `updates`."""
     inner = _torch_optimizer(trainer)
     state: dict[str, Any] = inner.state[tensor]
     if not state.keys() >= keys:

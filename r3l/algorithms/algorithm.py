@@ -160,8 +160,8 @@ class Algorithm:
     def advantages(
         self, rewards: npt.ArrayLike, trajectories: Sequence[Trajectory], *, recalled: int = 0
     ) -> tuple[Float64, Bool]:
-        """Returns (advantages float64 [G], keep bool [G]) of one whole group. The last `recalled`
-        attempts come from other groups.
+        """Returns (advantages float64 [G], keep bool [G]) of one whole group. `recalled`: how
+        many attempts at the end of the group come from other groups.
 
         A dropped trajectory (keep False) has advantage 0, is not trained on and does not count in
         any mean. A kept trajectory counts even if its advantage is 0. Raises ValueError if a reward
