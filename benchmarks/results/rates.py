@@ -73,10 +73,11 @@ def missing_rates(records: Sequence[Record]) -> str:
     names = (*R3L_FASTER, *GRPO_FASTER)
     runs = {name: [r for r in records if r["variant"] == name] for name in names}
     none = [VARIANTS[name].label for name in names if not runs[name]]
-    some = [VARIANTS[name].label for name in names if runs[name] and not _choosing(runs[name])]
+    every = set(range(CHOOSING))
+    some = [VARIANTS[name].label for name in names if runs[name] and _choosing(runs[name]) != every]
     parts = []
     if none:
         parts.append(f"Not run yet: {'; '.join(none)}.")
     if some:
-        parts.append(f"Not run yet with the first {CHOOSING} seeds: {'; '.join(some)}.")
+        parts.append(f"Not run yet with all of the first {CHOOSING} seeds: {'; '.join(some)}.")
     return " ".join(parts) or "Every rate was run with every seed that chooses."

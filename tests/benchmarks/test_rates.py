@@ -45,4 +45,4 @@ def test_rates_without_runs_are_named() -> None:
     said = missing_rates([*made("grpo_lr_high", 9, 9), *made("r3l_lr_4", None, 9)])
     none, some = said.split(". ")
     assert "GRPO, learning rate × 16" in none and "GRPO, learning rate × 2" not in none
-    assert some == "Not run yet with the first 3 seeds: R³L, learning rate × 4."
+    assert some == "Not run yet with all of the first 3 seeds: R³L, learning rate × 4."
