@@ -16,7 +16,7 @@ class Occupancy:
         self.target, self.share = target, 1.0
 
     def observe(self, running: int, live: int) -> None:
-        """Records how many of the `live` attempts have a request in the engine now: `running`."""
+        """Records that `running` of the `live` attempts have a request in the engine now."""
         if live:
             seen = min(max(running / live, LEAST_SHARE), 1.0)
             self.share += SMOOTHING * (seen - self.share)

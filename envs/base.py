@@ -109,8 +109,8 @@ class SeededTasks:
     env: str
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """Returns tasks `start` to `start + count` of a split. The run's seed, `seed`, determines
-        which task is task 0. Raises UserError for an unknown split."""
+        """Returns tasks `start` to `start + count` of a split. The run's seed, `seed`, decides
+        at which task the numbering starts. Raises UserError for an unknown split."""
         check_split(split)
         first, base = seed * SEED_STRIDE + start, SPLITS.index(split) * SPLIT_SIZE
         numbers = ((first + i) % SPLIT_SIZE for i in range(count))

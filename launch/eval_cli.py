@@ -149,7 +149,7 @@ def _evaluate(options: dict[str, Any]) -> None:
 
 
 def _read(options: dict[str, Any]) -> None:
-    """Prints the report of an evaluation on disk. Changes nothing there."""
+    """Prints the report of a stored evaluation. Changes nothing on disk."""
     place, context = options["read"], click.get_current_context()
     for parameter in context.command.params:
         given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE

@@ -167,8 +167,8 @@ class Training:
             self._save(version)
 
     def _skip_step(self, skipped: list[Draw], version: int, result: StepResult) -> None:
-        """Discards the batch `skipped[-1]`. `skipped`: the batches that were skipped in a row, up
-        to now. Raises TrainingStopped if there are too many."""
+        """Discards the batch `skipped[-1]`. `skipped`: this batch and those skipped directly
+        before it. Raises TrainingStopped if there are too many."""
         self._led(lambda rank0: rank0.skip_step(skipped[-1], version, result))
         limit = self.config.learner.bad_steps_in_a_row
         if len(skipped) < limit:

@@ -150,7 +150,7 @@ def _has_adapters(tree: dict[str, Any]) -> bool:
 
 
 def _drop_default_rate(tree: dict[str, Any]) -> None:
-    """Removes `learner.lr` from `tree` if it is the default. For adapters this is ADAPTERS_LR."""
+    """Removes `learner.lr` from `tree` if it is the default (for adapters, ADAPTERS_LR)."""
     default = ADAPTERS_LR if _has_adapters(tree) else LearnerConfig.model_fields["lr"].default
     learner = tree.get("learner")
     if isinstance(learner, dict) and learner.get("lr") == default:

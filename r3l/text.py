@@ -17,7 +17,7 @@ _PLAIN = "\n\t\u200c\u200d"  # line ends, tabs, and what joins letters and emoji
 
 def plain(value: object, what: str, limit: int = TEXT_LIMIT) -> str:
     """Returns a text as a plain `str`. Raises ValueError if the value is not text, holds half a
-    surrogate pair or is longer than `limit` bytes in UTF-8. `what`: how the message begins."""
+    surrogate pair or is longer than `limit` bytes in UTF-8. The error begins with `what`."""
     if not isinstance(value, str):
         raise ValueError(f"{what} is {type(value).__name__}; it must be text")
     text = str.__str__(value)

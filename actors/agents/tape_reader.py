@@ -69,8 +69,8 @@ def repeats_tools(tape: TapePlayer) -> bool:
 
 def main_kind(base: Trajectory, *, restarts: bool) -> Kind | None:
     """Returns the kind of the main conversation of `base`. Returns None if the retry restarts and
-    the main conversation has the same kind as the first call: a restarted retry may have another
-    system prompt. Raises ReplayDiverged."""
+    the first call has this kind: the retry may get another system prompt, and so another kind.
+    Raises ReplayDiverged."""
     calls = [each.call for each in recorded_calls(base)]
     main = next((call for call in calls if call.conversation == 0), None)
     if main is None:

@@ -238,7 +238,7 @@ def _likeness(
     node: Node | None, replies: Sequence[tuple[Block, AgentMessage | None]]
 ) -> tuple[int, int]:
     """Measures how well a node's conversation fits a request. Returns (matches, received).
-    `matches`: the sum of two counts: replies with the request's tool-call ids, and replies with the
+    `matches`: the number of replies with the request's tool-call ids, plus the number with the
     request's reasoning. `received`: how many of the conversation's replies the agent received."""
     chain = node.chain() if node else []
     same = 0

@@ -52,8 +52,8 @@ class Reply:
 class ReplyReader:
     """Reads replies. A parser is `auto`, `none` or a name that vLLM knows. `auto` uses the first
     tool parser that reads what the chat template writes. Raises UserError if a parser is unknown or
-    does not fit the tokenizer or template. Also raises it if the template shows tools and `auto`
-    finds no parser for them."""
+    does not fit the tokenizer or template. Raises UserError too if the template shows tools and
+    `auto` finds no tool parser."""
 
     def __init__(self, chat: AgentChat, tool_parser: str, reasoning_parser: str) -> None:
         self.chat = chat

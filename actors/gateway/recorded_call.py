@@ -103,9 +103,9 @@ class TapePlayer:
 
     def _answers(self, number: int, digest: str, node: Node) -> bool:
         """Returns whether a recorded call answers `node`. The recorded call must be unused and have
-        the given digest. Without a pivot, it must also have a reply that `node` fits. A reply whose
-        tokens were kept fits if `node` and the recorded call have the same parent. Any other reply
-        fits if `node` is untrained."""
+        the given digest. Without a pivot, the recorded call must also have a reply. If the reply's
+        tokens were kept, `node` and the recorded call must have the same parent. If the tokens were
+        not kept, `node` must be untrained."""
         call = self.calls[number]
         if call.digest != digest or number in self._nodes:
             return False

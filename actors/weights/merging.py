@@ -26,7 +26,7 @@ class Merger:
 
     def whole(self, path: str, manifest: Manifest) -> tuple[str, Manifest]:
         """Merges the staged adapters in `path` into the base model. Returns the path and manifest
-        of the merged set, or `path` and `manifest` if there are no adapters. The next call
+        of the merged set. Without adapters, returns the arguments unchanged. The next call
         overwrites the merged file. Raises UserError if the adapters are for another base model."""
         import torch
 

@@ -205,9 +205,9 @@ def _most_held(work: UnitOfWork) -> int:
 def _choose(
     work: UnitOfWork, args: operations.DrawGroups, before: DrawRow | None
 ) -> DrawRow | None:
-    """Repeats `before`, a draw that was given back, if `before` has `args.count` groups and all can
-    be drawn. If not, lets the sampler choose. Returns None if there are too few groups. A group
-    with a damaged record expires if it is new. If it was trained, it is not drawn again."""
+    """Repeats the returned draw `before` if it has `args.count` groups and all of them can be
+    drawn. If not, the sampler chooses. Returns None if there are too few groups. A new group with a
+    damaged record expires. A trained group with a damaged record is not drawn again."""
     while True:
         unsorted = {row.group_id: row for row in work.index.drawable() + work.index.replays()}
         ready = dict(sorted(unsorted.items()))  # in lease order
@@ -257,8 +257,8 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
 
 
 def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
-    """Returns the groups to list as replaced: first those that `before` listed, then newly replaced
-    ones. Drops the oldest if there are too many. `before`: a draw that was given back."""
+    """Returns the replaced groups: first those that the returned draw `before` lists, then new
+    ones. Drops the oldest if there are too many."""
     replaced = (*(before.replaced if before else ()), *work.index.progress.replaced)
     if work.index.progress.replaced:
         work.update_progress(replaced=())
@@ -283,8 +283,8 @@ def _recalled(work: UnitOfWork, rows: Sequence[GroupRow], version: int) -> tuple
 
 
 def _expire_unusable(work: UnitOfWork, version: int) -> None:
-    """Expires untrained groups that are too old or lack contrast. Trained groups that are too old
-    or lack contrast do not expire, but are not drawn again."""
+    """Expires untrained groups that are too old or lack contrast. Trained groups like that stay,
+    but are no longer drawn."""
     limit = work.config.max_staleness
     for row in work.index.drawable():
         if is_stale(row.oldest_version, learner=version, limit=limit):

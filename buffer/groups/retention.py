@@ -1,5 +1,5 @@
-"""Evicts closed groups, oldest first, until every limit holds. A closed group first stays for
-`grace_s` seconds, because a learner may read it again after a resume."""
+"""Evicts closed groups, oldest first, until every limit holds. Keeps each group for at least
+`grace_s` seconds after it closes, because a learner may read the group again after a resume."""
 
 from collections.abc import Iterator
 from itertools import islice

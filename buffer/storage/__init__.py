@@ -1,1 +1,1 @@
-"""The store on disk: LMDB tables, rows, checksums, and one transaction's typed view of them."""
+"""The store on disk: LMDB tables, rows, checksums, and transactions with typed reads and writes."""

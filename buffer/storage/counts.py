@@ -60,6 +60,6 @@ def under(counts: Mapping[str, int], kind: str) -> Counter[str]:
 
 
 def slot_drops(counts: Mapping[str, int]) -> dict[str, int]:
-    """Counts the failed slots and the attempts of expired groups, keyed by "role/cause"."""
+    """Counts failed slots, and attempts whose group expired, keyed by "role/cause"."""
     drops = under(counts, "drop")
     return {name: n for name, n in drops.items() if not name.startswith("group/")}

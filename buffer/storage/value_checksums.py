@@ -34,7 +34,7 @@ def remove(table: str, key: bytes, stored: bytes) -> bytes:
 
 
 def fits(table: str, key: bytes, stored: bytes) -> bool:
-    """Returns whether the checksum of a stored value matches its table, key and value."""
+    """Returns whether the checksum at the end of `stored` fits the table, the key and the value."""
     if (table, key) == WITHOUT:
         return True
     value = memoryview(stored)[:-BYTES]

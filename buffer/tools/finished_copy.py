@@ -38,9 +38,9 @@ def finished_groups(store: Store, *, contrast: bool) -> Iterator[tuple[GroupRow,
 def copy_finished(
     folders: Sequence[Path], to: Path, *, contrast: bool, on_group: Callable[[Group], object]
 ) -> None:
-    """Copies the finished groups of the given stores to a new store in the folder `to`, in the
-    order of `folders`. If there is an error, copies nothing. Calls `on_group` for each group.
-    Raises UserError if a store has no group to copy, or if the folder `to` is not empty."""
+    """Copies the finished groups of each store, in the order of `folders`, to a new store in the
+    folder `to`. If there is an error, copies nothing. Calls `on_group` for each group. Raises
+    UserError if a store has no group to copy, or if the folder `to` is not empty."""
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("--offline names a store twice; name each once")
     with ExitStack() as opened:

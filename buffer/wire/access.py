@@ -123,8 +123,8 @@ class Access:
         return "too_many_connections" if full else ""
 
     def _upper_bound(self, now: float) -> int:
-        """Returns an upper bound on the number of open accepted connections. Counts the open ones
-        older than HANDSHAKE_S, and all connections accepted since then, open or closed."""
+        """Returns an upper bound on the number of open accepted connections. Counts every
+        connection accepted in the last HANDSHAKE_S, but an older connection only if it is open."""
         since = now - HANDSHAKE_S
         older = itertools.takewhile(lambda opened: opened < since, self._open.values())
         return sum(1 for _ in older) + len(self._accepted)
@@ -147,8 +147,8 @@ def _roles(keys: ServiceKeys) -> dict[bytes, str]:
 
 
 def _protect(router: Any, keys: ServiceKeys | None) -> None:
-    """Makes a socket ask Access about every connection. Limits a handshake to HANDSHAKE_S. Encrypts
-    the socket if there are keys."""
+    """Sets up a socket so that it asks Access about every connection. Limits a handshake to
+    HANDSHAKE_S. Encrypts the socket if there are keys."""
     router.set(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
     router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
     router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else all are accepted if no thread handles them

@@ -128,7 +128,7 @@ class SetVersion(Request[int]):
 
 
 class QueryGroups(Request[list[Group]]):
-    """Returns the newest `limit` groups of a purpose, tag and state, newest first."""
+    """Returns groups of a purpose, tag and state, newest first. Stops after `limit` groups."""
 
     purpose: Purpose | None = None
     tag: str | None = None

@@ -123,8 +123,8 @@ class WebShop:
 
     def demonstration(self) -> list[str]:
         """Returns actions that search for the goal's product by name, choose its options and buy
-        it. Plays the actions in this attempt and starts over. Returns [] if the actions did not
-        earn the full score, or are more than `max_steps`."""
+        it. Plays the actions in this attempt and starts over. Returns [] if there are more
+        than `max_steps` actions, or if the actions did not earn the full score."""
         goal = self._session["goal"]
         wanted = goal["goal_options"]
         values = list(wanted.values()) if isinstance(wanted, dict) else list(wanted)

@@ -178,7 +178,7 @@ def _replaces(name: str, missing: str) -> bool:
 
 def _load(root: Path, *, own_search: bool, own_nouns: bool) -> tuple[Any, Any]:
     """Loads upstream's module and `utils`. Skips the __init__ of upstream's `envs`, which needs a
-    browser driver. Only during the load, sys.modules has upstream's package and import stubs."""
+    browser driver. After the load, sys.modules holds neither upstream's package nor stubs."""
     replaced: dict[str, ModuleType] = {
         "gym": _module("gym", Env=object),
         "torch": _module("torch"),

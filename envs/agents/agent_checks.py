@@ -75,7 +75,7 @@ def starter_of(
 
 def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
     """Returns the user's commands that save and restore the state outside an agent's folder; {} if
-    the user gave none. Raises UserError if only one is given or one is not a command."""
+    the user gave none. Raises UserError if one command is missing, or is a function or a URL."""
     if snapshot in ("", NOTHING, WORKSPACE) and not restore:
         return {}
     for option, command in (("snapshot", snapshot), ("restore", restore)):
@@ -168,8 +168,8 @@ def tried(
 
 
 def _check_script(what: str, program: str, words: Sequence[str], workspace: str) -> None:
-    """Raises UserError if a program runs a script or Python module that does not exist. Also
-    searches the folder `workspace`, because the program will run in a copy of that folder."""
+    """Raises UserError if a program runs a script or Python module that does not exist. Looks in
+    the folder `workspace` too, because the program will run in a copy of that folder."""
     runs_python = re.fullmatch(r"python[\d.]*", os.path.basename(program)) is not None
     first = next((word for word in words if not word.startswith("-")), "")
     scripts = [word for word in words if word.endswith(".py")] if runs_python else [first]

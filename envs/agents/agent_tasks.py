@@ -48,8 +48,8 @@ def read_tasks(file: str) -> ListedTasks:
 
 def split_tasks(tasks: Sequence[tuple[Split | None, Task]]) -> ListedTasks:
     """Divides tasks into splits. For a task that names no split, a hash of the id decides. If no
-    task names a split, a tenth is for evaluation and the rest for training; if evaluation or
-    training would get no task, it gets all tasks."""
+    task names a split, a tenth is for evaluation and the rest for training. If evaluation or
+    training is left without a task, the empty split gets all tasks."""
     listed: dict[Split, list[Task]] = {split: [] for split in SPLITS}
     for split, task in tasks:
         listed[split or split_of(task.task_id)].append(task)

@@ -51,7 +51,7 @@ def call(function: Any, arguments: list[Any]) -> None:
 
 
 def _takes(function: Any) -> int | None:
-    """Returns how many positional arguments a function takes, or None if any number."""
+    """Returns how many positional arguments a function takes; None if unlimited or unknown."""
     try:
         signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):  # it is not written in Python

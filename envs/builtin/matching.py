@@ -53,8 +53,8 @@ class Dials:
 @dataclass(frozen=True)
 class Words:
     """The texts of a world. `things`, `answers`: names separated by spaces. `wrong`: the remark on
-    a wrong answer if hint=what, with {thing} and {need}. `wrong_where`: the remark on a wrong
-    answer if hint=where. `done`: the only remark if hint=none. `thought`: the words of thought.
+    a wrong answer if hint=what; contains {thing} and {need}. `wrong_where`: the remark on a
+    wrong answer if hint=where. `done`: the only remark if hint=none. `thought`: words of thought.
 
     No line begins with a name, so every name follows a space. A tokenizer of words then always
     gives a name the same token.
@@ -242,12 +242,12 @@ class Matching:
         return [*remarks, *self.words.marks.values(), *advice, *spec, self._unknown("")]
 
     def practice(self) -> list[dict[str, Any]]:
-        """Makes options with different numbers of exceptions, none above the length of the row."""
+        """Returns options that set the number of exceptions, at most one per thing in the row."""
         counts = (self.exceptions, self.exceptions, 2, self.length - 1, self.length)
         return [{"exceptions": min(count, self.length)} for count in counts]
 
     def told(self) -> dict[str, Any]:
-        """Returns options that make the note complete: it says what each thing in the row needs."""
+        """Returns options for a full note. A full note says what each thing in the row needs."""
         return {"exceptions": self.length}
 
     def _judge(self, action: str) -> tuple[Mark, str, str]:
@@ -300,7 +300,7 @@ class Matching:
         return f"{step} {'done' if unsaid else self.words.marks[mark]}"
 
     def _summary(self) -> str:
-        """Lists the steps' outcomes. With summary=brief, leaves out steps that may be right."""
+        """Lists the steps' outcomes. With summary=brief, lists only steps known to be mistakes."""
         plain = {"right", "wrong"} if self.dials.hint == "none" else {"right"}
         brief, marks = self.dials.summary == "brief", self.state.marks
         listed = [self._shown(k) for k, mark in enumerate(marks) if not (brief and mark in plain)]

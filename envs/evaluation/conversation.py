@@ -8,7 +8,7 @@ from r3l.views.attempt_view import AttemptView, view
 
 
 class Conversation(AttemptView, kw_only=True):
-    """One attempt at one task. Leaves out all times and an agent's calls. `attempt`: its number,
+    """One attempt at one task, without durations and without an agent's calls. `attempt`: counts
     from 0. `family`: the environment's name if the evaluation has several environments, otherwise
     the kind of task ("" if unknown)."""
 

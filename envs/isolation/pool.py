@@ -155,8 +155,8 @@ class EnvPool:
 
 
 def workers_for(wanted: int, sessions: int) -> int:
-    """Returns how many workers `wanted` sessions need, with `sessions` in each worker. Returns at
-    most one per core, since each may start a JVM, but never fewer than USUAL_WORKERS."""
+    """Returns how many workers to start for `wanted` sessions, with `sessions` in each. The minimum
+    is USUAL_WORKERS. Above it, the limit is one per core, because each worker may start a JVM."""
     needed = math.ceil(wanted / sessions)
     return max(USUAL_WORKERS, min(needed, os.cpu_count() or 1))
 

@@ -137,7 +137,7 @@ def _braced(found: re.Match[str]) -> str:
 
 
 def _is_unit(text: str, *, joined: bool = False) -> bool:
-    """Returns whether the words after a value are its unit. `joined`: no space is before them."""
+    """Returns whether `text` is a unit. `joined`: whether no space separates value and `text`."""
     words = re.findall(r"[a-z]+", text.lower())
     known = all(word in _SHORT_UNITS for word in words)
     long = joined is False and all(len(word) > 2 or word in _SHORT_UNITS | {"of"} for word in words)
@@ -307,7 +307,7 @@ def _verified(gold: str, answer: str) -> bool:
 
 
 def _close(gold: Any, answer: Any) -> bool:
-    """Returns False only for two numbers that differ by more than CLOSE times the larger number."""
+    """Returns True, unless both are numbers and differ by more than CLOSE times the larger one."""
     if not (getattr(gold, "is_number", False) and getattr(answer, "is_number", False)):
         return True
     ours, theirs = gold.evalf(30), answer.evalf(30)

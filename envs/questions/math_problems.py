@@ -38,8 +38,8 @@ DATA_SETS: dict[str, tuple[str | None, str | None]] = {
 class MathProblems(Question):
     """Problems of the data set `name`. `train`, `eval`: other data for these two splits (see
     envs.questions.datasets). `reflect_with_answer`: whether the feedback on a failed attempt names
-    the correct answer. The retry may then learn the answer from the guidance. Other settings: see
-    envs.questions.question.Pace."""
+    the correct answer. If it does, the retry may learn the answer from the guidance. Other
+    settings: see envs.questions.question.Pace."""
 
     def __init__(
         self,

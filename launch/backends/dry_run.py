@@ -24,7 +24,7 @@ def text(plan: Plan, made: ProcessCommands | None = None, places: Sequence[str] 
 
 
 def table(plan: Plan) -> list[str]:
-    """Returns a table with one line for each process. Only the ranks of a machine share a line."""
+    """Returns a table: a line for the buffer, for the ranks of each machine, and for each actor."""
     topology = plan.topology
     first = topology.machines[0].name
     rows = [HEADINGS, ("buffer", first, "", "", "", plan.buffer_bind)]

@@ -28,7 +28,7 @@ def check_run_folder(options: PlanOptions) -> None:
 
 
 def check_exists_only_if(run: Path, *, resume: bool) -> None:
-    """Without `resume`, raises UserError if the run exists. With `resume`, if it does not."""
+    """Refuses an existing run without `resume`. Refuses a missing run with `resume`."""
     folder = RunFolder(run)
     if folder.exists and not resume:
         raise UserError(

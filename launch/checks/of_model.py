@@ -75,7 +75,7 @@ def check_world(config: RunConfig, settled: RunConfig) -> None:
 
 
 def foreign_world(config: RunConfig) -> str:
-    """Warns if the run trains the shipped policy in an unknown environment. "" means no warning."""
+    """Returns a warning if the run trains the shipped policy in an unknown environment, else ""."""
     if Path(config.model) != builtin_policy():
         return ""
     made = json.loads((builtin_policy() / RECORD).read_bytes())

@@ -86,7 +86,7 @@ async def own_engine(config: RunConfig, log: Path) -> AsyncIterator[Policy]:
 
 
 def _cause(log: Path) -> str:
-    """Returns the last error in the engine's log, or "". vLLM's exception does not name it."""
+    """Returns the last error in the engine's log, or "". vLLM's exception leaves that error out."""
     printed = log.read_text(encoding="utf-8", errors="replace")
     found = re.findall(r"^\w+Error: .+", printed, re.MULTILINE)
     return f"the engine did not start: {found[-1]}" if found else ""

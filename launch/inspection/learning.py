@@ -33,7 +33,7 @@ class Recent:
         self.unread = steps[-1].unread
 
     def all(self, tag: str, holds: Callable[[float], bool], least: int = LOOKED_AT) -> bool:
-        """Whether `least` or more steps have the metric, and `holds` is true of every value."""
+        """Whether at least `least` steps have the metric, and `holds` is true of every value."""
         values = [metrics[tag] for metrics in self.metrics if tag in metrics]
         return len(values) >= least and all(map(holds, values))
 
@@ -59,8 +59,8 @@ def causes(steps: Sequence[StepLine]) -> list[Cause]:
 
 def guidance(steps: Sequence[StepLine]) -> Cause | None:
     """Returns the guidance gain (r3l.algorithms.guidance_gain) of the last GAIN_STEPS steps that
-    measured it, or None. Each step is weighted by its number of retried attempts. Adds a remedy if
-    the gain is clearly negative and the run has no gate."""
+    measured it; None if none did. Each step is weighted by its number of retried attempts. If the
+    gain is clearly negative and the run has no gate, the returned cause has a remedy."""
     tag = "group/guidance_gain"
     known = [step.metrics for step in steps if tag in step.metrics][-GAIN_STEPS:]
     if not known:

@@ -130,7 +130,7 @@ class MemoryEstimate:
         return {name: gib for name, gib in parts.items() if gib}
 
     def activations(self) -> float:
-        """Returns the GiB of a rank's activations, for its largest micro-batch in bfloat16."""
+        """Returns the GiB that a rank's bfloat16 activations take for its largest micro-batch."""
         shape, tokens = self.shape, self.learner.tokens_per_micro_batch
         kept = 26 * shape.width + 8 * shape.feed_forward
         if self.learner.gradient_checkpointing:

@@ -46,7 +46,7 @@ class Topology:
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
-        """The names of the machines that run actors, without rank 0's machine."""
+        """The names of the machines that run actors, except rank 0's machine."""
         places = dict.fromkeys(place.machine for place in self.actors)
         return tuple(name for name in places if name != self.machines[0].name)
 
@@ -167,7 +167,7 @@ def _threads(
     ranks: Sequence[Ranks],
     engines: Counter[str],
 ) -> tuple[int | None, dict[str, int | None]]:
-    """Returns how many OpenMP threads a rank gets, and how many an actor gets, keyed by machine.
+    """Returns how many OpenMP threads a rank gets, and how many an actor on each machine gets.
 
     A number is None if the cores are not known. A machine's cores are divided equally among its
     processes, at most MOST_THREADS each. Ranks on CPUs divide all cores of their machine among

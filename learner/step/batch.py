@@ -182,7 +182,7 @@ def _policy_rows(
     replay: ReplayContext | None,
     version: int | None,
 ) -> list[_Counted]:
-    """Makes rows of the attempts in `group` and `recalled` that the algorithm keeps."""
+    """Makes rows of those attempts in `group` and `recalled` that the algorithm keeps."""
     name = group.group_id
     sources = [Source(name, name, attempt) for attempt in group.trajectories]
     sources += [Source(name, each.group_id, each.trajectory) for each in recalled]
@@ -226,8 +226,8 @@ def _policy_rows(
 
 
 def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
-    """Marks the tokens of the steps that only `version` sampled. Returns None if `version` is None.
-    Also returns None for a retry: it was sampled with guidance that its row lacks."""
+    """Marks the tokens of each step that was sampled by `version` alone. Returns None if `version`
+    is None. Also returns None for a retry: it was sampled with guidance that its row lacks."""
     if version is None or attempt.role == "distilled":
         return None
     fresh = np.zeros(len(attempt.token_ids), dtype=np.bool_)
@@ -267,7 +267,7 @@ def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
 
 def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
     """Multiplies the weight of each row by c (r3l.algorithms.credit.token_weights). `counted`:
-    everything that is averaged in the same mean."""
+    all rows that enter the same mean."""
     lengths, groups = [length for _, length, _ in counted], [group for *_, group in counted]
     shares = credit.token_weights(normalize, lengths, groups)
     pairs = zip(counted, shares, strict=True)
@@ -313,7 +313,7 @@ def micro_batches(
     """Cuts rows into micro-batches of at most `token_budget` computed tokens, and shares them out
     among the ranks. A row longer than the budget is a micro-batch of its own. Each rank gets
     equally many micro-batches, largest first; the last ones may be empty. If prefixes are `shared`,
-    counts nodes of the forest as tokens. If not, counts positions, padding included."""
+    the computed tokens are the nodes of the forest. If not, they are positions, with padding."""
     cut = _runs if shared else _rectangles
     bins, sizes = cut(rows, token_budget)
     best = _spread(bins, sizes, ranks)
@@ -415,8 +415,8 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
 
 
 def packing_shares(sums: dict[str, float]) -> dict[str, float]:
-    """Computes two shares. `padding`: of the computed positions, the share that holds no token.
-    `shared_tokens`: of the rows' tokens, the share that another row's computation covers."""
+    """Computes two shares. `padding`: the share of computed positions that hold no token.
+    `shared_tokens`: the share of the rows' tokens that are computed in another row."""
     held = sums["sum_held_tokens"]
     return {
         "padding": 1.0 - held / max(sums["sum_computed_tokens"], 1.0),

@@ -36,8 +36,8 @@ MASTER = "master"
 
 
 class Fragment(NamedTuple):
-    """This rank's part of a flattened parameter: `length` elements from index `start` on. In
-    `tensor`, they begin at index `place`. The torch optimizer's state is keyed by `tensor`."""
+    """This rank's part of a flattened parameter: `length` elements from index `start` on. `tensor`
+    holds these elements from index `place` on. The torch optimizer's state is keyed by `tensor`."""
 
     tensor: Tensor
     place: int

@@ -36,8 +36,8 @@ class Forest:
 
 def neighbours(sequences: Sequence[Int32]) -> tuple[list[int], list[int]]:
     """Sorts sequences by their tokens. Returns (order, overlaps). An overlap is the number of
-    leading tokens that a sequence shares with the previous sequence. No earlier sequence shares
-    more leading tokens with it."""
+    leading tokens that a sequence shares with the previous one. Of all earlier sequences, the
+    previous one shares the most leading tokens."""
     # Big-endian bytes of non-negative numbers sort as the numbers do.
     keys = [np.asarray(ids).astype(">i4").tobytes() for ids in sequences]
     order = sorted(range(len(sequences)), key=keys.__getitem__)

@@ -63,9 +63,9 @@ class Demonstrator:
 
 
 class Teacher:
-    """Makes the lessons of one environment. A demonstrator with `skill` plays the attempts. Half of
-    the attempts for a reflection, chosen at random, are played worse: each step is a mistake with
-    probability `blunders`, or does nothing with probability `blunders` / 2."""
+    """Makes the lessons of one environment. A demonstrator with `skill` plays the attempts. An
+    attempt that gets a reflection is played worse with probability 1/2. Each step is then a mistake
+    with probability `blunders`, or does nothing with probability `blunders` / 2."""
 
     def __init__(
         self, env: Demonstrating, chat: ChatFormat, skill: Skill, *, blunders: float = 0.15
@@ -74,8 +74,8 @@ class Teacher:
         self.prompts = Prompts(env.spec.prompts)
 
     def lessons(self, task: Task) -> list[Lesson]:
-        """Makes the lessons on a task: a demonstration and a reflection on another attempt. If the
-        reflection triggers a retry, the retry is a lesson too."""
+        """Makes the lessons on a task: a demonstration, and then a reflection on a different
+        attempt. If the reflection triggers a retry, the retry is a lesson too."""
         return asyncio.run(self._lessons(task))
 
     async def _lessons(self, task: Task) -> list[Lesson]:

@@ -41,8 +41,8 @@ def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) ->
 
 def further_masks(trajectory: Trajectory, mask: Bool) -> list[Bool]:
     """Returns the credit mask of each further conversation of an attempt. `mask`: the mask of the
-    main conversation. In a retried base attempt, calls before the first trained step of the main
-    conversation get no credit."""
+    main conversation. In a retried base attempt, a response in a further conversation gets no
+    credit if it came before the first trained step of the main conversation."""
     if not trajectory.extra.segments:
         return []
     first = int(np.argmax(mask[trajectory.step_spans[:, 0]]))
@@ -68,8 +68,8 @@ def by_step(values: npt.ArrayLike, trajectory: Trajectory) -> npt.NDArray[np.flo
 def lengths(
     normalize: Normalize, trajectories: Sequence[Trajectory], masks: Sequence[Bool]
 ) -> list[int]:
-    """Returns the length |τ_i| of each trajectory, further conversations included. Counts trained
-    tokens. If `normalize` is "attempt" or "group", counts all response tokens from step `start`."""
+    """Returns the length |τ_i| of each trajectory, further conversations included. Counts all
+    response tokens from step `start` if `normalize` is "attempt" or "group", else trained ones."""
     if normalize in ("attempt", "group"):
         masks = [trajectory.responses_from(trajectory.extra.start) for trajectory in trajectories]
     further = [

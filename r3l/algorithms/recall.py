@@ -55,9 +55,9 @@ def opposing(
     successes_only: bool = False,
     max_age: int | None = None,
 ) -> list[StoredAttempt]:
-    """Draws up to `count` stored attempts for a group (replay of R³, arXiv 2601.19620). If all
-    attempts of the group failed, draws successes. If all succeeded, draws failures, or nothing if
-    `successes_only` is set. All attempts up to `max_age` versions old are equally likely."""
+    """Draws up to `count` stored attempts for a group (replay of R³, arXiv 2601.19620): successes
+    if the whole group failed, failures if the whole group succeeded and `successes_only` is False,
+    else none. All attempts up to `max_age` versions old are equally likely."""
     outcomes = {reward >= SUCCESS for reward in context.rewards}
     if len(outcomes) != 1 or (successes_only and True in outcomes):
         return []

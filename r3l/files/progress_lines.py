@@ -15,7 +15,7 @@ MEASURED = {"success", "reward", "steps", "tasks", "failed"}
 @dataclass(frozen=True)
 class StepLine:
     """An optimizer step: the version it made, when it ended, and its metrics, keyed by tag.
-    `unread`: if none of the step's reflections can be read, how one of them begins; else empty."""
+    `unread`: the beginning of one of the step's reflections if none can be read; else empty."""
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)

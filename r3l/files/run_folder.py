@@ -274,7 +274,7 @@ class RunFolder:
         return values["id"] if values else ""
 
     def keep_service_id(self, service: str, own: str) -> str:
-        """Stores `own`, this run's id in `service`. A resumed run reads it. Returns `own`."""
+        """Stores `own`, this run's id at `service`, for a resumed run to read. Returns `own`."""
         write_json(self.path / f".{service}-id", {"id": own})
         return own
 

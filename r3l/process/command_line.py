@@ -28,7 +28,7 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 class OneLine(click.Command):
     """A command that reports an error in one line, which begins with the command's name. `errors`:
-    the exit code of each further error class. If several classes fit, the first decides."""
+    exit codes of error classes besides UserError. If several classes fit, the first decides."""
 
     def __init__(
         self, *args: Any, errors: Mapping[type[Exception], int] | None = None, **options: Any

@@ -26,7 +26,7 @@ def name_starter() -> None:
 
 
 def end_with_starter() -> None:
-    """Makes the kernel kill this process when its multiprocessing parent ends, to free the GPU.
+    """To free the GPU, makes the kernel kill this process when its multiprocessing parent ends.
     Does nothing in a process that multiprocessing did not start. May be called more than once."""
     if (parent := multiprocessing.parent_process()) is not None:
         pid: int | None = parent.pid

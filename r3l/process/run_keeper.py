@@ -46,7 +46,7 @@ class KeptProcess:
     """A command that leads a process group. `pid`: None if another launcher started it. `at_once`:
     whether it is killed as soon as r3l-launch is gone. `worker`: arguments by which the workers
     (the learner's ranks) on this machine are found; empty for other commands. If there are workers,
-    only they get SIGTERM: DeepSpeed's launcher, if it got SIGTERM, would kill them at once."""
+    only the workers get SIGTERM. On SIGTERM, DeepSpeed's launcher would kill them at once."""
 
     name: str
     pid: int | None

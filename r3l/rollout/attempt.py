@@ -33,8 +33,8 @@ ParamsOfStep = Callable[[int], SampleParams]
 @dataclass
 class Tokens:
     """A token sequence under construction. `mask`: True for sampled tokens. `spans`, `versions`,
-    `newest_versions` and `cuts` have one entry for each response. `versions`: the oldest policy
-    version that sampled the response. `cuts`: whether the token budget cut off the response."""
+    `newest_versions` and `cuts` have one entry for each response. In `versions`: the oldest policy
+    version that sampled the response. In `cuts`: whether the token budget cut off the response."""
 
     ids: list[int] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)

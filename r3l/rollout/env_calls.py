@@ -53,8 +53,8 @@ def fault_in(info: dict[str, Any]) -> str:
 
 
 def parts_in(info: dict[str, Any]) -> dict[str, float]:
-    """Reads the named parts of a step's reward from `rewards` in its info. Skips invalid parts, and
-    keeps the first MOST_PARTS. Parts are shown, not trained on."""
+    """Reads the named parts of a step's reward from the entry `rewards` of the step's info. Skips
+    invalid parts, and keeps the first MOST_PARTS. Parts are shown, not trained on."""
     given = info.get("rewards")
     items = given.items() if isinstance(given, dict) else ()
     parts = {

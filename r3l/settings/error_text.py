@@ -81,8 +81,8 @@ def all_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def _located(root: type[BaseModel], location: Sequence[int | str]) -> tuple[str, type[BaseModel]]:
-    """From the location in pydantic's error, finds the setting. Returns the setting's key as users
-    write it, and the setting's section.
+    """Finds the setting at the location that pydantic's error gives. Returns the setting's key as
+    users write it, and the setting's section.
 
     After `algorithm`, the location has the algorithm's name; the key does not.
     """

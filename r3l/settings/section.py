@@ -9,8 +9,8 @@ LONGEST_S = 1e9  # limit of settings that are times
 
 
 class Section(BaseModel):
-    """A group of settings. In a settings file, a section may be empty. If it has the setting
-    `name`, the name alone may stand in the section's place."""
+    """A group of settings. In a settings file, a section may be empty. If a section has a
+    setting `name`, the value of `name` may stand alone in the section's place."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

@@ -26,7 +26,7 @@ class Chunk:
 
     @classmethod
     def whole(cls, data: Bytes, version: int) -> Self:
-        """Makes a chunk without patches, which every subscriber fetches whole."""
+        """Makes a chunk that has no patches, so every subscriber fetches it whole."""
         return cls(version, data, checksum(data))
 
     def since(self, version: int) -> tuple[Patch, ...] | None:

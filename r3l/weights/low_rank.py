@@ -1,4 +1,4 @@
-"""Low-rank adapters to a base model that every process has. Tensors are named as in peft.
+"""Low-rank adapters. Every process already has the base model. Tensors are named as in peft.
 
 base_model.model.<layer>.lora_A.weight  [rank, in] ─┬─► <layer>.weight + scaling · B A
 base_model.model.<layer>.lora_B.weight  [out, rank] ┘

@@ -95,7 +95,7 @@ class Layout:
 @dataclass(frozen=True)
 class Adapters:
     """Describes a set of adapters (r3l.weights.low_rank). `base`: the digest of the base model's
-    folder. `dtype`: the dtype of the learner's base model. `scaling`: multiplies B A."""
+    folder. `dtype`: the dtype of the learner's base model. `scaling`: factor of the product B·A."""
 
     base: str
     dtype: str
@@ -104,7 +104,7 @@ class Adapters:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Describes a published set. `origin`: unique to one start of a publisher. Sets of the same
+    """Describes a published set. `origin`: the publisher's id, new at each start. Sets of the same
     version from different origins may differ. `sums`: the sums of all elements (r3l.weights.sums),
     None if there are several dtypes. `adapters`: None if the set is a whole model."""
 

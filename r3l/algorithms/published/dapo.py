@@ -1,6 +1,6 @@
 """DAPO (arXiv 2503.14476): GRPO with a higher upper clip, a token mean, a penalty for overlong
-responses and no KL. Dynamic sampling replaces groups whose rewards are all equal: such a group
-expires in the buffer service (buffer.groups.completion)."""
+responses and no KL. Dynamic sampling replaces each group whose rewards are all equal. The replaced
+group expires in the buffer service (buffer.groups.completion)."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,5 +1,5 @@
 """The implicit world model of Early Experience (arXiv 2510.08558): GRPO that also trains the policy
-to predict the environment's answers in its attempts. It uses no demonstrations."""
+to predict how the environment answers in the policy's own attempts. It uses no demonstrations."""
 
 from dataclasses import replace
 from typing import Literal
