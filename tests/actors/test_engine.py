@@ -376,20 +376,18 @@ def test_sampling_repeats_under_a_seed(served: Served) -> None:
 def test_requests_of_the_oldest_groups_are_served_first(served: Served, endless: None) -> None:
     policy, ended = served.policy, list[int]()
 
-    async def attempt(group: int) -> None:
-        for _ in range(3):
-            await policy.sample(PROMPT, SampleParams(20, priority=group))
-
-    async def play(group: int) -> None:
-        await asyncio.gather(*(attempt(group) for _ in range(8)))
+    async def play(group: int, tokens: int = 20) -> None:
+        params = SampleParams(tokens, priority=group)
+        await asyncio.gather(*(policy.sample(PROMPT, params) for _ in range(16)))
         ended.append(group)
 
     async def play_all() -> None:
-        await asyncio.gather(*(play(group) for group in (5, 4, 3, 2, 1)))
+        # Group 0 fills the engine while all others arrive and wait.
+        await asyncio.gather(play(0, 100), *(play(group) for group in (5, 4, 3, 2, 1)))
 
     served.run(play_all())
     # Neighbours may change places; in the order of arrival the list would be 5, 4, 3, 2, 1.
-    assert sorted(ended) == [1, 2, 3, 4, 5]
+    assert sorted(ended) == [0, 1, 2, 3, 4, 5]
     assert max(map(ended.index, (1, 2))) < ended.index(5) and ended.index(1) < ended.index(4)
 
 
