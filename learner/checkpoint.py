@@ -47,8 +47,8 @@ log = logging.getLogger(__name__)
 CHECKPOINTS = "checkpoints"
 """The checkpoints' folder in a run."""
 ADAPTER = "adapter"
-"""The adapters' folder in a saved model. If adapters lay beside the merged weights, transformers
-would add them to these weights again."""
+"""The adapters' folder in a saved model. Next to the merged weights, transformers would find the
+adapters and add them a second time."""
 SCHEMA = 6
 STATE, REMEDY = "state.json", "remove the checkpoint"
 REQUIRED = {"version", "model_digest"}

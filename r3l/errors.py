@@ -151,8 +151,8 @@ def install(extra: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggests the known name most similar to `name`: " (did you mean X?)", or "" if none is
-    similar. Prefers a known name whose last part (after a dot) is `name`."""
+    """Suggests the known name most similar to `name`: " (did you mean X?)", or "" without a
+    similar one. Prefers a known name whose last part (after a dot) is `name`."""
     names = list(known)
     near = [candidate for candidate in names if candidate.rpartition(".")[2] == name]
     near = near or get_close_matches(name, names, n=3, cutoff=0.7)

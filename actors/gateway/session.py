@@ -87,7 +87,7 @@ class Session:
     def sampling(
         self, request: AgentRequest, digest: str, dialect: str, *, again: bool
     ) -> asyncio.Task[Answer]:
-        """Returns a task that answers a request. The task goes on if the agent disconnects. If an
+        """Returns a task that answers a request. It continues if the agent disconnects. If an
         equal request comes before the agent has received the answer, returns the same task.
 
         `again`: the client says that it repeats a request, which then always gets the same task.

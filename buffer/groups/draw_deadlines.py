@@ -1,7 +1,7 @@
 """Makes the groups of a dead consumer drawable again after a deadline.
 
 An open draw expires `draw_s` seconds after its consumer's last request about draws. Deadlines are
-not stored. They start anew when the service starts.
+not stored: each is full again when the service starts.
 """
 
 import logging

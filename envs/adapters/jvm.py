@@ -120,6 +120,6 @@ def release(jvm: Jvm) -> None:
 
 
 def _without_py4j(record: logging.LogRecord) -> bool:
-    """Drops py4j's log records by returning False for them. The records add nothing, because py4j
-    also raises an error for every failed call that it logs."""
+    """Drops py4j's log records by returning False for them. The records add nothing: py4j raises an
+    error for each failed call that it logs."""
     return "/py4j/" not in record.pathname

@@ -373,6 +373,6 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Retrieves a future's exception, since asyncio logs an exception that nobody retrieves."""
+    """Retrieves a future's exception, since asyncio logs one that is never retrieved."""
     if not future.cancelled():
         future.exception()

@@ -196,7 +196,7 @@ class Children:
         RunFolder(self.logs.parent).forget(name)
 
     def keep(self) -> int:
-        """Starts the keeper process if none is running. Returns the descriptor of its pipe."""
+        """Starts the keeper process unless one is running. Returns the descriptor of its pipe."""
         known = self._keeper
         if known is None or known.poll() is not None:
             with (self.logs / "keeper.log").open("ab") as output:

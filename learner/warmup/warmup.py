@@ -140,7 +140,7 @@ def lesson_stream(recipe: Recipe, chat: ChatFormat, own: Sequence[Lesson] = ()) 
 
 def _words(tokenizer: Any) -> list[int]:
     """Returns the token ids for lessons that teach copying: the words added for the tiny policy, or
-    all tokens if no words were added. Never returns special tokens."""
+    all tokens if there are no such words. Never returns special tokens."""
     added, special = tokenizer.added_tokens_decoder, set(tokenizer.all_special_ids)
     words = [i for i, token in added.items() if not token.special and i not in special]
     return sorted(words) or sorted(set(tokenizer.get_vocab().values()) - set(added) - special)

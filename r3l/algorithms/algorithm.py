@@ -82,7 +82,7 @@ keep [G])."""
 class ReplayContext:
     """The batch in which a group is replayed. `version`: the number of optimizer steps so far.
     `baseline`: the median of the mean rewards of the batch's new groups, or of all its groups if
-    none is new."""
+    there are no new ones."""
 
     version: int
     baseline: float

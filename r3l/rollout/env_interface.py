@@ -70,7 +70,7 @@ class Environment(Protocol):
     def step(self, action: str) -> StepAnswer:
         """Takes the policy's whole response text. Must not raise for an invalid action: the action
         counts as a step, and the observation says what is wrong. If the environment itself has a
-        fault but the attempt goes on, `info["fault"]` names the fault."""
+        fault but the attempt continues, `info["fault"]` names the fault."""
 
     def close(self) -> None: ...
 
