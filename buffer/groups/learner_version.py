@@ -21,7 +21,7 @@ def check_version(work: UnitOfWork, version: int) -> None:
 def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
     """Sets the version from which a learner starts. Deletes all later steps from the ledger and
     from the rows of their groups. Those groups can be drawn again, unless they have expired.
-    Returns how many of them still exist."""
+    Returns how many of them still exist, each counted once for every step."""
     draw_deadlines.extend(work, operations.LEARNER)
     rewound = 0
     for step in list(work.txn.steps_after(args.version)):
