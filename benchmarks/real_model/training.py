@@ -18,16 +18,17 @@ from r3l.errors import UserError
 from r3l.files import json_lines
 from r3l.files.run_folder import RunFolder
 
+R3L = ("algorithm=r3l", "algorithm.sft_share=null")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "grpo": ("algorithm=grpo", "algorithm.kl_coef=0"),
-    "r3l": ("algorithm=r3l",),
-    "no_reflect": ("algorithm=r3l", "algorithm.reflect=false"),
+    "r3l": R3L,
+    "no_reflect": (*R3L, "algorithm.reflect=false"),
     "capped": ("algorithm=r3l", "algorithm.sft_share=0.25"),
-    "outcome_first": ("algorithm=r3l", "algorithm.outcome_first=true"),
-    "gated": ("algorithm=r3l", "algorithm.gate=measured"),
+    "outcome_first": (*R3L, "algorithm.outcome_first=true"),
+    "gated": (*R3L, "algorithm.gate=measured"),
     # About as many CPU seconds as R³L takes for its 20 steps.
     "grpo_long": ("algorithm=grpo", "algorithm.kl_coef=0", "learner.steps=80"),
-    "r3l_long": ("algorithm=r3l", "learner.steps=80"),
+    "r3l_long": (*R3L, "learner.steps=80"),
 }
 """Settings of each variant."""
 CPU = "cpu.jsonl"

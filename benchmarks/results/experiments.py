@@ -1,6 +1,6 @@
 """The experiments: which variants run in which cells, with how many seeds and what budget."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -183,7 +183,7 @@ class Run:
 
     def config(self, model: Path | str) -> RunConfig:
         """Its whole configuration, from the policy in folder `model`."""
-        return configuration.load(SETTINGS, [f"model={model}", *self.settings()])
+        return load(model, self.settings())
 
     def setup(self) -> str:
         """Digest of all that was set for it: SETTINGS, its own, its world and budget.
@@ -225,6 +225,20 @@ class Part:
 SETTINGS = Path(__file__).parent / "settings.yaml"
 BASE = ("actor.max_model_len=4096", "learner.tokens_per_micro_batch=2048")
 """Settings of every run, over SETTINGS."""
+
+
+def load(model: Path | str, settings: Sequence[str]) -> RunConfig:
+    """Loads the settings of a run, over SETTINGS."""
+    return configuration.load(SETTINGS, [f"model={model}", *of_the_paper(settings)])
+
+
+def of_the_paper(settings: Sequence[str]) -> list[str]:
+    """Returns settings in which R³L trains on all auxiliary samples, as in the paper. A limit that
+    `settings` has stays."""
+    limited = any(setting.startswith("algorithm.sft_share=") for setting in settings)
+    every = ["algorithm.sft_share=null"] if "algorithm=r3l" in settings and not limited else []
+    return [*settings, *every]
+
 
 E0_TOKENS = 60_000
 _MAP = tuple(name for name, cell in CELLS.items() if cell.world is not None)

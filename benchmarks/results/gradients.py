@@ -28,15 +28,14 @@ from benchmarks.results.experiments import (
     BATCH,
     ESTIMATORS,
     REFERENCE,
-    SETTINGS,
     gradients_setup_of,
+    load,
 )
 from benchmarks.results.lines import LINES, POLICIES, append, read_lines
 from benchmarks.results.local_policy import LocalPolicy
 from envs.registry import task_source
 from learner.step.batch import Row, collate, micro_batches, rows_of
 from learner.step.trainer import Trainer
-from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.records import Group
@@ -83,8 +82,7 @@ class Start:
     def config(self, overrides: Sequence[str], seed: int) -> RunConfig:
         """The settings of a run from here."""
         world = (*BASE, *self.cell.overrides()) if self.cell != EASIEST else ()
-        settings = [f"model={self.model}", *world, *overrides, f"seed={seed}"]
-        return configuration.load(SETTINGS, settings)
+        return load(self.model, [*world, *overrides, f"seed={seed}"])
 
 
 @click.command()

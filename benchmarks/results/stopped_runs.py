@@ -28,9 +28,9 @@ from benchmarks.results.experiments import (
     OFFLINE,
     OFFLINE_STEPS,
     REUSED,
-    SETTINGS,
     STEPS,
     STORED,
+    load,
     offline_setup,
     offline_setup_of,
 )
@@ -144,7 +144,7 @@ def trusted(lines: Sequence[str]) -> dict[str, float]:
 
 def _config(cell: Cell, seed: int, model: Path, settings: Sequence[str]) -> RunConfig:
     own = [*BASE, *cell.overrides(), *settings, f"seed={seed}"]
-    return configuration.load(SETTINGS, [f"model={model}", *own])
+    return load(model, own)
 
 
 async def _success(model: Path, config: RunConfig) -> dict[str, float]:

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from benchmarks.results.cells import CELLS
-from benchmarks.results.experiments import SETTINGS, VARIANTS, parsed
+from benchmarks.results.experiments import SETTINGS, VARIANTS, of_the_paper, parsed
 from benchmarks.results.lines import LINES, POLICIES, append, digest, known, processor, read_lines
 from benchmarks.warmed import warmed_for
 from envs.registry import all_options
@@ -60,7 +60,7 @@ class System:
             _check_world(model)
         else:
             model, world = CELLS[self.cell].policy(policies), ["--config", str(SETTINGS)]
-        return [*world, f"model={model}", *self.settings()]
+        return [*world, f"model={model}", *of_the_paper(self.settings())]
 
     def settings(self) -> list[str]:
         """Its settings, over those of PRESET in ScienceWorld and of SETTINGS in a cell."""

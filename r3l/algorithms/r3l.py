@@ -99,10 +99,10 @@ class R3LConfig(RatioCorrectedConfig):
     )
     sft_weight: float = Field(1.0, ge=0, description="λ, weight of the auxiliary loss")
     sft_share: float | None = Field(
-        None,
+        0.25,
         gt=0,
         description="limit of a step's auxiliary tokens, as a multiple of its attempts' tokens, "
-        "both with contexts; unset: all samples, as in the paper",
+        "both with contexts; null: all samples, as in the paper",
     )
     sft_pool: SftPool = Field(
         "separate",

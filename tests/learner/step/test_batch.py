@@ -92,7 +92,7 @@ def test_a_group_too_big_for_the_budget_is_cut_where_its_rows_share_least() -> N
 
 def test_rows_of_a_group_carry_pivot_masks_and_amplified_advantages() -> None:
     group = explore_group(base_rewards=(0.0, 1.0), retry_rewards=(1.0, None), pivot=2)
-    rows = rows_of([group], R3LConfig(group_size=4).build())
+    rows = rows_of([group], R3LConfig(group_size=4, sft_share=None).build())
     policy = [r for r in rows if not r.aux]
     assert [r.advantage for r in policy] == [0.0 - 2 / 3, 3.0, 3.0]
     first, success, retry = policy
@@ -111,7 +111,9 @@ def test_rows_have_the_temperature_of_their_attempt_and_auxiliary_rows_have_1() 
         replace(r, trajectory=replace(r.trajectory, temperature=next(heats))) if r.trajectory else r
         for r in group.results
     ]
-    rows = rows_of([replace(group, results=tuple(results))], R3LConfig(group_size=4).build())
+    rows = rows_of(
+        [replace(group, results=tuple(results))], R3LConfig(group_size=4, sft_share=None).build()
+    )
     assert [r.temperature for r in rows] == [0.7, 1.0, 1.3, 1.0, 1.0]
     assert [r.aux for r in rows] == [False] * 3 + [True] * 2
     assert collate(rows, torch.device("cpu")).temperatures_B.tolist() == pytest.approx(
@@ -124,7 +126,7 @@ def test_the_weight_of_a_token_follows_normalize_and_the_pool_of_auxiliary_sampl
     group = explore_group(base_rewards=(0.0, 1.0), retry_rewards=(1.0, None), pivot=2)
 
     def shares(**settings: Any) -> list[float]:
-        rows = rows_of([group], R3LConfig(group_size=4, **settings).build())
+        rows = rows_of([group], R3LConfig(group_size=4, sft_share=None, **settings).build())
         return [row.weight for row in rows]
 
     assert shares() == pytest.approx([1 / 24, 1 / 48, 1 / 24, 1 / 32, 1 / 32])
@@ -136,7 +138,7 @@ def test_the_weight_of_a_token_follows_normalize_and_the_pool_of_auxiliary_sampl
     assert shares(**shared, normalize="token") == pytest.approx([1 / 64] * 5)
     rows = rows_of(
         [group, explore_group(group_id="g2", base_rewards=(0.0,), retry_rewards=())],
-        R3LConfig(group_size=4, normalize="group", amplify=False).build(),
+        R3LConfig(group_size=4, sft_share=None, normalize="group", amplify=False).build(),
     )
     # half of the weight for each group; the second one's only attempt has no advantage
     assert [row.weight for row in rows] == pytest.approx([1 / 96] * 3 + [1 / 32] * 2)
@@ -146,7 +148,7 @@ def test_the_largest_weight_of_a_token_and_the_share_of_auxiliary_samples_are_me
     group = explore_group(base_rewards=(0.0, 1.0), retry_rewards=(1.0, None), pivot=2)
 
     def measured(**settings: Any) -> list[float]:
-        algorithm = R3LConfig(group_size=4, **settings).build()
+        algorithm = R3LConfig(group_size=4, sft_share=None, **settings).build()
         metrics = weight_metrics(rows_of([group], algorithm), algorithm.sft_weight)
         return [metrics["learner/aux_share"], metrics["learner/largest_token_weight"]]
 
