@@ -72,8 +72,8 @@ class Actor:
         self.failures = FirstFailures()
 
     async def run(self) -> None:
-        """Explores until `stop` is set. Then drops the results whose `put` has not begun. Raises
-        EngineDead if the engine died, EngineSick for impossible results or wrong weights."""
+        """Explores until `stop` is set. Raises EngineDead if the engine died. Raises EngineSick if
+        the engine computes wrongly (r3l.rollout.engine_symptoms)."""
         self.subscriber.loaded = None  # a new engine holds the weights of its model folder
         try:
             async with asyncio.TaskGroup() as self._tasks:

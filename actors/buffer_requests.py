@@ -59,8 +59,8 @@ class BufferRequests:
     async def put(
         self, group_id: str, result: SlotResult, fingerprint: tuple[int, str] | None
     ) -> SlotResult:
-        """Puts a result. If the buffer refuses it as too large or malformed, puts a failed result
-        instead. Returns the result that was put.
+        """Puts a result. If the result is too large or malformed, puts a failed result instead.
+        Returns the result that was put.
 
         Cancelling the caller does not stop the put. Raises LeaseLost or Conflict. Raises EngineSick
         for a result that a healthy engine cannot produce.
@@ -71,15 +71,15 @@ class BufferRequests:
         return await asyncio.shield(putting)
 
     async def put_partial(self, group_id: str, result: SlotResult) -> None:
-        """Puts a slot's progress. Does not repeat a failed put: the next put has this progress too.
-        Raises LeaseLost. Raises EngineSick for progress that a healthy engine cannot produce."""
+        """Tries once to put a slot's progress. Raises LeaseLost. Raises EngineSick for progress
+        that a healthy engine cannot produce."""
         try:
             async with asyncio.timeout(PARTIAL_S):
                 await self.client.put_partial(group_id, self.name, result)
         except SickResult as error:
             raise EngineSick(str(error), cause=error.cause) from error
         except (BufferUnavailable, LimitExceeded, RecordError, StoreError, TimeoutError) as error:
-            self.metrics.partial["refused"] += 1
+            self.metrics.partial["refused"] += 1  # the next put has this progress too
             log.debug("%s: progress was not put: %r", group_id, error)  # counted; it comes often
 
     async def renew(self, group_ids: Sequence[str]) -> Sequence[str]:

@@ -148,9 +148,8 @@ async def _run(
 
 @contextmanager
 def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Makes SIGTERM, SIGINT and SIGHUP set `stop` inside this context. Under nohup, SIGHUP stays
-    ignored. Outside the context, for example while an engine starts, the signals end the
-    process."""
+    """Makes SIGTERM, SIGINT and SIGHUP set `stop` in this context. Under nohup, SIGHUP stays
+    ignored. Outside the context, the signals end the process."""
     loop = asyncio.get_running_loop()
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     signals = (signal.SIGTERM, signal.SIGINT, *(() if nohup else (signal.SIGHUP,)))

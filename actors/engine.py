@@ -144,8 +144,8 @@ class VLLMPolicy:
         return self.engine is None or bool(self.engine.errored)
 
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
-        """Samples one response. Raises EngineFailed if the response cannot be finished, EngineDead
-        if the engine has ended or hangs, and EngineSick for impossible log-probabilities."""
+        """Samples one response. Raises EngineFailed if the request fails, EngineDead if the engine
+        has ended or hangs. Impossible log-probabilities raise EngineSick."""
         room = self.context_length - len(token_ids)
         if room <= 0:
             return Sample((), (), self.version, self.version, "overflow")

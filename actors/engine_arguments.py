@@ -47,8 +47,8 @@ def check_engine_arguments(config: ActorConfig) -> None:
 
 @cache
 def known_arguments() -> frozenset[str]:
-    """Reads the names of vLLM's engine arguments from its source. Importing vLLM would take ten
-    seconds and half a GiB of memory. Returns an empty set if the source is missing."""
+    """Lists vLLM's engine arguments without importing vLLM, which would take ten seconds. Returns
+    an empty set if vLLM's source is missing."""
     vllm = find_spec("vllm")
     source = Path(vllm.origin).parent / "engine" / "arg_utils.py" if vllm and vllm.origin else None
     if source is None or not source.is_file():

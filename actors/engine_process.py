@@ -34,8 +34,8 @@ _threads = 0
 
 
 def leave_threads_to_engine() -> None:
-    """Makes this process use one OpenMP thread until it forks its first engine. That engine gets
-    all threads. Call this before the process computes anything."""
+    """Limits this process to one OpenMP thread until it forks an engine. Call this before any
+    computation."""
     import torch
 
     global _threads
@@ -45,8 +45,8 @@ def leave_threads_to_engine() -> None:
 
 @contextmanager
 def forked() -> Iterator[None]:
-    """Makes vLLM fork its engine inside this context, if this process can be forked. Enter the
-    context in the main thread, because an engine lives no longer than the thread that forks it."""
+    """Makes vLLM fork the engine, if this process can be forked. Call this in the main thread,
+    because the engine ends with the calling thread."""
     import torch
 
     global _parent, _threads

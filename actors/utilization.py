@@ -9,8 +9,8 @@ LEAST_SHARE = 0.125  # at most 8 attempts for each wanted request, for any envir
 
 
 class Occupancy:
-    """A running mean of the share of live attempts that have a request in the engine. `target`:
-    how many requests the engine should have."""
+    """Measures the share of attempts that have a request in the engine. `target`: the wanted number
+    of requests."""
 
     def __init__(self, target: int) -> None:
         self.target, self.share = target, 1.0

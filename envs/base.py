@@ -109,8 +109,8 @@ class SeededTasks:
     env: str
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """Returns tasks `start` to `start + count` of a split. The run's seed, `seed`, decides
-        at which task the numbering starts. Raises UserError for an unknown split."""
+        """Returns `count` tasks of a split from number `start` on. `seed` shifts the numbering.
+        Raises UserError for an unknown split."""
         check_split(split)
         first, base = seed * SEED_STRIDE + start, SPLITS.index(split) * SPLIT_SIZE
         numbers = ((first + i) % SPLIT_SIZE for i in range(count))
@@ -119,14 +119,14 @@ class SeededTasks:
 
 @dataclass(frozen=True)
 class ListedTasks:
-    """A finite list of tasks per split. `tasks` shuffles the list by `seed`, so that even a list
-    sorted by kind gives a mix."""
+    """A finite list of tasks for each split. `tasks` shuffles the list, so that a sorted list also
+    gives a mix."""
 
     listed: Mapping[Split, Sequence[Task]]
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """Returns tasks `start` to `start + count` of a split, shuffled by `seed`. Returns
-        fewer if the list ends. Raises UserError for an unknown split."""
+        """Shuffles a split by `seed`. Returns up to `count` tasks from number `start` on. Raises
+        UserError for an unknown split."""
         check_split(split)
         order = list(self.listed.get(split, ()))
         random.Random(f"{split}/{seed}").shuffle(order)
@@ -134,8 +134,8 @@ class ListedTasks:
 
 
 def split_of(what: str) -> Split:
-    """Returns the split of a text, such as a question. A hash of the text decides, so that no text
-    is in two splits. A tenth of all texts is for evaluation, a tenth for warm-up."""
+    """Returns the split of a text, chosen by a hash. A tenth of all texts is for evaluation and a
+    tenth for warm-up."""
     share = zlib.crc32(what.encode()) % 10
     return "eval" if share == 0 else "warmup" if share == 1 else "train"
 

@@ -31,8 +31,8 @@ LONGEST_QUOTE = 60
 
 
 def demonstrating(name: str, **options: Any) -> Demonstrating:
-    """Makes an environment with a demonstrator. If the environment has only a method
-    `demonstration`, wraps it in `Demonstrated`. Raises UserError if it has no demonstrations."""
+    """Makes an environment with a demonstrator, wrapped in `Demonstrated` if needed. Raises
+    UserError if the environment has no demonstrations."""
     env = registry.make(name, **options)
     if isinstance(env, Demonstrating):
         return env
@@ -47,8 +47,8 @@ def demonstrating(name: str, **options: Any) -> Demonstrating:
 def warmup_tasks(
     name: str, options: Mapping[str, Any], count: int, seed: int = 0, start: int = 0
 ) -> list[Task]:
-    """Returns tasks `start` to `start + count` of the split `warmup`, or of `train` if there
-    are no warmup tasks. Returns fewer if the tasks run out."""
+    """Returns up to `count` warm-up tasks from number `start` on. If the environment has no warm-up
+    tasks, takes training tasks."""
     source = registry.task_source(name, **options)
     split: Split = "warmup" if source.tasks("warmup", 1, seed) else "train"
     return source.tasks(split, count, seed, start)
@@ -117,8 +117,8 @@ class Demonstrated:
         return rng.choice(others) if others else "?"
 
     def reflection(self) -> dict[str, Any]:
-        """Returns a teacher's reflection. The pivot is the first step that differs from the plan.
-        The advice is the plan's action at the pivot."""
+        """Returns a teacher's reflection. After a mistake, advises the plan's action at the first
+        step that differs from the plan."""
         succeeded = self.reward >= self.spec.success_threshold - 1e-9
         wrong = [k for k, action in enumerate(self.actions) if action.strip() != self._right(k)]
         pivot = wrong[0] if wrong else len(self.actions) - 1

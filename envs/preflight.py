@@ -1,5 +1,5 @@
-"""Tries an environment before a run: resets it to some tasks and takes one step in each. The
-environment runs in the same kind of process and with the same limits as in the run."""
+"""Before a run, resets the environment to some tasks and takes one step in each. Uses the same kind
+of process and the same limits as the run."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -23,8 +23,8 @@ NONSENSE = "try"
 
 @dataclass(frozen=True)
 class FirstStep:
-    """The sizes of a task's first step, in tokens. `budget`: the environment's limit for the
-    response. `reflection_prompt`: the prompt that asks for a reflection on this step."""
+    """The sizes of a task's first step, in tokens. `budget`: limit for the response.
+    `reflection_prompt`: prompt for a reflection on the step."""
 
     prompt: int
     budget: int
@@ -32,8 +32,8 @@ class FirstStep:
 
 
 def try_tasks(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -> list[FirstStep]:
-    """Resets the environment to each task and takes one step. Returns the sizes of each first step.
-    If a call fails, raises UserError with the task, the call and the line of the user's code."""
+    """Takes the first step of each task. If a call fails, raises a UserError that names the task,
+    the call and the user's line of code."""
     with ThreadPoolExecutor(1) as thread:  # a notebook's own thread already runs a loop
         return thread.submit(asyncio.run, _try_all(config, tasks, chat)).result()
 

@@ -66,8 +66,8 @@ def make(name: str, **options: Any) -> TextEnv:
 
 
 def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an environment's options, completed with the defaults, so that equal settings compare
-    equal. Raises UserError if a name or option is unknown."""
+    """Returns the options with all defaults added, so that equal settings compare equal. Raises
+    UserError for an unknown name or option."""
     kind = _load(name, options)
     known = inspect.signature(kind).parameters.values()
     defaults = {p.name: p.default for p in known if p.default is not p.empty}
@@ -82,8 +82,8 @@ def try_out(name: str, options: Mapping[str, Any]) -> None:
 
 
 def task_source(name: str, **options: Any) -> TaskSource:
-    """Returns the environment's own task source, or else a source of endless seeds. Raises
-    UserError if a name or option is unknown, or if the class's `task_source` raises."""
+    """Returns the environment's own task source, or else SeededTasks. Raises UserError for an
+    unknown name or option, and if the class's `task_source` raises."""
     kind = _load(name, options)
     own = getattr(kind.func, "task_source", None)
     if own is None:
@@ -96,8 +96,8 @@ def task_source(name: str, **options: Any) -> TaskSource:
 def tasks(
     name: str, options: Mapping[str, Any], split: Split, count: int, seed: int = 0
 ) -> list[Task]:
-    """Returns at most `count` tasks of a split. A count of 0 reads no data. Raises UserError if the
-    task source fails, returns anything but tasks, or has no tasks in the split."""
+    """Returns at most `count` tasks of a split. Raises UserError for a faulty task source or an
+    empty split."""
     if not count:
         return []
     source = task_source(name, **options)
@@ -117,10 +117,9 @@ def tasks(
 
 
 def tasks_of_all(config: EnvConfig, split: Split, count: int, seed: int = 0) -> list[Task]:
-    """Returns at most `count` tasks of a split, an equal share from each environment of a run. An
-    environment with fewer tasks gives all of them. With several environments, each task's `env` is
-    the name of its environment. Raises UserError as `tasks` does. Also raises UserError if two
-    environments have the same task, or if `count` is not 0 but below the number of environments."""
+    """Returns at most `count` tasks of a split, an equal share from each environment. With several
+    environments, sets each task's `env`. Raises UserError as `tasks` does, and if two environments
+    have the same task. A `count` above 0 must give each environment a task."""
     kinds = config.each()
     if len(kinds) == 1:
         return tasks(config.name, config.options, split, count, seed)
@@ -159,9 +158,8 @@ def _load(name: str, options: Mapping[str, Any]) -> partial[Any]:
 
 
 def _class(name: str) -> partial[Any]:
-    """Returns the class called `name`. For a name `family:member`, sets the class's first argument
-    to the member's name. For a name in MATHEMATICS, sets the class's first argument to `name`.
-    Raises UserError if there is no such class."""
+    """Returns the class `name`. For families and MATHEMATICS, the class's first argument is already
+    set. Raises UserError for an unknown name."""
     if _is_path(name):
         return partial(_user_class(name))
     family, colon, member = name.partition(":")

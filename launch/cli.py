@@ -270,8 +270,8 @@ def prompt_texts(config: RunConfig) -> str:
 
 
 def as_overrides(given: Mapping[str, object]) -> list[str]:
-    """Converts options to KEY=VALUE overrides. `given`: the options' values, keyed by setting. The
-    value of a missing option is None. Raises UserError if a value is empty."""
+    """Converts options to KEY=VALUE overrides. `given`: values keyed by setting, None for a missing
+    option. Raises UserError if a value is empty."""
     for setting, value in given.items():
         if isinstance(value, str) and not value.strip():
             raise UserError(f"--{setting}: is empty; give a name, or leave --{setting} out")

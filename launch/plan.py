@@ -12,8 +12,8 @@ ANY_NODE = "other nodes"
 
 
 def make_plan(config: RunConfig, options: PlanOptions) -> Plan:
-    """Plans a run. `config.model` is the path of the model's folder. Raises UserError if there are
-    too few devices, if memory is too small, or if actors cannot reach a service."""
+    """Plans a run. `config.model` must be a folder. Raises UserError if devices or memory do not
+    suffice, or if actors cannot reach a service."""
     starter = backend(options.cluster)
     machines = starter.machines() if options.hardware is None else described(options.hardware)
     requested = options.places(config.actor)

@@ -19,11 +19,11 @@ NOT_COUNTED = {EXIT_CODES[RestartNeeded], EXIT_CODES[BufferUnavailable]}
 
 @dataclass
 class Restarts:
-    """Decides which dead processes are restarted. `limits`: how many restarts a process may have in
-    WINDOW_S. A process without a limit is not restarted. `deaths`: times of the counted deaths."""
+    """Decides which dead processes are restarted. `limits`: the most restarts of each process in
+    WINDOW_S. A process without a limit is never restarted."""
 
     limits: dict[str, int]
-    deaths: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    deaths: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # times
     begun: set[str] = field(default_factory=set)  # processes that were ready once
 
     def allow(self, child: Child, now: float | None = None) -> bool:
@@ -51,9 +51,8 @@ class Restarts:
         return len(deaths) <= self.limits[child.name]
 
     def delay_s(self, child: Child) -> float:
-        """Returns the seconds to wait before a restart. The first counted death in WINDOW_S causes
-        no wait. The second causes a wait of BACK_OFF_S. Each further death doubles the wait, up to
-        LONGEST_S. If a full disk caused the death, the wait is LONGEST_S."""
+        """Returns the seconds to wait before a restart. The wait grows with each counted death, up
+        to LONGEST_S. A full disk causes the longest wait."""
         if FULL_DISK in child.reason():
             return LONGEST_S
         earlier = len(self.deaths[child.name]) - 1

@@ -300,8 +300,8 @@ class Run:
         self.lack = lack
 
     def _report_no_progress(self) -> None:
-        """Reports what the learner is doing if no step or evaluation ends for QUIET_S. After each
-        report, waits twice as long for the next report."""
+        """After QUIET_S without progress, reports what the learner is doing. Doubles the wait after
+        each report."""
         silent = time.monotonic() - self.moved
         if silent > self.quiet_s:
             self.quiet_s *= 2

@@ -57,9 +57,8 @@ REQUIRED = {"version", "model_digest"}
 
 @dataclass(frozen=True)
 class RunState:
-    """The state of a run, kept by learner.rank0 and saved in checkpoints. `version`: steps done.
-    `groups`: ids of the groups that the last step was trained on, if any. `model_digest`: digest of
-    the model that the run began with."""
+    """A run's state, as saved in checkpoints. `version`: steps done. `groups`: ids of the last
+    step's groups. `model_digest`: digest of the run's initial model."""
 
     version: int
     groups: tuple[str, ...] = ()
@@ -67,8 +66,8 @@ class RunState:
 
 
 class Checkpoints:
-    """Writes the checkpoints of a run while it trains. Keeps the newest `keep` checkpoints. Never
-    removes a checkpoint that `command` still needs. `saved`: newest version, or -1."""
+    """Writes a run's checkpoints. Keeps the newest `keep` checkpoints, and any that `command` still
+    needs. `saved`: the newest checkpoint's version, or -1."""
 
     def __init__(
         self,
@@ -86,8 +85,8 @@ class Checkpoints:
         self._flushed: Future[bool] | None = None  # rank 0's
 
     def save(self, state: RunState) -> None:
-        """Starts to write the checkpoint `step-<version>` of rank 0's `state`. Collective. `finish`
-        waits until it is on disk. If it cannot be written, training continues without it."""
+        """Starts to write a checkpoint with rank 0's `state`. `finish` waits for the disk. A failed
+        write does not end training. Collective."""
         from learner.step import optimizer_state
         from learner.step.tensor_file import Copies
 
@@ -117,8 +116,8 @@ class Checkpoints:
             self._flushed = self._disk.submit(_tried, put_on_disk, building)
 
     def finish(self) -> bool:
-        """Waits for the last checkpoint to reach the disk, and returns whether it did. If the write
-        failed, sets `saved` to -1. Collective."""
+        """Waits until the last checkpoint is on disk. If the write failed, sets `saved` to -1 and
+        returns False. Collective."""
         if self._building is None:
             return self.saved >= 0
         building, self._building = self._building, None
@@ -148,8 +147,8 @@ class Checkpoints:
 
 
 def save_model(trainer: Trainer, folder: Path, tokenizer: Any, step: int) -> bool:
-    """Writes the weights of `step` as a Hugging Face folder. Collective. Replaces an older folder
-    only after writing the new files. Returns whether all ranks succeeded."""
+    """Writes the weights as a Hugging Face folder. An older folder stays until the new one is
+    complete. Returns whether all ranks succeeded. Collective."""
     heartbeat(f"to save {folder}")
     building = folder.with_name(f".building-{folder.name}")
 
@@ -195,8 +194,8 @@ def _agreed(trainer: Trainer, good: bool, building: Path) -> bool:
 
 
 def latest(folder: Path, below: int | None = None, *, thorough: bool = False) -> Path | None:
-    """Finds the newest complete checkpoint. If `below` is given, considers only versions lower than
-    `below`. Only a `thorough` search compares the checksums of large files."""
+    """Finds the newest complete checkpoint. `below`: considers only lower versions. `thorough`:
+    also compares the checksums of large files."""
     names = f"step-{below:06d}" if below is not None else ""
     for path in reversed(_all(folder)):
         if names and path.name >= names:
@@ -216,8 +215,8 @@ def read_state(checkpoint: Path) -> RunState:
 def check_resumable(
     checkpoint: Path, config: LearnerConfig, *, dtype: object, model_digest: str
 ) -> None:
-    """Refuses a checkpoint that this run cannot continue from. `dtype`: torch's dtype or its name.
-    `model_digest`: digest of the model that this run began with. Raises UserError."""
+    """Raises UserError if this run cannot continue from `checkpoint`. `dtype`: a torch dtype or its
+    name. `model_digest`: digest of the run's initial model."""
     values = _read(checkpoint)
     if values["model_digest"] and values["model_digest"] != model_digest:
         raise UserError(
@@ -297,14 +296,14 @@ def _read(checkpoint: Path) -> dict[str, Any]:
 
 
 def _damage(checkpoint: Path, thorough: bool) -> str:
-    """Returns what is missing or damaged in a checkpoint; "" if it is complete. Also returns ""
-    for a checkpoint of another schema, which `check_resumable` refuses."""
+    """Describes the damage to a checkpoint; "" if it is complete. A checkpoint of another schema
+    counts as complete."""
     if not (checkpoint / STATE).is_file():
         return f"{STATE} is missing"
     try:
         values = read_json(checkpoint / STATE, REMEDY, dict[str, Any]) or {}
         if values["schema"] != SCHEMA:
-            return ""
+            return ""  # check_resumable refuses it
         if not values.keys() >= REQUIRED:
             return f"{STATE} lacks {', '.join(sorted(REQUIRED - values.keys()))}"
         beat = partial(heartbeat, f"to check {checkpoint}")

@@ -24,8 +24,8 @@ STOPPED_S = 5.0
 
 
 def check_command(command: str, *, here: bool = True) -> None:
-    """Refuses a command that cannot be parsed or has an unknown placeholder. With `here`, also
-    refuses a program that does not exist on this machine. "" means no command."""
+    """Raises UserError if a command cannot be parsed. With `here`, the program must also exist on
+    this machine. "" means no command."""
     what = f"learner.on_checkpoint {command!r:.200}"
     try:
         program = arguments(command, Path("step-000001"), 1)[0] if command else ""
@@ -69,8 +69,8 @@ class CheckpointCommand:
         return [folder for folder, job in list(self._jobs.items()) if not job.done()]
 
     def finish(self, stopped: Callable[[], bool]) -> None:
-        """Waits at most `limit_s` in total for the remaining commands, then kills them. Once
-        `stopped` returns true, the remaining wait is at most STOPPED_S."""
+        """Waits at most `limit_s` for all remaining commands, then kills them. Once `stopped`
+        returns true, the wait ends within STOPPED_S."""
         self._ends = time.monotonic() + self._limit_s
         if left := self.busy():
             names = ", ".join(folder.name for folder in left)

@@ -135,8 +135,7 @@ def _leading() -> bool:
 
 @dataclass(frozen=True)
 class Start:
-    """What a run starts with: a model folder, its digest and tokenizer, the learner's settings,
-    and the checkpoint to continue from, if any."""
+    """The starting point of a run. `checkpoint`: None if the run starts from step 0."""
 
     model: Path
     model_digest: str
@@ -286,8 +285,8 @@ def weights_command(run: Path, version: int, out: Path) -> None:
 @click.argument("run", type=run_folder)
 @click.argument("step", type=click.IntRange(1))
 def replay_command(run: Path, step: int) -> None:
-    """Recompute the optimizer steps of RUN up to STEP, from the newest checkpoint before STEP.
-    Compare losses and final weights with those of RUN. Exit code 1 if something differs."""
+    """Recompute the steps of RUN up to STEP, from the newest checkpoint before STEP. Compare losses
+    and weights with the recorded ones. Exit code 1 if something differs."""
     from learner.offline.replayed_run import ReplayedRun
 
     same = True

@@ -70,15 +70,15 @@ class Evaluator:
             self.pending[tag] = version
 
     def take_up(self, reported: Set[int], version: int, run: Path) -> None:
-        """Takes over the evaluations that an earlier learner requested but did not report. Ignores
-        evaluations of versions above `version`. If `version` is above 0, drops an unfinished
-        evaluation of version 0: actors would play its remaining tasks with newer weights."""
+        """Takes over unreported evaluations of an earlier learner, up to `version`. If `version` is
+        above 0, drops an unfinished evaluation of version 0."""
         progress = self.client.stats().eval_progress if self.tasks else {}
         for tag, (done, total) in progress.items():
             name, _, number = tag.partition("@")
             unreported = name == "eval" and number.isdigit() and int(number) not in reported
             if not unreported or int(number) > version:
                 continue
+            # Actors would play its remaining tasks with newer weights.
             if int(number) == 0 < version and done < total:
                 notice(
                     f"evaluation at step 0: dropped at {done}/{total} tasks; the run was stopped "
@@ -149,9 +149,8 @@ def show_wait(waits: str, stats: BufferStats) -> None:
 
 
 def nothing_played(stats: BufferStats, before: int) -> str:
-    """Describes why every attempt so far has failed. Returns "" if even one attempt did not fail,
-    or if fewer than FIRST_GROUPS groups have failed in this launch. `before`: number of groups that
-    failed in earlier launches."""
+    """Returns an explanation if every attempt so far has failed, in at least FIRST_GROUPS groups.
+    Otherwise returns "". `before`: number of groups that failed in earlier launches."""
     ended = {state for part in (stats.train, stats.eval) for state, n in part.items() if n}
     others = ended & {"complete", "drawn", "trained"} or stats.drops.keys() - {"no_trajectories"}
     groups = stats.drops.get("no_trajectories", 0) - before
@@ -194,8 +193,8 @@ def candidate_folder(run: Path, version: int) -> Path:
 
 
 def keep_if_best(run: Path, evaluation: Evaluation) -> None:
-    """Moves the evaluated weights to `best/` if they have more success than the best model so far.
-    If the process is killed during the move, a second call completes the move."""
+    """Moves the evaluated weights to `best/` if no earlier model had as much success. A second call
+    completes an interrupted move."""
     try:
         _keep_if_best(run, evaluation)
     except (OSError, UserError) as error:

@@ -57,9 +57,8 @@ class Training:
         )
 
     def execute(self) -> None:
-        """Trains up to step `config.learner.steps`. If rank 0 is asked to stop, abandons the
-        current step and saves the last finished version. Raises TrainingStopped after too many
-        skipped steps in a row."""
+        """Trains all steps. If asked to stop, leaves the current step and saves the last finished
+        version. Raises TrainingStopped after too many skipped steps in a row."""
         try:
             self._train()
         except TrainingStopped:
@@ -124,13 +123,12 @@ class Training:
         return draw
 
     def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
-        """Commits a trained batch, publishes the weights and reports the step. After step 1, waits
-        for the evaluation of version 0 before it publishes version 1."""
+        """Commits a trained batch, publishes the weights if due, and reports the step."""
         self._led(lambda rank0: rank0.commit(draw, version, result))
         publishes = self.config.learner.publishes(version)
         published = self._publish(version) if publishes and version > 1 else {}
         self._led(lambda rank0: rank0.report(draw, version, result, published))
-        if publishes and version == 1:
+        if publishes and version == 1:  # after the evaluation of version 0, which `report` awaits
             self._publish(version)
 
     def _publish(self, version: int) -> dict[str, float]:

@@ -70,10 +70,9 @@ class KeptWeights(NamedTuple):
 
 
 class WeightPublisher:
-    """Serves weights over ZeroMQ from a thread, at `address`. `endpoint`: `address` with the chosen
-    port. `anchor_every`: versions divisible by this number are served without patches. `keys`: key
-    file of the service. Without keys, `address` must be a loopback address. `journal`: stores every
-    version on disk. Raises UserError if the service cannot listen at `address`."""
+    """Serves weights over ZeroMQ from a thread. `endpoint`: `address` with the chosen port.
+    Versions divisible by `anchor_every` are served without patches. `keys`: the key file; only a
+    loopback address needs none. Raises UserError if the service cannot listen."""
 
     def __init__(
         self,
@@ -130,9 +129,8 @@ class WeightPublisher:
         adapters: Adapters | None = None,
     ) -> dict[str, float]:
         """Serves `weights` as the newest version, converted to `dtype` if given. The tensors are
-        named as in a checkpoint. `shapes`: (name, dtype, shape) of each tensor. Without `shapes`,
-        all tensors are in memory at once. `adapters`: describes the tensors if they are adapters.
-        Returns metrics. Raises WeightsError if the serving thread has ended."""
+        named as in a checkpoint. Without `shapes`, all tensors are in memory at once. Returns
+        metrics. Raises WeightsError if the serving thread has ended."""
         if not self._thread.is_alive():
             raise WeightsError(
                 f"weights {self.endpoint}: the serving thread has ended; its error is above in "
@@ -261,9 +259,8 @@ class WeightPublisher:
     def _range(
         self, reply: dict[str, Any], chunk: Chunk, have: int, at: int, size: int
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Returns a reply for a subscriber that has version `have` of a chunk. The data are the
-        patches since `have`, or the whole chunk if a patch is missing. `lengths`: size of each
-        patch or of the chunk. The payload is `size` bytes of the data, from byte `at` on."""
+        """Returns a reply with `size` bytes of data, from byte `at` on. The data are the joined
+        patches since version `have`, or the whole chunk if a patch is missing."""
         patches = chunk.since(have)
         if patches is None:
             lengths, sent = [len(chunk.data)], chunk.data.data[at : at + size]
@@ -286,16 +283,16 @@ class WeightPublisher:
         return None
 
     def _keep_for_slow(self) -> None:
-        """Keeps the version that is about to be replaced, if a subscriber asked to keep it. Does
-        nothing while an older version is kept."""
+        """Keeps the served version if a subscriber asked to keep it, and no older version is
+        kept."""
         with self._keeping:
             wanted = {version for version, _ in self._slow.values()}
             if self._kept is None and self._manifest and self._manifest.version in wanted:
                 self._kept = KeptWeights(self._manifest.version, list(self._chunks))
 
     def _forget_kept(self, now: float) -> None:
-        """A request to keep a version is valid for KEEP_S. Forgets older requests. Drops the kept
-        version when no request for it is left."""
+        """Forgets subscribers' requests after KEEP_S. Drops the kept version if no request for it
+        is left."""
         with self._keeping:
             silent = [c for c, (_, asked) in self._slow.items() if now > asked + KEEP_S]
             for client in silent:
@@ -311,7 +308,7 @@ def _in_threads(
     chunks: Iterable[Sequence[Piece]],
 ) -> Iterator[T]:
     """Calls `function(index, pieces)` for each chunk, a few calls at a time. Yields the results in
-    order. No call is still running when the iterator ends or raises."""
+    order."""
     ahead: deque[Future[T]] = deque()
     try:
         for index, pieces in enumerate(chunks):
@@ -321,7 +318,7 @@ def _in_threads(
         while ahead:
             yield ahead.popleft().result()
     finally:
-        wait(ahead)
+        wait(ahead)  # no call may outlive the iterator
 
 
 def _bytes(tensor: Tensor, dtype: torch.dtype | None) -> Bytes:

@@ -65,8 +65,8 @@ SAY_S, SAY_LATER_S = 5.0, 60.0
 
 
 class Rank0:
-    """Draws groups from the buffer, commits batches, publishes weights, evaluates and reports.
-    `actors`: whether actors fill the buffer. If not, the run ends once too few groups are left."""
+    """Draws and commits batches, publishes weights, evaluates and reports. Without `actors`, the
+    run ends when the buffer has too few groups."""
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class Rank0:
         self.stopped = True
 
     def _wait_for_buffer(self, line: str) -> None:
-        """Keeps the other ranks waiting in `meet` while rank 0 waits for the buffer. `line`: text
-        of the heartbeat. Raises BufferUnavailable if the run was asked to stop."""
+        """Keeps the other ranks waiting for the buffer. `line`: the heartbeat's text. Raises
+        BufferUnavailable if the run was asked to stop."""
         if self.stopped:
             raise BufferUnavailable(f"stopped: {line}")
         still_waiting(self.trainer, line)
@@ -240,8 +240,8 @@ class Rank0:
             self.holds_back = bool(self.evaluator.pending)  # if the run was stopped
 
     def skip_step(self, draw: Draw, version: int, result: StepResult) -> None:
-        """Discards a batch whose loss or gradient is not finite. Its groups are not drawn again.
-        They are listed in the run's `skipped.jsonl`."""
+        """Discards a batch whose loss or gradient is not finite. Lists the batch's groups in
+        `skipped.jsonl`."""
         self.counts["skipped_steps"] += 1
         self.counts["out_of_memory"] += result.out_of_memory
         folder = RunFolder(self.run)
@@ -312,8 +312,8 @@ class Rank0:
     def publish(
         self, version: int, weights: Iterator[tuple[str, Tensor]], shapes: list[Shape]
     ) -> dict[str, float]:
-        """Publishes weights and returns metrics. Converts whole weights to the engines' dtype, but
-        not adapters. Does nothing if the run was stopped during the evaluation of version 0."""
+        """Publishes weights and returns metrics. Does nothing if the run was stopped during the
+        evaluation of version 0."""
         if self.holds_back:
             return {}
         name, adapters = self.config.actor.dtype, self.trainer.adapters

@@ -28,16 +28,16 @@ WARN_AFTER_S = 30.0
 
 
 def still_waiting(trainer: Trainer, doing: str = "waiting for actors") -> None:
-    """Tells the ranks in `meet` that rank 0 still waits. Must be called every few seconds. `doing`:
-    text of rank 0's heartbeat. Raises RankLost if a rank does not answer in time."""
+    """Tells the ranks in `meet` that rank 0 still waits. Must be called every few seconds. Raises
+    RankLost if a rank does not answer."""
     heartbeat(doing)
     if trainer.world > 1:
         _signal(trainer, WAIT)
 
 
 def meet(trainer: Trainer) -> None:
-    """Waits until every rank has called `meet`. Rank 0 may call `still_waiting` first. Raises
-    RankLost if a rank sends nothing before torch's collectives time out."""
+    """Waits until every rank has called `meet`. Raises RankLost if a rank sends nothing before
+    torch's collectives time out."""
     if trainer.world == 1:
         return
     if trainer.rank == 0:
@@ -76,11 +76,11 @@ def receive_draw(trainer: Trainer) -> Draw | None:
 
 
 def _signal(trainer: Trainer, signal: int) -> int:
-    """Returns rank 0's signal on every rank. The ranks add up their signals, which are 0 except on
-    rank 0. With a broadcast, rank 0 would not notice a receiver that hangs."""
+    """Returns rank 0's signal on every rank, by adding up all signals. The signals of other ranks
+    are 0."""
     total = torch.tensor([signal], dtype=torch.int64, device=trainer.device)
     try:
-        torch.distributed.all_reduce(total)
+        torch.distributed.all_reduce(total)  # a broadcast would not notice a hung receiver
         return int(total.item())
     except RuntimeError as error:
         whom = "another rank" if trainer.rank == 0 else "rank 0"

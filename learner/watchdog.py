@@ -25,9 +25,9 @@ LONGEST_TICK_S = 1.0
 
 
 class Watchdog:
-    """Watches this process inside a `with` block. After `limit_s` seconds without a heartbeat, the
-    process prints all stacks and exits with LearnerHung's code. `folder`: the run's folder, where
-    heartbeats are written for the launcher. If it is None, heartbeats are not written."""
+    """Watches this process inside a `with` block. After `limit_s` seconds without a heartbeat,
+    prints all stacks and exits with LearnerHung's code. If `folder` is given, writes heartbeats to
+    that run folder."""
 
     def __init__(self, limit_s: float, folder: Path | None = None) -> None:
         self.limit_s = limit_s

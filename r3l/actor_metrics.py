@@ -14,8 +14,8 @@ from typing import Any, Literal, Self
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """How a metric is shown, and how the actors' values are combined. `over`: "all" takes every
-    actor that ever reported, "present" only actors with a recent heartbeat.
+    """Says how a metric is shown and combined. `over`: "all" means every actor that ever reported,
+    "present" only actors with a recent heartbeat.
 
     A tag that ends in `<…>` belongs to a Counter, which has one tag for each of its keys.
     """
@@ -28,8 +28,8 @@ class MetricInfo:
 
 
 def _total(tag: str, unit: str, meaning: str) -> Any:
-    """Makes a field for a total since the start of the actor's process. A tag that ends in `<…>`
-    has one total for each key. The totals of all actors that ever reported are summed."""
+    """Makes a field for a total since the start of the actor's process. Totals are summed over all
+    actors that ever reported."""
     info = {"info": MetricInfo(tag, unit, meaning, "sum", "all")}
     if tag.endswith(">"):
         return field(default_factory=Counter, metadata=info)
@@ -141,8 +141,8 @@ def described_fields() -> list[tuple[str, MetricInfo]]:
 
 
 def combined(everyone: Iterable[ActorMetrics], present: Iterable[ActorMetrics]) -> dict[str, float]:
-    """Combines the actors' metrics into one value for each tag. `everyone`: all actors that ever
-    reported. `present`: the actors with a recent heartbeat."""
+    """Combines the actors' metrics into one value for each tag. `present`: the actors with a recent
+    heartbeat."""
     actors = {"all": list(everyone), "present": list(present)}
     metrics: dict[str, float] = {}
     for name, shown in described_fields():

@@ -81,8 +81,8 @@ class RunConfig(Section):
 def load(
     path: Path | None = None, overrides: Iterable[str] = (), *, demo: Path | None = None
 ) -> RunConfig:
-    """Builds the configuration from a YAML file and `section.key=value` overrides. `demo`: a YAML
-    file of defaults for the shipped policy. Raises a one-line UserError."""
+    """Builds the configuration from a YAML file and `section.key=value` overrides. `demo`: a file
+    of defaults for the shipped policy. Raises a one-line UserError."""
     overrides, below = list(overrides), {}
     above: dict[str, Any] = {} if path is None else _read_yaml(path)
     given = apply_overrides(overrides, deepcopy(above))

@@ -151,8 +151,8 @@ def install(extra: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggests the known name most similar to `name`: " (did you mean X?)", or "" without a
-    similar one. Prefers a known name whose last part (after a dot) is `name`."""
+    """Suggests the most similar known name: " (did you mean X?)", or "". Prefers a dotted name
+    whose last part is `name`."""
     names = list(known)
     near = [candidate for candidate in names if candidate.rpartition(".")[2] == name]
     near = near or get_close_matches(name, names, n=3, cutoff=0.7)

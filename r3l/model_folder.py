@@ -37,8 +37,8 @@ def user_path(name: str) -> Path:
 
 
 def check_model_folder(folder: Path, called: str, *, weights: bool = True) -> None:
-    """Raises UserError unless `folder` holds a Hugging Face model and its tokenizer. With
-    `weights`, checks the weights too. `called`: how the message begins."""
+    """Raises UserError if `folder` lacks a usable Hugging Face model or tokenizer. `weights`:
+    whether to check the weights. `called`: how the message begins."""
     if not (folder / "config.json").is_file():
         named = HUB_ID.fullmatch(called.removeprefix("--").removeprefix("model").strip())
         hub = f"; for a hub model: hf download {named[0]} --local-dir FOLDER" if named else ""
@@ -143,8 +143,8 @@ BLOCKS, BLOCK_BYTES = 64, 1 << 16
 
 
 def model_digest(folder: Path) -> str:
-    """Computes a hash of a model's weight files and tokenizer.json. The hash covers the
-    names and sizes of these files, and samples of their bytes."""
+    """Computes a hash of a model's weight files and tokenizer.json. The hash covers only samples of
+    large files."""
     digest = hashlib.sha256()
     weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
     for path in [*weights, folder / "tokenizer.json"]:

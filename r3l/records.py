@@ -41,7 +41,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Task(Record):
     """One query or one seeded environment instance. `task_id` is stable across runs. Raises
-    RecordError if a text or an option cannot be stored and sent."""
+    RecordError if a value cannot be stored."""
 
     task_id: str
     env: str
@@ -237,8 +237,8 @@ class Trajectory(Record):
 
 
 class ReflectionRecord(Record):
-    """The policy's reflection on a base trajectory. `cause`: why the text could not be parsed
-    (r3l.rollout.reflection.CAUSES), or "". `pivot`: the retry step that the text names, or -1."""
+    """The policy's reflection on a base trajectory. `cause`: why the text is not usable
+    (r3l.rollout.reflection.CAUSES), or "". `pivot`: the retry step named in the text, or -1."""
 
     text: str
     cause: str = ""
@@ -250,8 +250,8 @@ class ReflectionRecord(Record):
 
 
 class AuxSample(Record):
-    """A supervised sample. The policy learns the tokens that `response_mask` marks. `kind`: the
-    source of the sample, "reflect", "retry" or a name that an algorithm chose."""
+    """A supervised sample. The policy learns the tokens that `response_mask` marks. `kind`:
+    "reflect", "retry" or a name that an algorithm chose."""
 
     kind: str
     token_ids: Int32
@@ -264,9 +264,8 @@ class AuxSample(Record):
 
 
 class SlotResult(Record):
-    """The result of one group slot. `status`: done (with a trajectory), not_triggered (no retry was
-    asked for) or failed (`cause` says why; there is no reward, not even 0). A distilled slot may
-    also have a reflection and auxiliary samples."""
+    """The result of one group slot. A done slot has a trajectory. A failed slot has a cause and no
+    reward. A slot is not_triggered if no retry was asked for."""
 
     role: Role
     slot: Integer

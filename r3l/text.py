@@ -17,7 +17,7 @@ _PLAIN = "\n\t\u200c\u200d"  # line ends, tabs, and what joins letters and emoji
 
 def plain(value: object, what: str, limit: int = TEXT_LIMIT) -> str:
     """Returns a text as a plain `str`. Raises ValueError if the value is not text, holds half a
-    surrogate pair or is longer than `limit` bytes in UTF-8. The error begins with `what`."""
+    surrogate pair or has more than `limit` bytes in UTF-8."""
     if not isinstance(value, str):
         raise ValueError(f"{what} is {type(value).__name__}; it must be text")
     text = str.__str__(value)
@@ -33,9 +33,8 @@ def plain(value: object, what: str, limit: int = TEXT_LIMIT) -> str:
 
 
 def plain_value(value: Any, what: str, depth: int = 0) -> Any:
-    """Returns a value that can be sent: None, a number, text, bytes, a list or a map with text
-    keys. Turns numpy's numbers into Python's. Raises ValueError, which begins with `what`, for any
-    other value."""
+    """Turns numpy's numbers in a value into Python's. Raises ValueError if the value holds anything
+    that cannot be sent."""
     if depth > NESTING_LIMIT:
         raise ValueError(f"{what} nests deeper than {NESTING_LIMIT} levels")
     if isinstance(value, str):

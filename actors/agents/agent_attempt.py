@@ -75,9 +75,9 @@ class Gateway:
 async def agents_served(
     make_env: MakeEnv, config: RunConfig, policy: Policy, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[MakeEnv]:
-    """Yields a function that makes a task's environment. If the run has agents, serves the policy
-    to them over HTTP until the context ends. Raises UserError if the chat template or a parser does
-    not fit, the port is taken, or an API key is missing."""
+    """Yields a function that makes a task's environment. If the run has agents, also serves the
+    policy over HTTP. Raises UserError if the chat template, a parser, the port or an API key is not
+    usable."""
     if not config.env.has_agents:
         yield make_env
         return
@@ -100,9 +100,8 @@ async def agents_served(
 
 
 class AgentEnvironment:
-    """Implements `r3l.rollout.env_interface.PlayedByAgent` for one attempt. `session`: the session
-    of the agent's newest process. `kept`: the session's sampling time, in seconds, at the last save
-    to the buffer."""
+    """Implements `r3l.rollout.env_interface.PlayedByAgent` for one attempt. Each process of the
+    agent has a new `session`. `kept`: seconds of sampling already saved."""
 
     session: Session
 
@@ -122,10 +121,10 @@ class AgentEnvironment:
         offer: Offer | None = None,
         retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays one attempt. If the agent is killed from outside, starts the agent once more. In a
-        base attempt, the new process gets the earlier replies again. A retry is played once more,
-        without the saved world, in two cases: the world cannot be restored, or the agent exits with
-        an error after the restore. Raises EpisodeError (docs/agents.md) or the engine's error."""
+        """Plays one attempt. If the agent is killed from outside, starts it once more. In a base
+        attempt, the new process gets the earlier replies. If restoring the saved world fails or
+        breaks the agent, plays the retry without that world. Raises EpisodeError (docs/agents.md)
+        or the engine's error."""
         self.slot, self.retry, self.offer, self.retried = slot, retry, offer, retried
         world = taken = self.gateway.snapshots.take(retry.base) if retry else None
         killed, broken = False, ""
@@ -229,8 +228,7 @@ class AgentEnvironment:
         )
 
     async def _keep(self) -> None:
-        """Offers all replies so far to the buffer, even replies that the agent has not received.
-        Ends the attempt if its lease is lost."""
+        """Offers all replies so far to the buffer. If the lease is lost, ends the attempt."""
         sampled = sum(node.seconds for node in self.session.tree.nodes if not node.taped)
         try:
             if self.offer and await self.offer(self._progress, sampled - self.kept):

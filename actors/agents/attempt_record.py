@@ -39,11 +39,11 @@ class _Chain:
 def conversations(
     tree: CallTree, train: Train, pivot: Node | None = None, *, unseen: bool = False
 ) -> list[_Chain]:
-    """Returns the trained conversations of an attempt. The main kind is the kind of the first
-    trained call. Conversations with `pivot` come first, then those of the main kind, then the
-    others; among equals, the newest comes first. The first conversation is the main conversation.
-    If `train` is "main", returns only conversations of the main kind, or the main conversation if
-    there are none. `unseen`: also uses replies that the agent has not received yet."""
+    """Returns an attempt's trained conversations. The first one is the main conversation. The main
+    kind is the kind of the first trained call. Conversations with `pivot` come first, then the main
+    kind, then other kinds. Equals are sorted from new to old. If `train` is "main", drops other
+    kinds, but never all conversations. `unseen`: also uses replies that the agent has not
+    received."""
     chains = [leaf.chain() for leaf in tree.leaves(unseen=unseen)]
     chains = [chain for chain in chains if any(not node.untrained for node in chain)]
     first = next((node.kind for node in tree.nodes if not node.untrained), None)
@@ -119,9 +119,9 @@ def _as_shown(chain: _Chain, pivot: int) -> AuxSample:
 
 
 def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Chain, int]]:
-    """Returns (conversation, skipped) for each conversation with new steps to train. `skipped`: how
-    many steps are not new, because an earlier conversation has them or another attempt trains them
-    (`known`). Raises EnvironmentFailed if no step is new."""
+    """Returns (conversation, number of old steps) for each conversation with new steps. A step is
+    old if `known` or an earlier conversation contains the step. Raises EnvironmentFailed if no step
+    is new."""
     kept = []
     for chain in chains:
         start = sum(node in known for node in chain.steps)  # shared steps come first

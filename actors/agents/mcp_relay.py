@@ -39,8 +39,8 @@ Start = Callable[[str], Awaitable[str]]
 
 
 class McpRelay:
-    """The MCP servers of one attempt, keyed by name. `urls`: the address of each server, or "" for
-    a server that the relay has to start."""
+    """The MCP servers of one attempt. `urls`: name -> address. If the address is "", the relay
+    starts the server."""
 
     def __init__(self, session: Session, start: Start) -> None:
         self.session, self.start = session, start
@@ -128,8 +128,8 @@ class McpRelay:
 
 
 class PipeServer:
-    """A server that reads and writes lines. The first of the `pipes` is the server's input. For
-    each open request, `waiting` maps the sent id to (the agent's id, the future reply)."""
+    """A server process behind pipes, with one JSON message a line. `pipes[0]` leads to the server.
+    `waiting` holds the open requests: sent id -> (agent's id, reply)."""
 
     def __init__(self, name: str, lines: asyncio.StreamReader, pipes: tuple[Any, ...]) -> None:
         self.name, self.lines, self.pipes, self.number = name, lines, pipes, 0

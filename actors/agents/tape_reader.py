@@ -47,8 +47,8 @@ def recorded_calls(attempt: Trajectory) -> list[Recorded]:
 def player_of(
     attempt: Trajectory, step: int | None = None, ignore: Sequence[str] = ()
 ) -> TapePlayer:
-    """Makes a player of an attempt's tape. Without `step`, the player plays all calls. With `step`,
-    it plays only the calls before this step of the main conversation. Raises ReplayDiverged."""
+    """Makes a player of an attempt's tape. With `step`, the player stops before this step of the
+    main conversation. Raises ReplayDiverged."""
     recorded, pivot = recorded_calls(attempt), -1
     if step is not None:
         places = [(each.call.conversation, each.call.read) for each in recorded]
@@ -68,22 +68,22 @@ def repeats_tools(tape: TapePlayer) -> bool:
 
 
 def main_kind(base: Trajectory, *, restarts: bool) -> Kind | None:
-    """Returns the kind of the main conversation of `base`. Returns None if the retry restarts and
-    the first call has this kind: the retry may get another system prompt, and so another kind.
-    Raises ReplayDiverged."""
+    """Returns the kind of the main conversation in `base`. None means the kind of the retry's first
+    call. Raises ReplayDiverged."""
     calls = [each.call for each in recorded_calls(base)]
     main = next((call for call in calls if call.conversation == 0), None)
     if main is None:
         return None
     kind = base.system, main.tools
+    # A restart may get another system prompt in its first call.
     if restarts and (main is calls[0] or kind == (system_of(calls[0].messages), calls[0].tools)):
         return None
     return kind
 
 
 class Replays:
-    """Decides how the retries of an actor begin. A retry replays the tape of its base attempt.
-    After `limit` divergences in a row, retries begin without a tape."""
+    """Decides whether retries replay a tape. After `limit` divergences in a row, retries
+    restart."""
 
     def __init__(self, limit: int, ignore: Sequence[str] = ()) -> None:
         self.limit, self.ignore, self.in_a_row = limit, ignore, 0

@@ -39,9 +39,8 @@ class RestoreFailed(EnvironmentFailed):
 
 
 class Snapshots:
-    """The saved worlds of base attempts, for their retries. Removes the oldest worlds if there are
-    too many or they are too large. After `limit` failures in a row, no world is saved or restored.
-    `bytes`: the size of all worlds, including those of running attempts."""
+    """Keeps the saved worlds of base attempts for retries. After `limit` failures in a row, no
+    world is saved or restored."""
 
     def __init__(self, limit: int, counts: Counter[str]) -> None:
         self.limit, self.counts, self.in_a_row = max(limit, 1), counts, Counter[str]()
@@ -50,7 +49,7 @@ class Snapshots:
         fcntl.flock(self.lock, fcntl.LOCK_EX)
         _remove_left(Path(self.root.name).parent)
         self.worlds: dict[str, World] = {}
-        self.bytes = 0
+        self.bytes = 0  # of all worlds, including those of running attempts
 
     @property
     def usable(self) -> bool:
@@ -91,12 +90,11 @@ class Snapshots:
 
 
 class World:
-    """The states of a base attempt's world, each saved before a call. `saved`: the numbers of the
-    calls with a saved state. `run`: the `Run` of the current attempt. `restored`: whether a retry
-    put a state back."""
+    """Saves a base attempt's world before each call. Restores the world in a retry. `saved`: the
+    numbers of the calls with a saved state."""
 
     def __init__(self, snapshots: Snapshots, folder: Path, run: Run) -> None:
-        self.snapshots, self.folder, self.run = snapshots, folder, run
+        self.snapshots, self.folder, self.run = snapshots, folder, run  # the current attempt's run
         self.saved: set[int] = set()
         self.saving, self.restored, self.bytes = True, False, 0
         self._one = asyncio.Lock()

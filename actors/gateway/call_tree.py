@@ -29,29 +29,24 @@ Kind = tuple[str, tuple[str, ...]]
 
 @dataclass(eq=False)
 class Node:
-    """One call. `messages`: the messages that the call adds to the conversation. `given`: the token
-    ids between the parent's reply and this call's reply. `tools`: the conversation's tools.
-    `number`: the call's place in the order of requests. `reply`: the message for the agent, or {}
-    before it is sampled. `finish`: how the reply ended. `untrained`: a grammar shaped the reply, or
-    the agent asked for an untrained reply. `seen`: the agent received the reply. `taped`: the reply
-    comes from an earlier attempt. `guided`: in a call with guidance, the ids that the policy reads
-    in place of `given`. `began`: seconds after the attempt's start."""
+    """One call. `messages`: the messages that the call adds. `given`: the token ids between the
+    parent's reply and this call's reply."""
 
     parent: Node | None
     messages: Block
     tools: tuple[Tool, ...]
     given: tuple[int, ...]
-    number: int = 0
+    number: int = 0  # place in the order of requests
     sample: Sample | None = None
-    reply: AgentMessage = field(default_factory=dict)
+    reply: AgentMessage = field(default_factory=dict)  # empty until it is sampled
     finish: str = ""
-    untrained: bool = False
-    seen: bool = False
-    taped: bool = False
-    guided: tuple[int, ...] = ()
+    untrained: bool = False  # a grammar shaped the reply, or the agent asked for this
+    seen: bool = False  # the agent received the reply
+    taped: bool = False  # the reply comes from an earlier attempt
+    guided: tuple[int, ...] = ()  # read in place of `given` in a call with guidance
     dialect: str = ""
     digest: str = ""
-    began: float = 0.0
+    began: float = 0.0  # seconds after the attempt's start
     seconds: float = 0.0
 
     def chain(self) -> list[Node]:
@@ -85,8 +80,8 @@ class CallTree:
     nodes: list[Node] = field(default_factory=list)
 
     def add(self, messages: Sequence[AgentMessage], tools: Sequence[Tool]) -> Node:
-        """Adds a node for a request: a child of the call that the request continues, or a new root.
-        Raises UserError if the chat template refuses the request's messages."""
+        """Adds a node for a request. Raises UserError if the chat template refuses the request's
+        messages."""
         parent, new = self._place(messages, tuple(tools))
         own = parent.tools if parent else tuple(tools)
         node = Node(parent, tuple(new), own, self._encoded(parent, new, tools), len(self.nodes))
@@ -99,10 +94,8 @@ class CallTree:
         return len(self.nodes) - len({node.parent for node in self.nodes if node.parent})
 
     def guide(self, node: Node, guidance: str) -> None:
-        """Shows guidance to the policy in a call, unless its conversation already shows guidance.
-        In a new conversation, adds the guidance to the system prompt. In a conversation that
-        has begun, adds a message. If the chat template refuses the result, adds the guidance to the
-        last message. Raises UserError if the template refuses that message too."""
+        """Shows guidance to the policy in a call. Does nothing if the conversation already shows
+        guidance. Raises UserError if the chat template refuses the guidance."""
         if any(each.guided for each in node.chain()):
             return
         messages = list(node.messages)
@@ -134,8 +127,8 @@ class CallTree:
         return (*closing, *self.chat.following(calls, for_template(new)))
 
     def leaves(self, *, unseen: bool = False) -> list[Node]:
-        """Returns the last call of every conversation. Ignores calls without a reply. Also ignores
-        calls whose reply the agent did not receive, unless `unseen` is set."""
+        """Returns the last answered call of every conversation. `unseen`: includes calls whose
+        reply the agent did not receive."""
         seen = [node for node in self.nodes if (unseen or node.seen) and node.sample is not None]
         parents = {node.parent for node in seen}
         return [node for node in seen if node not in parents]
@@ -143,8 +136,8 @@ class CallTree:
     def tape(
         self, conversations: Mapping[Node, int] | None = None, known: Collection[Node] = ()
     ) -> list[TapedCall]:
-        """Makes a tape of all calls. `conversations`: maps calls to the numbers of their recorded
-        conversations. `known`: the calls that are trained in another attempt."""
+        """Makes a tape of all calls. `conversations`: the number of each call's recorded
+        conversation. `known`: the calls that are trained in another attempt."""
         return [
             TapedCall(
                 dialect=node.dialect,
@@ -237,9 +230,8 @@ def canonical(arguments: str) -> str:
 def _likeness(
     node: Node | None, replies: Sequence[tuple[Block, AgentMessage | None]]
 ) -> tuple[int, int]:
-    """Measures how well a node's conversation fits a request. Returns (matches, received).
-    `matches`: the number of replies with the request's tool-call ids, plus the number with the
-    request's reasoning. `received`: how many of the conversation's replies the agent received."""
+    """Measures how well a node's conversation fits a request. Tool-call ids and reasoning count
+    first, then the number of replies that the agent received."""
     chain = node.chain() if node else []
     same = 0
     for known, (_, message) in zip(chain, replies, strict=False):

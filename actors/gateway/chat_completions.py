@@ -30,8 +30,8 @@ def bad(message: str) -> Refused:
 
 @dataclass(frozen=True)
 class AgentRequest:
-    """A request, in one form for all dialects. `choice`: "auto", "none", "required", or a tool in
-    OpenAI's form. `trained`: whether the reply may be trained."""
+    """A request of any dialect. `choice`: OpenAI's `tool_choice`. `trained`: whether training may
+    use the reply."""
 
     messages: tuple[AgentMessage, ...]
     tools: tuple[Tool, ...] = ()
@@ -83,8 +83,8 @@ Answer = dict[str, Any]
 
 
 def write(message: AgentMessage, number: int, *, cut: bool, read: int, sampled: int) -> Answer:
-    """Makes an answer from a reply. `number`: the call's place in its attempt. `cut`: whether the
-    reply is cut off. `read`, `sampled`: how many tokens the policy read and sampled."""
+    """Makes an answer from a reply. `number`: the call's place in the attempt. `read`, `sampled`:
+    how many tokens the policy read and sampled."""
     finish = "length" if cut else "tool_calls" if message.get("tool_calls") else "stop"
     choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
     usage = {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled}

@@ -1,5 +1,5 @@
-"""The dialects that agents speak. vLLM's own code translates /v1/responses and /v1/messages to chat
-completions and back. Only the envelope and the events of /v1/responses are written here.
+"""The dialects that agents speak. vLLM's code translates /v1/responses and /v1/messages to chat
+completions and back. This module adds the envelope and the events of /v1/responses.
 
     /v1/chat/completions    /v1/responses    /v1/messages (Anthropic)
 """
@@ -17,8 +17,7 @@ Body = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Dialect:
-    """Translates between one API and chat completions. `read` reads a request, `write` writes an
-    answer, `events` streams an answer, `error` writes a refusal."""
+    """Translates one API to chat completions and back. `events`: writes an answer as a stream."""
 
     name: str
     read: Callable[[Body], Body]

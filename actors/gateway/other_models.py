@@ -48,8 +48,8 @@ class OtherModels:
     async def answer(
         self, session: Session, server: ModelServer, request: Request, raw: bytes, dialect: Dialect
     ) -> Response:
-        """Returns the tape's answer, or else the server's. Waits for the end of a streamed answer.
-        Raises Refused if the attempt has ended, no call is left or the server does not answer."""
+        """Takes the answer from the tape, or else from the server. Raises Refused if the server
+        does not answer, or if the attempt may make no more calls."""
         session.check_calls(session.asked_others, MOST_CALLS)
         session.asked_others += 1
         body = json.loads(raw)

@@ -34,8 +34,8 @@ CANDIDATES = (
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply as an agent reads it. `calls`: tool calls as in a message, with arguments as JSON
-    text. `broken`: a tool call or the reasoning could not be parsed and stays in `text`."""
+    """A reply as an agent reads it. `calls`: the `tool_calls` of the message. `broken`: a part of
+    the reply could not be parsed and stays in `text`."""
 
     text: str
     reasoning: str = ""
@@ -50,10 +50,9 @@ class Reply:
 
 
 class ReplyReader:
-    """Reads replies. A parser is `auto`, `none` or a name that vLLM knows. `auto` uses the first
-    tool parser that reads what the chat template writes. Raises UserError if a parser is unknown or
-    does not fit the tokenizer or template. Raises UserError too if the template shows tools and
-    `auto` finds no tool parser."""
+    """Reads replies. A parser is `auto`, `none` or a name that vLLM knows. For a template with
+    tools, `auto` takes the first tool parser that reads the template's own tool calls. Raises
+    UserError if none does, or if a named parser cannot be used."""
 
     def __init__(self, chat: AgentChat, tool_parser: str, reasoning_parser: str) -> None:
         self.chat = chat
@@ -73,8 +72,7 @@ class ReplyReader:
     def read(
         self, token_ids: Sequence[int], tools: Sequence[Tool], choice: Any, stop: Sequence[str] = ()
     ) -> Reply:
-        """Reads sampled tokens. Keeps the whole reply as text if a tool call cannot be parsed or
-        its arguments are not an object."""
+        """Reads sampled tokens. Keeps a reply with a malformed tool call as plain text."""
         ids = list(token_ids)
         if ids and ids[-1] == self.chat.chat.end_id:
             ids.pop()
@@ -104,9 +102,9 @@ class ReplyReader:
         return Reply(content, (reasoning or "").strip(), made, broken)
 
     def constraint(self, tools: Sequence[Tool], choice: Any) -> dict[str, Any]:
-        """Returns the grammar that forces a tool call: the `json_schema` or `structural_tag` that
-        vLLM's own server would use. Returns {} unless `choice` is `required` or names a tool.
-        Raises UserError for tools or a choice that the template or the parser cannot handle."""
+        """Returns the grammar with which vLLM's own server would force a tool call. The key is
+        `json_schema` or `structural_tag`. Returns {} if `choice` forces no call. Raises UserError
+        if the model cannot handle `tools` or `choice`."""
         if not tools:
             return {}
         if not self.chat.takes_tools:
@@ -184,8 +182,8 @@ class ReplyReader:
 
 
 def reader_of(chat: ChatFormat, settings: AgentConfig) -> ReplyReader:
-    """Makes the reader for a run's agents. Unless `tool_parser` is none, makes the chat template
-    show tools. Raises UserError if the template or a parser does not fit."""
+    """Makes the reader for a run's agents. May add tools to the template of `chat`. Raises
+    UserError if the template or a parser does not fit."""
     if settings.tool_parser != "none":
         add_tools(chat)
     return ReplyReader(AgentChat(chat), settings.tool_parser, settings.reasoning_parser)

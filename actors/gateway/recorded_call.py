@@ -24,9 +24,8 @@ from r3l.views.tape import WHOLE, TapedCall, difference, messages_of, without
 
 @dataclass(frozen=True)
 class Recorded:
-    """A call of an earlier attempt. `given`: the token ids that its messages added. `sample`: the
-    sampled reply, or None if its tokens were not kept. If `sample` is None, the reply is repeated
-    as text, and a call that follows the reply begins a new conversation."""
+    """A call of an earlier attempt. `given`: ids of the tokens that the call's messages added.
+    `sample`: None if the reply's tokens were not kept."""
 
     call: TapedCall
     given: tuple[int, ...] = ()
@@ -36,7 +35,7 @@ class Recorded:
         """Copies the recorded reply into `node`, with the reply's tokens if they were kept."""
         node.taped, node.reply, node.seconds = True, self.call.reply, self.call.seconds
         node.finish = self.call.finish
-        if self.sample is not None:
+        if self.sample is not None:  # otherwise, the call after the reply opens a conversation
             node.given, node.sample = self.given, self.sample
 
 
@@ -70,8 +69,8 @@ class TapePlayer:
         self._passed = [call for call in passed if call.finish == WHOLE and call.reply]
 
     def take_passed(self, digest: str) -> TapedCall | None:
-        """Takes an unused recorded call to another model or MCP server, found by `digest`. Returns
-        None if there is no such call, or if the agent has already made the pivot's call."""
+        """Takes a recorded call to another model or to an MCP server. Returns None after the
+        pivot's call, or if no unused call has this digest."""
         call = next((call for call in self._passed if call.digest == digest), None)
         if call is None or self.pivot_node is not None:
             return None
@@ -79,8 +78,8 @@ class TapePlayer:
         return call
 
     def take(self, digest: str, request: AgentRequest, node: Node) -> Recorded | None:
-        """Takes an unused recorded call that answers a request. Returns None if the reply must be
-        sampled. Raises ReplayDiverged if the request does not belong to the attempt."""
+        """Takes the recorded call that answers a request. Returns None if the reply must be
+        sampled. Raises ReplayDiverged if the agent left the tape before the pivot."""
         fitting = (n for n in range(len(self.calls)) if self._answers(n, digest, node))
         if (number := next(fitting, None)) is not None:
             self._nodes[number] = node
@@ -102,10 +101,7 @@ class TapePlayer:
             raise diverged(f"the agent ended before it made the recorded call {number}", number)
 
     def _answers(self, number: int, digest: str, node: Node) -> bool:
-        """Returns whether a recorded call answers `node`. The recorded call must be unused and have
-        the given digest. Without a pivot, the recorded call must also have a reply. If the reply's
-        tokens were kept, `node` and the recorded call must have the same parent. If the tokens were
-        not kept, `node` must be untrained."""
+        """Returns whether recorded call `number` answers `node`. TapePlayer states the rules."""
         call = self.calls[number]
         if call.digest != digest or number in self._nodes:
             return False
@@ -122,8 +118,8 @@ def diverged(how: str, call: int) -> ReplayDiverged:
 
 
 def digest_of(request: AgentRequest, ignore: Sequence[str] = ()) -> str:
-    """Returns a digest that is equal for requests with the same meaning. Ignores the ids of tool
-    calls, the order of keys, and message text that matches a pattern of `ignore`."""
+    """Digests a request. Key order, tool-call ids and text that matches `ignore` do not change the
+    digest."""
     ids: dict[str, int] = {}
     whole = [
         [_comparable(message, ids, ignore) for message in request.messages],

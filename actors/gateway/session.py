@@ -48,9 +48,7 @@ AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None
 
 @dataclass(eq=False)
 class Session:
-    """An attempt at a task. `params(k)`: the sampling parameters of call k. `ignore`: patterns of
-    text that may differ in a replay. `tape`: answers calls in place of the policy. `guidance`: text
-    for the policy in trained calls of the kind `main` (default: the kind of the first call).
+    """An attempt at a task. The policy reads `guidance` in trained calls of the kind `main`.
 
     `at_call`: saves or restores the agent's world while a reply is sampled. `keep`: saves the
     progress before the agent gets the reply. `restored`: set once a retry's world is put back or
@@ -63,10 +61,10 @@ class Session:
     metrics: ActorMetrics
     task: Task
     params: ParamsOfStep
-    ignore: Sequence[str] = ()
-    tape: TapePlayer | None = None
+    ignore: Sequence[str] = ()  # patterns of text that may differ in a replay
+    tape: TapePlayer | None = None  # answers calls in place of the policy
     guidance: str = ""
-    main: Kind | None = None
+    main: Kind | None = None  # default: the kind of the first call
     keep: Callable[[], Awaitable[None]] | None = None
     at_call: Callable[[Node], Awaitable[None]] | None = None
     answer_mcp: AnswerMcp | None = None
@@ -87,11 +85,11 @@ class Session:
     def sampling(
         self, request: AgentRequest, digest: str, dialect: str, *, again: bool
     ) -> asyncio.Task[Answer]:
-        """Returns a task that answers a request. It continues if the agent disconnects. If an
-        equal request comes before the agent has received the answer, returns the same task.
+        """Returns the task that answers a request. An equal request gets the same task until the
+        agent has received the answer.
 
         `again`: the client says that it repeats a request, which then always gets the same task.
-        This method and the task may raise Refused.
+        The task continues if the agent disconnects. This method and the task may raise Refused.
         """
         if known := self._newest.get(digest):
             node, sampling = known
@@ -125,8 +123,8 @@ class Session:
             sampling.cancel()
 
     def repeated(self, digest: str) -> TapedCall | None:
-        """Returns the tape's answer to a call to another model or MCP server, and records the call
-        again. Returns None if the tape has no answer."""
+        """Repeats a call to another model or MCP server. Returns the recorded answer, or None if
+        the tape has none."""
         if recorded := self.tape and self.tape.take_passed(digest):
             began = time.monotonic() - self.began
             self.others.append(structs.replace(recorded, began=began, seconds=0.0))
@@ -135,8 +133,8 @@ class Session:
     def record(
         self, model: str, dialect: str, digest: str, asked: str, reply: Message, began: float
     ) -> None:
-        """Records a finished call to another model or MCP server. `reply` holds the text in
-        `content` and, if the call failed, the reason in `finish`."""
+        """Records a finished call to another model or MCP server. If the call failed, `reply` gives
+        the reason as `finish`."""
         said, finish = reply["content"], reply.pop("finish", WHOLE)
         call = TapedCall(
             dialect=dialect,
@@ -198,8 +196,8 @@ class Session:
         return node, self._sample(node, request, params)
 
     def _guides(self, node: Node) -> bool:
-        """Whether to show guidance in a call: only if the call's system prompt and tools are those
-        of the guided kind. The system prompts may differ in text that `ignore` matches."""
+        """Returns whether to show guidance in a call. The call's kind must be the guided kind,
+        apart from text that `ignore` matches."""
         if not self.guidance:
             return False
         (system, tools), (main, named) = node.kind, self.main or self.tree.nodes[0].kind

@@ -48,9 +48,8 @@ class WebApp:
 
     @asynccontextmanager
     async def served(self, host: str, port: int) -> AsyncIterator[str]:
-        """Serves on `port` (0: any free port) and yields the URL. With `host` 0.0.0.0, serves on
-        all addresses, and the URL has the machine's name. Raises UserError if it cannot listen
-        there."""
+        """Serves and yields the URL. Port 0 means any free port. With host 0.0.0.0, the URL has
+        this machine's name. Raises UserError if listening fails."""
         try:
             listening = socket.create_server((host, port))
         except OSError as error:
@@ -161,8 +160,8 @@ class WebApp:
 
 
 def _gone(request: Request) -> bool:
-    """Whether the client has disconnected. Call it only after the body was read; earlier, it would
-    swallow part of the body. Starlette's own method would take a quarter of a call's time."""
+    """Whether the client has disconnected. Must not be called before the body is read."""
+    # Starlette's own method would take a quarter of a call's time.
     receiving = request.receive().__await__()
     try:
         next(receiving)

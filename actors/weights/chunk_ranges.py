@@ -112,8 +112,8 @@ class ChunkRanges:
         header: dict[str, Any],
         payload: Sequence[memoryview],
     ) -> CompleteChunk | None:
-        """Takes the reply to a request. Returns the chunk if it is now complete. `have`: the
-        version of the staged chunk. Raises WeightsError if the reply does not fit the request."""
+        """Takes a reply. Returns the chunk if it is now complete. `have`: version of the staged
+        chunk. Raises WeightsError if the reply does not fit the request."""
         full, lengths, body = self._checked(requested, header, payload)
         chunk = self._partial.get(requested.chunk)
         if chunk is None:
@@ -139,12 +139,12 @@ class ChunkRanges:
     def _checked(
         self, requested: ChunkRange, header: dict[str, Any], payload: Sequence[memoryview]
     ) -> tuple[bool, tuple[int, ...], memoryview]:
-        """Checks a reply, because false lengths in it could use up the memory. Returns (full,
-        lengths of the chunk's frames, bytes of the reply). Raises WeightsError."""
+        """Returns (full, lengths of the frames, bytes of the reply). Raises WeightsError."""
         assert self._manifest is not None
         full, lengths = header.get("full"), header.get("lengths")
         if isinstance(full, bool) and isinstance(lengths, list) and len(payload) == 1:
             span = self._manifest.layout.span(requested.chunk)
+            # False lengths could use up the memory.
             if _fits(requested, span.stop - span.start, full, lengths, len(payload[0])):
                 return full, tuple(lengths), payload[0]
         raise WeightsError(

@@ -28,8 +28,8 @@ class LoadCheck:
         self._differed = 0
 
     def check(self, manifest: Manifest, workers: Iterable[str]) -> None:
-        """Raises EngineSick if a parameter was not loaded, or if the loaded weights differ from the
-        published weights. `workers`: the report of each worker (vllm_backend.WeightReport)."""
+        """Raises EngineSick if a parameter was not loaded, or if the weights are not the published
+        ones. `workers`: the reports of vllm_backend.WeightReport."""
         reports = [json.loads(report) for report in workers]
         if missing := sorted({name for report in reports for name in report["missing"]}):
             raise EngineSick(
@@ -57,8 +57,8 @@ class LoadCheck:
 
 
 def _together(workers: list[dict[str, Any] | None]) -> Sums | None:
-    """Adds up the sums of all workers. A parameter with the same sums in every worker counts once.
-    Returns None if a worker has no sums."""
+    """Adds up the workers' sums. A parameter with equal sums in every worker counts once. Returns
+    None if a worker has no sums."""
     if not workers or any(sums is None for sums in workers):
         return None
     by_name: dict[str, list[Sums]] = {}

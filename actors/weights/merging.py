@@ -25,9 +25,8 @@ class Merger:
         self._sums: dict[str, Sums] = {}
 
     def whole(self, path: str, manifest: Manifest) -> tuple[str, Manifest]:
-        """Merges the staged adapters in `path` into the base model. Returns the path and manifest
-        of the merged set. Without adapters, returns the arguments unchanged. The next call
-        overwrites the merged file. Raises UserError if the adapters are for another base model."""
+        """Merges the staged adapters in `path` into the base model. If there are no adapters,
+        returns the arguments. Raises UserError if the adapters are for another base model."""
         import torch
 
         if manifest.adapters is None:
@@ -44,7 +43,7 @@ class Merger:
         held = dict(staged_tensors(self._staged.path, layout, shared=True))
         base = base_tensors(self._model, names)
         for name, tensor in merged_into(base, adapters, manifest.adapters):
-            held[name].copy_(tensor)
+            held[name].copy_(tensor)  # overwrites the last merged set
             data = held[name].view(-1).view(torch.uint8).numpy()
             self._sums[name] = sums_of(data, str(held[name].dtype).removeprefix("torch."))
         sums = added(self._sums.values()) if only_dtype(layout) else None

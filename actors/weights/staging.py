@@ -25,8 +25,8 @@ UNKNOWN = -1
 
 
 class StagedWeights:
-    """Holds a weight set in shared memory. `versions[i]` is the version of chunk i, or UNKNOWN.
-    `origin` is the publisher of these versions."""
+    """Holds a weight set in shared memory. `versions`: each chunk's version, or UNKNOWN. `origin`:
+    the publisher's id."""
 
     def __init__(self, layout: Layout, origin: str) -> None:
         self.layout, self.origin = layout, origin
@@ -61,7 +61,7 @@ class StagedWeights:
 
     def patch(self, index: int, manifest: Manifest, frames: Sequence[memoryview]) -> None:
         """Patches a chunk. Raises WeightsError if a patch is damaged or belongs to another version.
-        After an error, the chunk's version is UNKNOWN, so that the next fetch requests it whole."""
+        The next fetch then requests the whole chunk."""
         held, version = self._bytes[self.layout.span(index)], self.versions[index]
         self.versions[index] = UNKNOWN
         for frame in frames:

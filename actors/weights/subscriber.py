@@ -102,10 +102,9 @@ class WeightSubscriber:
         return manifest
 
     async def fetch(self, manifest: Manifest) -> StagedWeights:
-        """Stages the manifest's set. Requests only chunks that are not staged yet. After a failure,
-        the next fetch reuses all complete chunks. A fetch of the same version also reuses parts of
-        chunks. Raises WeightsError for a chunk that is damaged or no longer served. Raises
-        PublisherUnavailable if no bytes arrive."""
+        """Stages the missing chunks of a set. After a failure, the next fetch of the version
+        continues where this one stopped. Raises WeightsError if a chunk is damaged or no longer
+        served, and PublisherUnavailable if no bytes arrive."""
         staged, began = self._stage(manifest), time.monotonic()
         self._ranges.begin(manifest, staged)
         requested: dict[int, ChunkRange] = {}
@@ -248,8 +247,8 @@ class WeightSubscriber:
         return header, [frame.buffer for frame in frames[1:]]
 
     async def _await_reply(self, socket: zmq.asyncio.Socket) -> None:
-        """Waits for a reply. Raises WeightsError if the reply takes too much memory. libzmq buffers
-        the frames of a message until the last frame arrives, and sets no limit to their number."""
+        """Waits for a reply. Raises WeightsError if an incomplete reply takes too much memory.
+        libzmq itself would buffer any number of frames."""
         until, before = time.monotonic() + self.timeout_s, private_bytes()
         while not await socket.poll(LOOK_S * 1000):
             if private_bytes() - before > REPLY_MEMORY:

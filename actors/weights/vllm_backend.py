@@ -201,8 +201,8 @@ def _odd_numbers(count: int, device: torch.device) -> torch.Tensor:
 
 
 def _is_error(record: logging.LogRecord) -> bool:
-    """Whether a log record is an error. Serves as a filter that hides warnings, because each reload
-    warns about layers without tensors, such as a tied head."""
+    """Lets only errors through. Each reload warns about layers without tensors, such as a tied
+    head."""
     return record.levelno >= logging.ERROR
 
 

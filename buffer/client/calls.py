@@ -29,9 +29,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True)
 class Draw:
-    """A batch of groups that a consumer drew. `row`: the stored draw. `now`: the state of each
-    group at the draw. `records`: the encoded groups, then the encoded recalled attempts. `groups`
-    and `recalled` are decoded when they are first read."""
+    """A drawn batch. `row`: the stored draw. `now`: the state of each group. `records`: the encoded
+    groups, then the encoded recalled attempts."""
 
     row: DrawRow
     now: tuple[Status, ...] = field(repr=False)
@@ -87,9 +86,9 @@ def _result(reply: Any, encoded: Sequence[Frame]) -> Any:
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A request and how to read its reply. `parse` makes the result from the record and the groups
-    in the reply. While the result is None, the client repeats the request for up to `wait_s`
-    seconds. If the result is still None, the client calls `gave_up`."""
+    """A client's request. `parse` makes the result from the reply. If the result is None, the
+    client repeats the request. After `wait_s` seconds without a result, the client calls
+    `gave_up`."""
 
     arguments: Record
     parse: Callable[[Any, Sequence[Frame]], T] = _result
@@ -153,8 +152,8 @@ class Calls:
         results: SlotResult | Sequence[SlotResult],
         fingerprint: tuple[int, str] | None = None,
     ) -> Call[PutAck]:
-        """Resolves slots of a leased group. When the call returns, the results are on disk. The
-        service stores all results or none. A repeated put changes nothing.
+        """Resolves slots of a leased group, all or none. The results are on disk when the call
+        returns. A repeated put changes nothing.
 
         `fingerprint`: policy version and hash of the weights that sampled the results. Raises
         LeaseLost if `actor` lost the group, Conflict if a slot already has a different result.
@@ -165,8 +164,8 @@ class Calls:
 
     @operation
     def put_partial(self, group_id: str, actor: str, result: SlotResult) -> Call[int]:
-        """Stores an open slot's progress for the next actor that leases the group. Returns 0 if the
-        slot is resolved. Raises LeaseLost if the group is not leased to `actor`."""
+        """Stores a slot's progress for the group's next actor. Returns 0 if the slot is resolved.
+        Raises LeaseLost if `actor` does not hold the lease."""
         encoded = msgspec.Raw(codec.encode(result))
         return Call(operations.PutPartial(group_id, actor, encoded))
 

@@ -58,8 +58,8 @@ def _pause_s(asked: float, until: float) -> float:
 
 
 class _Client:
-    """The shared part of both clients. While a reply is overdue, the client repeatedly calls
-    `silent` with a message about the overdue reply. An exception from `silent` ends the request."""
+    """The shared part of both clients. While a reply is overdue, the client calls `silent`
+    repeatedly. An exception from `silent` ends the request."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class _Client:
         timeout_s: float = 10.0,
         keys: Path | str | None = None,
     ) -> None:
-        """`timeout_s`: seconds until a request without a reply raises BufferUnavailable. `keys`:
-        key file, if the service has keys. Raises UserError if `endpoint` or `keys` is invalid."""
+        """`timeout_s`: seconds until a missing reply raises BufferUnavailable. `keys`: a client's
+        key file. Raises UserError if `endpoint` or `keys` is invalid."""
         self.endpoint = check_endpoint(endpoint, "buffer")
         self.name, self.timeout_s = name, timeout_s
         self._keys = load(ClientKeys, keys) if keys else None

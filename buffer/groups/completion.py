@@ -49,8 +49,8 @@ def with_resolved(row: GroupRow, outcomes: Sequence[SlotOutcome]) -> GroupRow:
 
 
 def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutcome]) -> GroupRow:
-    """Completes a group whose slots are all resolved, or expires it. `last`: the outcomes of the
-    last put, which are not in table `part`."""
+    """Completes or expires a group whose slots are all resolved. `last`: the outcomes of the last
+    put, which are not in table `part`."""
     parts = {outcome.key: outcome.encoded for outcome in last}
     if work.gates_retries and row.purpose == "train":
         gain = guidance_gain.of_group(row.attempts)

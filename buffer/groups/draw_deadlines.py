@@ -55,8 +55,8 @@ def return_draws(work: UnitOfWork, consumer: str, by: Literal["release_draws", "
 
 
 def is_free(work: UnitOfWork, group_id: str) -> bool:
-    """True if a group of an expired draw is free, which means that it can be drawn again. While the
-    group is free, the consumer of the expired draw may still commit or discard the group."""
+    """Whether a group of an expired draw can be drawn again. Until that happens, the old consumer
+    may still commit or discard the group."""
     row = work.find(group_id)
     if row is None:
         return False

@@ -108,8 +108,8 @@ def release_draws(work: UnitOfWork, args: operations.ReleaseDraws) -> Amount:
 
 
 def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
-    """Records that a step trained on a draw. Raises DrawExpired if the draw has expired and one of
-    its groups is no longer free (draw_deadlines.is_free)."""
+    """Records that a step trained on a draw. Raises DrawExpired if a group of an expired draw is no
+    longer free (draw_deadlines.is_free)."""
     drawn = _find(work, args.draw_id)
     if drawn.outcome == "trained" and drawn.step == args.step:
         return Amount(len(drawn.groups))
@@ -141,8 +141,8 @@ def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
 
 
 def discard(work: UnitOfWork, args: operations.Discard) -> Amount:
-    """Expires the groups of a draw and records `cause` as the cause. If the draw has expired, skips
-    groups that are no longer free (draw_deadlines.is_free). Returns how many groups it expired."""
+    """Expires a draw's groups and returns how many. If the draw itself has expired, skips groups
+    that are no longer free (draw_deadlines.is_free)."""
     check_name(args.cause, "cause")
     check_cause(args.cause)
     drawn = _find(work, args.draw_id)
@@ -205,9 +205,8 @@ def _most_held(work: UnitOfWork) -> int:
 def _choose(
     work: UnitOfWork, args: operations.DrawGroups, before: DrawRow | None
 ) -> DrawRow | None:
-    """Repeats the returned draw `before` if it has `args.count` groups and all of them can be
-    drawn. If not, the sampler chooses. Returns None if there are too few groups. A new group with a
-    damaged record expires. A trained group with a damaged record is not drawn again."""
+    """Repeats the returned draw `before` if possible, otherwise lets the sampler choose. Returns
+    None if there are too few groups."""
     while True:
         unsorted = {row.group_id: row for row in work.index.drawable() + work.index.replays()}
         ready = dict(sorted(unsorted.items()))  # in lease order
@@ -257,8 +256,8 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
 
 
 def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
-    """Returns the replaced groups: first those that the returned draw `before` lists, then new
-    ones. Drops the oldest if there are too many."""
+    """Returns the replaced groups: first the ones in `before`, then new ones. Drops the oldest if
+    there are too many."""
     replaced = (*(before.replaced if before else ()), *work.index.progress.replaced)
     if work.index.progress.replaced:
         work.update_progress(replaced=())

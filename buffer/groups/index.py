@@ -1,5 +1,5 @@
-"""The service's index of its store. Only the writer thread changes it, inside a transaction. If the
-transaction fails, the index is loaded again."""
+"""An index of the store, in memory. Only the writer thread changes the index. After a failed
+transaction, the service loads the index again."""
 
 from collections import Counter
 from typing import Self

@@ -19,9 +19,8 @@ def check_version(work: UnitOfWork, version: int) -> None:
 
 
 def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
-    """Sets the version from which a learner starts. Deletes all later steps from the ledger and
-    from the rows of their groups. Those groups can be drawn again, unless they have expired.
-    Returns how many of them still exist, each counted once for every step."""
+    """Sets the version from which a learner starts. Deletes all later steps, so that their groups
+    can be drawn again. Returns how many of the groups still exist."""
     draw_deadlines.extend(work, operations.LEARNER)
     rewound = 0
     for step in list(work.txn.steps_after(args.version)):
@@ -34,7 +33,7 @@ def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
         work.count("rewound", rewound)
     newest = max(work.index.progress.newest_version, args.version)
     work.update_progress(version=args.version, newest=newest, has_learner=True)
-    return Amount(rewound)
+    return Amount(rewound)  # a group counts once for each deleted step
 
 
 def _rewind(work: UnitOfWork, drawn: DrawRow) -> int:
@@ -48,7 +47,7 @@ def _rewind(work: UnitOfWork, drawn: DrawRow) -> int:
         rewound += 1
         steps = tuple(step for step in row.steps if step != drawn.step)
         state = row.state
-        if state == "trained" and not steps:
+        if state == "trained" and not steps:  # an expired group stays expired
             state = "complete"
         draw_id = 0 if row.draw_id == drawn.draw_id else row.draw_id
         work.save(row.with_changes(state=state, steps=steps, draw_id=draw_id), "set_version")

@@ -161,8 +161,8 @@ def _count_held(work: UnitOfWork, purpose: Purpose) -> int:
 
 
 def _evaluation(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | None:
-    """Returns an unheld evaluation group that an actor at this version may play. If there is none,
-    makes a new group. Returns None if no task is left for a new group."""
+    """Returns an unheld evaluation group, else a new one, else None. Skips evaluations that need a
+    newer version than the actor has."""
     progress = work.index.progress
     for row in work.index.unheld("eval"):
         if args.version >= progress.eval_min_version.get(row.tag, 0):
@@ -197,11 +197,10 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
 
 
 def _first_step(work: UnitOfWork) -> bool:
-    """True while a learner waits for its first step. Actors then hold only as many training groups
-    as that step needs. False once a training group has expired, because the step may then need
-    many more groups."""
+    """True while a learner waits for its first step, until a training group expires."""
     index, progress = work.index, work.index.progress
     waits = progress.has_learner and not progress.version
+    # After an expiry, the step may need many more groups than groups_per_step.
     return waits and not index.counts["group/train/expired"]
 
 
@@ -214,8 +213,8 @@ def _fresh_per_step(work: UnitOfWork) -> int:
 
 
 def _ahead(work: UnitOfWork) -> int:
-    """Counts training groups in flight. Of the drawn groups, counts only those that the learner
-    drew. The symbol `I` in buffer.groups.staleness is this count minus the unheld groups."""
+    """Counts training groups in flight, except groups drawn by consumers other than the learner.
+    `I` in buffer.groups.staleness also leaves out unheld groups."""
     held = draw_deadlines.held_by(work.index.draws)
     return work.index.in_flight - sum(n for name, n in held.items() if name != operations.LEARNER)
 

@@ -23,8 +23,7 @@ _SMALL = 256  # bytes of a result that is accepted beyond the limit, to leave ro
 
 
 def put(work: UnitOfWork, args: operations.Put) -> PutAck:
-    """Resolves slots of a group. The last slot finishes the group. Accepts all results or none.
-    Raises Conflict if a slot already has a different result."""
+    """Accepts all results or none. Raises Conflict if a slot already has a different result."""
     row = _row(work, args.group_id)
     sent = [decode_outcome(memoryview(result)) for result in args.results]
     if len({outcome.key for outcome in sent}) < len(sent):
@@ -51,8 +50,8 @@ def put_partial(work: UnitOfWork, args: operations.PutPartial) -> Amount:
 
 
 def partial_results(work: UnitOfWork, row: GroupRow) -> tuple[SlotResult, ...]:
-    """Returns the progress of a group's open slots. Deletes progress that is damaged, too large for
-    one reply, or too old to train on."""
+    """Returns the stored progress of open slots. Deletes progress that is damaged, too large for
+    one reply or too old to train on."""
     found, size = [], row.nbytes
     learner, limit = work.index.progress.version, work.config.max_staleness
     for key in work.txn.partial_keys(row.group_id):
@@ -153,8 +152,8 @@ def _accept(
 def _with_fingerprint(
     work: UnitOfWork, row: GroupRow, fingerprint: tuple[int, str] | None
 ) -> dict[int, str]:
-    """Adds `fingerprint` to the group's weight fingerprints, which are keyed by policy version. If
-    fingerprints of one version contradict each other, joins them with "|"."""
+    """Returns the group's weight fingerprints and the new one, keyed by policy version.
+    Contradictory fingerprints of a version are joined with "|"."""
     if fingerprint is None:
         return row.fingerprints
     version, new = fingerprint

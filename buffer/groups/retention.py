@@ -1,5 +1,5 @@
-"""Evicts closed groups, oldest first, until every limit holds. Keeps each group for at least
-`grace_s` seconds after it closes, because a learner may read the group again after a resume."""
+"""Evicts the oldest closed groups until every limit holds. A group stays for `grace_s` seconds
+after closing, because a resumed learner may read the group again."""
 
 from collections.abc import Iterator
 from itertools import islice

@@ -10,9 +10,8 @@ from r3l.rollout import engine_symptoms
 
 
 class SlotOutcome(NamedTuple):
-    """How a slot was resolved, and its `encoded` result. `reward`: the attempt's reward, or None.
-    `oldest`: the attempt's oldest policy version, or -1. `newest`: the newest policy version of the
-    attempt and the reflection, or -1."""
+    """How a slot was resolved. `oldest`: the attempt's oldest policy version. `newest`: the newest
+    version in the attempt or the reflection. A missing version is -1."""
 
     role: Role
     slot: int
@@ -30,8 +29,8 @@ class SlotOutcome(NamedTuple):
 
 
 def decode_outcome(encoded: bytes | memoryview) -> SlotOutcome:
-    """Decodes a slot result into its outcome. Raises RecordError if the bytes are not a slot
-    result. Raises SickResult if log-probabilities or versions are impossible."""
+    """Decodes a slot result. Raises RecordError for malformed bytes. Raises SickResult for
+    impossible log-probabilities or versions."""
     result = codec.decode(SlotResult, encoded)
     attempt, reflection = result.trajectory, result.reflection
     versions = list[int]()

@@ -17,9 +17,8 @@ USABLE = ("", "stale", "no_contrast")
 def attempts(
     txn: Txn, task_id: str, *, excluded: str = "", waiting: bool = False
 ) -> Iterator[StoredAttempt]:
-    """Yields the attempts of a training task's closed groups, newest group first. Skips the group
-    `excluded`. With `waiting`, also yields the attempts of complete and drawn groups. Use `waiting`
-    for a store to which no actor adds groups."""
+    """Yields the attempts of a task's closed groups, newest group first. For a store without
+    actors, `waiting` adds complete and drawn groups."""
     usable = (
         row
         for row in txn.finished(task_id)

@@ -1,5 +1,5 @@
-"""Task samplers choose the training task of the next new group. An epoch makes as many groups as
-there are tasks. The same seed, epoch, position and stored groups give the same task."""
+"""Task samplers choose the training task of the next group. The same seed, epoch, position and
+stored groups give the same task."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -20,14 +20,13 @@ Order = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TaskView:
-    """The input of a task sampler. `position`: groups made so far in the epoch. `size`: number of
-    tasks in the epoch. `history(i)`: the finished groups of task i, newest first.
-    """
+    """The input of a task sampler. `position`: groups made so far in the epoch. `history(i)`: the
+    finished groups of task i, newest first."""
 
     seed: int
     epoch: int
     position: int
-    size: int
+    size: int  # number of tasks, and of groups in an epoch
     history: Callable[[int], Iterable[GroupRow]]
 
 
@@ -50,8 +49,8 @@ class Shuffled(TaskSampler):
 
 
 class Curriculum(TaskSampler):
-    """Picks random tasks (`candidates`: how many) and samples a success rate from each task's
-    posterior. Chooses the task whose rate is nearest to `target` (arXiv 2507.04632).
+    """Picks random tasks and samples a success rate from each task's posterior. Chooses the task
+    whose rate is nearest to `target` (arXiv 2507.04632).
 
     The posterior is Beta(1 + Σ γ^k s_k, 1 + Σ γ^k f_k). γ is `decay`. s_k and f_k count the
     successes and failures of base attempts in the task's k-th newest group (k = 0 … HISTORY − 1).

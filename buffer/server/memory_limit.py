@@ -1,5 +1,5 @@
-"""Limits the memory of messages in transit. A limit of bytes on the wire (buffer.wire.traffic) is
-not enough, because an empty frame has 2 bytes on the wire but takes 64 bytes of memory."""
+"""Limits the memory of messages in transit. buffer.wire.traffic limits bytes on the wire, but an
+empty frame takes 2 bytes there and 64 in memory."""
 
 from r3l.process.memory import private_bytes, return_freed_memory
 

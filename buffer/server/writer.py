@@ -59,8 +59,8 @@ class Writer:
         self._retain_at = 0.0  # when to check next whether to evict groups
 
     def run(self, send: Callable[[Results], None]) -> None:
-        """Works until the queue yields None. Calls `send` with the results of each transaction.
-        Raises UserError if the store is no longer in its folder."""
+        """Works until the queue yields None. Passes the results of each transaction to `send`.
+        Raises UserError if the store was moved or deleted."""
         running = True
         while running:
             requests, running = self._take()

@@ -16,9 +16,9 @@ _REMOTE_PREFIX = "fuse."
 
 
 def own(folder: Path) -> int:
-    """Makes this process the only owner of the store in `folder`. To end the ownership, close the
-    returned file descriptor. Raises UserError if the folder cannot be used, is on a network file
-    system or already has an owner."""
+    """Makes this process the only owner of the store in `folder`. Closing the returned file
+    descriptor ends the ownership. Raises UserError if `folder` is not usable, not local or already
+    owned."""
     file, lock = folder / "owner.lock", -1
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,8 +40,8 @@ def own(folder: Path) -> int:
 
 @contextmanager
 def new_folder(folder: Path, what: str) -> Iterator[Path]:
-    """Yields a temporary folder to fill, then renames it to `folder`. After an error, removes the
-    temporary folder. Raises UserError if `folder` is not empty or cannot be written."""
+    """Yields a temporary folder to fill, then renames it to `folder`. Raises UserError if `folder`
+    is not empty or cannot be written."""
     check_new(folder, what)
     try:
         with whole_folder(folder) as building:

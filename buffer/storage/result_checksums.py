@@ -1,5 +1,5 @@
-"""Checksums of results. A group's row has the CRC-32 of each slot result. The service uses the
-CRC-32 to check a result that is sent again. Tools use the CRC-32 to check the stored result."""
+"""The CRC-32 of each slot result, stored in the group's row. A CRC-32 tells a repeated result from
+a different one, and reveals damage."""
 
 from collections.abc import Iterator
 from zlib import crc32

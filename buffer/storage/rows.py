@@ -197,6 +197,6 @@ class RunPosition(Record):
 
     @property
     def newest_version(self) -> int:
-        """The newest version that any learner has made. Does not fall when a learner goes back to a
-        checkpoint, because engines may still hold the newest version."""
+        """The newest version that a learner ever made. Engines may still hold this version after
+        the learner went back to a checkpoint."""
         return max(self.newest, self.version)

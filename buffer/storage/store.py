@@ -104,8 +104,8 @@ class Store:
             )
 
     def _refuse_cut_off(self, size: int) -> None:
-        """Raises UserError if used pages are missing at the end of the file. The system kills a
-        process that reads a missing page."""
+        """Raises UserError if the end of the file was cut off. Reading a missing page would kill
+        the process."""
         with self._env.begin():  # keeps the pages that are checked from being reused
             whole = self._used_bytes
             if size < whole and lmdb_verify.verify(str(self.folder)):
@@ -125,8 +125,8 @@ class Store:
 
     @contextmanager
     def write(self) -> Iterator[Txn]:
-        """Opens a durable write transaction. After the block, all changes are on disk, or none.
-        Raises StoreError if the disk or the map is full."""
+        """Opens a durable write transaction, which saves all changes or none. Raises StoreError if
+        the disk or the map is full."""
         self._refuse_fork()
         try:
             with self._env.begin(write=True) as raw:
@@ -196,9 +196,8 @@ class Store:
         return (int(self._env.info()["last_pgno"]) + 1) * PAGE
 
     def copy(self, folder: Path) -> None:
-        """Writes a compacted, consistent copy into `folder`, or nothing. A service may use the
-        store during the copy. Raises UserError if the folder is not empty, StoreError if
-        the copy cannot be written."""
+        """Writes a compacted, consistent copy into `folder`. A service may use the store meanwhile.
+        Raises UserError if `folder` is not empty, StoreError if the copy fails."""
         folder_lock.check_new(folder, "copy to")
         try:
             with whole_folder(folder) as building:

@@ -201,8 +201,8 @@ class Txn:
         return list(self.keys("partial", group_id.encode() + b"\0"))
 
     def write_record(self, row: GroupRow, last: Parts | None = None) -> None:
-        """Writes the record of a finished group from the results in table `part` and in the
-        argument `last`. Deletes the group's entries in the tables `part` and `partial`."""
+        """Writes a finished group's record from table `part` and from `last`. Deletes the group
+        from the tables `part` and `partial`."""
         parts = self.parts(row.group_id)
         for role, slot in parts:
             self.delete("part", part_key(row.group_id, role, slot))
@@ -323,8 +323,8 @@ def _read_task(data: bytes) -> Task:
 
 
 def _seek(cursor: Any, prefix: bytes, backwards: bool) -> bool:
-    """Moves the cursor to the first key with `prefix`; if `backwards`, to the last. If no key has
-    `prefix`, either returns False or moves the cursor to a key without `prefix`."""
+    """Moves the cursor to the first key with `prefix`, or to the last one if `backwards`. If no key
+    has `prefix`, returns False or stops at another key."""
     if not backwards:
         return bool(cursor.set_range(prefix) if prefix else cursor.first())
     if prefix and cursor.set_range(prefix + b"\xff" * 16):

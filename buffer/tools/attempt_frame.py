@@ -37,8 +37,8 @@ def frame(
     state: GroupState | None = None,
     limit: int | None = None,
 ) -> Any:
-    """Returns the attempts of the newest `limit` groups with this purpose, tag and state, in
-    creation order. None means any value, or no limit. Missing numbers are NA or NaN.
+    """Returns the attempts of the newest `limit` groups, in creation order. An argument of None
+    restricts nothing. Missing numbers are NA or NaN.
 
     Raises UserError if pandas is not installed, RecordError if a group is damaged.
     """

@@ -36,9 +36,9 @@ def stats(endpoint: str, keys: Path | None) -> None:
     "--limit", type=click.IntRange(1), default=50, show_default=True, help="newest groups to show"
 )
 def ls(folder: Path, text: str, limit: int) -> None:
-    """List groups, one per line, newest last. FILTER, such as "reward > 0.5 and env == 'workshop'",
-    may use comparisons, `in` with a list, `and`, `or` and `not`. `reward` is the best reward of a
-    group's trajectories. `done == 0` finds the groups without trajectories."""
+    """List groups, newest last. FILTER is a simple Python condition, such as "reward > 0.5 and env
+    == 'workshop'". `reward` is a group's best reward. `done == 0` finds groups without
+    trajectories."""
     accepts = group_facts.parse_filter(text) if text else None
     with Store(folder, read_only=True) as store:
         found = [row for row in store_reads.rows(store) if accepts is None or accepts(row)]
@@ -70,8 +70,8 @@ def show(folder: Path, group_id: str) -> None:
 @_store
 @click.argument("step", type=int)
 def replay(folder: Path, step: int) -> None:
-    """Print the exact batch of a trained step, one JSON line per group. `weight` is the group's
-    importance weight. `recalled` are the stored attempts that joined the group."""
+    """Print the batch of a trained step, one JSON line per group. `weight`: importance weight.
+    `recalled`: stored attempts that joined the group."""
     with Store(folder, read_only=True) as store:
         draw = store_reads.trained_draw(store, step)
     for group, weight in zip(draw.groups, draw.row.weights, strict=True):

@@ -24,8 +24,8 @@ AT_ONCE = 64  # groups in a transaction
 
 
 def finished_groups(store: Store, *, contrast: bool) -> Iterator[tuple[GroupRow, Group]]:
-    """Yields the finished training groups that have a trajectory, even if they expired because they
-    were stale or lacked contrast. `contrast`: yields only groups whose rewards differ."""
+    """Yields the finished training groups that have a trajectory, including stale groups. With
+    `contrast`, skips groups whose rewards are equal."""
     with store.read() as txn:
         for row in txn.rows():
             finished = row.purpose == "train" and not row.unfinished and row.done
@@ -38,9 +38,8 @@ def finished_groups(store: Store, *, contrast: bool) -> Iterator[tuple[GroupRow,
 def copy_finished(
     folders: Sequence[Path], to: Path, *, contrast: bool, on_group: Callable[[Group], object]
 ) -> None:
-    """Copies the finished groups of each store, in the order of `folders`, to a new store in the
-    folder `to`. If there is an error, copies nothing. Calls `on_group` for each group. Raises
-    UserError if a store has no group to copy, or if the folder `to` is not empty."""
+    """Copies finished groups to a new store in the folder `to`. Raises UserError if a store has no
+    group to copy, or if `to` is not empty."""
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("--offline names a store twice; name each once")
     with ExitStack() as opened:

@@ -38,8 +38,8 @@ def replay(store: Store, step: int) -> tuple[list[Group], list[str]]:
 
 
 def trained_draw(store: Store, step: int) -> Draw:
-    """Returns the draw of an optimizer step exactly as the learner got it. Raises NotFound if the
-    step is unknown or part of its draw is lost. Raises RecordError if a group is damaged."""
+    """Returns a step's draw exactly as the learner got it. Raises NotFound if the draw is unknown
+    or incomplete. Raises RecordError if a group is damaged."""
     groups, gone = replay(store, step)
     if gone:
         raise NotFound(

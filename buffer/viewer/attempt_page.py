@@ -32,8 +32,8 @@ class Texts:
         self._tokenizer = Tokenizer.from_file(str(file)) if file and file.is_file() else None
 
     def of(self, token_ids: Int32) -> list[str] | None:
-        """Returns the text of each token, or None if there is no tokenizer. If a character is split
-        over several tokens, the last of them gets the character, and the others get no text."""
+        """Returns each token's text, or None without a tokenizer. If several tokens form one
+        character, only the last token has text."""
         if self._tokenizer is None:
             return None
         from tokenizers.decoders import DecodeStream
@@ -43,8 +43,8 @@ class Texts:
 
 
 def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
-    """Returns a group's facts and pairs as values that JSON can hold. `recalled`: attempts that
-    this group's last step took from other groups. Raises NotFound, RecordError."""
+    """Returns a group as JSON values. `recalled`: attempts from other groups, added by the last
+    step. Raises NotFound, RecordError."""
     with store.read() as txn:
         row = txn.existing_row(group_id)
         group, known = result_checksums.read(txn, row), group_facts.facts(txn, row)
@@ -68,8 +68,8 @@ def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
 def pairs(
     group: Group, texts: Texts, trained: Mapping[tuple[Role, int], TrainedAttempt]
 ) -> list[Plain]:
-    """Converts a group's pairs of attempts to values that JSON can hold. `trained`: how the learner
-    trained on each attempt, keyed by role and slot."""
+    """Converts a group's pairs to JSON values. `trained`: how the learner used each attempt, keyed
+    by role and slot."""
 
     def plain(v: AttemptView | None) -> Plain | None:
         return None if v is None else _slot(v, group, texts, trained.get((v.role, v.slot)))
@@ -124,8 +124,8 @@ def _conversation(
     *,
     trained: bool,
 ) -> Plain:
-    """Converts an agent's conversation to steps, one for each call. The main conversation gets no
-    steps here, because the attempt's own steps show it."""
+    """Converts each call of a conversation to a step. The main conversation gets no steps here,
+    because the attempt already shows them."""
     numbers = [calls[k].conversation for k in chain if calls[k].conversation >= 0]
     own = attempt.conversations()[numbers[-1]] if numbers else None
     main = numbers[-1:] == [0]

@@ -42,8 +42,8 @@ class Catalogue:
         return plain_group(self.store, group_id, self.texts)
 
     def read(self) -> Sequence[Facts]:
-        """Returns the groups. Reads the store again if it has changed, but spends at most the
-        fraction SHARE of the time on reading. Callers may keep the list: it is never changed."""
+        """Returns the groups. Reads a changed store again as soon as SHARE allows. The returned
+        list is never changed."""
         with self._lock:
             if time.monotonic() >= self._next and (change := self.store.change) != self.change:
                 began = time.monotonic()
@@ -68,10 +68,8 @@ class Catalogue:
 
 
 def tasks(groups: Iterable[Facts], order: str) -> list[Facts]:
-    """Sums up each task of `groups`, which are sorted newest first. `trend`: the mean rewards of
-    the task's newest groups, oldest first. `order` says which tasks come first: those in
-    which a retry gained most (`corrections`), those with the newest group (`newest`), those with
-    the lowest mean of `trend` (`lowest`), or those with the most groups (`most`)."""
+    """Sums up each task. `groups` must be sorted newest first. `order`: `newest`, `corrections`
+    (largest gain first), `lowest` (lowest mean reward first) or `most` (most groups first)."""
     by_task = defaultdict[tuple[str, str], list[Facts]](list)
     for group in groups:
         by_task[group["env"], group["task"]].append(group)
@@ -96,6 +94,6 @@ def _line(env: str, task: str, groups: Sequence[Facts]) -> Facts:
         "groups": len(groups),
         "gain": max(0.0, *(group["gain"] or 0.0 for group in groups)),
         "best": max((group["reward"] for group in played), default=None),
-        "trend": trend,
+        "trend": trend,  # oldest first
         "mean": sum(trend) / len(trend) if trend else None,
     }

@@ -25,8 +25,8 @@ class Attempt(AttemptView, kw_only=True):
 
 
 class EvaluationCatalogue:
-    """Lists an evaluation's tasks in the way that a Catalogue lists groups. The last task comes
-    first. A task's `env` is its family. A failed attempt counts as reward 0, as in the report."""
+    """Lists an evaluation's tasks, the last one first. A task's family is shown as its `env`. A
+    failed attempt counts as reward 0, as in the report."""
 
     kind = "evaluation"
 

@@ -33,8 +33,8 @@ PORT = 8420
     help="model folder whose tokenizer shows tokens as text; default: the run's",
 )
 def view(place: str, port: int, model: Path | None) -> None:
-    """Show a run, a store or an evaluation in a browser on this machine, until Ctrl-C. RUN is a
-    run's name, or the folder to show. The viewer only reads, so runs may continue."""
+    """Show a run, a store or an evaluation in a browser on this machine. RUN is a run's name, or
+    the folder to show. Runs may continue meanwhile."""
     if (Path(place) / RESULTS).is_file():
         if model is not None:
             raise UserError(f"--model {model}: an evaluation has no tokens; leave out --model")
@@ -55,8 +55,8 @@ def _serve(shown: Viewed, port: int) -> None:
 
 
 def viewed(store: Store, run: Path, model: Path | None = None) -> Viewed:
-    """Returns what to show of a store. If `run` is a run's folder, adds the run's title, tokenizer
-    and facts. Raises UserError if `model` has no tokenizer."""
+    """Returns the view of a store, with the run's settings if `run` has a config.yaml. Raises
+    UserError if `model` has no tokenizer."""
     if model is not None and not (model / "tokenizer.json").is_file():
         raise UserError(f"--model {model}: has no tokenizer.json; give a model folder")
     config, notice = _config(run / "config.yaml")

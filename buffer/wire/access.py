@@ -37,9 +37,9 @@ _EVENT = struct.Struct("=Hi")  # of libzmq's monitor: kind, file descriptor
 
 
 class Access:
-    """Guards a ROUTER. Create the Access before the ROUTER is bound. Poll the ROUTER and `sockets`
-    for at most CHECK_S at a time. Call `update` whenever `is_due` is true. `refused`: how many
-    connections were refused or shut down, keyed by cause."""
+    """Guards a ROUTER, and must be created before the ROUTER is bound. Poll the ROUTER and
+    `sockets` together, for at most CHECK_S. After each poll, call `update` if it is due. `refused`:
+    connections refused or shut down, counted by cause."""
 
     def __init__(
         self, context: Any, router: Any, keys: ServiceKeys | None, connections: int, limits: Limits
@@ -100,10 +100,10 @@ class Access:
         self._requests.close(linger=0)
 
     def _trim(self, now: float, *, shut_down: bool) -> None:
-        """Gives the memory of shut-down connections back to the system, at most once every
-        FREES_S. Without this, the heap would keep the memory of many small frames."""
+        """Gives freed memory back to the system after connections were shut down, at most once
+        every FREES_S."""
         if self._trim_at and now >= self._trim_at:
-            return_freed_memory()
+            return_freed_memory()  # else the heap keeps many small frames
             self._trim_at = now + FREES_S if now < self._shut_down_at + FREES_S else 0.0
         if shut_down:
             self._shut_down_at = now
@@ -123,16 +123,16 @@ class Access:
         return "too_many_connections" if full else ""
 
     def _upper_bound(self, now: float) -> int:
-        """Returns an upper bound on the number of open accepted connections. Counts every
-        connection accepted in the last HANDSHAKE_S, but an older connection only if it is open."""
+        """Returns an upper bound on the open accepted connections: all accepted in the last
+        HANDSHAKE_S, plus the older open ones."""
         since = now - HANDSHAKE_S
         older = itertools.takewhile(lambda opened: opened < since, self._open.values())
         return sum(1 for _ in older) + len(self._accepted)
 
 
 def allow_files(count: int) -> int:
-    """Raises this process's open-file limit to `count`, or to the most that the system allows.
-    Returns the limit. Every connection takes one file."""
+    """Raises this process's limit of open files to `count`, or as far as the system allows. Returns
+    the limit."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY:
         count = min(count, most)
@@ -147,8 +147,8 @@ def _roles(keys: ServiceKeys) -> dict[bytes, str]:
 
 
 def _protect(router: Any, keys: ServiceKeys | None) -> None:
-    """Sets up a socket so that it asks Access about every connection. Limits a handshake to
-    HANDSHAKE_S. Encrypts the socket if there are keys."""
+    """Lets Access decide about each connection to a socket. Encrypts connections if there are
+    keys."""
     router.set(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
     router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
     router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else all are accepted if no thread handles them

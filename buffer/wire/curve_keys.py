@@ -46,8 +46,8 @@ _LEARNER = "learner.json"
 
 
 def generate(folder: Path) -> tuple[Path, Path, Path]:
-    """Writes new key files into `folder`. Returns the paths of service.json, client.json and
-    learner.json. Raises UserError if one of them exists or cannot be written."""
+    """Writes service.json, client.json and learner.json into `folder`, and returns their paths.
+    Raises UserError if one exists or cannot be written."""
     public, secret = _pair()
     client, learner = (ClientKeys(*_pair(), public) for _ in range(2))
     service = ServiceKeys(public, secret, (client.public,), (learner.public,))

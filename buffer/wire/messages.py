@@ -66,8 +66,8 @@ def read_header(frames: Sequence[Frame]) -> dict[str, Any]:
 
 
 def check_sum(header: dict[str, Any], frames: Sequence[Frame]) -> None:
-    """Takes the checksum out of a message's header. Raises RecordError if the checksum is
-    wrong. Clients of other libraries may leave the checksum out."""
+    """Removes the checksum from a message's header. Raises RecordError if the checksum is wrong.
+    Clients of other libraries may send no checksum."""
     if (found := header.pop("sum", None)) is not None and found != _sum(header, frames[1:]):
         raise RecordError("message: is damaged (wrong checksum)", cause=DAMAGED)
 

@@ -44,9 +44,9 @@ class AddTasks(Request[int]):
 
 
 class AcquireLease(Request["Lease | Wait"]):
-    """Asks for a group to explore. An evaluation group has one base slot. A training group has the
-    slots of `plan`, but the service may turn its retry slots into base slots. `version`: the
-    actor's policy version; `metrics`: numbers that `stats` shows."""
+    """Asks for a group to explore. `plan`: slots of a training group. The service may turn all
+    retry slots into base slots. An evaluation group has one base slot. `metrics`: numbers for
+    `stats`."""
 
     actor: str
     version: Integer
@@ -55,8 +55,8 @@ class AcquireLease(Request["Lease | Wait"]):
 
 
 class Put(Request["PutAck"]):
-    """Resolves slots of a leased group. `results`: encoded slot results. The service checks each
-    result. `fingerprint`: policy version and hash of the weights that sampled the slots."""
+    """Resolves slots of a leased group. `results`: encoded SlotResults. `fingerprint`: version and
+    hash of the sampling weights."""
 
     group_id: str
     actor: str
@@ -97,15 +97,15 @@ class DrawGroups(Request["DrawHead"]):
 
 
 class ReleaseDraws(Request[int]):
-    """Ends a consumer's open draws, so that their groups can be drawn again. Returns the number of
-    these groups. A restarted learner sends this request first."""
+    """Ends a consumer's open draws. Returns how many groups can be drawn again. A restarted learner
+    sends this request before the first draw."""
 
     consumer: str = LEARNER
 
 
 class Commit(Request[int]):
-    """Enters a draw's groups into the ledger under `step`. Returns the number of groups. `version`:
-    the version that the step made; `attempts`: how the step used each attempt, for the viewer."""
+    """Records in the ledger that `step` trained on a draw. Returns the number of drawn groups.
+    `version`: the version after the step. `attempts`: shown by the viewer."""
 
     draw_id: Integer
     step: Natural
@@ -121,8 +121,8 @@ class Discard(Request[int]):
 
 
 class SetVersion(Request[int]):
-    """Sets the version that a learner starts from. Removes the steps of later versions, so that the
-    groups of these steps can be drawn again. Returns how many of these groups are still stored."""
+    """Sets a learner's start version, and deletes all later steps. Frees the groups of the deleted
+    steps for new draws. Returns how many of these groups are still stored."""
 
     version: Natural
 
@@ -156,8 +156,8 @@ class GetStats(Request["BufferStats"]):
 
 
 class Lease(Record):
-    """A group to explore. `accepted`: results of earlier holders; `partial`: progress of earlier
-    holders in open slots; `deadline_s`: seconds until the lease expires if it is not renewed."""
+    """A group to explore. `accepted`: results of earlier holders. `partial`: unfinished results of
+    earlier holders. `deadline_s`: seconds until the lease expires."""
 
     group_id: str
     task: Task
@@ -177,8 +177,8 @@ class Wait(Record):
 
 
 class PutAck(Record):
-    """The results are on disk. `new`: how many results were added, 0 for a repeated request.
-    `complete`: all slots of the group are resolved."""
+    """The results are on disk. `new`: how many were added, 0 for a repeated request. `complete`:
+    whether all slots are resolved."""
 
     new: int
     complete: bool
@@ -203,8 +203,8 @@ class Amount(Record):
 
 
 class DrawHead(Record):
-    """Announces a batch. `row`: the stored draw; `now`: the states of its groups. The groups
-    follow, then the recalled attempts that still exist. `reason`: why there is no batch."""
+    """Announces a batch. The groups follow, then the recalled attempts that still exist. `now`:
+    state of each group. `reason`: why there is no batch."""
 
     row: DrawRow | None = None
     now: tuple[Status, ...] = ()
@@ -269,9 +269,8 @@ Thread = Literal["writer", "reader"]
 
 @dataclass(frozen=True)
 class Operation:
-    """A row in the table of operations. `replies`: types of a successful reply. `thread`: the
-    thread that carries out the operation; only the writer may change the store. `keeps_reply`: see
-    buffer.server.idempotency. `learner`: needs a learner's key, if the service has keys."""
+    """One operation. Only the thread `writer` may change the store. `keeps_reply`: see
+    buffer.server.idempotency. `learner`: needs a learner's key, if keys are used."""
 
     name: str
     request: type[Record]

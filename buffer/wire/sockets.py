@@ -12,7 +12,7 @@ from r3l.errors import UserError
 
 LARGE = 16 << 10  # bytes from which a frame is not copied when it is sent or received
 FRAMES_LIMIT = 16  # of a request; it has 2
-BIND_S = 10.0  # how long to retry a port that is in use
+BIND_S = 10.0  # how long to retry a port in use: a restarted service keeps its port
 BIND_RETRY_S = 0.1
 CALL_MS = 1000
 Frame = bytes | memoryview
@@ -24,8 +24,8 @@ _READABLE = int(zmq.POLLIN)
 
 def new_socket(context: Any, kind: int, **options: int) -> Any:
     """Makes a socket with ZeroMQ `options`. A call that takes longer than CALL_MS raises zmq.Again.
-    The caller must then replace the socket, because libzmq may never reconnect a socket that has
-    received damaged bytes (libzmq#4196)."""
+    The caller must then replace the socket."""
+    # After damaged bytes, libzmq may never reconnect a socket (libzmq#4196).
     socket = context.socket(kind)
     for name, value in ({"LINGER": 0, "SNDTIMEO": CALL_MS, "RCVTIMEO": CALL_MS} | options).items():
         socket.set(getattr(zmq, name), value)
@@ -33,8 +33,8 @@ def new_socket(context: Any, kind: int, **options: int) -> Any:
 
 
 def bind(socket: Any, address: str, what: str) -> str:
-    """Binds a ZeroMQ socket. Returns the address with its port. If the port is in use, retries
-    for BIND_S: a restarted service must keep its port. Raises a UserError that names `what`."""
+    """Binds a socket and returns the full address. If the port is in use, retries for BIND_S. On
+    failure, raises a UserError that names `what`."""
     end = time.monotonic() + BIND_S
     socket.set(zmq.IPV6, "[" in address)
     while True:
@@ -56,8 +56,8 @@ def receive_message(socket: Any) -> list[Frame]:
 
 @dataclass(frozen=True)
 class Received:
-    """A message to a ROUTER. `client`: the sender's routing id; `role`: see buffer.wire.access;
-    `connection`: file descriptor of the connection; `frames`: the first FRAMES_LIMIT frames."""
+    """A message to a ROUTER. `client`: the sender's routing id. `role`: as in buffer.wire.access.
+    `connection`: a file descriptor. `frames`: the first FRAMES_LIMIT frames."""
 
     client: bytes
     role: str

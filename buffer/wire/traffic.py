@@ -40,8 +40,8 @@ class Limits:
 
 @dataclass
 class Connection:
-    """An open connection. `client`: the peer's routing id, known once a message was read.
-    `received`: bytes so far. `unread`: bytes of the messages that were not read yet."""
+    """An open connection. `client`: the peer's routing id, empty until a message is read.
+    `received`: bytes so far. `unread`: bytes of unread messages."""
 
     peer: object
     client: bytes = b""
@@ -79,12 +79,11 @@ class Traffic:
         return int(sum(c.unread for c in self.connections.values()))
 
     def check(self, now: float) -> Counter[str]:
-        """Counts bytes and shuts down connections that exceed a limit. Returns how many it shut
-        down, by cause. Does nothing if the last check was less than CHECK_S ago and few connections
-        have opened since then."""
+        """Counts bytes, and shuts down connections that exceed a limit. Returns the number of
+        shutdowns for each cause. A call soon after a check usually does nothing."""
         causes: Counter[str] = Counter()
         passed = now - self._checked_at
-        if passed < CHECK_S and self._opened <= self.limits.silent // 2:
+        if passed < CHECK_S and self._opened <= self.limits.silent // 2:  # few new connections
             return causes
         self._checked_at, self._opened = now, 0
         for number, connection in self.connections.items():
@@ -100,8 +99,8 @@ class Traffic:
         return causes
 
     def shut_down_largest(self, unsent: Mapping[bytes, int]) -> bool:
-        """Shuts down the connection with the most unread and unsent bytes. Returns False if no
-        connection is open. `unsent`: bytes of unsent replies, keyed by client."""
+        """Shuts down the connection with the most unread and unsent bytes. Returns False if none is
+        open. `unsent`: bytes, keyed by client."""
         sizes = {
             number: c.unread + unsent.get(c.client, 0)
             for number, c in self.connections.items()
@@ -152,8 +151,8 @@ class Traffic:
 
 @contextmanager
 def _borrowed(number: int) -> Iterator[socket.socket]:
-    """Borrows libzmq's file descriptor as a Python socket, and leaves it open. Raises OSError if
-    the descriptor is closed. The descriptor may by now belong to a newer socket."""
+    """Borrows a file descriptor from libzmq as a Python socket. Raises OSError if the descriptor is
+    closed. The descriptor may now belong to another connection."""
     borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=number)
     try:
         yield borrowed

@@ -8,8 +8,8 @@ NO_ACTION = "No action was found in the answer. Give one action between <action>
 
 
 def action_in(response: str) -> str | None:
-    """Returns the last tagged action of a response, joined to one line. A response without tags is
-    itself the action if it has only one line. Returns None if there is no action."""
+    """Returns the last tagged action as one line. A one-line response without tags is itself the
+    action. Returns None if there is no action."""
     text = text_in(response)
     return None if text is None else " ".join(text.split())
 

@@ -1,4 +1,4 @@
-"""ALFWorld: household tasks in text (MIT). Its planner fast-downward (GPL-3) is not used in play.
+"""ALFWorld: household tasks in text (MIT). Play does not use the planner fast-downward (GPL-3).
 Needs `pip install 'r3l[alfworld]'`, and the data from `alfworld-download`.
 
 A step is one command. The reward is 1 when the task is done. The commands that a game understands

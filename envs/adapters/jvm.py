@@ -54,9 +54,8 @@ class Jvm:
         self.gateway = py4j.JavaGateway(gateway_parameters=parameters)
 
     def call(self, call: Callable[[], T]) -> T:
-        """Runs `call` while no other call on this JVM is running. Raises EnvironmentFailed with
-        cause jvm_error (Java raised an exception), jvm_died (the JVM ended) or jvm_hung (it did not
-        answer). A JVM that hung is killed. After jvm_died and jvm_hung, later calls fail too."""
+        """Runs `call` alone on this JVM. Raises EnvironmentFailed with the cause jvm_error,
+        jvm_died or jvm_hung. A JVM that died or hung fails all later calls."""
         from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
         with self.lock:
@@ -98,8 +97,8 @@ class Jvm:
 
 
 def acquire(env: str, classpath: Sequence[str], heap_mib: int, timeout_s: float) -> Jvm:
-    """Returns this process's JVM for these settings, and starts it if it is not running. Call
-    `release` after use. Raises UserError if Java or py4j is missing."""
+    """Returns the process's JVM for the given settings. Call `release` after use. Raises UserError
+    if Java or py4j is missing."""
     key = (env, tuple(classpath), heap_mib, timeout_s)
     with _sharing:
         jvm = _shared.get(key)
@@ -120,6 +119,5 @@ def release(jvm: Jvm) -> None:
 
 
 def _without_py4j(record: logging.LogRecord) -> bool:
-    """Drops py4j's log records by returning False for them. The records add nothing: py4j raises an
-    error for each failed call that it logs."""
+    """A log filter that drops py4j's records. They repeat the errors that py4j raises."""
     return "/py4j/" not in record.pathname

@@ -1,6 +1,5 @@
-"""Plays the environment of an OpenEnv server (openenv-core, BSD), such as
-`openenv:http://127.0.0.1:8000`. Needs `pip install 'r3l[openenv]'`. Each instance opens a session
-over the server's WebSocket:
+"""The environment of an OpenEnv server (openenv-core, BSD): `openenv:http://127.0.0.1:8000`. Needs
+`pip install 'r3l[openenv]'`. Each instance opens a session over WebSocket:
 
     {"type": "reset", "data": {"seed": 0}}    or    {"type": "step", "data": ACTION}
     ─►  {"type": "observation", "data": {"observation": {…}, "reward": 1, "done": false}}
@@ -104,8 +103,8 @@ class OpenEnv:
     def _ask(
         self, kind: str, data: dict[str, Any], refusals: tuple[str, ...] = ()
     ) -> dict[str, Any]:
-        """Returns the answer. An error counts as an answer if its code is in `refusals`. Raises
-        EnvironmentFailed for any other error, and if no answer comes within `timeout_s`."""
+        """Returns the server's answer, or an error whose code is in `refusals`. Raises
+        EnvironmentFailed for other errors, and after `timeout_s` without an answer."""
         if self.socket is None:
             address = "ws" + self.url.removeprefix("http") + "/ws"
             client = import_module("websockets.sync.client")

@@ -1,5 +1,5 @@
-"""WebShop: shopping on a simulated web site (Yao et al. 2022, arXiv:2207.01206; code MIT).
-Needs `pip install 'r3l[webshop]'`, and a checkout of princeton-nlp/WebShop with its data.
+"""WebShop: shopping on a simulated web site (Yao et al. 2022, arXiv:2207.01206; code MIT). Needs
+`pip install 'r3l[webshop]'`, and princeton-nlp/WebShop with its data.
 
 A step is one action: search[words] on a page with a search bar, or click[something on the page].
 The purchase ends the attempt. The reward is upstream's score from 0 to 1, which depends on the
@@ -122,9 +122,8 @@ class WebShop:
         return f"{bought}{options}. The score is {100 * self.score:.0f} of 100."
 
     def demonstration(self) -> list[str]:
-        """Returns actions that search for the goal's product by name, choose its options and buy
-        it. Plays the actions in this attempt and starts over. Returns [] if there are more
-        than `max_steps` actions, or if the actions did not earn the full score."""
+        """Returns actions that find and buy the goal's product. Tries the actions in this attempt,
+        then starts over. Returns [] if the actions are too many or do not earn the full score."""
         goal = self._session["goal"]
         wanted = goal["goal_options"]
         values = list(wanted.values()) if isinstance(wanted, dict) else list(wanted)
@@ -159,8 +158,7 @@ class WebShop:
         return session
 
     def _parse_action(self, action: str) -> tuple[str, str]:
-        """Returns an action as ("search", words) or ("click", a name on the page). If the action is
-        invalid, returns ("problem", what is wrong)."""
+        """Returns ("search", words), ("click", name on the page) or ("problem", reason)."""
         command = action_in(action)
         if command is None:
             return "problem", NO_ACTION
@@ -214,9 +212,9 @@ _numbers = itertools.count()
 
 
 def splits(count: int) -> tuple[range, range]:
-    """Returns the indices of upstream's test goals and train goals. The first 500 goals are test,
-    the next 1,000 dev (unused), the rest train. If there are fewer than 5,000 goals, a tenth of
-    them is test and a fifth is dev."""
+    """Returns the indices of the test goals and the train goals. Upstream's first 500 goals are
+    test, and the next 1,000 are unused. Of fewer than 5,000 goals, a tenth is test and a fifth is
+    unused."""
     test = min(500, -(-count // 10))
     return range(test), range(test + min(1000, count // 5), count)
 
@@ -232,6 +230,6 @@ def _plain(text: str) -> str:
 
 
 def _searchable(text: str) -> str:
-    """Turns a text into words for the search bar. Removes brackets, since upstream would
-    read words in angle brackets, such as <r>, as commands."""
+    """Turns a text into words for the search bar. Removes brackets, since upstream would read <r>,
+    for example, as a command."""
     return " ".join(re.sub(r"[<>\[\]]", " ", text.lower()).split())

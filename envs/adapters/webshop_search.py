@@ -84,8 +84,8 @@ def _contents(product: dict[str, Any]) -> str:
 
 
 def parts_of_speech(text: str) -> list[SimpleNamespace]:
-    """Splits a product's name into words. Each has `text` and `pos_`, like a spaCy token. `pos_` is
-    "X" for OTHER_WORDS and for words that begin with a digit, otherwise "NOUN"."""
+    """Splits a product's name into tokens like spaCy's. `pos_` is "X" if the word begins with a
+    digit or is in OTHER_WORDS, otherwise "NOUN"."""
     words = re.findall(r"\w[\w'-]*", text)
     others = [word.lower() in OTHER_WORDS or word[0].isdigit() for word in words]
     return [

@@ -121,8 +121,8 @@ def _start(settings: Settings) -> Site:
 
 @lru_cache(maxsize=2)
 def categories(settings: Settings) -> tuple[str, ...]:
-    """Returns the category of every goal, in the shop's order. Opens the shop in another
-    process, so that no shop stays in memory. Raises UserError if the shop cannot be opened."""
+    """Returns the goals' categories, in the shop's order. Opens the shop in another process, to
+    save memory. Raises UserError if the shop cannot be opened."""
     folder(settings.checkout)
     command = [sys.executable, "-P", "-m", __name__, json.dumps(astuple(settings))]
     paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -177,8 +177,8 @@ def _replaces(name: str, missing: str) -> bool:
 
 
 def _load(root: Path, *, own_search: bool, own_nouns: bool) -> tuple[Any, Any]:
-    """Loads upstream's module and `utils`. Skips the __init__ of upstream's `envs`, which needs a
-    browser driver. After the load, sys.modules holds neither upstream's package nor stubs."""
+    """Loads upstream's module and `utils`. Skips `envs/__init__.py`, which needs a browser driver.
+    Leaves neither upstream's package nor stubs in sys.modules."""
     replaced: dict[str, ModuleType] = {
         "gym": _module("gym", Env=object),
         "torch": _module("torch"),

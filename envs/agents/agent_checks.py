@@ -48,10 +48,9 @@ def interpreter(python: str) -> str:
 def starter_of(
     command: str, python: str, option: str = "command", workspace: str = ""
 ) -> tuple[Argv, Argv]:
-    """Returns the command of the starter (envs.agents.call_function), and the command that the
-    starter runs. The second command is () if `command` is a URL or a `file.py:function`. File
-    names become absolute paths. Raises UserError if something is missing: the program, its file,
-    a function, an imported package, or the server at the URL."""
+    """Returns two commands, (starter, program). The starter (envs.agents.call_function) runs the
+    program. The program is () if `command` is a URL or a `file.py:function`. Raises UserError if a
+    program, file, package or server is missing."""
     what = f"env agent: {option} {command!r}"
     if is_url(command):
         _check_url(what, command)
@@ -74,8 +73,8 @@ def starter_of(
 
 
 def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
-    """Returns the user's commands that save and restore the state outside an agent's folder; {} if
-    the user gave none. Raises UserError if one command is missing, or is a function or a URL."""
+    """Returns the commands that save and restore state outside an agent's folder, {} if neither is
+    set. Raises UserError if one is missing, a function or a URL."""
     if snapshot in ("", NOTHING, WORKSPACE) and not restore:
         return {}
     for option, command in (("snapshot", snapshot), ("restore", restore)):
@@ -168,8 +167,8 @@ def tried(
 
 
 def _check_script(what: str, program: str, words: Sequence[str], workspace: str) -> None:
-    """Raises UserError if a program runs a script or Python module that does not exist. Looks in
-    the folder `workspace` too, because the program will run in a copy of that folder."""
+    """Raises UserError if the program's script or module is missing. Also looks in `workspace`,
+    because the program runs in a copy of that folder."""
     runs_python = re.fullmatch(r"python[\d.]*", os.path.basename(program)) is not None
     first = next((word for word in words if not word.startswith("-")), "")
     scripts = [word for word in words if word.endswith(".py")] if runs_python else [first]

@@ -34,9 +34,9 @@ def child_environment(more: dict[str, str], secret: Sequence[str] = ()) -> dict[
 
 
 class AgentProcess:
-    """A running process. `starter`: its starter's command; `argv`: its program's command, () for a
-    function; `folder`: holds `work` (the working folder), `stdin`, `stdout` and `stderr`; `pipes`:
-    if true, `stdin` and `stdout` are FIFOs and the process waits until others have opened both."""
+    """A process that runs in `folder`/work. Files in `folder` hold stdin, stdout and stderr. With
+    `pipes`, stdin and stdout are FIFOs. The process then waits until others have opened both FIFOs.
+    `argv`: the program's command, () for a function."""
 
     def __init__(
         self,

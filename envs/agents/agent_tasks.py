@@ -13,8 +13,8 @@ NAME = "agent"
 
 
 def read_tasks(file: str) -> ListedTasks:
-    """Reads a file of tasks. A task may name its `split`: train, eval or warmup. For other
-    tasks, `split_tasks` chooses the split. Raises UserError for an invalid file or line."""
+    """Reads a file of tasks. A task may name a `split`; `split_tasks` divides the others. Raises
+    UserError for an invalid file or line."""
     if not file:
         raise UserError("env agent: needs the option tasks (a file with one JSON object a line)")
     path = Path(file).expanduser()
@@ -47,9 +47,8 @@ def read_tasks(file: str) -> ListedTasks:
 
 
 def split_tasks(tasks: Sequence[tuple[Split | None, Task]]) -> ListedTasks:
-    """Divides tasks into splits. For a task that names no split, a hash of the id decides. If no
-    task names a split, a tenth is for evaluation and the rest for training. If evaluation or
-    training is left without a task, the empty split gets all tasks."""
+    """Divides tasks into splits. If no task names a split, a tenth is for evaluation and the rest
+    for training. If one of these two splits would be empty, both get all tasks."""
     listed: dict[Split, list[Task]] = {split: [] for split in SPLITS}
     for split, task in tasks:
         listed[split or split_of(task.task_id)].append(task)

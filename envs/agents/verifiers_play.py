@@ -32,7 +32,7 @@ MODEL, UNTRAINED = "policy", "policy-untrained"
 
 def environment(config: dict[str, Any]) -> Any:
     """Makes the verifiers environment of a config. By default, agents run in local processes. An
-    agent without a harness gets the taskset's harness, but `null` (no tools) in place of `bash`."""
+    agent without a harness gets the taskset's harness, but never `bash`."""
     taskset = config["taskset"]["id"]
     seats = vf.env_config_type(taskset, config.get("id", "")).model_fields.items()
     own = vf.default_harness_id(taskset)
@@ -40,7 +40,7 @@ def environment(config: dict[str, Any]) -> Any:
         if isinstance(field.default, vf.AgentConfig):
             seat = {"runtime": {"type": "subprocess"}}
             if field.default.harness is None:
-                seat["harness"] = {"id": "null" if own == "bash" else own}
+                seat["harness"] = {"id": "null" if own == "bash" else own}  # null: no tools
             config[name] = seat | config.get(name, {})
     env = vf.load_environment(vf.resolve_env_config(config))
     env.setup = partial(_set_up, env.setup, [name for name, _ in seats])

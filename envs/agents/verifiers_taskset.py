@@ -20,8 +20,8 @@ LIST_S = 600.0
 
 
 class VerifiersTaskset(Agent):
-    """An installed taskset. `python`: the interpreter that has verifiers; `config`: further
-    settings of verifiers' environment, such as {taskset: {…}, agent: {harness: {id: bash}}}."""
+    """An installed taskset. `python`: an interpreter that has verifiers. `config`: further settings
+    for verifiers, such as {taskset: {…}, agent: {harness: {id: bash}}}."""
 
     def __init__(
         self, member: str, *, python: str = "", config: dict[str, Any] | None = None

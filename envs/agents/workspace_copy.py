@@ -84,8 +84,8 @@ class Seen:
 
 
 def listed(work: Path, seen: Seen | None = None, objects: Path = Path()) -> Listing:
-    """Lists a folder. Leaves out what is removed during the listing. With `seen`, copies the files'
-    contents to `objects`. Raises SystemExit if the folder is too large."""
+    """Lists a folder. With `seen`, also copies the files' contents to `objects`. Raises SystemExit
+    if the folder is too large."""
     listing: Listing = {}
     size, waiting = 0, [work]
     while waiting:
@@ -112,8 +112,8 @@ def listed(work: Path, seen: Seen | None = None, objects: Path = Path()) -> List
 
 
 def put_back(work: Path, wanted: Listing, objects: Path) -> None:
-    """Makes a folder match `wanted`. Removes files that `wanted` does not list. Overwrites files
-    that differ, or replaces them by new files if they have other hard links."""
+    """Makes a folder match `wanted`. Removes files that `wanted` does not list. Replaces a file
+    that has other hard links, instead of overwriting it."""
     found = listed(work)
     for name, (kind, mode, _) in found.items():
         if kind == "folder":
@@ -168,8 +168,8 @@ def first_difference(wanted: Listing, found: Listing) -> str:
 
 
 def _told(command: list[str], own: Path) -> str:
-    """Runs a command. `own`: a folder for the command's files, given to the command as the variable
-    R3L_SNAPSHOT. Returns the last line of output. If the command fails, exits with a message."""
+    """Runs a command and returns the last line of output. `own`: a folder for the command, passed
+    as R3L_SNAPSHOT. Raises SystemExit if the command fails."""
     if not command:
         return ""
     own.mkdir(exist_ok=True)

@@ -4,8 +4,8 @@ from envs.builtin.matching import Matching, Words
 
 
 class Keys(Matching):
-    """A row of locks. `locks`: number of locks. `colours`, `keys`: how many of each the world has.
-    `exceptions`: how many locks the note names. `steps`: step limit (default: `locks` + 2)."""
+    """A row of locks. `colours`, `keys`: how many the world has. `exceptions`: how many locks the
+    note names. `steps`: step limit, by default two more than the locks."""
 
     words = Words(
         things="red blue green white black yellow purple orange pink grey",

@@ -52,9 +52,8 @@ class Dials:
 
 @dataclass(frozen=True)
 class Words:
-    """The texts of a world. `things`, `answers`: names separated by spaces. `wrong`: the remark on
-    a wrong answer if hint=what; contains {thing} and {need}. `wrong_where`: the remark on a
-    wrong answer if hint=where. `done`: the only remark if hint=none. `thought`: words of thought.
+    """The texts of a world. `things`, `answers`: names separated by spaces. `wrong`: contains
+    {thing} and {need}.
 
     No line begins with a name, so every name follows a space. A tokenizer of words then always
     gives a name the same token.
@@ -66,13 +65,13 @@ class Words:
     verb: str
     waste: str
     right: str
-    wrong: str
+    wrong: str  # the remark on a wrong answer if hint=what
     wasted: str
     marks: dict[Mark, str]
     """One word for each outcome of a step, for reflections."""
     thought: str = ""
-    wrong_where: str = ""
-    done: str = ""
+    wrong_where: str = ""  # the same if hint=where
+    done: str = ""  # the only remark if hint=none
 
 
 @dataclass
@@ -251,12 +250,11 @@ class Matching:
         return {"exceptions": self.length}
 
     def _judge(self, action: str) -> tuple[Mark, str, str]:
-        """Returns (mark, remark, answer) for an action. A wasted step has the answer "". If the
-        settings ask for words of thought, only the end of the action counts."""
+        """Returns (mark, remark, answer) for an action. A wasted step has the answer ""."""
         words, state = self.words, self.state
         thing, need = state.row[state.place], state.needs[state.place]
         spoken = action.lower().rstrip(" .").split()
-        if self.dials.words:
+        if self.dials.words:  # then only the end of the action counts
             spoken = spoken[-1:] if spoken[-1:] == [words.waste] else spoken[-2:]
         match spoken:
             case [verb, answer] if verb == words.verb and answer in self.answers:

@@ -16,10 +16,9 @@ THOUGHT = (
 
 
 class Workshop(Matching):
-    """A row of stations. `stations`: number of stations. `items`, `tools`: how many of each the
-    world has. `exceptions`: for how many stations the note names the tool. `steps`: step limit
-    (default: `stations` + 2). `decisive`: how many stations count for success (default: all).
-    `words`, `summary`, `hint`: see `envs.builtin.matching.Dials`."""
+    """A row of stations. `items`, `tools`: how many the world has. `exceptions`: number of stations
+    whose tool the note names. `steps`: step limit (default: `stations` + 2). `decisive`: number of
+    stations that count for success (default: all). `words`, `summary`, `hint`: see Dials."""
 
     words = Words(
         things="tin lamp rope vase boot drum clock chair kite mirror basket anchor "

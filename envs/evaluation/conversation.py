@@ -8,9 +8,8 @@ from r3l.views.attempt_view import AttemptView, view
 
 
 class Conversation(AttemptView, kw_only=True):
-    """One attempt at one task, without durations and without an agent's calls. `attempt`: counts
-    from 0. `family`: the environment's name if the evaluation has several environments, otherwise
-    the kind of task ("" if unknown)."""
+    """An attempt at a task, without durations or an agent's calls. `attempt`: counts from 0.
+    `family`: the kind of task; with several environments, the environment's name."""
 
     task_id: str
     attempt: int

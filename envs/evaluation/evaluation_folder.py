@@ -39,8 +39,8 @@ def settings_of(config: RunConfig, *, model: str, weights: str, split: str) -> S
 
 
 class EvaluationFolder:
-    """The folder of an evaluation that `r3l-eval` plays or continues. `done`: recorded attempts, by
-    (task, number). Raises UserError if the folder cannot be written or holds other settings."""
+    """A folder in which `r3l-eval` starts or continues an evaluation. Raises UserError if the
+    folder holds other settings or cannot be written."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.folder, self._made = folder, not folder.exists()
@@ -96,8 +96,8 @@ def read_attempts(folder: Path, option: str) -> list[Conversation]:
 
 
 def read_other(folder: Path, tasks: Set[str], settings: Settings) -> list[Conversation]:
-    """Reads the attempts of another evaluation, for a comparison. Raises UserError if the
-    environment, the split or the tasks of the two evaluations differ."""
+    """Reads the attempts of another evaluation. Raises UserError if the two evaluations differ in
+    environment, split or tasks."""
     attempts = read_attempts(folder, "--against")
     if _environment(settings) != _environment(read_settings(folder)):
         raise UserError(

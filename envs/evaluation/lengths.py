@@ -11,8 +11,8 @@ OVERFLOW = "context_overflow"  # the finish of an attempt, and the cause of one 
 
 
 def length_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Measures the attempts and responses in `groups`: their lengths in tokens, and the shares that
-    were cut off. Counts a retry's responses only from the pivot on."""
+    """Returns the lengths of attempts and responses in tokens, and the shares that were cut off.
+    Leaves out a retry's responses before the pivot."""
     attempts = [t for group in groups for t in group.trajectories]
     spans = [span for t in attempts for span in t.step_spans[t.first_played :].tolist()]
     return _measure(

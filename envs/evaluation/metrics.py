@@ -30,8 +30,8 @@ Interval = tuple[float, float]
 
 
 class EvalMetric(NamedTuple):
-    """A mean over tasks. `of_task`: computes a task's value from its attempts, None if undefined.
-    `interval`: computes the mean's 95 % interval from the tasks' values."""
+    """A mean over tasks. `of_task` computes a task's value, or None. `interval` computes the mean's
+    95 % interval from all tasks' values."""
 
     name: str
     unit: str
@@ -72,8 +72,8 @@ class Report(Record):
 
 
 class Comparison(Record):
-    """Compares two evaluations in a metric. `better`, `worse`, `same`: in how many tasks the first
-    evaluation is better, worse or equal. `difference`: first minus second, mean over all tasks."""
+    """Compares a first evaluation with a second in one metric. `better`, `worse`, `same`: numbers
+    of tasks. `difference`: first minus second, mean over tasks."""
 
     better: int
     worse: int
@@ -82,8 +82,8 @@ class Comparison(Record):
 
 
 def pass_at_k(attempts: int, successes: int, k: int) -> float:
-    """Estimates, without bias, the probability that at least one of k attempts succeeds:
-    1 − C(n − c, k) / C(n, k) with n = `attempts` ≥ k, c = `successes` (Chen et al. 2021, §2.1)."""
+    """Estimates, without bias, the probability that at least one of k attempts succeeds (Chen et
+    al. 2021, §2.1). `attempts` must be at least k."""
     return 1.0 - math.comb(attempts - successes, k) / math.comb(attempts, k)
 
 
@@ -101,8 +101,8 @@ def wilson(values: Sequence[float]) -> Interval:
 
 
 def bootstrap(values: Sequence[float]) -> Interval:
-    """Computes the 95 % bootstrap interval (percentiles of RESAMPLES resamples) for the mean of
-    independent values. The same values give the same interval."""
+    """Computes a 95 % interval for the mean of independent values (percentile bootstrap). The same
+    values give the same interval."""
     data = np.asarray(values, dtype=np.float64)
     drawn = np.random.default_rng(0).integers(0, len(data), (RESAMPLES, len(data)))
     low, high = np.quantile(data[drawn].mean(axis=1), [0.025, 0.975])
@@ -153,8 +153,8 @@ def report(attempts: Attempts, ks: Sequence[int] = ()) -> Report:
 
 
 def compare(attempts: Attempts, others: Attempts) -> dict[str, Comparison]:
-    """For each metric of COMPARED, compares two evaluations of the same tasks. A task's difference
-    is its value in the first evaluation minus its value in the second."""
+    """Compares two evaluations of the same tasks in each metric of COMPARED. Differences are
+    `attempts` minus `others`."""
     here, there = by_task(attempts), by_task(others)
     comparisons = {}
     for metric in COMPARED:

@@ -1,5 +1,5 @@
-"""Runs environments in worker processes. If an environment crashes, hangs or needs too much
-memory, one worker and its attempts end. The actor continues.
+"""Runs environments in worker processes. If an environment crashes, hangs or needs too much memory,
+only one worker ends.
 
     attempt ─► RemoteEnv ─┐ one session each        ┌─► reaper ─► worker (envs.isolation.worker)
     attempt ─► RemoteEnv ─┼─► EnvPool ──────────────┤     sessions side by side, one call at a time
@@ -56,8 +56,8 @@ USUAL_WORKERS = 2
 async def environments_of_all(
     config: EnvConfig, wanted: int, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[Callable[[Task], Environment]]:
-    """Yields a function that makes the environment of a task (see `environments`). The function
-    raises EnvironmentFailed if the run does not have the task's environment."""
+    """Yields a function that makes a task's environment (see `environments`). The function raises
+    EnvironmentFailed if the run lacks this environment."""
     async with AsyncExitStack() as stack:
         made = {
             each.name: await stack.enter_async_context(environments(each, wanted, metrics))
@@ -81,9 +81,8 @@ async def environments_of_all(
 async def environments(
     config: EnvConfig, wanted: int, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[Callable[[], Environment]]:
-    """Yields a function that makes environments. `env.isolation` decides whether they run in this
-    process or in workers. With `auto`, they run in this process if their class declares
-    `in_process`. The workers end when the context ends.
+    """Yields a function that makes environments, in this process or in workers (`env.isolation`).
+    The workers end when the context ends.
 
     `wanted`: number of attempts at the same time. `metrics` counts how long attempts wait for
     sessions. Raises UserError if the environment cannot be made.
@@ -156,9 +155,9 @@ class EnvPool:
 
 def workers_for(wanted: int, sessions: int) -> int:
     """Returns how many workers to start for `wanted` sessions, with `sessions` in each. The minimum
-    is USUAL_WORKERS. Above it, the limit is one per core, because each worker may start a JVM."""
+    is USUAL_WORKERS."""
     needed = math.ceil(wanted / sessions)
-    return max(USUAL_WORKERS, min(needed, os.cpu_count() or 1))
+    return max(USUAL_WORKERS, min(needed, os.cpu_count() or 1))  # a worker may start a JVM
 
 
 class RemoteEnv:
@@ -340,8 +339,8 @@ async def _read(replies: asyncio.StreamReader) -> dict[str, Any]:
 
 
 async def _end(process: Process, mark: str, *, patient: bool) -> None:
-    """Ends a worker and everything it started. `mark`: the value of the variable MARK in all these
-    processes. `patient`: whether the worker may first close its environments."""
+    """Ends a worker and everything that it started. If `patient`, first lets the worker close its
+    environments."""
     assert process.stdin is not None
     process.stdin.close()
     if patient:

@@ -33,8 +33,8 @@ APPLY: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
 
 @dataclass(frozen=True)
 class Puzzle:
-    """A puzzle. `solution`: an expression that reaches `target` and uses each of `numbers` once.
-    `operations`: the same solution as one operation per step."""
+    """A puzzle. `solution`: an expression that uses each number once to reach the target.
+    `operations`: the solution as one operation per step."""
 
     numbers: tuple[int, ...]
     target: int
@@ -104,8 +104,8 @@ class Countdown(Question):
         return str(self.puzzle)
 
     def judge(self, answer: str) -> Judgement:
-        """Judges an expression, or the left side of an equation. The expression must use exactly
-        the given numbers and equal the target. The remark says what is wrong."""
+        """Judges an expression, or the left side of an equation. The expression must equal the
+        target and use exactly the given numbers."""
         try:
             result = evaluate(answer.partition("=")[0])
         except ExpressionError as error:
@@ -126,9 +126,8 @@ class Countdown(Question):
 
 
 class CountdownSteps:
-    """Countdown with one operation per step. The result replaces the operation's two numbers, and
-    the last number must be the target. N numbers take N − 1 operations. `slips`: number of
-    additional steps, for invalid operations."""
+    """Countdown with one operation per step. An operation replaces two numbers by the result. The
+    last number must be the target. `slips`: extra steps, for invalid operations."""
 
     in_process = True
 

@@ -34,9 +34,8 @@ HUB = re.compile(r"([\w.-]+/[\w.-]+?)(?::([\w.-]+))?@([\w.-]+)")
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem. `id`: its name in the data set, or the row's number. A repeated name gets the
-    ending #2, #3 and so on. `answer`: the reference answer, one expression. `family`: the kind
-    of problem, "" if unknown. `solution`: a worked solution, "" if the data has none."""
+    """One problem. `id`: name in the data set, or row number. A repeated name gets an ending such
+    as #2. `answer`: one expression. `family`: kind of problem. `solution`: steps to the answer."""
 
     id: str
     prompt: str
@@ -51,8 +50,8 @@ class Problem:
 
 @lru_cache(maxsize=16)
 def load(env: str, option: str, where: str) -> tuple[Problem, ...]:
-    """Loads the problems of a file or of a named data set. Raises UserError if the data
-    cannot be read, has an invalid row or is empty. `env`, `option`: named in errors."""
+    """Loads problems from a file or a Hugging Face data set. Raises UserError for unreadable,
+    invalid or empty data. `env`, `option`: named in errors."""
     if hub := HUB.fullmatch(where):
         rows = _hub_rows(env, option, where, hub)
     else:
@@ -143,8 +142,8 @@ def _conversation(messages: list[Any]) -> str:
 
 
 def _answer(row: dict[str, Any]) -> str:
-    """Returns a row's reference answer as one expression: the text after ####, the content of the
-    last box, or else the whole field."""
+    """Returns the reference answer of a row. Takes the text after ####, else the last box, else the
+    whole field."""
     value = _first(row, ANSWER)
     if value is None and isinstance(row.get("reward_model"), dict):
         value = row["reward_model"].get("ground_truth")

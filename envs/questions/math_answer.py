@@ -109,8 +109,8 @@ def depth(text: str) -> int:
 
 
 def plain(text: str) -> str:
-    r"""Rewrites a text in one notation. Removes math delimiters, boxes, LaTeX spaces, digit groups,
-    currency, degrees and units. Writes LaTeX fractions as `\frac{a}{b}`."""
+    r"""Rewrites a text in one notation. For example, removes math delimiters and units, and writes
+    LaTeX fractions as `\frac{a}{b}`."""
     text = text.strip()
     for begin, end in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), (r"\boxed{", "}")):
         if text.startswith(begin) and text.rstrip(". ").endswith(end) and len(text) > len(begin):
@@ -284,8 +284,8 @@ def number(text: str) -> Fraction | None:
 
 
 def _same_language(gold: str, answer: str) -> bool:
-    """Returns whether an answer uses only the reference's relation signs, commands and letters. The
-    answer may also use names in _COMMANDS and the letters i and e, but no mixed numbers."""
+    """Returns whether an answer has no mixed number and no unknown letter, command or relation
+    sign. Symbols of the reference, names in _COMMANDS, i and e are known."""
     symbols = {letter for slash, run in _LETTERS.findall(gold) if not slash for letter in run}
     commands = _COMMANDS | {run for slash, run in _LETTERS.findall(gold) if slash}
     for slash, run in _LETTERS.findall(answer):

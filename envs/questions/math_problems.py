@@ -36,10 +36,10 @@ DATA_SETS: dict[str, tuple[str | None, str | None]] = {
 
 
 class MathProblems(Question):
-    """Problems of the data set `name`. `train`, `eval`: other data for these two splits (see
-    envs.questions.datasets). `reflect_with_answer`: whether the feedback on a failed attempt names
-    the correct answer. If it does, the retry may learn the answer from the guidance. Other
-    settings: see envs.questions.question.Pace."""
+    """Problems of a data set. `train` and `eval` name other data (see envs.questions.datasets).
+
+    `reflect_with_answer`: feedback on a failure names the answer. Other settings: see `Pace`.
+    """
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class MathProblems(Question):
         said = super().feedback()
         if not self.reflect_with_answer or self.reward >= 1.0:
             return said
-        return f"{said} The right answer is {self.problem.answer}."
+        return f"{said} The right answer is {self.problem.answer}."  # the guidance may repeat it
 
     def close(self) -> None:
         if self.verifier is not None:

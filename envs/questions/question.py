@@ -61,8 +61,7 @@ class Pace:
 
 
 class Question(ABC):
-    """An environment that asks one question in each attempt. A subclass poses the question, finds
-    the answer in a text and judges the answer.
+    """Asks one question in each attempt. A subclass poses the question and judges the answer.
 
     `ask` and `form` are parts of the system prompt: what to do, and how to write the answer.
     """

@@ -1,5 +1,5 @@
-"""Poses questions of the library reasoning-gym, which has about a hundred families of questions. A
-family is chosen by name, such as `reasoning:chain_sum`.
+"""Poses questions of the library reasoning-gym. A family of questions is chosen by name, such as
+`reasoning:chain_sum`.
 
 Every scorer is guarded, because some raise on nonsense, some reward it, and some execute answers.
 """
@@ -106,9 +106,8 @@ class FamilyQuestion:
     dataset: Any
 
     def score(self, answer: str) -> tuple[float, str]:
-        """Returns (score, fault) for an answer that differs from the reference answer. The score is
-        from 0 to 1. An answer that scores no better than nonsense gets 0. The fault names the error
-        that the scorer raised, such as scorer_ValueError."""
+        """Returns (score from 0 to 1, fault). The score is 0 if nonsense would earn as much. The
+        fault names the scorer's error, such as scorer_ValueError."""
         earned, fault = self._raw(answer)
         nonsense = max(self._raw(text)[0] for text in NONSENSE)
         return (earned if earned > nonsense else 0.0), fault
@@ -127,8 +126,8 @@ class FamilyQuestion:
 
 
 def harmless(answer: str) -> bool:
-    """Returns whether an answer is safe to evaluate. A safe answer is a formula or a list
-    without attributes and without powers such as 9**9. It calls only elementary functions."""
+    """Returns whether an answer is safe to evaluate. Attributes, powers such as 9**9 and unknown
+    functions are unsafe."""
     if not _CALM.fullmatch(answer) or _CODE.search(answer):
         return False
     return all(name in _FUNCTIONS for name in _CALL.findall(answer))

@@ -49,9 +49,9 @@ class Verifier:
         self._lock = threading.Lock()
 
     def check(self, gold: str, answer: str) -> Verdict:
-        """Compares an answer with the reference `gold`. The verdict is `unreadable` if the answer
-        is no mathematics, `timeout` if comparing takes too long, `crash` if the worker crashes.
-        Raises EnvironmentFailed if the reference cannot be read or the worker does not start."""
+        """Compares an answer with the reference `gold`. An answer that is no mathematics is
+        `unreadable`. Raises EnvironmentFailed if the reference cannot be read, or if the worker
+        does not start."""
         with self._lock:
             verdict = self._ask(gold, answer)
             if verdict == "crash":  # another process may have killed it
@@ -116,8 +116,8 @@ class Verifier:
 
 
 def _exchange(process: subprocess.Popen[bytes], request: bytes, limit_s: float) -> str:
-    """Sends a request and returns the verdict. Kills the process if it takes more than `limit_s`.
-    Raises EOFError or BrokenPipeError if the process ends."""
+    """Sends a request and returns the verdict. Kills the process if no answer comes within
+    `limit_s`. Raises EOFError or BrokenPipeError if the process ends."""
     assert process.stdin is not None and process.stdout is not None  # both are pipes
     deadline = threading.Timer(limit_s, process.kill)
     deadline.daemon = True

@@ -28,8 +28,8 @@ class ProcessCommands:
 
     @contextmanager
     def ports(self) -> Iterator[None]:
-        """Chooses the ports that the plan does not set. Because the ports are known in advance,
-        every process can start before the services listen."""
+        """Chooses the ports that the plan leaves open. Every process can then start before the
+        services listen."""
         with with_port(self.buffer_endpoint) as buffer, with_port(self.weights_endpoint) as weights:
             self.buffer_endpoint, self.weights_endpoint = buffer, weights
             yield

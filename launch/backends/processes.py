@@ -229,8 +229,8 @@ class Children:
         return [child for child in self.members.values() if child.ended]
 
     def stop(self, meanwhile: Callable[[], None] = lambda: None) -> list[str]:
-        """Ends all processes and the keeper. Returns the names of the processes that had to be
-        killed. Calls `meanwhile` repeatedly until all have ended."""
+        """Ends all processes, then the keeper. While waiting, calls `meanwhile` repeatedly. Returns
+        the names of the processes that were killed."""
 
         def hurry() -> bool:
             meanwhile()
@@ -245,9 +245,8 @@ class Children:
 
 
 def _environment(own: dict[str, str] | None = None) -> dict[str, str]:
-    """Returns a child's environment variables. Leaves out variables about the ranks of an
-    outer job, since they would make the child wait for those ranks. Replaces a TMPDIR that is too
-    long for the paths of sockets."""
+    """Returns a child's environment variables. Omits an outer job's variables, because the child
+    would wait for that job's ranks. Replaces a TMPDIR that is too long for sockets."""
     outer = {name: value for name, value in os.environ.items() if not OUTER_JOB.fullmatch(name)}
     if len(outer.get("TMPDIR", "").encode()) > LONGEST_TMPDIR:
         outer["TMPDIR"] = "/tmp"

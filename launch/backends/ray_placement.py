@@ -24,8 +24,8 @@ OF_HEAD = 0.001  # of HEAD: any amount places a bundle there
 
 
 def connect() -> Any:
-    """Connects to the Ray cluster at RAY_ADDRESS, by default to this machine's cluster. Returns the
-    module `ray`. Raises UserError if it cannot connect, or if this machine is not the head node."""
+    """Returns the module `ray`, connected to the cluster. Raises UserError if there is no cluster,
+    or if this machine is not the head node."""
     try:
         import ray
     except ImportError:
@@ -65,8 +65,8 @@ def _check_reachable(address: str) -> None:
 
 
 def ray_machines() -> tuple[Machine, ...]:
-    """Returns the machines of the cluster, head first. Assumes that each GPU has as much memory as
-    the head's smallest GPU. Raises UserError if `connect` does."""
+    """Returns the cluster's machines, head first. Assumes that every GPU has as much memory as the
+    head's smallest GPU. Raises UserError if `connect` does."""
     return machines_of_nodes(_alive(connect()), gpu_gib)
 
 
@@ -94,8 +94,8 @@ def _alive(ray: Any) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Bundle:
-    """The resources that Ray reserves on one node, and the processes that share them. `gpus`: the
-    GPU names in the plan; Ray chooses the real GPUs."""
+    """Processes that share reserved resources on one node. `gpus`: names in the plan; Ray chooses
+    the real GPUs."""
 
     machine: str
     processes: tuple[str, ...]
@@ -113,8 +113,8 @@ class Bundle:
 
 
 def bundles(topology: Topology) -> tuple[Bundle, ...]:
-    """Makes one bundle for each machine's ranks and one for each actor. Processes that share GPUs
-    share a bundle. Rank 0's bundle is on the head."""
+    """Makes one bundle for each machine's ranks. An actor that shares a GPU with a bundle joins the
+    bundle. Any other actor gets a new bundle."""
     made: list[Bundle] = []
     begins = 0
     for part in topology.ranks:
@@ -137,8 +137,8 @@ def rank_name(rank: int) -> str:
 
 
 def gpus_of(topology: Topology) -> dict[str, tuple[str, ...]]:
-    """Returns the plan's GPU names for each process, keyed by process. A rank sees the GPUs of all
-    ranks on its machine. It uses the GPU with the index LOCAL_RANK."""
+    """Returns the plan's GPU names, keyed by process. A rank sees the GPUs of all ranks on the
+    machine, and LOCAL_RANK selects one."""
     each = [part.gpus for part in topology.ranks for _ in range(part.count)]
     actors = {f"actor-{index}": place.gpus for index, place in enumerate(topology.actors)}
     return {rank_name(rank): gpus for rank, gpus in enumerate(each)} | actors

@@ -19,8 +19,8 @@ CPU, BFLOAT16 = Path("/proc/cpuinfo"), {"avx512f", "avx_ne_convert"}
 def notes(
     config: RunConfig, first_steps: Mapping[str, FirstStep] = {}, *, slow: bool
 ) -> Iterator[str]:
-    """Yields a line for each warning. `first_steps`: the tasks' first steps, keyed by task id.
-    `slow`: whether to compare the evaluation tasks with the training tasks."""
+    """Yields a line for each warning. `first_steps`: keyed by task id. `slow`: whether to compare
+    evaluation tasks with training tasks."""
     if foreign := foreign_world(config):
         yield foreign
     yield from _context(config)
@@ -73,8 +73,8 @@ def _shared_tasks(config: RunConfig) -> Iterator[str]:
 
 
 def _problem(task: Task) -> str:
-    """Returns a key for the problem that a task poses. It joins the environment and the prompt. The
-    key of a task without a prompt joins the environment, the seed and the other options."""
+    """Returns a key for a task's problem, from the environment and the prompt. The seed and the
+    options replace a missing prompt."""
     options = {name: value for name, value in task.options.items() if name != "attempts"}
     posed = options.get("prompt") or (task.seed, sorted(options.items(), key=str))
     return repr((task.env, posed))

@@ -75,11 +75,11 @@ def check_ranks(requested: RequestedPlaces, groups: int) -> None:
 
 
 def check_disk(learner: LearnerConfig, options: PlanOptions, model: Path) -> None:
-    """Refuses a disk that has too little room for the run. Assumes that a checkpoint holds three
-    float32 numbers for each weight. An old checkpoint is removed only after the new one is written.
-    A run that trains adapters needs less room, and so does a resumed run."""
+    """Refuses a disk without room for the run. Assumes that a checkpoint holds three float32
+    numbers for each weight."""
+    # One more than is kept: an old checkpoint is removed only after the new one is written.
     copies = 3 * (learner.keep_checkpoints + 1) + 1 + 2 * learner.keep_best
     if options.resume or learner.lora.rank:
-        copies = 4
+        copies = 4  # such a run needs less room
     if options.hardware is None:
         check_free_space(options.run, float32_bytes(model), copies)

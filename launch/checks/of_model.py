@@ -32,8 +32,8 @@ def chat_format(config: RunConfig, model: Path) -> ChatFormat:
 
 
 def check_agent(config: RunConfig, chat: ChatFormat) -> None:
-    """Refuses a chat template or parser that cannot handle an agent's calls. Also refuses a server
-    in `actor.agent.models` whose API key is missing."""
+    """Refuses a chat template or parser that is unfit for agents. Also refuses a missing API key of
+    another model (`actor.agent.models`)."""
     if config.env.has_agents:
         OtherModels(config.actor.agent.models)
         reader_of(chat, config.actor.agent)
@@ -68,8 +68,8 @@ def check_checkpoint(run: Path, learner: LearnerConfig, device: str, model: Path
 
 
 def check_world(config: RunConfig, settled: RunConfig) -> None:
-    """Refuses to train the shipped policy in an environment unknown to the policy. Allows this if
-    the user set `model`. `settled`: a copy of `config` in which `model` is a folder's path."""
+    """If the user did not set `model`, refuses environments that the shipped policy does not know.
+    `settled`: a copy of `config` with the model folder's path."""
     if "model" not in config.model_fields_set and (foreign := foreign_world(settled)):
         raise UserError(foreign)
 

@@ -29,9 +29,8 @@ def first_tasks(config: RunConfig) -> list[Task]:
 def try_first_steps(
     config: RunConfig, tasks: Sequence[Task], chat: ChatFormat
 ) -> dict[str, FirstStep]:
-    """Takes the first step of each task in `tasks`. Does the same for the task with the longest
-    options, out of the first LONGEST_OF training tasks. Returns the steps, keyed by task id. Raises
-    UserError if a step fails."""
+    """Takes the first step of each task. Also tries the training task with the longest options.
+    Returns the steps, keyed by task id. Raises UserError if a step fails."""
     wanted = min(LONGEST_OF, config.env.train_tasks)
     many = tasks_of_all(config.env, "train", wanted, config.seed)
     longest = max(many, key=lambda task: len(repr(task.options)), default=None)

@@ -23,8 +23,8 @@ FIXED = (
 
 
 def changed_settings(run: Path, config: RunConfig, *, force: bool) -> tuple[str, ...]:
-    """Returns a line for each setting that differs between `config` and the run's own settings.
-    Refuses changes to FIXED settings unless `force` is set."""
+    """Returns a line for each setting of the run that `config` changes. Without `force`, refuses
+    changes to FIXED settings."""
     known = RunFolder(run).own_settings()
     before, after = (flat_settings(each.model_dump(mode="json")) for each in (known, config))
     if _same_model(run, model_path(known.model), Path(config.model)):
@@ -62,8 +62,8 @@ def nothing_to_do(run: Path, config: RunConfig) -> str:
 
 
 def _same_model(run: Path, before: Path, after: Path) -> bool:
-    """Whether two folders hold the same model. Always true if the run has a checkpoint, because
-    `check_checkpoint` compares the models in that case."""
+    """Whether two folders hold the same model. If the run has a checkpoint, returns True and leaves
+    the comparison to `check_checkpoint`."""
     if before == after or latest(run / CHECKPOINTS) is not None:
         return True
     return before.is_dir() and model_digest(before) == model_digest(after)

@@ -37,8 +37,8 @@ async def play_all(
     *,
     at_once: int,
 ) -> None:
-    """Plays every attempt that has no result yet, at the temperature of `config.eval`. Raises
-    EngineDead if the engine dies. Results until then are kept."""
+    """Plays every attempt that has no result yet. Raises EngineDead if the engine dies. Results
+    until then are kept."""
     config = config.for_evaluation()
     room = asyncio.Semaphore(at_once)
     failures = FirstFailures(say=lambda line: None)  # r3l-eval prints no failures of attempts

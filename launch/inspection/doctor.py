@@ -38,8 +38,8 @@ _problem, _hint = partial(Finding, True), partial(Finding, False)
 @click.command()
 @click.argument("name", metavar="RUN")
 def doctor(name: str) -> None:
-    """Report what is wrong with a run, what limits its pace, and what to do. The exit code is 1 if
-    anything is wrong. This command changes nothing."""
+    """Report what is wrong with a run, what limits the pace, and what to do. The exit code is 1 if
+    anything is wrong."""
     now = snapshot.take(RunFolder(run_folder(name)).started())
     results = findings(now)
     for finding in results:

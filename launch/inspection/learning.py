@@ -49,8 +49,8 @@ class Recent:
 
 
 def causes(steps: Sequence[StepLine]) -> list[Cause]:
-    """Finds why the last steps taught the policy nothing. Returns [] if no cause is found, or if
-    there are fewer than LOOKED_AT steps."""
+    """Finds why the last LOOKED_AT steps taught the policy nothing. With fewer steps, finds
+    nothing."""
     if len(steps) < LOOKED_AT:
         return []
     recent = Recent(steps)
@@ -58,9 +58,9 @@ def causes(steps: Sequence[StepLine]) -> list[Cause]:
 
 
 def guidance(steps: Sequence[StepLine]) -> Cause | None:
-    """Returns the guidance gain (r3l.algorithms.guidance_gain) of the last GAIN_STEPS steps that
-    measured it; None if none did. Each step is weighted by its number of retried attempts. If the
-    gain is clearly negative and the run has no gate, the returned cause has a remedy."""
+    """Averages the last GAIN_STEPS measured guidance gains (r3l.algorithms.guidance_gain). Returns
+    None if no gain was measured. Gives a remedy if guidance clearly does harm and the run has no
+    gate."""
     tag = "group/guidance_gain"
     known = [step.metrics for step in steps if tag in step.metrics][-GAIN_STEPS:]
     if not known:

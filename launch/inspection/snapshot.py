@@ -247,8 +247,8 @@ def stored(folder: Path) -> Buffer:
 
 
 def ask(buffer: Buffer, status: ProcessStatus | None, keys: str) -> None:
-    """Asks the buffer service for its stats. Stores the stats, or else an error, in `buffer`.
-    `keys`: the run's key folder, or ""."""
+    """Stores the buffer service's stats, or an error, in `buffer`. `keys`: the run's key folder, or
+    ""."""
     if status is None:
         buffer.error = "it has not yet reported its address"
         return
@@ -267,8 +267,8 @@ def ask(buffer: Buffer, status: ProcessStatus | None, keys: str) -> None:
 
 
 def actors_of(stats: BufferStats, run: RunFolder, lease_s: float) -> list[ActorState]:
-    """Returns what the buffer knows about the launcher's actors, and about any other actors that
-    sent a message within the last `lease_s` seconds."""
+    """Returns the launcher's actors, and any others that sent a message within the last `lease_s`
+    seconds."""
     actors = []
     for name, numbers in sorted(stats.actors.items()):
         process = name.rpartition(".")[0]

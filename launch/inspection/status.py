@@ -20,8 +20,8 @@ WAITS = "waiting for "
 @click.argument("name", metavar="RUN")
 @click.option("--json", "as_json", is_flag=True, help="print everything as JSON")
 def status(name: str, as_json: bool) -> None:
-    """Show a run's processes, their heartbeats, what they wait for, their last errors, and when the
-    next step will end. This command changes nothing."""
+    """Show what a run's processes do and wait for, their last errors, and when the next step ends.
+    This command changes nothing."""
     now = snapshot.take(RunFolder(run_folder(name)).started())
     if as_json:
         values = to_builtins(now) | {"waits": list(waits(now))}

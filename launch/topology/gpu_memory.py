@@ -1,5 +1,5 @@
-"""Estimates the least GPU memory that a run's processes need, and divides each GPU's memory among
-its processes. Refuses processes that do not fit.
+"""Estimates how much GPU memory a run's processes need at least. Divides each GPU's memory among
+the processes. Refuses processes that do not fit.
 
 On a GPU that is shared, a rank gets what its model states need. The rest is split into equal parts:
 one for each actor on the GPU, and one for the rank's activations. An actor that shares no GPU gets
@@ -94,7 +94,7 @@ def model_shape(folder: Path) -> ModelShape | None:
 @dataclass(frozen=True)
 class MemoryEstimate:
     """Estimates the GPU memory of a run's processes. `reference`: whether the loss needs a
-    reference model. With adapters, the reference model takes no extra memory."""
+    reference model."""
 
     shape: ModelShape
     learner: LearnerConfig
@@ -138,8 +138,8 @@ class MemoryEstimate:
         return (tokens * shape.layers * kept + 20 * CHUNK * shape.vocabulary) / GIB
 
     def actor_parts(self, gpus: int, requests: int) -> dict[str, float]:
-        """Returns the GiB that an actor takes on each of its GPUs, keyed by part. The KV cache has
-        the size that the user set, or room for `requests` requests of full length."""
+        """Returns the GiB that an actor takes on each GPU, keyed by part. `requests`: full-length
+        requests that the KV cache must hold, if the user set no size."""
         weights = self._actor_bytes * self.shape.parameters / gpus / GIB
         cache = self._given_cache or requests * self._request_gib(gpus)
         return {"weights": weights, "KV": cache, "fixed": FIXED_GIB}
@@ -179,8 +179,8 @@ def arithmetic(parts: dict[str, float]) -> str:
 
 @dataclass(frozen=True)
 class Engines:
-    """`count` engines that share a GPU. `of_gib`: memory of the GPU, GiB. `gib`: memory of each
-    engine. `rank_gib`: memory of a rank on the same GPU."""
+    """Engines that share a GPU. `gib`: memory of one engine. `of_gib`: memory of the GPU.
+    `rank_gib`: memory of a rank on the same GPU."""
 
     count: int
     gib: float
@@ -201,9 +201,9 @@ def share_memory(
     *,
     force: bool,
 ) -> tuple[dict[ActorPlace, float | None], tuple[str, ...]]:
-    """Divides the memory of each GPU among its processes. Returns the share of one engine at each
-    place, and the lines that show the estimate. If a share is None, the launcher does not set it:
-    the engine uses the user's setting or vLLM's default.
+    """Divides each GPU's memory among its processes. Returns one engine's share at each place, and
+    the lines that show the estimate. A share is None if the user's setting or vLLM's default
+    applies.
 
     `trained`: machine and GPU of every rank. `engines`: the number of engines at each place. Raises
     UserError if an engine or rank does not fit, unless `force` is set. Also raises UserError if

@@ -31,8 +31,8 @@ class Machine:
 
 @dataclass(frozen=True)
 class ActorPlace:
-    """The place of one actor. `share`: its share of each GPU's memory. `threads`: number of OpenMP
-    threads. If `share` or `threads` is None, the launcher does not set it."""
+    """The place of one actor. `share`: share of each GPU's memory. `threads`: OpenMP threads. The
+    launcher does not set a value that is None."""
 
     machine: str
     gpus: tuple[str, ...] = ()
@@ -104,9 +104,8 @@ def usable_cores(limit: Path = CPU_LIMIT) -> int:
 
 
 def described(text: str) -> tuple[Machine, ...]:
-    """Parses --hardware. `2x8x80GB`: two machines with 8 GPUs of 80 GiB each. `8x80GB`: one such
-    machine. `8cpu`: one machine with 8 cores and no GPUs. `2x8cpu`: two such machines. Raises
-    UserError if `text` has another form."""
+    """Parses --hardware. `2x8x80GB` means 2 machines, each with 8 GPUs of 80 GiB. `2x8cpu` means 2
+    machines of 8 cores. Without `2x`, there is one machine. Raises UserError for other forms."""
     if match := re.fullmatch(r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,3})cpu", text):
         return tuple(Machine(name, cores=int(match[2])) for name in _names(int(match[1] or 1)))
     pattern = r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,2})x(\d{1,4}(?:\.\d+)?)G(?:i?B)?"

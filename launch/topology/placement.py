@@ -28,8 +28,8 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Topology:
-    """The places of all processes. The buffer and rank 0 run on the first machine. `threads`: the
-    number of OpenMP threads of each rank; None: not set."""
+    """The places of all processes. The buffer and rank 0 run on the first machine. `threads`:
+    OpenMP threads per rank."""
 
     machines: tuple[Machine, ...]
     device: str
@@ -137,8 +137,8 @@ def _too_few(requested: RequestedPlaces, machines: Sequence[Machine]) -> str:
 def _actor_places(
     requested: RequestedPlaces, machines: Sequence[Machine], ranks: Sequence[Ranks]
 ) -> list[ActorPlace]:
-    """Returns the possible places of an actor. A place is a set of GPUs, or a whole machine if no
-    machine has GPUs. Raises UserError if no machine has enough GPUs for an actor."""
+    """Returns the possible places of an actor. Without GPUs, each place is a machine. Raises
+    UserError if no machine has enough GPUs."""
     if not any(machine.gpus for machine in machines):
         if requested.actor_gpus > 1:
             raise UserError("--actor-gpus: these machines have no GPUs; leave it out")

@@ -16,9 +16,9 @@ SUMS = ("tokens", "k3", "gap", "ratio", "ratio_squared", "entropy")
 def drift_sums(
     logprobs_BT: Tensor, old_logprobs_BT: Tensor, entropy_BT: Tensor, roles_BT: dict[str, Tensor]
 ) -> dict[str, float]:
-    """Sums each quantity of SUMS over the tokens of each role, keyed `sum_<name>_<role>`.
-    `roles_BT`: mask of each role's tokens, bool [B, T]. The role `fresh` marks tokens sampled with
-    the learner's current weights. Sums of micro-batches and of ranks can be added."""
+    """Sums each quantity over each role's tokens, keyed `sum_<name>_<role>`. `roles_BT`: masks,
+    bool [B, T]. Tokens of the role `fresh` were sampled with the learner's current weights. The
+    sums of micro-batches and ranks can be added."""
     sums: dict[str, float] = {}
     for role, mask_BT in roles_BT.items():
         log_ratio = (logprobs_BT - old_logprobs_BT)[mask_BT]
@@ -36,9 +36,9 @@ def drift_sums(
 
 
 def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
-    """For each role, computes two values in nats a token: KL(behaviour ‖ policy), estimated by k3,
-    and the mean entropy. Also computes the effective sample size per token, (Σw)² / Σw² / tokens,
-    where w is policy / behaviour. Tags end with the role, except for `all`."""
+    """Computes three metrics of each role. `behaviour_kl`: KL(behaviour ‖ policy) in nats a token,
+    estimated by k3. `behaviour_ess`: effective sample size per token, (Σw)² / Σw² / tokens, with w
+    = policy / behaviour. `entropy`: mean in nats a token."""
     metrics: dict[str, float] = {}
     for role in ROLES:
         tokens = sums.get(f"sum_tokens_{role}", 0.0)
@@ -53,9 +53,9 @@ def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
 
 
 def engine_metrics(sums: dict[str, float]) -> dict[str, float]:
-    """Compares engine and learner on `fresh` tokens, for which both have the same weights.
-    `engine_kl`: KL(engine ‖ learner), estimated by k3. `engine_gap`: mean absolute difference of
-    log-probabilities. Both are in nats a token."""
+    """Compares the engine with the learner at equal weights, on `fresh` tokens. `engine_kl`:
+    KL(engine ‖ learner) in nats a token, estimated by k3. `engine_gap`: mean absolute difference of
+    log-probabilities."""
     tokens = sums.get("sum_tokens_fresh", 0.0)
     metrics = {"engine_tokens": tokens}
     if tokens:

@@ -149,8 +149,8 @@ def histograms(groups: Sequence[Group], version: int) -> dict[str, Any]:
 
 
 def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> list[str]:
-    """Describes each weight fingerprint that differs from the first one seen for the same version.
-    Adds new versions to `seen` (version -> first fingerprint). Keeps only the newest ones there."""
+    """Describes each fingerprint that differs from the first one of the same version. Updates
+    `seen` (version -> first fingerprint), which keeps only the newest versions."""
     alarms = []
     for group in groups:
         for version, fingerprint in group.fingerprints.items():

@@ -1,5 +1,5 @@
-"""Lists every metric's tag, unit and meaning; `python -m learner.metrics.tags` prints them. Actors'
-metrics are in r3l.actor_metrics. A tag that ends in `<…>` is a family of tags."""
+"""Lists the tag, unit and meaning of every metric. `python -m learner.metrics.tags` prints
+docs/metrics.md. Actors' metrics come from r3l.actor_metrics."""
 
 import re
 import warnings

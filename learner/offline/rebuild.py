@@ -27,9 +27,8 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.index.json")
 
 
 def write_version(run: Path, config: RunConfig, version: int, out: Path) -> str:
-    """Writes a version of the weights as a complete Hugging Face folder. Returns a line about the
-    checks. Writes nothing and raises UserError if the version cannot be rebuilt, or if attempts of
-    this version were sampled with other weights."""
+    """Writes a version of the weights as a Hugging Face folder. Returns a line about the checks. If
+    the rebuild or a check fails, raises UserError and writes nothing."""
     model = model_path(config.model)
     check_model_folder(model, f"model {config.model}", weights=False)
     manifest, data = Journal(run / JOURNAL).rebuild(version)
@@ -54,8 +53,8 @@ def tensors_of(manifest: Manifest, data: Bytes) -> dict[str, Tensor]:
 
 
 def check_fingerprints(folder: Path, manifest: Manifest) -> str:
-    """Compares a version's weights with the fingerprints of its attempts in the store `folder`.
-    Returns the result as text. Raises UserError if a fingerprint belongs to other weights."""
+    """Compares a version's weights with the fingerprints in a store. Returns the result as text.
+    Raises UserError if a fingerprint belongs to other weights."""
     if not (folder / "data.mdb").is_file():
         return f"no store in {folder} to compare it with"
     with Store(folder, read_only=True) as store:
@@ -74,8 +73,8 @@ def check_fingerprints(folder: Path, manifest: Manifest) -> str:
 
 
 def _copy_but_weights(model: Path, to: Path, dtypes: set[str]) -> None:
-    """Copies all files of a model folder except the weights. Writes the dtype of the new weights to
-    `config.json` if all of them have the same dtype."""
+    """Copies the files of a model folder except the weights. If `dtypes` has one entry, writes that
+    dtype to `config.json`."""
     for path in model.iterdir():
         if path.is_file() and not any(path.match(kind) for kind in WEIGHTS):
             shutil.copyfile(path, to / path.name)

@@ -49,7 +49,7 @@ class Replayed:
 
 class ReplayedRun:
     """Recomputes a run's steps, starting at the newest checkpoint before `step`. Raises UserError
-    if `step` is not in the ledger, or if the store or model is missing."""
+    if the step, the store or the model is missing."""
 
     def __init__(self, run: Path, step: int) -> None:
         self.run, self.step = run, step
@@ -73,8 +73,8 @@ class ReplayedRun:
         self.store.close()
 
     def draw_of(self, step: int) -> Draw:
-        """Reads the draw that a step trained on. Raises UserError if the step is not in the ledger,
-        or if one of its attempts is lost."""
+        """Reads the draw of a trained step. Raises UserError if the step is not in the ledger, or
+        if an attempt is lost."""
         try:
             return store_reads.trained_draw(self.store, step)
         except NotFound as error:
@@ -135,8 +135,8 @@ def _stored_weights(run: Path, version: int) -> Iterator[tuple[str, dict[str, Te
 
 
 def _equal(trainer: Trainer, stored: Mapping[str, Tensor]) -> bool:
-    """Returns whether the trainer's weights, in the stored dtype, equal the stored weights bit for
-    bit. If only adapters are stored, compares only adapters."""
+    """Returns whether the trainer's weights equal the stored weights bit for bit, in the stored
+    dtype. If only adapters are stored, compares adapters."""
     names = set[str]()
     apart = all(name.startswith(PREFIX) for name in stored)
     for name, tensor in trainer.published()[0] if apart else trainer.weights():

@@ -48,8 +48,8 @@ def served_copy(
     *,
     resume: bool,
 ) -> Iterator[str]:
-    """Serves a copy of the stores' groups and yields the service's endpoint. With `resume`, uses a
-    copy that is already in `folder`. Refuses stores that a different model filled."""
+    """Serves a copy of the stores' groups and yields the endpoint. With `resume`, uses an existing
+    copy. Refuses stores that another tokenizer filled."""
     if folder.exists() and not resume:
         raise UserError(
             f"--run {folder.parent}: already has a store; add --resume or name a new folder"

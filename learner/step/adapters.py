@@ -27,8 +27,8 @@ WEIGHTS = "adapter_model.safetensors"
 
 
 def add_adapters(lm: Any, lora: LoraConfig, base: Path) -> None:
-    """Adds adapters with B · A = 0 to a model, and freezes all other parameters. `base`: the
-    model's folder. Raises UserError if a target layer cannot have an adapter."""
+    """Adds adapters with B · A = 0, and freezes all other parameters. Raises UserError if a target
+    layer cannot have an adapter."""
     from peft import LoraConfig as PeftConfig
     from peft import inject_adapter_in_model
 
@@ -75,9 +75,8 @@ def merged(layer: Any) -> Tensor:
 
 
 def published_apart(lm: nn.Module, model: Path) -> Adapters | None:
-    """Describes the adapters so that they can be published without the base. Returns None if there
-    are no adapters, if their scalings differ, or if an adapted matrix is transposed or has another
-    name in the folder `model`."""
+    """Describes the adapters for publishing without the base. Returns None if that is impossible,
+    for example because the scalings differ."""
     layers = adapted_layers(lm)
     names = {base_name(f"{n}.base_layer.weight") for n, m in lm.named_modules() if m in layers}
     scalings = {layer.scaling[NAME] for layer in layers}

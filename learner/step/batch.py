@@ -28,7 +28,7 @@ from r3l.records import Bool, Float32, Group, Int32, Recalled, Trajectory
 
 class Source(NamedTuple):
     """An attempt that a step trains on. `into`: the group in which it is trained. `group_id`: the
-    group that stores it. The two groups differ if the attempt was recalled."""
+    group that stores it."""
 
     into: str
     group_id: str
@@ -91,8 +91,8 @@ class Nodes:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Tensors of B rows on one device, padded on the right to T tokens. `old_logprobs_BT` is 0
-    outside sampled responses. `input_tokens`: number of the rows' tokens, without padding."""
+    """B rows as tensors, padded on the right to T tokens. Outside sampled responses,
+    `old_logprobs_BT` is 0. `input_tokens` excludes padding."""
 
     nodes: Nodes
     mask_BT: Tensor
@@ -226,8 +226,8 @@ def _policy_rows(
 
 
 def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
-    """Marks the tokens of each step that was sampled by `version` alone. Returns None if `version`
-    is None. Also returns None for a retry: it was sampled with guidance that its row lacks."""
+    """Marks the tokens of each step that `version` alone sampled. Returns None for a retry, because
+    its row lacks the guidance."""
     if version is None or attempt.role == "distilled":
         return None
     fresh = np.zeros(len(attempt.token_ids), dtype=np.bool_)
@@ -244,8 +244,8 @@ def supervised_row(token_ids: Int32, mask: Bool, weight: float) -> Row:
 
 
 def _at_most(counted: Sequence[_Counted], tokens: float) -> list[_Counted]:
-    """Keeps samples that together have at most `tokens` tokens. The choice is pseudo-random but
-    depends only on the samples, so all ranks make the same choice."""
+    """Keeps samples that together have at most `tokens` tokens. The choice is pseudo-random, but
+    the same on all ranks."""
     kept = []
     for each in sorted(counted, key=lambda each: zlib.crc32(each[0][0].token_ids.tobytes())):
         size = _count_tokens([each])
@@ -275,8 +275,8 @@ def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
 
 
 def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
-    """Computes metrics of the loss weights. `aux_share`: the auxiliary rows' share of all weights.
-    `largest_token_weight`: for the other rows, largest token weight / mean token weight."""
+    """Computes metrics of the loss weights. `aux_share`: the share of the auxiliary rows.
+    `largest_token_weight`: in the other rows, largest / mean token weight."""
     policy = [(row.weight, float(row.mask.sum())) for row in rows if not row.aux]
     tokens, mass = sum(count for _, count in policy), sum(w * count for w, count in policy)
     aux = sft_weight * sum(row.weight * float(row.mask.sum()) for row in rows if row.aux)
@@ -310,10 +310,9 @@ def check_tokens(
 def micro_batches(
     rows: Sequence[Row], token_budget: int, ranks: int, *, shared: bool
 ) -> list[list[list[Row]]]:
-    """Cuts rows into micro-batches of at most `token_budget` computed tokens, and shares them out
-    among the ranks. A row longer than the budget is a micro-batch of its own. Each rank gets
-    equally many micro-batches, largest first; the last ones may be empty. If prefixes are `shared`,
-    the computed tokens are the nodes of the forest. If not, they are positions, with padding."""
+    """Cuts rows into micro-batches of one row or of at most `token_budget` computed tokens. Each
+    rank gets equally many micro-batches, largest first. The last ones may be empty. `shared`: a
+    common prefix counts once, and padding does not count."""
     cut = _runs if shared else _rectangles
     bins, sizes = cut(rows, token_budget)
     best = _spread(bins, sizes, ranks)
@@ -328,8 +327,8 @@ def micro_batches(
 def _spread(
     bins: list[list[Row]], sizes: list[int], ranks: int
 ) -> tuple[int, list[list[list[Row]]]]:
-    """Gives the largest remaining bin to the emptiest rank until all are assigned. Returns (size of
-    the fullest rank, bins of each rank)."""
+    """Gives each bin, largest first, to the emptiest rank. Returns (size of the fullest rank, bins
+    of each rank)."""
     share: list[list[list[Row]]] = [[] for _ in range(ranks)]
     load = [0] * ranks
     for index in sorted(range(len(bins)), key=lambda i: -sizes[i]):
@@ -415,8 +414,8 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
 
 
 def packing_shares(sums: dict[str, float]) -> dict[str, float]:
-    """Computes two shares. `padding`: the share of computed positions that hold no token.
-    `shared_tokens`: the share of the rows' tokens that are computed in another row."""
+    """Computes two shares. `padding`: computed positions that hold no token. `shared_tokens`:
+    tokens that are computed in another row."""
     held = sums["sum_held_tokens"]
     return {
         "padding": 1.0 - held / max(sums["sum_computed_tokens"], 1.0),

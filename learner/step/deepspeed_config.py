@@ -33,8 +33,8 @@ FREE = {"optimizer.params.torch_adam", "optimizer.params.fused", "optimizer.para
 
 
 def deepspeed_config(config: LearnerConfig, *, bf16: bool, gpu: bool = False) -> dict[str, Any]:
-    """Returns DeepSpeed's configuration: the learner's own keys and the keys that the user adds.
-    Raises UserError if the user sets a key that only the learner may set."""
+    """Returns DeepSpeed's configuration, with the keys that the user adds. Raises UserError if the
+    user's settings conflict with the learner's."""
     own, given = _own(config, bf16=bf16, gpu=gpu), config.deepspeed
     for key in given:
         if isinstance(own.get(key), dict) and not isinstance(given[key], dict):
@@ -57,8 +57,7 @@ def zero_stage(config: LearnerConfig, *, bf16: bool) -> int:
 
 
 def learning_rate_share(config: LearnerConfig, step: int) -> float:
-    """Returns the learning rate of optimizer step `step` (from 0) as a share of `lr`. The share
-    rises to 1 in `warmup_steps` steps. Then it stays at 1 (constant) or falls to `min_lr_share`."""
+    """Returns the learning rate as a share of `lr`. `step`: the optimizer step, from 0."""
     if step < config.warmup_steps or config.schedule == "constant":
         return min(1.0, (step + 1) / max(config.warmup_steps, 1))
     span = max(config.steps - config.warmup_steps, 1)

@@ -1,5 +1,5 @@
-"""Gathers and saves a model's whole weights, one parameter at a time. Under ZeRO 3, gathering all
-at once would need memory for the whole model on every rank."""
+"""Gathers and saves a model's whole weights, one parameter at a time. Under ZeRO 3, the whole model
+may not fit on one device."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,8 +15,8 @@ WEIGHTS = "model.safetensors"
 
 
 class Stored(NamedTuple):
-    """A tensor to store in a model's files. `name`: its name in the files. `layer`: the layer whose
-    adapter is merged into the stored tensor, if any."""
+    """A parameter to store under `name`. If `layer` is set, the layer's adapter is merged into the
+    stored tensor."""
 
     name: str
     parameter: nn.Parameter
@@ -64,8 +64,8 @@ def gathered(*parameters: nn.Parameter) -> Iterator[None]:
 
 
 def save_model(lm: Any, folder: Path, write: Write | None = write_tensors) -> None:
-    """Writes a plain Hugging Face model folder, or nothing if `write` is None. Under ZeRO 3, ranks
-    that write nothing must call it too."""
+    """Writes a plain Hugging Face model folder, or nothing if `write` is None. Under ZeRO 3, every
+    rank must call this function."""
     stored = whole(lm)
     each = tensors(stored)
     try:
@@ -83,8 +83,7 @@ def save_model(lm: Any, folder: Path, write: Write | None = write_tensors) -> No
 
 
 def save_adapters(lm: Any, folder: Path, write: Write | None = write_tensors) -> None:
-    """Writes the adapters in peft's format, or nothing if `write` is None. Under ZeRO 3, ranks that
-    write nothing must call it too."""
+    """Like `save_model`, but writes only the adapters, in peft's format."""
     stored = of_adapters(lm)
     each = tensors(stored)
     try:
@@ -101,8 +100,8 @@ def full_shape(parameter: nn.Parameter) -> tuple[int, ...]:
 
 
 def shard(module: nn.Module, settings: Mapping[str, Any]) -> None:
-    """Shards a module over the ranks for ZeRO 3, one parameter at a time.
-    `deepspeed.initialize` alone would first move the whole module to each device."""
+    """Shards a module over the ranks for ZeRO 3. Unlike `deepspeed.initialize`, this never moves
+    the whole module to a device."""
     import deepspeed
 
     deepspeed.zero.Init(module=module, config_dict_or_path=dict(settings))

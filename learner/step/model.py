@@ -28,9 +28,9 @@ CHUNK = 1024
 
 
 class PolicyModule(nn.Module):
-    """Wraps a Hugging Face causal language model and replaces its head with a chunked one. `pack`:
-    whether the layers run on padded rows or on a tree (a prefix forest); the results are the same.
-    `compute`: dtype of matrix products, by default the weights' dtype."""
+    """Wraps a Hugging Face causal language model, and computes the head in chunks. `pack`: layout
+    of tokens in the layers, without effect on results. `compute`: dtype of matrix products
+    (default: the weights' dtype)."""
 
     def __init__(self, lm: Any, pack: Pack = "rows", compute: torch.dtype | None = None) -> None:
         super().__init__()
@@ -89,9 +89,8 @@ class PolicyModule(nn.Module):
 def score(
     head: nn.Linear, hidden_ND: Tensor, targets_N: Tensor, temperatures_N: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Computes (log-probability of each target, entropy of each distribution), float32 [N]. Works
-    on CHUNK positions at a time. Only the last chunk's logits stay in memory. The backward pass
-    recomputes the logits of all earlier chunks."""
+    """Returns (log-probabilities of the targets, entropies), both float32 [N]. To save memory, the
+    backward pass recomputes the logits of all chunks but the last."""
     *earlier, last = zip(
         hidden_ND.split(CHUNK), targets_N.split(CHUNK), temperatures_N.split(CHUNK), strict=True
     )
@@ -129,10 +128,9 @@ def load_model(
     lora: LoraConfig | None = None,
     adapter: Path | None = None,
 ) -> PolicyModule:
-    """Loads a causal language model folder for training. Settings are as in LearnerConfig. With an
-    attention `implementation` other than auto, `pack` is ignored and rows are padded. `adapter`:
-    folder of adapters to train further. Raises UserError if the model cannot be loaded or does not
-    support a setting."""
+    """Loads a causal language model for training. For the settings, see LearnerConfig. `adapter`:
+    folder of adapters to train further. Raises UserError if loading fails, or if a setting does not
+    fit the model."""
     from transformers import AutoModelForCausalLM
 
     chosen = {} if implementation == "auto" else {"attn_implementation": implementation}

@@ -36,10 +36,10 @@ MASTER = "master"
 
 
 class Fragment(NamedTuple):
-    """This rank's part of a flattened parameter: `length` elements from index `start` on. `tensor`
-    holds these elements from index `place` on. The torch optimizer's state is keyed by `tensor`."""
+    """This rank's part of a flattened parameter. The part begins at index `start` of the parameter,
+    and at index `place` of `tensor`."""
 
-    tensor: Tensor
+    tensor: Tensor  # the torch optimizer's state is keyed by this object
     place: int
     start: int
     length: int

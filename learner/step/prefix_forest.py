@@ -24,9 +24,8 @@ SIMILAR = 0.75
 
 @dataclass(frozen=True)
 class Forest:
-    """A prefix forest, its nodes in depth-first order. Arrays are int64 [N]. `positions`: each
-    node's position in its rows. `parents`: each node's parent; a root is its own parent. `paths`:
-    the nodes of each row, int64 [L]."""
+    """A prefix forest, with nodes in depth-first order. `positions` [N]: a node's position in a
+    row. `parents` [N]: a root is its own parent. `paths` [L]: the nodes of each row."""
 
     token_ids: Int64
     positions: Int64
@@ -35,9 +34,8 @@ class Forest:
 
 
 def neighbours(sequences: Sequence[Int32]) -> tuple[list[int], list[int]]:
-    """Sorts sequences by their tokens. Returns (order, overlaps). An overlap is the number of
-    leading tokens that a sequence shares with the previous one. Of all earlier sequences, the
-    previous one shares the most leading tokens."""
+    """Sorts sequences by their tokens. Returns (order, overlaps). An overlap counts the leading
+    tokens that a sequence shares with the previous one."""
     # Big-endian bytes of non-negative numbers sort as the numbers do.
     keys = [np.asarray(ids).astype(">i4").tobytes() for ids in sequences]
     order = sorted(range(len(sequences)), key=keys.__getitem__)
@@ -46,8 +44,8 @@ def neighbours(sequences: Sequence[Int32]) -> tuple[list[int], list[int]]:
 
 
 def cut(lengths: Sequence[int], overlaps: Sequence[int], budget: int) -> list[range]:
-    """Splits sorted rows into runs of at most `budget` nodes. Minimizes the total number of nodes,
-    then the number of runs. A row longer than the budget is a run of its own."""
+    """Splits sorted rows into runs of at most `budget` nodes. Minimizes nodes first, then runs. A
+    row longer than the budget is a run of its own."""
     nodes, runs, first = [0], [0], [0]
     for last in range(len(lengths)):
         best, tail = (0, 0, 0), 0
@@ -87,8 +85,8 @@ def plant(sequences: Sequence[Int32]) -> Forest:
 
 
 def lay_out(paths: Sequence[Int64], nodes: int) -> tuple[list[Int64], Int64]:
-    """Puts rows of similar length into rectangles [rows, positions], padded with node 0. Returns
-    (rectangles, index of each node in the joined, flattened rectangles)."""
+    """Puts rows of similar length into rectangles [rows, positions], padded with node 0. Also
+    returns each node's index in the flattened, joined rectangles."""
     rectangles: list[list[Int64]] = []
     for path in sorted(paths, key=len, reverse=True):
         if not rectangles or len(path) < SIMILAR * len(rectangles[-1][0]):

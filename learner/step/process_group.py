@@ -11,9 +11,8 @@ LOOPBACK = "127.0.0.1"  # the first machine's address if there is no other
 
 
 def join_process_group(timeout_s: float) -> None:
-    """Joins the process group that the launcher's environment variables describe; without them, a
-    group of one process. Collectives fail after `timeout_s`. The process leaves the group at
-    exit."""
+    """Joins the launcher's process group; without a launcher, a group of one process. Leaves the
+    group at exit. Collectives fail after `timeout_s`."""
     import deepspeed
 
     if torch.distributed.is_initialized():
@@ -36,8 +35,8 @@ def join_process_group(timeout_s: float) -> None:
 
 
 def _meet_on_this_machine(backend: str, timeout: timedelta) -> None:
-    """Joins a group of ranks that are all on this machine, at the loopback address. By default,
-    torch, gloo and NCCL use public addresses, where anyone could connect without a password."""
+    """Joins a group of ranks on this machine, at the loopback address. By default, the libraries
+    use public addresses, where anyone could connect."""
     for library in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -62,8 +62,8 @@ class Copies:
         self._files: list[tuple[Path, Sequence[Shape], Tensors]] = []
 
     def add(self, path: Path, shapes: Sequence[Shape], tensors: Tensors) -> None:
-        """Copies the tensors that `write` will later write to a file. If the copies would need more
-        than half of the free memory, writes the file at once."""
+        """Copies a file's tensors for `write`, or writes the file at once if free memory is
+        short."""
         size = sum(math.prod(shape) * dtype.itemsize for _, dtype, shape in shapes)
         if 2 * size > free_memory():
             write_tensors(path, shapes, tensors)

@@ -59,9 +59,8 @@ LATER_S = 60.0  # collectives fail after the watchdogs, which log what each rank
 
 @dataclass(frozen=True)
 class StepResult:
-    """The result of one optimizer step over all rows of all ranks. `applied`: False if the loss or
-    gradient was not finite, so nothing changed. `metrics`: keyed by tag. `out_of_memory`: how often
-    the token budget was halved. `attempts`: how the step trained on each attempt."""
+    """The result of one optimizer step on all ranks. `applied`: False if the loss or gradient was
+    not finite. `out_of_memory`: how often the token budget was halved."""
 
     applied: bool
     metrics: dict[str, float]
@@ -149,8 +148,8 @@ class Trainer:
         return self._over_ranks({"fact": float(fact)})["fact"] > 0
 
     def rows(self, draw: Draw) -> list[Row]:
-        """Makes the training rows of a drawn batch. All ranks make the same rows. Raises UserError
-        if the model's vocabulary lacks a token."""
+        """Makes a draw's training rows, which are equal on all ranks. Raises UserError if the
+        model's vocabulary lacks a token."""
         vocabulary = int(self.module.lm.config.get_text_config().vocab_size)
         check_tokens(draw.groups, vocabulary, draw.recalled)
         if self.algorithm is None:
@@ -165,10 +164,10 @@ class Trainer:
         )
 
     def step(self, rows: Sequence[Row]) -> StepResult:
-        """Makes one optimizer step on `rows`, divided among all ranks. If memory runs out at ZeRO
-        stage 0 or 1, halves the token budget and repeats the step; at stage 2 or 3, raises
-        RestartNeeded. Raises TrainingStopped if the budget cannot be lowered further. Raises
-        StepLeft if the callback `leaves` returns true on any rank."""
+        """Makes one optimizer step on `rows`, divided among all ranks. If memory runs out, repeats
+        the step with a smaller token budget. Raises RestartNeeded if the step cannot be repeated.
+        Raises TrainingStopped if the budget cannot be lowered. Raises StepLeft if `leaves` returns
+        true on any rank."""
         began = time.monotonic()
         self.spent.clear()
         sums, halvings = self._accumulate(rows)
@@ -194,8 +193,8 @@ class Trainer:
         return StepResult(applied, tagged, halvings, trained_attempts(rows))
 
     def check_weights(self, step: int, norm: float) -> None:
-        """Raises TrainingStopped on every rank if the step made a weight that is not finite or
-        exceeds LARGEST. Every rank must call it. `norm`: the step's gradient norm."""
+        """Raises TrainingStopped on every rank if a weight became NaN or larger than LARGEST.
+        Collective. `norm`: the step's gradient norm."""
         if self.on_any_rank(self._ruined_weights() > self.ruined):
             rate = float(self.optimizer.param_groups[0]["lr"])
             raise TrainingStopped(
@@ -226,9 +225,8 @@ class Trainer:
         return sums, halvings
 
     def _attempt(self, rows: Sequence[Row]) -> dict[str, float]:
-        """Accumulates the gradients of all micro-batches. Returns sums of losses and token counts
-        over all ranks. A rank that runs out of memory continues with empty, poisoned micro-batches,
-        because every collective needs all ranks."""
+        """Accumulates the gradients of all micro-batches. Returns sums over all ranks, for metrics.
+        If memory runs out, continues with empty, poisoned micro-batches."""
         shared = self.module.pack != "rows"
         mine = micro_batches(rows, self.budget, self.world, shared=shared)[self.rank]
         sums: dict[str, float] = {}
@@ -241,14 +239,14 @@ class Trainer:
             parts = None if lost else self._try_micro_batch(part, _longest(rows))
             if parts is None:
                 lost = True
-                parts = self._micro_batch([], poisoned=True)
+                parts = self._micro_batch([], poisoned=True)  # collectives need all ranks
             for name, value in parts.items():
                 sums[name] = sums.get(name, 0.0) + value
         return self._over_ranks(sums | {"out_of_memory": float(lost)})
 
     def _try_micro_batch(self, rows: Sequence[Row], longest: int) -> dict[str, float] | None:
-        """Returns sums of a micro-batch's losses and token counts, or None if memory ran out.
-        `longest`: number of tokens of the step's longest row."""
+        """Returns a micro-batch's sums. If memory runs out, raises RestartNeeded under ZeRO 2 and
+        3, otherwise returns None. `longest`: length of the step's longest row."""
         try:
             return self._micro_batch(rows)
         except (RuntimeError, MemoryError) as error:
@@ -360,13 +358,13 @@ class Trainer:
         return dict(zip(sorted(sums), values.tolist(), strict=True))
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields (name, tensor) of every whole parameter, named as in a model folder. Tied
-        parameters appear once. Under ZeRO 3, every rank must exhaust the iterator."""
+        """Yields (name, tensor) of every parameter, as in a model folder. Tied parameters appear
+        once. Under ZeRO 3, every rank must exhaust the iterator."""
         return full_weights.tensors(full_weights.whole(self.module.lm))
 
     def published(self) -> tuple[Iterator[tuple[str, Tensor]], list[Shape]]:
-        """Returns what actors receive, as (tensors, shapes): all of `weights`, or only the
-        adapters. Under ZeRO 3, every rank must exhaust the tensors."""
+        """Returns (tensors, shapes) for the actors: all weights, or only the adapters. Under ZeRO
+        3, every rank must exhaust the tensors."""
         listed = full_weights.whole if self.adapters is None else full_weights.of_adapters
         stored = listed(self.module.lm)
         return full_weights.tensors(stored), full_weights.shapes(stored)
@@ -393,8 +391,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def smaller_budget(budget: int, longest: int) -> int:
-    """Halves the token budget, but not below `longest`, the length of the step's longest sequence.
-    Raises TrainingStopped if the budget cannot be lowered further."""
+    """Halves the token budget, but keeps room for the longest sequence. Raises TrainingStopped if
+    the budget cannot be lowered."""
     if budget <= longest:
         raise TrainingStopped(
             f"out of memory at the smallest micro-batch: {budget} tokens per micro-batch, longest "

@@ -63,9 +63,9 @@ class Demonstrator:
 
 
 class Teacher:
-    """Makes the lessons of one environment. A demonstrator with `skill` plays the attempts. An
-    attempt that gets a reflection is played worse with probability 1/2. Each step is then a mistake
-    with probability `blunders`, or does nothing with probability `blunders` / 2."""
+    """Makes the lessons of one environment. A demonstrator with `skill` plays the attempts. About
+    half of the attempts for reflections have more mistakes. `blunders`: the probability of such a
+    mistake at a step."""
 
     def __init__(
         self, env: Demonstrating, chat: ChatFormat, skill: Skill, *, blunders: float = 0.15
@@ -74,8 +74,8 @@ class Teacher:
         self.prompts = Prompts(env.spec.prompts)
 
     def lessons(self, task: Task) -> list[Lesson]:
-        """Makes the lessons on a task: a demonstration, and then a reflection on a different
-        attempt. If the reflection triggers a retry, the retry is a lesson too."""
+        """Makes a task's lessons: a demonstration, and a reflection on another attempt. If the
+        reflection triggers a retry, the retry is a lesson too."""
         return asyncio.run(self._lessons(task))
 
     async def _lessons(self, task: Task) -> list[Lesson]:
@@ -179,8 +179,8 @@ class _Conversation(msgspec.Struct):
 
 
 def message_lessons(file: Path, chat: ChatFormat, context_length: int) -> list[Lesson]:
-    """Makes a lesson from each line of a file. Raises UserError if the file has no lines, if a line
-    is not a conversation, or if a conversation has more than `context_length` tokens."""
+    """Makes a lesson from each line of a file. Raises UserError if the file is empty, a line is
+    malformed or a conversation exceeds `context_length`."""
     lessons = []
     for number, line in numbered_lines(file, f"--data {file}", "give a file of JSON lines"):
         try:

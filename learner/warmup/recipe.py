@@ -123,8 +123,8 @@ class Recipe:
         return shlex.join(words)
 
     def record(self, out: Path) -> dict[str, Any]:
-        """Describes how `out` was made, as JSON: the command, the worlds with all their options,
-        the origin of the model, the steps and the demonstrator's skill."""
+        """Describes how the folder `out` was made, as JSON values. Includes the default options of
+        each world."""
         worlds = [
             {"env": name, "options": registry.all_options(name, self.options)} for name in self.envs
         ]
@@ -138,8 +138,8 @@ class Recipe:
 
 
 def _origin(folder: Path | None) -> Any:
-    """Returns the warm-up's record in a model's folder, or the folder's path if there is no record.
-    Returns NOTHING if `folder` is None."""
+    """Returns the warm-up's record in a model's folder. Without a record, returns the path. Without
+    a folder, returns NOTHING."""
     record = folder / RECORD if folder is not None else None
     if record is not None and record.is_file():
         return json.loads(record.read_text(encoding="utf-8"))

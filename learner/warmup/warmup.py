@@ -51,9 +51,8 @@ POOL = 256
 
 
 def warmup(recipe: Recipe, out: Path) -> None:
-    """Warms up a policy and saves it in `out`. Continues a warm-up that was interrupted in `out`.
-    Raises UserError if that warm-up had another recipe, or if an environment has no lessons or
-    refuses an option."""
+    """Warms up a policy and saves it in `out`. Continues an interrupted warm-up in `out`. Raises
+    UserError if the recipe has changed since, or if lessons cannot be made."""
     with tempfile.TemporaryDirectory(prefix="r3l-warmup-") as made_here:
         start = recipe.start or _tiny_model(recipe, Path(made_here))
         check_model_folder(start, f"--model {recipe.model or start}")
@@ -117,9 +116,9 @@ def _begin(recipe: Recipe, out: Path) -> Path | None:
 
 
 def lesson_stream(recipe: Recipe, chat: ChatFormat, own: Sequence[Lesson] = ()) -> Iterator[Lesson]:
-    """Yields lessons endlessly, in rounds. A round has a few of the user's `own` conversations, and
-    the lessons on one task of each environment. An environment's practice variants take turns. In
-    the first `steps // 10` rounds, a model that is not pretrained also learns to copy tokens."""
+    """Yields lessons endlessly, in rounds. A round has a few `own` conversations and one task of
+    each environment. An environment's practice variants take turns. If the model is not pretrained,
+    the first rounds also teach the model to copy tokens."""
     seed, copying = recipe.seed, 0 if recipe.pretrained else (recipe.steps or 0) // 10
     teachers = [
         (
@@ -139,8 +138,8 @@ def lesson_stream(recipe: Recipe, chat: ChatFormat, own: Sequence[Lesson] = ()) 
 
 
 def _words(tokenizer: Any) -> list[int]:
-    """Returns the token ids for lessons that teach copying: the words added for the tiny policy, or
-    all tokens if there are no such words. Never returns special tokens."""
+    """Returns the token ids for lessons in copying: the tiny policy's added words, or else all
+    tokens. Special tokens are left out."""
     added, special = tokenizer.added_tokens_decoder, set(tokenizer.all_special_ids)
     words = [i for i, token in added.items() if not token.special and i not in special]
     return sorted(words) or sorted(set(tokenizer.get_vocab().values()) - set(added) - special)
@@ -182,8 +181,8 @@ def fit(
     done: int = 0,
     saving: Checkpoints | None = None,
 ) -> list[float]:
-    """Makes the optimizer steps after step `done`, up to step `steps`. Returns their losses. Step n
-    trains on the nth batch of `stream`. With `saving`, saves a checkpoint every SAVE_S seconds.
+    """Makes the optimizer steps after step `done`, up to step `steps`. Returns the losses. Step n
+    trains on the nth batch. With `saving`, saves a checkpoint every SAVE_S seconds.
 
     In the first `reading` · `steps` steps, tokens outside replies have a small weight too. By
     predicting a world's lines, a model learns to copy names, which it needs to act.
@@ -211,8 +210,8 @@ def fit(
 
 def rows_of_lessons(batch: Sequence[Lesson], *, others: float = 0.0) -> list[Row]:
     """Converts lessons to supervised rows. The loss is the weighted mean of −log π(token | before).
-    Learned tokens have weight 1. The other tokens of a lesson go into a second row, with the weight
-    `others`. If `others` is 0, or if the lesson teaches copying, there is no second row."""
+    Learned tokens have weight 1. Other tokens have the weight `others`, or 0 if the lesson teaches
+    copying."""
     rows = []
     for lesson in batch:
         rows.append(_row(lesson.token_ids, lesson.response_mask, 1.0))
@@ -230,8 +229,8 @@ def _row(token_ids: Int32, mask: Bool, weight: float) -> Row:
 
 
 def _tiny_model(recipe: Recipe, folder: Path) -> Path:
-    """Writes an untrained tiny policy to `folder`. Its tokenizer knows the words of every built-in
-    world, so that a later warm-up can teach it another world."""
+    """Writes an untrained tiny policy to `folder`. The tokenizer knows the words of every built-in
+    world, for later warm-ups."""
     names = dict.fromkeys([*BUILTIN_WORLDS, *recipe.envs])
     worlds = [
         demonstrating(name, **(recipe.options if name in recipe.envs else {})) for name in names

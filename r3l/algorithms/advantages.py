@@ -76,8 +76,8 @@ def centered(rewards: npt.ArrayLike) -> Float64:
 
 
 def leave_one_out(rewards: npt.ArrayLike) -> Float64:
-    """Computes R minus the mean of the other rewards, float64 [G] (RLOO, arXiv 2402.14740).
-    It is G/(G − 1) · (R − mean), or 0 for G = 1."""
+    """Computes R minus the mean of the other rewards, float64 [G] (RLOO, arXiv 2402.14740). The
+    result is 0 if G = 1."""
     s = centered(rewards)
     return s * (s.size / max(s.size - 1, 1))
 

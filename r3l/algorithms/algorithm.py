@@ -80,9 +80,8 @@ keep [G])."""
 
 @dataclass(frozen=True)
 class ReplayContext:
-    """The batch in which a group is replayed. `version`: the number of optimizer steps so far.
-    `baseline`: the median of the mean rewards of the batch's new groups, or of all its groups if
-    there are no new ones."""
+    """The batch in which a group is replayed. `version`: number of optimizer steps so far.
+    `baseline`: median of the new groups' mean rewards, or of all groups if none is new."""
 
     version: int
     baseline: float
@@ -160,8 +159,8 @@ class Algorithm:
     def advantages(
         self, rewards: npt.ArrayLike, trajectories: Sequence[Trajectory], *, recalled: int = 0
     ) -> tuple[Float64, Bool]:
-        """Returns (advantages float64 [G], keep bool [G]) of one whole group. `recalled`: how
-        many attempts at the end of the group come from other groups.
+        """Returns (advantages [G], keep [G]) of a whole group. `recalled`: number of attempts from
+        other groups, which come last.
 
         A dropped trajectory (keep False) has advantage 0, is not trained on and does not count in
         any mean. A kept trajectory counts even if its advantage is 0. Raises ValueError if a reward
@@ -191,8 +190,8 @@ class Algorithm:
         return found
 
     def masks(self, trajectories: Sequence[Trajectory], *, recalled: int = 0) -> list[Bool]:
-        """Returns a mask of the trained tokens, bool [L], for each trajectory of one whole group.
-        The last `recalled` attempts come from other groups."""
+        """Returns each trajectory's mask of trained tokens, bool [L]. The trajectories must be a
+        whole group. `recalled`: as for `advantages`."""
         own = len(trajectories) - recalled
         masks = credit.group_masks(trajectories[:own], self.mask_prefix)
         for trajectory in trajectories[own:]:

@@ -22,9 +22,8 @@ NORMALIZE = (
 
 
 def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) -> list[Bool]:
-    """Returns the credit mask, bool [L], of each trajectory of one group. With `mask_prefix`, a
-    retry is not trained before its pivot, and a retried base attempt is not trained before the
-    earliest pivot of the retries. Steps before `Extra.start` are never trained."""
+    """Returns the credit masks of one group's trajectories. With `mask_prefix`, a retry and its
+    base attempt get no credit before the pivot. Steps before `Extra.start` never get credit."""
     pivots: dict[int, int] = {}
     for child in trajectories:
         if child.role == "distilled":
@@ -40,9 +39,9 @@ def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) ->
 
 
 def further_masks(trajectory: Trajectory, mask: Bool) -> list[Bool]:
-    """Returns the credit mask of each further conversation of an attempt. `mask`: the mask of the
-    main conversation. In a retried base attempt, a response in a further conversation gets no
-    credit if it came before the first trained step of the main conversation."""
+    """Returns the credit masks of an attempt's further conversations. `mask`: mask of the main
+    conversation. In a retried base attempt, responses before the first trained step of `mask` get
+    no credit."""
     if not trajectory.extra.segments:
         return []
     first = int(np.argmax(mask[trajectory.step_spans[:, 0]]))
@@ -68,8 +67,8 @@ def by_step(values: npt.ArrayLike, trajectory: Trajectory) -> npt.NDArray[np.flo
 def lengths(
     normalize: Normalize, trajectories: Sequence[Trajectory], masks: Sequence[Bool]
 ) -> list[int]:
-    """Returns the length |τ_i| of each trajectory, further conversations included. Counts all
-    response tokens from step `start` if `normalize` is "attempt" or "group", else trained ones."""
+    """Returns the length |τ_i| of each trajectory, further conversations included. Counts trained
+    tokens, or for "attempt" and "group" all response tokens from step `start` on."""
     if normalize in ("attempt", "group"):
         masks = [trajectory.responses_from(trajectory.extra.start) for trajectory in trajectories]
     further = [
@@ -82,8 +81,8 @@ def lengths(
 def token_weights(
     normalize: Normalize, lengths: Sequence[int], groups: Sequence[object] = ()
 ) -> list[float]:
-    """Returns c_i for each of R kept trajectories: the weight of every trained token of trajectory
-    i. |τ_i| is `lengths[i]`. |G_i| is the size of group `groups[i]`, and M the number of groups.
+    """Returns c_i, the weight of each trained token of trajectory i. There are R trajectories and M
+    groups. |τ_i| is `lengths[i]`, and |G_i| the size of group `groups[i]`.
 
         trajectory, attempt    1 / (R · |τ_i|)             the mean over trajectories of 1/|τ_i| Σ_t
         group                  1 / (M · |G_i| · |τ_i|)     this mean in each group, then averaged

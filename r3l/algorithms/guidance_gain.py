@@ -1,5 +1,5 @@
-"""Guidance gain: the amount by which guided retries earn more than further attempts do. The
-measured gain can decide how many groups get retries.
+"""Guidance gain: the reward of guided retries minus the reward of further attempts. The gain can
+decide how many groups get retries.
 
 The gain of the retry of slot i, in a group with n_b ≥ 2 base attempts, is
 
@@ -32,8 +32,8 @@ class GroupGain(NamedTuple):
 
 
 def of_group(attempts: Iterable[tuple[Role, int, float]]) -> GroupGain:
-    """Computes the gain of a group from the (role, slot, reward) of each attempt. Returns
-    GroupGain(0, 0) if there are no retries or fewer than two base attempts."""
+    """Computes a group's gain from the (role, slot, reward) of each attempt. The gain is zero
+    without retries or with fewer than two base attempts."""
     rewards: dict[Role, dict[int, float]] = {"base": {}, "distilled": {}}
     for role, slot, reward in attempts:
         rewards[role][slot] = reward

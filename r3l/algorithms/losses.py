@@ -28,9 +28,9 @@ MAX_LOG_RATIO = 20.0
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """The rows of a micro-batch. The log-probabilities are log π, log π_old and log π_ref.
-    `mask_BT`: True on the trained tokens. `weights_B`: w_i, the weight of each trained token of a
-    row. `advantages_BT`: the advantage of each token, which replaces Â_i."""
+    """A micro-batch, with log π, log π_old and log π_ref. `mask_BT`: True on trained tokens.
+    `weights_B`: w_i, the weight of each token of a row. `advantages_BT`: token advantages, which
+    replace Â_i."""
 
     logprobs_BT: Tensor
     old_logprobs_BT: Tensor
@@ -59,8 +59,8 @@ class TokenBatch:
         )
 
     def with_unit_ratio_for_distilled(self) -> TokenBatch:
-        """Sets π_old = π for distilled rows, so that their ratio is 1. A retry is sampled with
-        guidance, but its row has no guidance. So the retry's own π_old does not fit the row."""
+        """Sets π_old = π in distilled rows. The recorded π_old was measured with guidance, which
+        the row does not contain."""
         own_BT = self.logprobs_BT.detach()
         old_BT = own_BT.where(self.distilled_B[:, None], self.old_logprobs_BT)
         return replace(self, old_logprobs_BT=old_BT)
@@ -89,7 +89,7 @@ RatioCorrection = Literal[
 
 
 def policy_gradient(batch: TokenBatch, *, scale: float = 1.0) -> Terms:
-    """term = −scale · Â_i · log π(y_it). This is the loss of R³L, of RAFT (Â = 1) and of OPMD
+    """term = −scale · Â_i · log π(y_it), as in R³L, RAFT (Â = 1) and OPMD
     (scale = 1 / (1 + tau))."""
     return -scale * batch.advantages * batch.logprobs_BT, {}
 
@@ -109,8 +109,8 @@ def importance(batch: TokenBatch) -> Terms:
 
 
 def gspo(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
-    """Like `ppo_clip`, but with one ratio for each sequence, s_i = exp((1/|τ_i|) Σ_t log π/π_old).
-    |τ_i| is the number of the sequence's trained tokens (GSPO, arXiv 2507.18071)."""
+    """Like `ppo_clip`, with one ratio for each sequence: s_i = exp((1/|τ_i|) Σ_t log π/π_old),
+    where |τ_i| counts trained tokens (GSPO, arXiv 2507.18071)."""
     lengths_B = batch.mask_BT.sum(dim=1).clamp(min=1)
     mean_B = (batch.logprobs_BT - batch.old_logprobs_BT).sum(dim=1) / lengths_B
     ratio_B = mean_B.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()

@@ -32,13 +32,12 @@ class StoredAttempt:
 
 @dataclass(frozen=True)
 class GroupContext:
-    """What a recall rule knows about a drawn group. `rewards`: rewards of the group's own attempts.
-    `history`: attempts of the task's earlier groups, newest group first, read on demand. `version`:
-    the learner's version."""
+    """Describes a drawn group to a recall rule. `history`: stored attempts at the same task, newest
+    group first, read on demand."""
 
     rewards: Sequence[float]
     history: Iterable[StoredAttempt]
-    version: int
+    version: int  # the learner's
 
 
 RandomSource = Callable[[], np.random.Generator]
@@ -55,9 +54,9 @@ def opposing(
     successes_only: bool = False,
     max_age: int | None = None,
 ) -> list[StoredAttempt]:
-    """Draws up to `count` stored attempts for a group (replay of R³, arXiv 2601.19620): successes
-    if the whole group failed, failures if the whole group succeeded and `successes_only` is False,
-    else none. All attempts up to `max_age` versions old are equally likely."""
+    """If a whole group failed or succeeded, draws up to `count` stored attempts with the other
+    outcome. With `successes_only`, draws no failures. `max_age`: in versions. Source: replay of R³,
+    arXiv 2601.19620."""
     outcomes = {reward >= SUCCESS for reward in context.rewards}
     if len(outcomes) != 1 or (successes_only and True in outcomes):
         return []

@@ -1,5 +1,5 @@
-"""Finds r3l's algorithms by name, and the user's own algorithms by path. Does not import torch. To
-add an algorithm to r3l, add a module to `published/` and its settings class to `AnyAlgorithm`."""
+"""Finds an algorithm by name, or a user's own by path. Does not import torch. A new algorithm of
+r3l needs a module in `published/` and an entry in `AnyAlgorithm`."""
 
 from functools import cache
 from typing import Annotated, Any, Literal, get_args

@@ -61,8 +61,8 @@ def of_file(path: Path, tick: Callable[[], None] = lambda: None) -> str:
 
 
 def of_folder(folder: Path) -> dict[str, tuple[int, str]]:
-    """Computes the size and the checksum of each file in a folder and its subfolders, keyed by the
-    file's path relative to the folder. Raises OSError."""
+    """Computes (size, checksum) of each file in a folder and its subfolders, keyed by relative
+    path. Raises OSError."""
     return {
         path.relative_to(folder).as_posix(): (path.stat().st_size, of_file(path))
         for path in sorted(folder.rglob("*"))
@@ -77,8 +77,8 @@ def damage(
     *,
     thorough: bool = True,
 ) -> str:
-    """Compares files in `folder` with their entries in `files` (see `of_folder`). Returns the first
-    difference, or "". Without `thorough`, compares only sizes. Raises OSError."""
+    """Returns the first difference between `folder` and `files` (see `of_folder`), or "". Without
+    `thorough`, compares only sizes. Raises OSError."""
     for name, (size, checksum) in files.items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != size:

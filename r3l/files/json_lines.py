@@ -1,6 +1,5 @@
-"""Append-only files with one JSON object and its checksum on each line. A killed process may leave
-half a line at the end. Readers ignore the half line, and the next `append` removes it. Unreadable
-lines are skipped and counted."""
+"""Append-only files with one JSON object and its checksum on each line. Readers skip unreadable
+lines, such as the half line that a killed process left."""
 
 import json
 import logging
@@ -40,8 +39,8 @@ def append(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def thin(path: Path, most: int, sort: bytes) -> None:
-    """Shortens a file of more than `most` bytes. In its older half, finds the lines that begin with
-    `sort` and removes every second one. Raises OSError."""
+    """Shortens a file of more than `most` bytes. In the older half, removes every second line that
+    begins with `sort`. Raises OSError."""
     if path.stat().st_size <= most:
         return
     lines = path.read_bytes().splitlines(keepends=True)
@@ -57,9 +56,8 @@ def encoded(value: Mapping[str, Any]) -> bytes:
 
 
 def read(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
-    """Reads all complete lines of a file. A missing file has no lines. `parse` may raise
-    LookupError, TypeError or ValueError for a damaged line. Raises UserError if the file cannot be
-    read."""
+    """Reads a file's complete lines. For a damaged line, `parse` may raise LookupError, TypeError
+    or ValueError. Raises UserError if the file cannot be read."""
     try:
         whole, _, half = path.read_bytes().rpartition(b"\n")
     except FileNotFoundError:
@@ -85,8 +83,8 @@ def parsed(lines: Sequence[bytes], parse: Callable[[dict[str, Any]], T]) -> Line
 
 
 class GrowingFile:
-    """Reads the complete lines of a growing file, from its current end or from the offset `at`. If
-    `thin` rewrites the file, reading continues after the last line already read."""
+    """Reads the lines that are added to a file, even if `thin` rewrites the file. `at`: the offset
+    to begin at, by default the current end."""
 
     def __init__(self, path: Path, at: int | None = None) -> None:
         self.path, self._at = path, at or 0

@@ -14,8 +14,8 @@ MEASURED = {"success", "reward", "steps", "tasks", "failed"}
 
 @dataclass(frozen=True)
 class StepLine:
-    """An optimizer step: the version it made, when it ended, and its metrics, keyed by tag.
-    `unread`: the beginning of one of the step's reflections if none can be read; else empty."""
+    """An optimizer step, which made version `step`. If none of the step's reflections can be read,
+    `unread` is the beginning of one."""
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -54,8 +54,8 @@ class EvalLine:
 
 @dataclass(frozen=True)
 class AgainLine:
-    """A restart: a new learner continues from version `step`. The previous learner had reached
-    version `reached`, but its steps after version `step` do not count."""
+    """A restart from version `step`. The previous learner's later steps, up to version `reached`,
+    do not count."""
 
     step: int
     reached: int

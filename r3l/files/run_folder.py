@@ -184,8 +184,8 @@ class RunFolder:
     # ── progress ────────────────────────────────────────────────────────────────────────
 
     def add_progress(self, line: ProgressLine) -> None:
-        """Appends a line to progress.jsonl. If the file then has more than PROGRESS_BYTES, removes
-        every second step from the older half of the file."""
+        """Appends a line to progress.jsonl. Beyond PROGRESS_BYTES, drops every second step in the
+        older half of the file."""
         json_lines.append(self.progress, progress_lines.to_json(line))
         json_lines.thin(self.progress, PROGRESS_BYTES, STEP_BEGINS)
 
@@ -224,8 +224,8 @@ class RunFolder:
     # ── health of the learner ───────────────────────────────────────────────────────────
 
     def write_heartbeat(self, doing: str) -> None:
-        """Writes what the learner is doing. If the disk is full, raises OSError. The file is then
-        empty, but its modification time is new."""
+        """Writes what the learner is doing. A full disk raises OSError, but still renews the file's
+        modification time."""
         self.heartbeat_file.write_text(doing, encoding="utf-8")
 
     def heartbeat(self) -> Heartbeat | None:
@@ -305,8 +305,8 @@ def _step_of(path: Path) -> int:
 
 
 def run_folder(name: str | None) -> Path:
-    """Returns the folder of a run. A bare name is a folder in runs/. A name with a slash is a path.
-    For None, the current time becomes the name. Raises UserError if the name is not allowed."""
+    """Returns a run's folder. A bare name is a folder in runs/, and a name with a slash is a path.
+    For None, the current time is the name. Raises UserError for a bad name."""
     if name is not None and not name.strip():
         raise UserError("--run: the name is empty; give one, or leave --run out")
     name = name or time.strftime("%Y%m%d-%H%M%S")

@@ -8,8 +8,8 @@ SETTINGS_LIMIT = 256 << 10  # bytes of a file of settings, which is parsed slowl
 
 
 def read_text(path: Path, what: str, remedy: str, limit: int | None = SETTINGS_LIMIT) -> str:
-    """Reads a text file and drops its byte-order mark. Raises UserError if the file is a pipe, a
-    device, unreadable or not UTF-8, or has over `limit` bytes. `what`: how the message begins."""
+    """Reads a UTF-8 file without the byte-order mark. Raises UserError if the file is unreadable, a
+    pipe, a device or longer than `limit` bytes. `what`: how the message begins."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             raise UserError(f"{what}: is a pipe or a device, not a file; save it as a file")
@@ -23,7 +23,7 @@ def read_text(path: Path, what: str, remedy: str, limit: int | None = SETTINGS_L
 
 
 def numbered_lines(path: Path, what: str, remedy: str) -> list[tuple[int, str]]:
-    """Returns the non-empty lines of a JSON-lines file, with their numbers. Only a line feed ends a
-    line, because JSON text may contain U+2028 and U+0085. Raises UserError as `read_text` does."""
+    """Returns the number and text of each non-empty line. Raises UserError as `read_text` does."""
+    # Not splitlines: JSON text may contain U+2028 and U+0085.
     lines = read_text(path, what, remedy, limit=None).split("\n")
     return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]

@@ -25,8 +25,8 @@ BUILDING = ".building-"
 
 
 def write_whole(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> None:
-    """Writes a file. Its old content stays until all of the new content is on disk. Several
-    processes may write the same file: the last one counts. Raises OSError."""
+    """Writes a file. Any old content stays until the new content is on disk. Among several writers,
+    the last one wins. Raises OSError."""
     if isinstance(content, str):
         content = content.encode()
     parts = [content] if isinstance(content, bytes) else content
@@ -48,8 +48,8 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path, remedy: str, kind: type[T]) -> T | None:
-    """Reads a value of type `kind` from a JSON file. Returns None if the file is missing or empty.
-    Raises UserError if the file is damaged or unreadable. The error ends with `remedy`."""
+    """Reads a JSON file. Returns None for a missing or empty file. Raises UserError for a damaged
+    or unreadable file. `remedy`: how the message ends."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -68,8 +68,8 @@ def read_json(path: Path, remedy: str, kind: type[T]) -> T | None:
 
 @contextmanager
 def whole_folder(final: Path) -> Iterator[Path]:
-    """Yields a new folder, which the `with` block fills. Then renames this folder to `final`, or
-    removes it if the block raised an error. Raises OSError."""
+    """Yields a new folder to fill. After the `with` block, renames the folder to `final`. After an
+    error, deletes the folder. Raises OSError."""
     building = final.absolute().with_name(f"{BUILDING}{final.name}")
     shutil.rmtree(building, ignore_errors=True)  # a killed process may have left it
     building.mkdir(parents=True)
@@ -88,8 +88,8 @@ def rename_whole(building: Path, final: Path) -> None:
 
 
 def replace_folder(building: Path, final: Path) -> None:
-    """Puts the folder `building` in the place of the folder `final`, which may exist. Removes the
-    old folder only when the new folder is on disk. Raises OSError."""
+    """Renames the folder `building` to `final`. Removes an old `final` only when the new folder is
+    on disk. Raises OSError."""
     replaced = final.with_name(f".replaced-{final.name}")
     shutil.rmtree(replaced, ignore_errors=True)
     _flush_whole(building)

@@ -12,8 +12,8 @@ from r3l.text import printable
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Prints a line for the user. Escapes control characters, because the text may come from a
-    model, an environment or a file. Use this instead of click's echo."""
+    """Prints a line with escaped control characters, since the text may come from a model. Use this
+    instead of click's echo."""
     click.echo(printable(text), err=err)
 
 
@@ -27,8 +27,8 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 class OneLine(click.Command):
-    """A command that reports an error in one line, which begins with the command's name. `errors`:
-    exit codes of error classes besides UserError. If several classes fit, the first decides."""
+    """A command that reports an error in one line. `errors`: exit codes of error classes besides
+    UserError. The first matching class decides."""
 
     def __init__(
         self, *args: Any, errors: Mapping[type[Exception], int] | None = None, **options: Any

@@ -26,8 +26,8 @@ def name_starter() -> None:
 
 
 def end_with_starter() -> None:
-    """To free the GPU, makes the kernel kill this process when its multiprocessing parent ends.
-    Does nothing in a process that multiprocessing did not start. May be called more than once."""
+    """Makes the kernel kill this process and free the GPU when the multiprocessing parent ends.
+    Does nothing if multiprocessing did not start this process."""
     if (parent := multiprocessing.parent_process()) is not None:
         pid: int | None = parent.pid
     elif getattr(multiprocessing.current_process(), "_inheriting", False) and STARTER in os.environ:

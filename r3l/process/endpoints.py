@@ -53,15 +53,14 @@ def reached(bind: str, machine: str = "127.0.0.1") -> str:
 
 @contextmanager
 def with_port(bind: str) -> Iterator[str]:
-    """Yields `bind`, with a free port instead of 0 or *. A socket reserves this port inside the
-    context. A ZeroMQ service can still bind this port: both sockets set SO_REUSEADDR. Raises
-    UserError if no port can be reserved."""
+    """Yields `bind`, with a free port instead of 0 or *. Inside the context, the port is reserved
+    for a ZeroMQ service. Raises UserError if no port can be reserved."""
     host, _, port = bind.removeprefix("tcp://").rpartition(":")
     if port not in ("0", "*"):
         yield bind
         return
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ZeroMQ does
         try:
             held.bind((host.strip("[]"), 0))
         except OSError as error:

@@ -14,8 +14,8 @@ PRIVATE = 0o077
 
 
 def set_file_modes() -> None:
-    """Sets the umask of this process and its children. Each command begins with this call. Raises
-    UserError if R3L_UMASK is not a umask."""
+    """Sets the umask of this process and its children. Raises UserError if R3L_UMASK is not an
+    octal number from 000 to 077."""
     text = os.environ.get(VARIABLE, "")
     try:
         mask = int(text, 8) if text else PRIVATE

@@ -11,8 +11,8 @@ PAGE = resource.getpagesize()
 
 @contextmanager
 def limited(seconds: float, more_bytes: int) -> Iterator[None]:
-    """Raises TimeoutError in the block after `seconds` of wall time, and MemoryError if the process
-    grows by `more_bytes`. Outside the main thread there is no time limit."""
+    """In the block, raises MemoryError if the process grows by `more_bytes`. In the main thread,
+    also raises TimeoutError after `seconds` of wall time."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"took more than {seconds:g} s")

@@ -42,9 +42,9 @@ def delay_collections() -> None:
 
 
 def freeze_heap() -> None:
-    """Collects all garbage, then excludes all live objects from later collections. Call it when a
-    process has started up. A second call also collects garbage among excluded objects."""
-    gc.unfreeze()
+    """Collects garbage, then excludes the remaining objects from later collections. Call it when
+    the process has started up."""
+    gc.unfreeze()  # some objects that an earlier call froze may be garbage now
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -68,8 +68,8 @@ def oom_kills() -> int:
 
 
 def free_memory(root: Path = CONTROL_GROUPS, membership: Path = Path("/proc/self/cgroup")) -> int:
-    """Returns how many more bytes this process may allocate. Considers the machine's free memory
-    and the limits of all control groups around the process."""
+    """Returns how many bytes this process may still allocate. Considers the machine's memory and
+    the limits of control groups."""
     free: int = psutil.virtual_memory().available
     for group, (limit, used, cache) in product(_groups(root, membership), MEMORY_FILES):
         with suppress(OSError, ValueError):  # there is no such file, or no limit
@@ -80,8 +80,8 @@ def free_memory(root: Path = CONTROL_GROUPS, membership: Path = Path("/proc/self
 
 
 def _groups(root: Path, membership: Path) -> set[Path]:
-    """Returns the folders of all control groups that may limit this process's memory. Some folders
-    may not exist: in a container, the file `membership` may name groups that only the host sees."""
+    """Returns the folders of all control groups that may limit this process's memory. In a
+    container, some folders may exist only on the host."""
     groups = {root, root / "memory"}
     with suppress(OSError):
         for line in membership.read_text().splitlines():
@@ -94,8 +94,8 @@ def _groups(root: Path, membership: Path) -> set[Path]:
 
 
 def return_freed_memory() -> None:
-    """Gives the pages of freed blocks back to the system at once (glibc). Each thread except the
-    main one may keep up to 64 MiB."""
+    """Gives freed pages back to the system at once (glibc). Every thread except the main one may
+    keep up to 64 MiB."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

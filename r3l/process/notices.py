@@ -1,5 +1,5 @@
-"""Sends notices to the user, for example that the disk is full. A run's process writes them to its
-log, and r3l-launch shows them at once."""
+"""Sends notices to the user, for example of a full disk. A process writes a notice to its log, and
+r3l-launch shows the notice."""
 
 import sys
 import time
@@ -22,8 +22,7 @@ def notice(text: str) -> None:
 
 
 def notice_again(kind: str, text: str) -> None:
-    """Writes a notice, but at most one of each `kind` in AGAIN_S seconds. Use it for trouble that
-    may recur at every attempt."""
+    """Shows a notice, but at most one of each `kind` in AGAIN_S seconds."""
     now = time.monotonic()
     if now - _said.get(kind, -AGAIN_S) >= AGAIN_S:
         _said[kind] = now

@@ -43,10 +43,9 @@ LOOKS_S = 0.05
 
 @dataclass
 class KeptProcess:
-    """A command that leads a process group. `pid`: None if another launcher started it. `at_once`:
-    whether it is killed as soon as r3l-launch is gone. `worker`: arguments by which the workers
-    (the learner's ranks) on this machine are found; empty for other commands. If there are workers,
-    only the workers get SIGTERM. On SIGTERM, DeepSpeed's launcher would kill them at once."""
+    """A command that leads a process group. `pid`: None if another launcher started the command.
+    `worker`: arguments by which the learner's ranks are found. If there are ranks, only the ranks
+    get SIGTERM. `at_once`: whether the command is killed as soon as r3l-launch is gone."""
 
     name: str
     pid: int | None
@@ -65,6 +64,7 @@ class KeptProcess:
 
     def terminate(self) -> None:
         """Asks the workers to end; if there are none, asks the process. Wakes stopped processes."""
+        # On SIGTERM, DeepSpeed's launcher would kill its workers at once.
         for process in self.workers() or filter(None, [self._leader]):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGTERM)
@@ -101,9 +101,8 @@ def end_in_order(
     heartbeat: LastHeartbeat | None = None,
     hurry: Callable[[], bool] = lambda: False,
 ) -> list[str]:
-    """Ends the processes in the order of the table above. Kills a process that is late, and
-    all processes once `hurry` returns True. The learner is not late until its `heartbeat` is
-    overdue. Returns the names of the killed processes."""
+    """Ends the processes in the order of the module's table. Once `hurry` returns True, kills all
+    that still run. Returns the names of the killed processes."""
     end, killed = time.monotonic() + DEADLINE_S, list[str]()
     for last in (False, True):
         part = [member for member in reversed(members) if (member.name == LAST) == last]

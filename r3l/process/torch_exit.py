@@ -11,8 +11,8 @@ from typing import NoReturn
 
 
 def end_process(code: int) -> NoReturn:
-    """Ends this process with an exit code. Runs the exit handlers and flushes the output, but skips
-    the rest of the interpreter's shutdown."""
+    """Runs the exit handlers, flushes the output and ends this process. Skips the rest of the
+    shutdown."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -78,8 +78,8 @@ def _shows_tools(chat: ChatFormat) -> bool:
 
 
 class AgentChat:
-    """A chat format for calls with tools. Raises UserError for a template that shows tools but
-    changes earlier text when a message is appended."""
+    """A chat format for tool calls. Raises UserError if a template with tools changes earlier text
+    when a message is appended."""
 
     def __init__(self, chat: ChatFormat) -> None:
         self.chat = chat

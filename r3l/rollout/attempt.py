@@ -32,9 +32,9 @@ ParamsOfStep = Callable[[int], SampleParams]
 
 @dataclass
 class Tokens:
-    """A token sequence under construction. `mask`: True for sampled tokens. `spans`, `versions`,
-    `newest_versions` and `cuts` have one entry for each response. In `versions`: the oldest policy
-    version that sampled the response. In `cuts`: whether the token budget cut off the response."""
+    """A token sequence under construction. `mask`: True for sampled tokens. The lists from `spans`
+    on have one entry for each response. `versions`: the oldest policy version that sampled the
+    response. `cuts`: whether the token budget ended the response."""
 
     ids: list[int] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
@@ -78,9 +78,9 @@ class Tokens:
 
 @dataclass
 class Attempt:
-    """An attempt in progress. `record` becomes the trajectory. `shown` is what the policy reads:
-    the same object as `record` unless guidance is shown. `rewards`: the environment's reward for
-    each step, not divided by `threshold`. `snapshots[k]` restores the state before step k."""
+    """An attempt in progress. The policy reads `shown`, and the trajectory keeps `record`. Without
+    guidance, both are the same object. `rewards`: not divided by `threshold`. `snapshots[k]`: the
+    state before step k."""
 
     task: Task
     system: str
@@ -165,8 +165,8 @@ async def branch(
     guidance: str = "",
     played: Attempt | None = None,
 ) -> Attempt:
-    """Keeps the first `step` steps of `base`, puts `env` back to the state after them, and opens a
-    retry there. `played`: the attempt that became `base`; its snapshots are used.
+    """Opens a retry that keeps the first `step` steps of `base`, and puts `env` back to that point.
+    `played`: the attempt that became `base`.
 
     At step 0 the guidance joins the system prompt. At later steps it is a separate message after
     the prefix. The prefix stays unchanged, so the engine finds it in its prefix cache. Raises
@@ -265,9 +265,8 @@ async def play(
 async def restore(
     env: Environment, task: Task, base: Trajectory, step: int, played: Attempt | None = None
 ) -> list[float]:
-    """Puts `env` back to the state before `step` of `base`, from a snapshot of `played` or by a
-    checked replay. Returns the rewards of the earlier steps. Raises ReplayDiverged,
-    EnvironmentFailed."""
+    """Puts `env` back to the state before `step`. Uses a snapshot of `played`, or else a checked
+    replay of `base`. Returns the earlier rewards. Raises ReplayDiverged, EnvironmentFailed."""
     first = await _reset(env, task)
     put_back = getattr(env, "restore", None)
     if put_back is not None and played is not None and len(played.snapshots) > step:

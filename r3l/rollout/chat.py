@@ -139,8 +139,8 @@ class ChatFormat:
 
     @cached_property
     def guide(self) -> str:
-        """Returns the role of a guidance message: "system" if the template can write a system
-        message both after a user's message and after a reply, else "user"."""
+        """Returns the role of guidance messages. The role is "system" if the template allows system
+        messages in mid-conversation, otherwise "user"."""
         note = {"role": "system", "content": _NOTE}
         try:
             texts = (self._after_user(note), self._around_reply([note])[1])

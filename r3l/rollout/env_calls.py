@@ -53,8 +53,8 @@ def fault_in(info: dict[str, Any]) -> str:
 
 
 def parts_in(info: dict[str, Any]) -> dict[str, float]:
-    """Reads the named parts of a step's reward from the entry `rewards` of the step's info. Skips
-    invalid parts, and keeps the first MOST_PARTS. Parts are shown, not trained on."""
+    """Reads the named parts of a step's reward, which are shown but not trained on. Skips invalid
+    parts, and keeps the first MOST_PARTS."""
     given = info.get("rewards")
     items = given.items() if isinstance(given, dict) else ()
     parts = {
@@ -68,8 +68,8 @@ def parts_in(info: dict[str, Any]) -> dict[str, float]:
 
 
 async def guarded(call: Callable[[], Awaitable[T] | T]) -> T:
-    """Calls user code, and awaits the result if it is awaitable. Whatever the code raises, even
-    SystemExit, becomes an EnvironmentFailed, so that only one attempt fails."""
+    """Calls user code and awaits the result if needed. Turns any exception of this code, even
+    SystemExit, into EnvironmentFailed, so that only one attempt fails."""
     waits = False
     try:
         answer = call()
@@ -97,8 +97,8 @@ def raised(error: BaseException) -> EnvironmentFailed:
 
 
 def place(error: BaseException) -> str:
-    """Returns the file and line where an error arose in user code: the innermost frame outside
-    libraries and, if possible, outside r3l and envs."""
+    """Returns the file and line of an error's innermost frame in user code. Without such a frame,
+    takes one of r3l or envs."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return "no traceback"

@@ -55,8 +55,8 @@ class EnvSpec:
 
 @runtime_checkable
 class Environment(Protocol):
-    """A text environment with Gymnasium's interface. It plays one attempt at a time. An attempt's
-    reward is the sum of its step rewards. A retry's reward includes the steps of its prefix.
+    """A text environment with Gymnasium's interface, for one attempt at a time. An attempt's reward
+    is the sum of its step rewards. A retry's reward includes the steps before the pivot.
 
     Optional methods: `snapshot() -> bytes` and `restore(bytes)`; `feedback() -> str`, a closing
     remark. Each method may return an awaitable (an environment in another process does).
@@ -68,9 +68,8 @@ class Environment(Protocol):
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer: ...
 
     def step(self, action: str) -> StepAnswer:
-        """Takes the policy's whole response text. Must not raise for an invalid action: the action
-        counts as a step, and the observation says what is wrong. If the environment itself has a
-        fault but the attempt continues, `info["fault"]` names the fault."""
+        """Takes the policy's whole response. Must not raise for an invalid action: the observation
+        says what is wrong. `info["fault"]` names a fault of the environment itself."""
 
     def close(self) -> None: ...
 
@@ -97,13 +96,12 @@ class PlayedByAgent(Protocol):
         self,
         task: Task,
         slot: int,
-        params: Callable[[int], SampleParams],
+        params: Callable[[int], SampleParams],  # keyed by call
         retry: Retry | None = None,
         left: Trajectory | None = None,
         offer: Offer | None = None,
         retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays an attempt, or `retry` if given. Returns a record of the attempt, and an auxiliary
-        sample: the main conversation with any guidance. `params(k)`: the sampling parameters of
-        call k. `left`: what an earlier actor has played. `offer`: saves progress. `retried`:
-        whether a retry is to follow. Raises EpisodeError, and EngineDead if the engine is gone."""
+        """Plays an attempt, or `retry`. Returns the attempt, and an auxiliary sample: the main
+        conversation with any guidance. `left`: progress of an earlier actor. `retried`: whether a
+        retry may follow. Raises EpisodeError or EngineDead."""

@@ -13,8 +13,7 @@ MOST = 20  # causes that are explained
 
 
 class FirstFailures:
-    """Logs the first failure of each cause with its traceback, and notifies the user with `say`.
-    Each process that plays attempts has its own instance."""
+    """Logs the first failure of each cause with a traceback, and notifies the user with `say`."""
 
     def __init__(self, say: Callable[[str], None] = notice) -> None:
         self.say = say

@@ -97,8 +97,8 @@ async def explore_group(
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the policy says about an attempt. `thought`: its reflection. `asked`: the conversation
-    with the reflection. `pivot`: the step to retry from, or -1. `guidance`: text for the retry."""
+    """The policy's view of an attempt. `asked`: the conversation with the reflection. `pivot`: the
+    step to retry from, or -1. `guidance`: text for the retry."""
 
     thought: ReflectionRecord
     asked: Tokens
@@ -217,8 +217,8 @@ class _Explorer:
     async def _ask(
         self, slot: int, question: tuple[str, str], num_steps: int
     ) -> tuple[ReflectionRecord, Tokens, bool]:
-        """Samples a reflection, or takes the one that an earlier actor left. Returns the
-        reflection, the whole conversation, and whether the reflection is complete."""
+        """Samples a reflection, or takes the one that an earlier actor left. Returns (reflection,
+        conversation, whether the reflection is complete)."""
         left = self.progress.find("distilled", slot)
         if left is not None and left.reflection is not None and left.aux:
             return left.reflection, conversation(left.aux[0]), True
@@ -276,8 +276,8 @@ class _Explorer:
     async def _retried(
         self, slot: int, base: Trajectory, diagnosis: Diagnosis, env: Environment
     ) -> tuple[Attempt, int]:
-        """Continues the retry that an earlier actor left, or opens a new one. Returns the retry,
-        and the index of the first token that may be sampled under guidance."""
+        """Continues the retry that an earlier actor left, or opens a new one. Returns (retry,
+        number of leading tokens to mask out)."""
         chat, heat = self.policy.chat, base.temperature
         attempt = await self.progress.resume("distilled", slot, self.task, chat, env, heat)
         if attempt is not None:

@@ -26,9 +26,8 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Progress:
-    """Saves and finds partial results of a group. `found`: what earlier actors left. `save`: stores
-    a partial result. `every_s`: seconds of sampling between saves. `counts`: the numbers of
-    continued attempts, of their tokens, of dropped attempts and of refused results."""
+    """Saves and finds partial results of a group. `found`: partial results from earlier actors.
+    `every_s`: seconds of sampling between saves. `counts`: events for the metrics."""
 
     found: Sequence[SlotResult] = ()
     save: Callable[[SlotResult], Awaitable[None]] | None = None
@@ -42,9 +41,8 @@ class Progress:
     async def resume(
         self, role: Role, slot: int, task: Task, chat: ChatFormat, env: Environment, heat: float
     ) -> Attempt | None:
-        """Rebuilds the attempt that an earlier actor left. Returns None if no attempt was left.
-        Also returns None if the system prompt or the temperature (`heat`) has changed, or if the
-        environment does not repeat the attempt. Raises EnvironmentFailed."""
+        """Rebuilds the attempt that an earlier actor left. Returns None if no attempt can be
+        rebuilt. `heat`: the temperature. Raises EnvironmentFailed."""
         left = self.find(role, slot)
         if left is None or left.trajectory is None:
             return None
@@ -69,8 +67,8 @@ class Progress:
     def saving(
         self, attempt: Attempt, env: Environment, result: Callable[[], SlotResult]
     ) -> Callable[[], Awaitable[None]]:
-        """Returns a function to await after each step of `attempt`. It saves `result()` if a save
-        is due and the environment can be replayed."""
+        """Returns a function to await after each step. In a replayable environment, the function
+        saves `result()` when a save is due."""
         saved = sum(attempt.seconds)
 
         async def after_step() -> None:

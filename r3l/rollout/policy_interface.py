@@ -11,16 +11,14 @@ FinishReason = Literal["stop", "length", "overflow"]
 
 @dataclass(frozen=True)
 class SampleParams:
-    """How one response is sampled. `max_tokens`: budget in tokens. `temperature` 0 is greedy.
-    `seed` None uses the engine's own random stream. `json_schema` or `structural_tag` (xgrammar's
-    description of tool calls) constrains decoding. `stop`: texts that end a response and stay part
-    of it. The lowest `priority` is served first."""
+    """The settings for sampling one response. `stop`: texts that end the response and stay part of
+    it. The lowest `priority` is served first."""
 
     max_tokens: int
-    temperature: float = 1.0
-    seed: int | None = None
+    temperature: float = 1.0  # 0: greedy
+    seed: int | None = None  # None: the engine's own random stream
     json_schema: dict[str, Any] | None = None
-    structural_tag: str | None = None
+    structural_tag: str | None = None  # xgrammar's description of tool calls
     stop: tuple[str, ...] = ()
     priority: int = 0
 

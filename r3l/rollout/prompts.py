@@ -27,8 +27,8 @@ Question = Literal["reflect", "critique"]
 
 
 class Prompts:
-    """The prompt texts of one environment. `overrides` maps a file's stem, such as guidance, to its
-    text. Raises ValueError if there is no such prompt."""
+    """The prompt texts of one environment. `overrides`: replacements, keyed by file stem, such as
+    guidance. Raises ValueError for an unknown stem."""
 
     def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
         self.texts = {p.stem: p.read_text(encoding="utf-8").strip() for p in FOLDER.glob("*.md")}
@@ -68,8 +68,7 @@ def attempt_log(attempt: Trajectory) -> str:
 
 
 def attempt_steps(attempt: Trajectory) -> str:
-    """Writes the steps of an attempt as lines, numbered from 0. The last line is the environment's
-    closing remark, if there is one."""
+    """Writes an attempt's steps, numbered from 0, and the environment's closing remark, if any."""
     lines = []
     for step, action in enumerate(attempt.actions):
         lines.append(f"step {step} sees: {attempt.observations[step]}")

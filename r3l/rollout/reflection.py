@@ -70,10 +70,11 @@ class Reflection:
 
 
 def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
-    """Finds the first usable reflection in `text`, even among prose or code fences. Ignores unknown
-    fields. Refuses an object with two values for one key. Reads an empty root cause or suggestion
-    as null. `truncated`: whether sampling stopped at its token budget. Raises ReflectionError with
-    a cause from CAUSES."""
+    """Finds the first usable reflection in `text`. Raises ReflectionError with a cause from CAUSES.
+
+    Ignores unknown fields. Refuses an object with two values for one key. Reads an empty root cause
+    or suggestion as null. `truncated`: whether sampling stopped at its token budget.
+    """
     first_error: ReflectionError | None = None
     cut, closed = False, 0  # braces before `closed` are part of something that ends
     left = RE_READ * len(text) + 10_000
@@ -98,9 +99,8 @@ def parse(text: str, num_steps: int, *, truncated: bool = False) -> Reflection:
 
 
 def json_schema(num_steps: int, *, outcome_first: bool = False) -> dict[str, Any]:
-    """Returns the JSON schema of a reflection, for constrained decoding. `parse` accepts every text
-    that fits the schema. The root cause comes before the outcome; with `outcome_first`, the outcome
-    is the first field. If there is a root cause, the outcome cannot be success."""
+    """Returns the JSON schema for constrained decoding of a reflection. `parse` accepts every text
+    that fits the schema. With `outcome_first`, the outcome comes first."""
     order = sorted(FIELDS, key=lambda name: outcome_first and name != "trajectory_outcome")
     null, text = {"type": "null"}, {"type": "string", "maxLength": MAX_CHARS}
 

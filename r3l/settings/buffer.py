@@ -85,8 +85,8 @@ class BufferConfig(Section):
 
     @property
     def patience_s(self) -> float:
-        """How many seconds the learner and actors wait for a reply. A service that is silent for
-        `reply_s` is restarted, and then needs time to start."""
+        """How many seconds the learner and actors wait for a reply. Includes time to restart a
+        silent service."""
         return 2 * self.reply_s
 
     @model_validator(mode="after")

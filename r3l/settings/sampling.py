@@ -8,8 +8,8 @@ from r3l.settings.section import Section
 
 
 class SamplerConfig(Section):
-    """Which complete groups are drawn, and how often. A group may be trained again if reuse is more
-    than 1. Only the sampler `prioritised` uses alpha, beta and decay."""
+    """Which complete groups are drawn, and how often. Only the sampler `prioritised` uses alpha,
+    beta and decay."""
 
     name: str = Field("fifo", description="sampler, by registry name")
     reuse: int = Field(1, ge=1, description="optimizer steps a group may be trained in")

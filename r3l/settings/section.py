@@ -9,8 +9,8 @@ LONGEST_S = 1e9  # limit of settings that are times
 
 
 class Section(BaseModel):
-    """A group of settings. In a settings file, a section may be empty. If a section has a
-    setting `name`, the value of `name` may stand alone in the section's place."""
+    """A group of settings. A settings file may leave a section empty. A section that has a `name`
+    may be given as that name alone, for example `algorithm: grpo`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 def find(setting: str, name: str, registry: Mapping[str, type[T]], base: Any) -> type[T]:
-    """Finds a class by its `name`: a key of `registry`, or FILE.py:CLASS for a subclass of `base`
-    in that file. Raises UserError, which names the `setting`."""
+    """Finds a class. `name`: a key of `registry`, or FILE.py:CLASS for a subclass of `base`. Raises
+    UserError for any other name."""
     if name in registry:
         return registry[name]
     file, _, attribute = name.rpartition(":")

@@ -11,8 +11,8 @@ from r3l.errors import UserError
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that refuses repeated keys and aliases. A repeated key would lose a value, and
-    a few lines of aliases could fill the memory."""
+    """Loads YAML. Refuses repeated keys, because a value would be lost. Refuses aliases, because a
+    few lines could fill the memory."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):

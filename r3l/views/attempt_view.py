@@ -16,9 +16,8 @@ from r3l.views.tape import TapedCall, call_tree, read_tape
 
 
 class StepView(Record):
-    """A turn of the policy. `own`: False if a retry took the turn from its base attempt. `length`:
-    the number of tokens in the action. `cut`: whether the token budget cut the action off.
-    `reward`: None if not recorded."""
+    """A turn of the policy. `own`: False if copied from the base attempt. `length`: tokens of the
+    action. `cut`: whether the token budget cut off the action."""
 
     observation: str
     action: str
@@ -43,10 +42,9 @@ class ReflectionView(Record):
 
 
 class AttemptView(Record):
-    """A slot and its attempt. Without an attempt, `steps` is empty, and numbers such as `reward`
-    are None. `base`: the base slot that a retry corrects, or the slot itself. `length`: the number
-    of tokens in the whole sequence. `generated`, `seconds`: tokens and time of the attempt's own
-    steps. `calls`: the agent's calls, if an agent played the attempt."""
+    """A slot and its attempt, if any. `base`: the slot that the attempt corrects, or the slot
+    itself. `length`: tokens of the whole sequence. `generated`, `seconds`: of the attempt's own
+    steps."""
 
     role: Role
     slot: int

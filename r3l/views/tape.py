@@ -55,8 +55,8 @@ class TapedCall(Record):
 
 
 def write_tape(calls: Sequence[TapedCall]) -> bytes:
-    """Compresses a tape. A tape above LIMIT loses the messages and replies of calls to other models
-    and MCP servers. If the tape is then still above LIMIT, all calls lose their messages."""
+    """Compresses a tape, and shortens it above LIMIT. First, calls to other models and MCP servers
+    lose all text. If necessary, all calls lose their messages."""
     without_others = [
         msgspec.structs.replace(call, messages=(), reply={}) if call.model else call
         for call in calls
@@ -95,8 +95,8 @@ def messages_of(calls: Sequence[TapedCall], number: int) -> list[dict[str, Any]]
 def first_difference(
     expected: Sequence[TapedCall], got: Sequence[TapedCall], ignore: Sequence[str] = ()
 ) -> str:
-    """Names the first call in which two tapes differ, and what differs; "" if they are equal.
-    `ignore`: patterns of text that may differ."""
+    """Describes the first difference between two tapes; "" if there is none. `ignore`: patterns of
+    text that may differ."""
     for number, (one, other) in enumerate(zip_longest(expected, got)):
         if one is None or other is None:
             return f"call {number}: made in only one of the attempts"

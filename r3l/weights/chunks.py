@@ -1,5 +1,5 @@
-"""The chunks of a weight set (r3l.weights.manifest), as the publisher keeps them. Subscribers with
-an earlier version fetch a chunk's recent patches instead of the whole chunk."""
+"""Keeps the chunks of a published weight set (r3l.weights.manifest). A subscriber with a recent
+version fetches patches instead of whole chunks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ HISTORY = 0.5  # limit of the bytes of a chunk's kept patches, as a share of the
 
 @dataclass(frozen=True)
 class Chunk:
-    """A chunk of the published set: its bytes at `version`, and recent patches. Each patch
-    starts from the result of the patch before. The last patch results in `data`."""
+    """A chunk's `data` at `version`, and recent patches. Each patch builds on the one before. The
+    last patch results in `data`."""
 
     version: int
     data: Bytes
@@ -38,8 +38,8 @@ class Chunk:
         return self.patches[starts[0] :] if starts else None
 
     def updated(self, data: Bytes, version: int, width: int) -> Self:
-        """Makes the chunk's next version. It has the new patch, and as many earlier ones as HISTORY
-        allows. If `encode` makes no patch, the chunk has no patches."""
+        """Makes the chunk's next version. Adds a patch, and drops old patches beyond HISTORY. If
+        `encode` makes no patch, drops all patches."""
         patch = encode(self.data, data, base=self.version, version=version, width=width)
         if patch is None:
             return self.whole(data, version)

@@ -94,31 +94,29 @@ class Layout:
 
 @dataclass(frozen=True)
 class Adapters:
-    """Describes a set of adapters (r3l.weights.low_rank). `base`: the digest of the base model's
-    folder. `dtype`: the dtype of the learner's base model. `scaling`: factor of the product B·A."""
+    """Describes a set of adapters (r3l.weights.low_rank)."""
 
-    base: str
-    dtype: str
-    scaling: float
+    base: str  # digest of the base model's folder
+    dtype: str  # of the learner's base model
+    scaling: float  # factor of the product B·A
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Describes a published set. `origin`: the publisher's id, new at each start. Sets of the same
-    version from different origins may differ. `sums`: the sums of all elements (r3l.weights.sums),
-    None if there are several dtypes. `adapters`: None if the set is a whole model."""
+    """Describes a published weight set. `origin`: the publisher's id, new at each start. Sets of
+    one version may differ between origins."""
 
     origin: str
     version: Size
     layout: Layout
     checksums: tuple[int, ...]
-    sums: tuple[int, int] | None = None
-    adapters: Adapters | None = None
+    sums: tuple[int, int] | None = None  # r3l.weights.sums; None if there are several dtypes
+    adapters: Adapters | None = None  # None for a whole model
 
     @property
     def digest(self) -> str:
-        """A hexadecimal hash of all tensors, with their names, dtypes and shapes, and of
-        `adapters`. It does not depend on the publisher and version."""
+        """A hexadecimal hash of the layout, all tensors and `adapters`. The publisher and the
+        version do not matter."""
         adapted = msgspec.msgpack.encode((self.layout, self.checksums, self.adapters))
         return hashlib.blake2b(adapted, digest_size=16).hexdigest()
 

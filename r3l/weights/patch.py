@@ -33,8 +33,8 @@ _ELEMENT: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
 @dataclass(frozen=True)
 class Patch:
-    """Turns version `base` of a chunk into `version`. `changed`: how many elements change. `width`:
-    bytes of an element. `checksum`: of the whole result. `body`: the compressed lists."""
+    """Turns version `base` of a chunk into `version`. `width`: bytes of an element. `changed`:
+    number of changed elements. `checksum`: of the patched chunk."""
 
     base: int
     version: int
@@ -62,9 +62,8 @@ def checksum(data: Bytes) -> int:
 
 
 def encode(old: Bytes, new: Bytes, *, base: int, version: int, width: int) -> Patch | None:
-    """Makes the patch from `old` (bytes of `base`) to `new` (bytes of `version`), both uint8 [n].
-    Returns None if more than MOST_CHANGED_SHARE of the elements changed, or if the patch would not
-    be smaller than `new`."""
+    """Makes a patch from `old` to `new`, both uint8 [n]. Returns None if over MOST_CHANGED_SHARE of
+    the elements changed, or if the patch saves nothing."""
     before, after = old.view(_ELEMENT[width]), new.view(_ELEMENT[width])
     differ = before != after
     if np.count_nonzero(differ) > MOST_CHANGED_SHARE * len(after):
@@ -79,9 +78,8 @@ def encode(old: Bytes, new: Bytes, *, base: int, version: int, width: int) -> Pa
 
 
 def apply(patch: Patch, held: Bytes, *, version: int) -> None:
-    """Turns `held` (uint8 [n], bytes of `version`) into the patch's result, in place. Raises
-    WeightsError if the patch is for another version or is damaged. A damaged patch may spoil
-    `held`."""
+    """Patches `held`, uint8 [n], in place. Raises WeightsError if the patch does not fit `version`
+    or is damaged. A damaged patch may spoil `held`."""
     if patch.base != version:
         raise WeightsError(
             f"weights: the patch applies to version {patch.base}, not to version {version}",

@@ -52,8 +52,8 @@ LIMITS = {name: max(30, 3 * int(gold) // 2) for name, *_, gold in _ROWS}
 
 
 def named(patterns: Sequence[str] | None) -> list[str]:
-    """Returns the names of tasks that match any pattern, such as `find-*`. If `patterns` is None,
-    returns all names. Raises UserError if a pattern matches nothing."""
+    """Returns the task names that match a pattern, such as `find-*`. If `patterns` is None, returns
+    all names. Raises UserError if the list is empty or a pattern matches nothing."""
     if patterns is not None and (isinstance(patterns, str) or not patterns):
         raise UserError(f"env option tasks: must be a list of names or patterns, not {patterns!r}")
     for pattern in patterns or ():
@@ -68,8 +68,8 @@ def named(patterns: Sequence[str] | None) -> list[str]:
 def listed(
     patterns: Sequence[str] | None, eval_patterns: Sequence[str] | None = None
 ) -> ListedTasks:
-    """Lists upstream's variations of the named tasks: train for training, test for evaluation, dev
-    for warm-up. `eval_patterns`, if given, replaces `patterns` for evaluation."""
+    """Lists the variations of the named tasks. Warm-up gets upstream's dev split, and evaluation
+    gets test. If given, `eval_patterns` name the tasks for evaluation."""
     tested = patterns if eval_patterns is None else eval_patterns
     train, dev, test = (_variations(*each) for each in ((patterns, 0), (patterns, 1), (tested, 2)))
     return ListedTasks({"warmup": dev, "train": train, "eval": test})

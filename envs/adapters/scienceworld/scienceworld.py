@@ -113,8 +113,8 @@ class ScienceWorld:
         return f"The score is {round(100 * _score(self.turn))} of 100."
 
     def demonstration(self) -> list[str]:
-        """Returns upstream's gold path up to the end of the task, at most 178 actions. Computing it
-        takes up to half a minute."""
+        """Returns upstream's gold path up to the end of the task: at most 178 actions. May take
+        half a minute."""
         return list(self.simulator.gold(self.history[:START]))
 
     def close(self) -> None:

@@ -19,8 +19,7 @@ START = 3
 
 
 class Turn(NamedTuple):
-    """A reply: upstream's text, its score, and whether the task has ended. A fatal action
-    gives a negative score and ends the task, even if upstream continues."""
+    """A reply from upstream. After a fatal action, `score` is negative and `done` is true."""
 
     text: str
     score: float
@@ -43,8 +42,8 @@ class Simulator:
         self.live: History = ()
 
     def turn(self, history: History) -> Turn:
-        """Returns the last reply in a history. If the history has no commands, the reply is the
-        task and the first room. Raises EnvironmentFailed if Java fails or a replay differs."""
+        """Returns the last reply in a history. Without commands, the reply is the task and the
+        first room. Raises EnvironmentFailed if Java fails or a replay differs."""
         known = _known.get(history)
         return self._play(history) if known is None else known
 
@@ -58,8 +57,7 @@ class Simulator:
         _known.setdefault(history, turn)
 
     def gold(self, start: History) -> tuple[str, ...]:
-        """Returns upstream's gold path up to the end of the task, at most 178 commands. Computing
-        it takes up to half a minute."""
+        """Returns upstream's gold path, at most 178 commands. Takes up to half a minute."""
         if start not in _gold:
             self.load(start, gold=True)
             path = self.call(lambda server: list(server.getGoldActionSequence()))
@@ -119,8 +117,8 @@ class Simulator:
         self.call(lambda server: server.load(task, int(variation), simplification, gold))
 
     def _free(self) -> None:
-        """Releases the loaded task in Python and Java. Otherwise Java would keep hundreds of tasks,
-        12 MiB each, until Python collects py4j's reference cycles."""
+        """Releases the loaded task in Java. Otherwise hundreds of tasks, 12 MiB each, would wait
+        for Python's garbage collection."""
         machine, server = self.jvm, self.server
         self.server, self.live = None, ()
         if server is not None and machine is not None:

@@ -1,6 +1,5 @@
-"""MLflow: `log=[mlflow]` or `log=[mlflow:TRACKING_URI]`. The default URI is $MLFLOW_TRACKING_URI.
-Without a URI, the logger writes the SQLite file `mlflow.db` in the run's folder. Show it with
-`mlflow ui --backend-store-uri sqlite:///…`."""
+"""MLflow: `log=[mlflow]` or `log=[mlflow:URI]`. The default URI is $MLFLOW_TRACKING_URI, or else
+mlflow.db in the run's folder. Show that file with `mlflow ui --backend-store-uri sqlite:///…`."""
 
 import os
 import socket

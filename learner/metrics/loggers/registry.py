@@ -1,5 +1,5 @@
-"""Finds loggers by name. All but TensorBoard run in threads, so that a slow or broken service never
-delays or ends a run. Packages are imported when used. r3l.config describes the loggers."""
+"""Finds loggers by name. Except for TensorBoard, each logger runs in a thread. A slow or broken
+service thus never delays or ends the training."""
 
 import logging
 import queue
@@ -32,8 +32,8 @@ SYNCHRONOUS = {"tensorboard"}
 
 
 def check_entries(entries: Iterable[str]) -> None:
-    """Checks the setting `log`. Raises UserError if a logger is unknown, named twice or not usable,
-    for example without its package or a login."""
+    """Checks the setting `log`. Raises UserError if a logger is unknown, named twice or not
+    usable."""
     names = [entry.partition(":")[0] for entry in entries]
     for name, entry in zip(names, entries, strict=True):
         if name not in LOGGERS:
@@ -60,8 +60,8 @@ def start(context: LoggerContext) -> list[Logger]:
 
 
 class Background(Logger):
-    """Creates and calls a logger in a thread of its own. Queues the calls and makes them in order.
-    A call is lost, with a notice, if it fails or if WAITING calls are already queued."""
+    """Runs a logger in a thread of its own. Queues at most WAITING calls. A call that fails or
+    finds the queue full is lost, with a notice."""
 
     def __init__(self, name: str, make: Callable[[], Logger]) -> None:
         self.name = name

@@ -31,8 +31,8 @@ RESULT = "eval/success"
 
 
 class TensorBoard(Logger):
-    """Writes a run's `tensorboard` folder. If the context's `start` is above 0, TensorBoard hides
-    what an earlier learner wrote for steps after `start`."""
+    """Writes a run's `tensorboard` folder. In a resumed run, hides an earlier learner's steps after
+    `context.start`."""
 
     package = "tensorboard"
 
@@ -120,9 +120,9 @@ class TensorBoard(Logger):
 
 
 def shows(version: int) -> bool:
-    """Returns whether the curves have a point at `version`: at every version below 10,000, at every
-    tenth version below 100,000, and so on. TensorBoard draws only 1,000 points a curve."""
-    every: int = 10 ** max(len(str(version)) - 4, 0)
+    """Returns whether the curves have a point at `version`. From 10,000 on, only every tenth
+    version has a point. From 100,000 on, only every hundredth, and so on."""
+    every: int = 10 ** max(len(str(version)) - 4, 0)  # TensorBoard draws only 1,000 points a curve
     return version % every == 0
 
 

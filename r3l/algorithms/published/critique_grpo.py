@@ -19,8 +19,8 @@ GAMMA = 0.1
 
 
 class CritiqueGRPOConfig(RatioConfig):
-    """Settings of Critique-GRPO as the R³L paper ran it. For the form in the Critique-GRPO paper,
-    set `std: none`, `normalize: sum` and `clip: false`."""
+    """Settings of Critique-GRPO. The defaults follow the R³L paper. For the original form, set
+    `std: none`, `normalize: sum` and `clip: false`."""
 
     name: Literal["critique_grpo"] = Field("critique_grpo", description="algorithm")
     clip: bool = Field(True, description="clip the ratio of base attempts")
@@ -45,9 +45,8 @@ class CritiqueGRPOConfig(RatioConfig):
 
 
 def one_refinement(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
-    """Selection: keeps the base attempts, but replaces one failure by its refinement if the
-    refinement earned more. If several refinements earned more, takes the best. If several are
-    equally good, takes the first."""
+    """Selection: keeps the base attempts, but replaces at most one failure by a refinement that
+    earned more. Takes the best refinement, or the first among equals."""
     keep = np.array([trajectory.role == "base" for trajectory in trajectories], dtype=np.bool_)
     bases = {
         trajectory.slot: index

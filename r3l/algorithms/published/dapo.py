@@ -1,6 +1,5 @@
-"""DAPO (arXiv 2503.14476): GRPO with a higher upper clip, a token mean, a penalty for overlong
-responses and no KL. Dynamic sampling replaces each group whose rewards are all equal. The replaced
-group expires in the buffer service (buffer.groups.completion)."""
+"""DAPO (arXiv 2503.14476): GRPO with a higher upper clip, a token mean, a length penalty and no KL.
+A group whose rewards are equal expires and is replaced (buffer.groups.completion)."""
 
 from collections.abc import Sequence
 from dataclasses import replace

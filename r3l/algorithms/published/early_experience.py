@@ -1,5 +1,5 @@
-"""The implicit world model of Early Experience (arXiv 2510.08558): GRPO that also trains the policy
-to predict how the environment answers in the policy's own attempts. It uses no demonstrations."""
+"""The implicit world model of Early Experience (arXiv 2510.08558). GRPO trains the policy, which
+also learns to predict the environment's answers. No demonstrations are used."""
 
 from dataclasses import replace
 from typing import Literal
@@ -25,8 +25,8 @@ class EarlyExperienceConfig(RatioConfig):
 
 
 def next_observations(group: Group) -> list[AuxSample]:
-    """Makes one training sample from each attempt. The sample trains the policy to predict the
-    environment's answers, and the chat template's tokens around them."""
+    """Makes a training sample from each attempt. The policy learns to predict the environment's
+    answers, with the template's tokens around each answer."""
     return [AuxSample("observation", t.token_ids, _answers(t)) for t in group.trajectories]
 
 

@@ -21,8 +21,8 @@ class ReflectGRPOConfig(RatioConfig):
     )
 
     def build(self) -> Algorithm:
-        """Builds Reflect-GRPO: N base attempts. Each failure among the first ⌊N/2⌋ gets a
-        reflection. If the reflection triggers a retry, the attempt is retried from step 0."""
+        """Builds Reflect-GRPO with N base attempts. A failure among the first ⌊N/2⌋ gets a
+        reflection, and perhaps a retry from step 0."""
         return replace(
             super().build(),
             exploration=Exploration(

@@ -1,5 +1,5 @@
 """RLOO (arXiv 2402.14740): REINFORCE with the other attempts' mean reward as the baseline. LOOP
-(arXiv 2502.01600) has the same baseline and PPO's loss with a clipped ratio for each token."""
+(arXiv 2502.01600) has the same baseline, but PPO's clipped loss."""
 
 from dataclasses import replace
 from typing import Literal

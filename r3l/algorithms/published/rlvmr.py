@@ -96,8 +96,7 @@ def step_rewards(trajectory: Trajectory, invalid: Sequence[str]) -> list[tuple[s
 
 
 def _read(text: str) -> tuple[str, str]:
-    """Returns the tag and the action of a response. A well-formed response has one non-empty
-    thought, then one action. Any other response has the tag ""."""
+    """Returns the tag and the action of a response. The tag is "" if the response is malformed."""
     thoughts, actions = list(THOUGHT.finditer(text)), list(ACTION.finditer(text))
     action = actions[0][1].strip() if len(actions) == 1 else ""
     if not len(thoughts) == len(actions) == 1 or thoughts[0].end() > actions[0].start():
