@@ -61,7 +61,7 @@ def main(
     keys: Path | None,
     overrides: tuple[str, ...],
 ) -> None:
-    """Explore groups for a running job until SIGTERM. KEY=VALUE arguments, such as
+    """Sample groups of attempts for a running job until SIGTERM. KEY=VALUE arguments, such as
     actor.engine.tensor_parallel_size=2, change the run's settings for this actor."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     name_starter()

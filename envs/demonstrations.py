@@ -40,7 +40,7 @@ def demonstrating(name: str, **options: Any) -> Demonstrating:
         return Demonstrated(env, warmup_tasks(name, options, READ_TASKS))
     raise UserError(
         f"env {name!r}: has no demonstrations; add a method demonstration() that returns a "
-        "solution of the current task, a list of actions (docs/environments/your-own.md)"
+        "list of actions to solve the current task (docs/environments/your-own.md)"
     )
 
 
@@ -70,7 +70,7 @@ class Demonstrated:
         self.reward = 0.0
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Starts a task. The demonstration becomes the plan. Raises UserError if it is empty."""
+        """Starts a task. The demonstration is the plan. Raises UserError if the plan is empty."""
         if options is None and self.some_tasks:
             task = self.some_tasks[seed % len(self.some_tasks)]
             seed, options = task.seed, dict(task.options)
@@ -80,7 +80,7 @@ class Demonstrated:
         if not self.plan:
             raise UserError(f"env {self.spec.name}: the demonstration of seed {seed} is empty")
         self.known.extend(self.plan)
-        # A demonstration may have played.
+        # demonstration() may have stepped the environment.
         observation, info = self.env.reset(seed=seed, options=options)
         return observation, info
 
@@ -117,8 +117,8 @@ class Demonstrated:
         return rng.choice(others) if others else "?"
 
     def reflection(self) -> dict[str, Any]:
-        """Returns a teacher's reflection. After a mistake, advises the plan's action at the first
-        step that differs from the plan."""
+        """Returns a teacher's reflection. After a mistake, advises the plan's action for the
+        first wrong step."""
         succeeded = self.reward >= self.spec.success_threshold - 1e-9
         wrong = [k for k, action in enumerate(self.actions) if action.strip() != self._right(k)]
         pivot = wrong[0] if wrong else len(self.actions) - 1

@@ -46,7 +46,7 @@ FAMILIES = {
 
 
 def make(name: str, **options: Any) -> TextEnv:
-    """Makes a new environment. `options` are its constructor's keyword arguments.
+    """Makes a new environment. `options`: keyword arguments of its constructor.
 
     Raises UserError if a name or option is unknown, the constructor raises, or the result is not an
     environment.
@@ -82,8 +82,8 @@ def try_out(name: str, options: Mapping[str, Any]) -> None:
 
 
 def task_source(name: str, **options: Any) -> TaskSource:
-    """Returns the environment's own task source, or else SeededTasks. Raises UserError for an
-    unknown name or option, and if the class's `task_source` raises."""
+    """Returns the environment's own task source, or else SeededTasks. Raises UserError if the name
+    or an option is unknown, or if the class's `task_source` raises."""
     kind = _load(name, options)
     own = getattr(kind.func, "task_source", None)
     if own is None:
@@ -118,8 +118,8 @@ def tasks(
 
 def tasks_of_all(config: EnvConfig, split: Split, count: int, seed: int = 0) -> list[Task]:
     """Returns at most `count` tasks of a split, an equal share from each environment. With several
-    environments, sets each task's `env`. Raises UserError as `tasks` does, and if two environments
-    have the same task. A `count` above 0 must give each environment a task."""
+    environments, sets each task's `env`. Raises UserError as `tasks` does. Also refuses two
+    environments with the same task, and a `count` above 0 but below the number of environments."""
     kinds = config.each()
     if len(kinds) == 1:
         return tasks(config.name, config.options, split, count, seed)

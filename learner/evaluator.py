@@ -141,7 +141,7 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
 
 
 def show_wait(waits: str, stats: BufferStats) -> None:
-    """Tells the user what the learner waits for. If no actor has asked for work, only logs it."""
+    """Shows the user what the learner waits for. If no actor has asked for work, logs it."""
     if stats.actors:
         notice(waits)
     else:
@@ -149,8 +149,8 @@ def show_wait(waits: str, stats: BufferStats) -> None:
 
 
 def nothing_played(stats: BufferStats, before: int) -> str:
-    """Returns an explanation if every attempt so far has failed, in at least FIRST_GROUPS groups.
-    Otherwise returns "". `before`: number of groups that failed in earlier launches."""
+    """Explains why all attempts so far failed. Returns "" if one did not fail, or if fewer than
+    FIRST_GROUPS groups failed. `before`: number of groups that failed in earlier launches."""
     ended = {state for part in (stats.train, stats.eval) for state, n in part.items() if n}
     others = ended & {"complete", "drawn", "trained"} or stats.drops.keys() - {"no_trajectories"}
     groups = stats.drops.get("no_trajectories", 0) - before
@@ -170,7 +170,7 @@ def nothing_played(stats: BufferStats, before: int) -> str:
 
 
 def in_messages(tasks: Sequence[Task]) -> Iterator[list[Task]]:
-    """Splits tasks into batches that each fit one message to the buffer (MESSAGE_BYTES)."""
+    """Splits tasks into batches. A batch fits into one message to the buffer (MESSAGE_BYTES)."""
     message: list[Task] = []
     size = 0
     for task in tasks:

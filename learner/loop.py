@@ -57,7 +57,7 @@ class Training:
         )
 
     def execute(self) -> None:
-        """Trains all steps. If asked to stop, leaves the current step and saves the last finished
+        """Trains all steps. If asked to stop, drops the current step and saves the last finished
         version. Raises TrainingStopped after too many skipped steps in a row."""
         try:
             self._train()
@@ -155,7 +155,7 @@ class Training:
         return result
 
     def _evaluate_and_save(self, version: int) -> None:
-        """Starts an evaluation of `version` and saves a checkpoint, each only if it is due."""
+        """Starts an evaluation of `version` if one is due. Saves a checkpoint if one is due."""
         every, last = self.config.eval.every, self.config.learner.steps
         if every and version % every == 0 and version != last:
             self._keep_candidate(version)
@@ -165,8 +165,8 @@ class Training:
             self._save(version)
 
     def _skip_step(self, skipped: list[Draw], version: int, result: StepResult) -> None:
-        """Discards the batch `skipped[-1]`. `skipped`: this batch and those skipped directly
-        before it. Raises TrainingStopped if there are too many."""
+        """Discards the last batch of `skipped`, the batches that were skipped in a row. Raises
+        TrainingStopped if there are too many."""
         self._led(lambda rank0: rank0.skip_step(skipped[-1], version, result))
         limit = self.config.learner.bad_steps_in_a_row
         if len(skipped) < limit:
@@ -180,7 +180,7 @@ class Training:
         )
 
     def _end(self, version: int) -> None:
-        """Saves the last checkpoint and the final model, then evaluates it."""
+        """Saves the last checkpoint and the final model, then evaluates the model."""
         self._save(version)
         if not checkpoint.save_model(self.trainer, self.run / "model", self.tokenizer, version):
             raise UserError(

@@ -71,8 +71,8 @@ class KeptWeights(NamedTuple):
 
 class WeightPublisher:
     """Serves weights over ZeroMQ from a thread. `endpoint`: `address` with the chosen port.
-    Versions divisible by `anchor_every` are served without patches. `keys`: the key file; only a
-    loopback address needs none. Raises UserError if the service cannot listen."""
+    Versions divisible by `anchor_every` are served without patches. `keys`: the key file,
+    optional for a loopback address. Raises UserError if the service cannot listen."""
 
     def __init__(
         self,
@@ -274,7 +274,7 @@ class WeightPublisher:
     # ── slow subscribers ────────────────────────────────────────────────────────────────
 
     def _find(self, version: int, index: int) -> Chunk | None:
-        """Finds a version's chunk among the newest and the kept chunks. None if it was replaced."""
+        """Returns a version's chunk, newest or kept. Returns None if the chunk was replaced."""
         kept = self._kept
         for chunks in (self._chunks, kept.chunks if kept and kept.version == version else []):
             chunk = chunks[index] if 0 <= index < len(chunks) else None
@@ -283,8 +283,7 @@ class WeightPublisher:
         return None
 
     def _keep_for_slow(self) -> None:
-        """Keeps the served version if a subscriber asked to keep it, and no older version is
-        kept."""
+        """Keeps the served version if a subscriber asked for that. At most one version is kept."""
         with self._keeping:
             wanted = {version for version, _ in self._slow.values()}
             if self._kept is None and self._manifest and self._manifest.version in wanted:

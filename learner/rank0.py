@@ -97,13 +97,12 @@ class Rank0:
         self.stopped = self.holds_back = False
 
     def stop(self) -> None:
-        """Makes the run end at the next draw or micro-batch, or while it waits for the buffer's
-        reply."""
+        """Ends the run at the next draw or micro-batch. Also ends a wait for the buffer's reply."""
         self.stopped = True
 
     def _wait_for_buffer(self, line: str) -> None:
-        """Keeps the other ranks waiting for the buffer. `line`: the heartbeat's text. Raises
-        BufferUnavailable if the run was asked to stop."""
+        """Tells the other ranks that rank 0 waits for the buffer. `line`: the heartbeat's text.
+        Raises BufferUnavailable if the run was asked to stop."""
         if self.stopped:
             raise BufferUnavailable(f"stopped: {line}")
         still_waiting(self.trainer, line)

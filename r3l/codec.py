@@ -1,4 +1,4 @@
-"""Records as bytes, on the wire and on disk: msgpack with the schema version in front.
+"""The byte form of records, on the wire and on disk: msgpack, schema version first.
 
     [schema, kind, {field: value, ...}]        an array: [dtype, shape, elements]
 

@@ -146,7 +146,7 @@ class RestartNeeded(R3LError, RuntimeError):
 
 
 def install(extra: str) -> str:
-    """Returns a command that installs an extra of this project, and works in any folder."""
+    """Returns a command that installs an extra of this project. The command works in any folder."""
     return f"{sys.executable} -m pip install 'r3l[{extra}]'"
 
 

@@ -33,8 +33,8 @@ def plain(value: object, what: str, limit: int = TEXT_LIMIT) -> str:
 
 
 def plain_value(value: Any, what: str, depth: int = 0) -> Any:
-    """Turns numpy's numbers in a value into Python's. Raises ValueError if the value holds anything
-    that cannot be sent."""
+    """Replaces numpy numbers in a value with Python numbers. Raises ValueError if the value holds
+    anything that cannot be sent."""
     if depth > NESTING_LIMIT:
         raise ValueError(f"{what} nests deeper than {NESTING_LIMIT} levels")
     if isinstance(value, str):

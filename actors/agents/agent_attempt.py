@@ -48,7 +48,7 @@ KILLED = frozenset(
     code for number in (SIGHUP, SIGKILL, SIGTERM) for code in (-number, 128 + number)
 )
 """Exit codes of a process killed from outside, for example by the kernel when memory is short. A
-code is minus the signal's number. If a shell reports the exit, it is 128 plus the number."""
+code is minus the signal's number, or 128 plus the number if a shell reports the exit."""
 
 MakeEnv = Callable[[Task], Environment]
 
@@ -76,8 +76,8 @@ async def agents_served(
     make_env: MakeEnv, config: RunConfig, policy: Policy, metrics: ActorMetrics | None = None
 ) -> AsyncIterator[MakeEnv]:
     """Yields a function that makes a task's environment. If the run has agents, also serves the
-    policy over HTTP. Raises UserError if the chat template, a parser, the port or an API key is not
-    usable."""
+    policy over HTTP. Raises UserError if the chat template, a parser, the port or an API key is
+    unusable."""
     if not config.env.has_agents:
         yield make_env
         return
@@ -101,7 +101,7 @@ async def agents_served(
 
 class AgentEnvironment:
     """Implements `r3l.rollout.env_interface.PlayedByAgent` for one attempt. Each process of the
-    agent has a new `session`. `kept`: seconds of sampling already saved."""
+    agent has a new `session`. `kept`: seconds of sampling up to the last save of progress."""
 
     session: Session
 
@@ -122,8 +122,8 @@ class AgentEnvironment:
         retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
         """Plays one attempt. If the agent is killed from outside, starts it once more. In a base
-        attempt, the new process gets the earlier replies. If restoring the saved world fails or
-        breaks the agent, plays the retry without that world. Raises EpisodeError (docs/agents.md)
+        attempt, the new process gets the earlier replies. If a saved world cannot be restored or
+        breaks the agent, repeats the retry without the world. Raises EpisodeError (docs/agents.md)
         or the engine's error."""
         self.slot, self.retry, self.offer, self.retried = slot, retry, offer, retried
         world = taken = self.gateway.snapshots.take(retry.base) if retry else None
@@ -243,7 +243,7 @@ class AgentEnvironment:
         await asyncio.shield(world.save(node.number))
 
     async def _restore(self, tape: TapePlayer, world: World, node: Node) -> None:
-        """Puts the world back if `node` is the pivot; ends the attempt if the restore fails."""
+        """If `node` is the pivot, restores the world. If the restore fails, ends the attempt."""
         if node is tape.pivot_node:
             try:
                 await world.restore(tape.pivot, self._run_state)

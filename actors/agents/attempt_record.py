@@ -39,11 +39,11 @@ class _Chain:
 def conversations(
     tree: CallTree, train: Train, pivot: Node | None = None, *, unseen: bool = False
 ) -> list[_Chain]:
-    """Returns an attempt's trained conversations. The first one is the main conversation. The main
-    kind is the kind of the first trained call. Conversations with `pivot` come first, then the main
-    kind, then other kinds. Equals are sorted from new to old. If `train` is "main", drops other
-    kinds, but never all conversations. `unseen`: also uses replies that the agent has not
-    received."""
+    """Returns an attempt's trained conversations, the main conversation first. The main kind is the
+    kind of the first trained call. Conversations with `pivot` come before others, then the main
+    kind before other kinds, then new before old. If `train` is "main", keeps only the main kind; if
+    no conversation has the main kind, keeps the first one. `unseen`: also uses replies that the
+    agent has not received."""
     chains = [leaf.chain() for leaf in tree.leaves(unseen=unseen)]
     chains = [chain for chain in chains if any(not node.untrained for node in chain)]
     first = next((node.kind for node in tree.nodes if not node.untrained), None)
@@ -120,8 +120,8 @@ def _as_shown(chain: _Chain, pivot: int) -> AuxSample:
 
 def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Chain, int]]:
     """Returns (conversation, number of old steps) for each conversation with new steps. A step is
-    old if `known` or an earlier conversation contains the step. Raises EnvironmentFailed if no step
-    is new."""
+    old if it is in `known` or in an earlier conversation. Raises EnvironmentFailed if no step is
+    new."""
     kept = []
     for chain in chains:
         start = sum(node in known for node in chain.steps)  # shared steps come first
@@ -130,8 +130,8 @@ def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Cha
             known = known.union(chain.steps)
     if not kept:
         raise EnvironmentFailed(
-            "agent: no call of this attempt can be trained; such a call has a reply, and asks "
-            "neither for a grammar (tool_choice, response_format) nor for policy-untrained",
+            "agent: no call of this attempt can be trained; a call must have a reply, ask for no "
+            "grammar (tool_choice, response_format) and not name policy-untrained",
             cause="agent_no_calls",
         )
     return kept

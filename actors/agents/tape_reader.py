@@ -68,8 +68,8 @@ def repeats_tools(tape: TapePlayer) -> bool:
 
 
 def main_kind(base: Trajectory, *, restarts: bool) -> Kind | None:
-    """Returns the kind of the main conversation in `base`. None means the kind of the retry's first
-    call. Raises ReplayDiverged."""
+    """Returns the kind of the main conversation in `base`, or None if the retry's first call sets
+    the kind. Raises ReplayDiverged."""
     calls = [each.call for each in recorded_calls(base)]
     main = next((call for call in calls if call.conversation == 0), None)
     if main is None:
@@ -89,7 +89,7 @@ class Replays:
         self.limit, self.ignore, self.in_a_row = limit, ignore, 0
 
     def player(self, retry: Retry) -> TapePlayer | None:
-        """Returns the player of a retry's tape. Returns None if the retry is to restart."""
+        """Returns the player of a retry's tape, or None if the retry is to restart."""
         if self.in_a_row >= self.limit:
             return None
         return player_of(retry.base, retry.pivot, self.ignore)

@@ -136,8 +136,8 @@ class CallTree:
     def tape(
         self, conversations: Mapping[Node, int] | None = None, known: Collection[Node] = ()
     ) -> list[TapedCall]:
-        """Makes a tape of all calls. `conversations`: the number of each call's recorded
-        conversation. `known`: the calls that are trained in another attempt."""
+        """Makes a tape of all calls. `conversations`: the index of each call's conversation in the
+        record. `known`: the calls that are trained in another attempt."""
         return [
             TapedCall(
                 dialect=node.dialect,
@@ -215,8 +215,8 @@ def _key(message: AgentMessage) -> tuple[Any, ...]:
 
 
 def same_reply(reply: AgentMessage, message: AgentMessage) -> bool:
-    """Whether a message is the sampled reply: it has the same text, tools and arguments. Its
-    reasoning is missing or the same."""
+    """Whether a message has the text, tools and arguments of the sampled reply. The reasoning of
+    the message must be missing or the same."""
     reasoning = str(message.get("reasoning_content") or "").strip()
     return _key(reply) == _key(message) and reasoning in ("", reply.get("reasoning_content"))
 
@@ -230,8 +230,8 @@ def canonical(arguments: str) -> str:
 def _likeness(
     node: Node | None, replies: Sequence[tuple[Block, AgentMessage | None]]
 ) -> tuple[int, int]:
-    """Measures how well a node's conversation fits a request. Tool-call ids and reasoning count
-    first, then the number of replies that the agent received."""
+    """Measures how well a node's conversation fits a request: first by tool-call ids and reasoning,
+    then by the number of replies that the agent received."""
     chain = node.chain() if node else []
     same = 0
     for known, (_, message) in zip(chain, replies, strict=False):
@@ -244,7 +244,7 @@ def _likeness(
 
 
 def for_template(messages: Sequence[AgentMessage]) -> list[AgentMessage]:
-    """Returns messages as chat templates expect them: text, never None; arguments as mappings."""
+    """Returns messages for chat templates: a missing text is "", and arguments are mappings."""
     shown = []
     for message in messages:
         calls = [

@@ -1,4 +1,4 @@
-"""Reads replies with vLLM's own tool and reasoning parsers, in process."""
+"""Reads replies in this process, with vLLM's own tool and reasoning parsers."""
 
 import json
 import logging
@@ -52,7 +52,7 @@ class Reply:
 class ReplyReader:
     """Reads replies. A parser is `auto`, `none` or a name that vLLM knows. For a template with
     tools, `auto` takes the first tool parser that reads the template's own tool calls. Raises
-    UserError if none does, or if a named parser cannot be used."""
+    UserError if `auto` finds no parser, or if a named parser cannot be used."""
 
     def __init__(self, chat: AgentChat, tool_parser: str, reasoning_parser: str) -> None:
         self.chat = chat
@@ -102,9 +102,9 @@ class ReplyReader:
         return Reply(content, (reasoning or "").strip(), made, broken)
 
     def constraint(self, tools: Sequence[Tool], choice: Any) -> dict[str, Any]:
-        """Returns the grammar with which vLLM's own server would force a tool call. The key is
-        `json_schema` or `structural_tag`. Returns {} if `choice` forces no call. Raises UserError
-        if the model cannot handle `tools` or `choice`."""
+        """Returns {kind: grammar}, with the grammar that vLLM's own server uses to force a tool
+        call. The kind is `json_schema` or `structural_tag`. Returns {} if `choice` forces no call.
+        Raises UserError if the model cannot handle `tools` or `choice`."""
         if not tools:
             return {}
         if not self.chat.takes_tools:
@@ -131,8 +131,9 @@ class ReplyReader:
                 if found == [("add_one", {"a": 1})]:
                     return name
         raise UserError(
-            f"actor.agent.tool_parser=auto: no known parser reads the tool calls of the chat "
-            f"template of {self.tokenizer.name_or_path!r}; set one of vLLM's tool parsers, or none"
+            "actor.agent.tool_parser=auto: the chat template of "
+            f"{self.tokenizer.name_or_path!r} writes tool calls that no known parser reads; name "
+            "one of vLLM's tool parsers, or set the parser to none"
         )
 
     def written(

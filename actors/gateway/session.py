@@ -39,7 +39,7 @@ from r3l.views.tape import WHOLE, TapedCall, without
 MOST_CALLS = 256
 MOST_BRANCHES = 64
 LONGEST_KEPT = 64 << 10
-"""The most characters kept of a request to another model or MCP server, or of its reply."""
+"""The most characters kept of a request to another model or an MCP server, or of the reply."""
 
 Message = dict[str, Any]
 AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None]]
@@ -88,7 +88,7 @@ class Session:
         """Returns the task that answers a request. An equal request gets the same task until the
         agent has received the answer.
 
-        `again`: the client says that it repeats a request, which then always gets the same task.
+        `again`: the client says that it repeats a request. Then the task is always the same.
         The task continues if the agent disconnects. This method and the task may raise Refused.
         """
         if known := self._newest.get(digest):
@@ -123,8 +123,8 @@ class Session:
             sampling.cancel()
 
     def repeated(self, digest: str) -> TapedCall | None:
-        """Repeats a call to another model or MCP server. Returns the recorded answer, or None if
-        the tape has none."""
+        """Answers a call to another model or an MCP server from the tape. Returns None if the tape
+        has no answer."""
         if recorded := self.tape and self.tape.take_passed(digest):
             began = time.monotonic() - self.began
             self.others.append(structs.replace(recorded, began=began, seconds=0.0))
@@ -133,8 +133,8 @@ class Session:
     def record(
         self, model: str, dialect: str, digest: str, asked: str, reply: Message, began: float
     ) -> None:
-        """Records a finished call to another model or MCP server. If the call failed, `reply` gives
-        the reason as `finish`."""
+        """Records a finished call to another model or an MCP server. If the call failed,
+        `reply["finish"]` is the reason."""
         said, finish = reply["content"], reply.pop("finish", WHOLE)
         call = TapedCall(
             dialect=dialect,
@@ -152,7 +152,7 @@ class Session:
 
     @property
     def pivot(self) -> Node:
-        """The call from which a retry samples: the tape's pivot, or else the first call."""
+        """The call at which a retry begins to sample: the tape's pivot, or else the first call."""
         return (self.tape and self.tape.pivot_node) or self.tree.nodes[0]
 
     def check_open(self) -> None:
@@ -196,8 +196,8 @@ class Session:
         return node, self._sample(node, request, params)
 
     def _guides(self, node: Node) -> bool:
-        """Returns whether to show guidance in a call. The call's kind must be the guided kind,
-        apart from text that `ignore` matches."""
+        """Returns whether to show guidance in a call. The call must have the guided kind. Text that
+        `ignore` matches is not compared."""
         if not self.guidance:
             return False
         (system, tools), (main, named) = node.kind, self.main or self.tree.nodes[0].kind

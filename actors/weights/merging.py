@@ -25,8 +25,8 @@ class Merger:
         self._sums: dict[str, Sums] = {}
 
     def whole(self, path: str, manifest: Manifest) -> tuple[str, Manifest]:
-        """Merges the staged adapters in `path` into the base model. If there are no adapters,
-        returns the arguments. Raises UserError if the adapters are for another base model."""
+        """Merges the staged adapters in `path` into the base model. Without adapters, returns the
+        arguments unchanged. Raises UserError if the adapters are for another base model."""
         import torch
 
         if manifest.adapters is None:

@@ -155,7 +155,7 @@ class WeightSubscriber:
             self.staged = None
 
     def _stage(self, manifest: Manifest) -> StagedWeights:
-        """Returns the staged set to fill. Forgets its chunks if the publisher is another one."""
+        """Returns the staged set to fill. Forgets chunks that came from another publisher."""
         old = self.staged
         if old is None or old.layout != manifest.layout:
             if old is not None:
@@ -264,7 +264,7 @@ class WeightSubscriber:
 
 
 async def _until_fewer(tasks: set[asyncio.Task[None]], limit: int) -> None:
-    """Waits until fewer than `limit` tasks are running. Raises the first task's error."""
+    """Waits until fewer than `limit` tasks are running. Raises the error of a failed task."""
     while len(tasks) >= limit:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         tasks -= done

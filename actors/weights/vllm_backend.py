@@ -176,7 +176,7 @@ def element_sums(parameter: torch.Tensor) -> tuple[int, int]:
 
 
 def digest(model: torch.nn.Module) -> str:
-    """Hashes a model's parameters. Almost all of the work is done on their device.
+    """Hashes a model's parameters. Almost all work is done on the parameters' device.
 
     Each block of 64-bit words becomes one sum mod 2^64. Each word of a block is multiplied by its
     own odd factor, so that a change of a single word always changes the sum.
@@ -201,8 +201,8 @@ def _odd_numbers(count: int, device: torch.device) -> torch.Tensor:
 
 
 def _is_error(record: logging.LogRecord) -> bool:
-    """Lets only errors through. Each reload warns about layers without tensors, such as a tied
-    head."""
+    """Lets only errors through, because each reload warns about layers without tensors, such as a
+    tied head."""
     return record.levelno >= logging.ERROR
 
 

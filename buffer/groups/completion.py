@@ -33,7 +33,7 @@ def expire_without_contrast(
 
 
 def with_resolved(row: GroupRow, outcomes: Sequence[SlotOutcome]) -> GroupRow:
-    """Returns a copy of the row in which the slots of `outcomes` are resolved."""
+    """Returns a copy of the row, with the slots of `outcomes` resolved."""
     done = [outcome for outcome in outcomes if outcome.reward is not None]
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     versions = [row.oldest_version, *(outcome.oldest for outcome in done)]

@@ -1,7 +1,7 @@
 """Makes the groups of a dead consumer drawable again after a deadline.
 
 An open draw expires `draw_s` seconds after its consumer's last request about draws. Deadlines are
-not stored: each is full again when the service starts.
+not stored. They begin anew when the service starts.
 """
 
 import logging
@@ -55,8 +55,8 @@ def return_draws(work: UnitOfWork, consumer: str, by: Literal["release_draws", "
 
 
 def is_free(work: UnitOfWork, group_id: str) -> bool:
-    """Whether a group of an expired draw can be drawn again. Until that happens, the old consumer
-    may still commit or discard the group."""
+    """Whether a group of an expired draw is free to be drawn again. The old consumer may still
+    commit or discard a free group."""
     row = work.find(group_id)
     if row is None:
         return False

@@ -31,11 +31,11 @@ DAMAGED = "damaged"
 def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | None:
     """Marks `count` groups as drawn. Returns None if there are too few.
 
-    A new group is at most `max_staleness` versions old, a replayed group at most `replay_limit`. A
-    returned draw of this consumer with the same `count` and `version` is repeated if all its groups
-    can still be drawn. Thus a resumed learner repeats its steps. Raises Conflict if `version`
-    exceeds the learner's version by more than 1. Raises LimitExceeded if the consumer would hold
-    more groups than max_staleness + 1 steps need.
+    A limit applies to the age of new groups (`max_staleness`) and of replayed groups
+    (`replay_limit`). If a returned draw of this consumer has the same `count` and `version`, and
+    all its groups can be drawn, repeats this draw. Thus a resumed learner repeats its steps. Raises
+    Conflict if `version` exceeds the learner's version by more than 1. Raises LimitExceeded if the
+    consumer would hold more groups than a learner can use.
     """
     _check_draw(work, args)
     draw_deadlines.extend(work, args.consumer)
@@ -108,8 +108,8 @@ def release_draws(work: UnitOfWork, args: operations.ReleaseDraws) -> Amount:
 
 
 def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
-    """Records that a step trained on a draw. Raises DrawExpired if a group of an expired draw is no
-    longer free (draw_deadlines.is_free)."""
+    """Records that a step trained on a draw. Raises DrawExpired if the draw has expired and one of
+    its groups is no longer free (draw_deadlines.is_free)."""
     drawn = _find(work, args.draw_id)
     if drawn.outcome == "trained" and drawn.step == args.step:
         return Amount(len(drawn.groups))
@@ -141,8 +141,8 @@ def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
 
 
 def discard(work: UnitOfWork, args: operations.Discard) -> Amount:
-    """Expires a draw's groups and returns how many. If the draw itself has expired, skips groups
-    that are no longer free (draw_deadlines.is_free)."""
+    """Expires a draw's groups and returns their number. If the draw itself has expired, leaves
+    out the groups that are no longer free (draw_deadlines.is_free)."""
     check_name(args.cause, "cause")
     check_cause(args.cause)
     drawn = _find(work, args.draw_id)
@@ -198,14 +198,14 @@ def _check_share(work: UnitOfWork, args: operations.DrawGroups) -> None:
 
 
 def _most_held(work: UnitOfWork) -> int:
-    """Returns how many groups a consumer may hold: enough for (max_staleness + 1) steps."""
+    """Returns how many groups a consumer may hold: as many as a learner can use."""
     return work.groups_per_step * (work.config.max_staleness + 1)
 
 
 def _choose(
     work: UnitOfWork, args: operations.DrawGroups, before: DrawRow | None
 ) -> DrawRow | None:
-    """Repeats the returned draw `before` if possible, otherwise lets the sampler choose. Returns
+    """If possible, repeats `before`, a returned draw. Otherwise lets the sampler choose. Returns
     None if there are too few groups."""
     while True:
         unsorted = {row.group_id: row for row in work.index.drawable() + work.index.replays()}
@@ -256,8 +256,8 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
 
 
 def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
-    """Returns the replaced groups: first the ones in `before`, then new ones. Drops the oldest if
-    there are too many."""
+    """Returns the replaced groups: those in `before`, then those since the last draw. If there are
+    too many, leaves out the oldest."""
     replaced = (*(before.replaced if before else ()), *work.index.progress.replaced)
     if work.index.progress.replaced:
         work.update_progress(replaced=())
@@ -265,7 +265,7 @@ def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
 
 
 def _recalled(work: UnitOfWork, rows: Sequence[GroupRow], version: int) -> tuple[RecalledRow, ...]:
-    """Lets the algorithm's recall rule choose stored attempts that join these groups."""
+    """Lets the algorithm's recall rule choose stored attempts to add to these groups."""
     recalled = list[RecalledRow]()
     if work.recall is None:
         return ()
@@ -282,8 +282,8 @@ def _recalled(work: UnitOfWork, rows: Sequence[GroupRow], version: int) -> tuple
 
 
 def _expire_unusable(work: UnitOfWork, version: int) -> None:
-    """Expires untrained groups that are too old or lack contrast. Trained groups like that stay,
-    but are no longer drawn."""
+    """Looks for groups that are too old or lack contrast. If they are untrained, expires them. If
+    they are trained, only stops drawing them."""
     limit = work.config.max_staleness
     for row in work.index.drawable():
         if is_stale(row.oldest_version, learner=version, limit=limit):
@@ -297,7 +297,7 @@ def _expire_unusable(work: UnitOfWork, version: int) -> None:
 
 
 def _check_free(work: UnitOfWork, drawn: DrawRow) -> None:
-    """Raises DrawExpired if a group of an expired draw is no longer free."""
+    """Raises DrawExpired if a group of `drawn`, an expired draw, is no longer free."""
     taken = [group_id for group_id in drawn.groups if not draw_deadlines.is_free(work, group_id)]
     if taken:
         raise DrawExpired(

@@ -26,8 +26,8 @@ def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | 
     """Leases an unheld or new group to the actor, or returns a Wait with the reason.
 
     While evaluation and training both have work, actors hold about equally many groups of each.
-    Before the first step, training comes first (_first_step). An actor that would have to wait
-    takes over a group of a silent actor, if there is one.
+    Before the first step, training comes first (_first_step). If an actor would have to wait, it
+    takes over a group of a silent actor.
     """
     check_name(args.actor, "actor")
     check_version(work, args.version)
@@ -197,7 +197,7 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
 
 
 def _first_step(work: UnitOfWork) -> bool:
-    """True while a learner waits for its first step, until a training group expires."""
+    """True while a learner waits for its first step and no training group has expired."""
     index, progress = work.index, work.index.progress
     waits = progress.has_learner and not progress.version
     # After an expiry, the step may need many more groups than groups_per_step.
@@ -213,8 +213,8 @@ def _fresh_per_step(work: UnitOfWork) -> int:
 
 
 def _ahead(work: UnitOfWork) -> int:
-    """Counts training groups in flight, except groups drawn by consumers other than the learner.
-    `I` in buffer.groups.staleness also leaves out unheld groups."""
+    """Counts training groups in flight. Of the drawn groups, counts only those of the learner. The
+    symbol `I` in buffer.groups.staleness leaves out unheld groups too."""
     held = draw_deadlines.held_by(work.index.draws)
     return work.index.in_flight - sum(n for name, n in held.items() if name != operations.LEARNER)
 

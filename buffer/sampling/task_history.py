@@ -17,8 +17,8 @@ USABLE = ("", "stale", "no_contrast")
 def attempts(
     txn: Txn, task_id: str, *, excluded: str = "", waiting: bool = False
 ) -> Iterator[StoredAttempt]:
-    """Yields the attempts of a task's closed groups, newest group first. For a store without
-    actors, `waiting` adds complete and drawn groups."""
+    """Yields the attempts of a task's closed groups, newest group first. `waiting` (for a store
+    without actors): also yields the attempts of complete and drawn groups."""
     usable = (
         row
         for row in txn.finished(task_id)

@@ -17,7 +17,7 @@ _REMOTE_PREFIX = "fuse."
 
 def own(folder: Path) -> int:
     """Makes this process the only owner of the store in `folder`. Closing the returned file
-    descriptor ends the ownership. Raises UserError if `folder` is not usable, not local or already
+    descriptor ends the ownership. Raises UserError if `folder` is unusable, remote or already
     owned."""
     file, lock = folder / "owner.lock", -1
     try:

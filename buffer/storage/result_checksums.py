@@ -14,7 +14,7 @@ from r3l.records import Group, Role, SlotResult
 
 
 def checksum(result: bytes | memoryview) -> int:
-    """Returns the CRC-32 of a slot result as a group record stores it."""
+    """Returns the CRC-32 of the bytes that a group record holds for a slot result."""
     return crc32(codec.body(SlotResult, result))
 
 

@@ -32,7 +32,7 @@ _NO_ROOM = (lmdb.DiskError, lmdb.Error)  # LMDB raises the system's errors as pl
 
 
 class Store:
-    """An open store. With `read_only`, it can be opened while a service owns the folder.
+    """An open store. With `read_only`, the store can be opened while a service owns it.
 
     `map_gib`: limit of the file size in GiB. None keeps the largest limit that was ever set.
     """
@@ -111,7 +111,7 @@ class Store:
             if size < whole and lmdb_verify.verify(str(self.folder)):
                 raise UserError(
                     f"store {self.folder}: data.mdb has only {size} of its {whole} bytes; copy the "
-                    "original store again with r3l-buffer compact, even if that store is in use"
+                    "original store again with r3l-buffer compact, which works on a store in use"
                 )
 
     def _refuse_foreign(self) -> None:

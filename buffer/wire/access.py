@@ -5,10 +5,10 @@ libzmq asks about every new connection (ZAP 1.0, RFC 27). A connection is accept
 - the service has no keys, or lists the peer's key.
 Without keys every peer has a learner's rights.
 
-A connection counts once its handshake is finished. Otherwise a few silent peers could lock out all
-others. libzmq closes a connection whose handshake takes longer than HANDSHAKE_S. Handshakes that
-finish at the same moment may exceed the limit together. buffer.wire.traffic shuts down connections
-that send too much. If too many connections are silent, it shuts down the oldest of them.
+A connection counts once its handshake is finished. If it counted earlier, a few silent peers could
+lock out all others. libzmq closes a connection whose handshake takes longer than HANDSHAKE_S.
+Handshakes that finish at the same moment may exceed the limit together. buffer.wire.traffic shuts
+down connections that send too much. If too many connections are silent, it shuts down the oldest.
 """
 
 import itertools
@@ -123,16 +123,16 @@ class Access:
         return "too_many_connections" if full else ""
 
     def _upper_bound(self, now: float) -> int:
-        """Returns an upper bound on the open accepted connections: all accepted in the last
-        HANDSHAKE_S, plus the older open ones."""
+        """Returns an upper bound on the open connections that finished a handshake. Adds the
+        handshakes of the last HANDSHAKE_S to the older open connections."""
         since = now - HANDSHAKE_S
         older = itertools.takewhile(lambda opened: opened < since, self._open.values())
         return sum(1 for _ in older) + len(self._accepted)
 
 
 def allow_files(count: int) -> int:
-    """Raises this process's limit of open files to `count`, or as far as the system allows. Returns
-    the limit."""
+    """Increases the limit of open files of this process to `count`, or as far as the system allows.
+    Returns the limit."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY:
         count = min(count, most)

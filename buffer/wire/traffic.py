@@ -80,7 +80,7 @@ class Traffic:
 
     def check(self, now: float) -> Counter[str]:
         """Counts bytes, and shuts down connections that exceed a limit. Returns the number of
-        shutdowns for each cause. A call soon after a check usually does nothing."""
+        shutdowns for each cause. Within CHECK_S of the last check, usually does nothing."""
         causes: Counter[str] = Counter()
         passed = now - self._checked_at
         if passed < CHECK_S and self._opened <= self.limits.silent // 2:  # few new connections
@@ -99,8 +99,8 @@ class Traffic:
         return causes
 
     def shut_down_largest(self, unsent: Mapping[bytes, int]) -> bool:
-        """Shuts down the connection with the most unread and unsent bytes. Returns False if none is
-        open. `unsent`: bytes, keyed by client."""
+        """Shuts down the connection with the most unread and unsent bytes. Returns False if no
+        connection is open. `unsent`: bytes, keyed by client."""
         sizes = {
             number: c.unread + unsent.get(c.client, 0)
             for number, c in self.connections.items()

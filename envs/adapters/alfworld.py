@@ -1,4 +1,4 @@
-"""ALFWorld: household tasks in text (MIT). Play does not use the planner fast-downward (GPL-3).
+"""ALFWorld: household tasks in text (MIT). Games run without the planner fast-downward (GPL-3).
 Needs `pip install 'r3l[alfworld]'`, and the data from `alfworld-download`.
 
 A step is one command. The reward is 1 when the task is done. The commands that a game understands
@@ -131,7 +131,7 @@ def _commands(state: Any) -> str:
 
 
 def _root(data: str) -> Path:
-    """Returns the folder that contains train/: `data` (or $ALFWORLD_DATA) or a subfolder of it."""
+    """Returns the folder that contains train/: `data` (default: $ALFWORLD_DATA) or a subfolder."""
     given = data or os.environ.get("ALFWORLD_DATA", "")
     if given:
         path = Path(given).expanduser()

@@ -54,8 +54,8 @@ class Jvm:
         self.gateway = py4j.JavaGateway(gateway_parameters=parameters)
 
     def call(self, call: Callable[[], T]) -> T:
-        """Runs `call` alone on this JVM. Raises EnvironmentFailed with the cause jvm_error,
-        jvm_died or jvm_hung. A JVM that died or hung fails all later calls."""
+        """Runs `call` while no other call runs on this JVM. Raises EnvironmentFailed with the cause
+        jvm_error, jvm_died or jvm_hung. A JVM that died or hung fails all later calls."""
         from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
         with self.lock:
@@ -109,7 +109,7 @@ def acquire(env: str, classpath: Sequence[str], heap_mib: int, timeout_s: float)
 
 
 def release(jvm: Jvm) -> None:
-    """Releases a JVM. It ends when its last user releases it."""
+    """Releases a JVM. The JVM ends when its last user releases it."""
     with _sharing:
         jvm.users -= 1
         if jvm.users == 0:
@@ -119,5 +119,5 @@ def release(jvm: Jvm) -> None:
 
 
 def _without_py4j(record: logging.LogRecord) -> bool:
-    """A log filter that drops py4j's records. They repeat the errors that py4j raises."""
+    """Drops py4j's log records, which repeat the errors that py4j raises."""
     return "/py4j/" not in record.pathname

@@ -213,8 +213,8 @@ _numbers = itertools.count()
 
 def splits(count: int) -> tuple[range, range]:
     """Returns the indices of the test goals and the train goals. Upstream's first 500 goals are
-    test, and the next 1,000 are unused. Of fewer than 5,000 goals, a tenth is test and a fifth is
-    unused."""
+    test, and the next 1,000 are unused. With fewer than 5,000 goals, a tenth is test and a fifth
+    is unused."""
     test = min(500, -(-count // 10))
     return range(test), range(test + min(1000, count // 5), count)
 

@@ -203,7 +203,7 @@ class Agent:
 
 
 def _copied(*arguments: Any) -> State:
-    """Saves or restores a folder in this process. Returns what a separate process would report."""
+    """Saves or restores a folder without a process. Returns what a process would report."""
     try:
         return {"exit": 0, "stdout": json.dumps(workspace_copy.run(*arguments))}
     except (SystemExit, OSError) as error:

@@ -73,8 +73,8 @@ def starter_of(
 
 
 def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
-    """Returns the commands that save and restore state outside an agent's folder, {} if neither is
-    set. Raises UserError if one is missing, a function or a URL."""
+    """Returns the commands that save and restore state outside an agent's folder, or {} if neither
+    is set. Raises UserError if only one is set, or if one is a function or a URL."""
     if snapshot in ("", NOTHING, WORKSPACE) and not restore:
         return {}
     for option, command in (("snapshot", snapshot), ("restore", restore)):
@@ -91,7 +91,7 @@ def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
 
 
 def servers_of(mcp: dict[str, str], python: str) -> dict[str, Argv]:
-    """Returns the command of each MCP server, () for a server with a URL. Raises UserError."""
+    """Returns the command of each MCP server, or () if the server has a URL. Raises UserError."""
     servers = {}
     for name, command in mcp.items():
         if not re.fullmatch("[a-z0-9][a-z0-9_-]*", name) or is_function(str(command)):
@@ -142,7 +142,7 @@ def starter_of_function(option: str, target: str, python: str) -> Argv:
 
 
 def last_error(ended: subprocess.CompletedProcess[str]) -> str:
-    """Returns the last line of a process's standard error, or else its exit code."""
+    """Returns the last line of a process's standard error, or the exit code if there is no line."""
     lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
     return lines[-1]
 

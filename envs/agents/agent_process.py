@@ -1,4 +1,4 @@
-"""Starts and ends a process of an attempt, which runs a program or calls a function."""
+"""Starts and ends the processes of an attempt. Each runs a program or calls a function."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ LAST = 64 << 10  # bytes of its output in which the last line is looked for
 Argv = tuple[str, ...]
 State = dict[str, Any]
 """A process's `pid`, `folder` and `exit`: the exit code, or None while the process runs. `stdout`
-and `stderr`: the last line of each, but absent if `stdout` is a pipe."""
+and `stderr`: the last line of each; absent if the process has pipes."""
 
 UNSET = (
     "PYTHONPATH PYTHONHASHSEED HF_HUB_OFFLINE OPENAI_API_KEY OPENAI_BASE_URL ANTHROPIC_API_KEY "

@@ -4,8 +4,9 @@
     restore:  writes the files that differ, removes new files, then compares the folder's listing
 
 The user's commands save and restore state outside the folder. The save command runs before the
-folder is saved, the restore command before the listing is compared. Without a command, the worker
-process copies a small folder. For a command or a large folder, call_function starts a process.
+folder is saved. The restore command runs before the listing is compared. Without a command, the
+worker process copies a small folder. For a command or a large folder, call_function starts a
+process.
 """
 
 import hashlib
@@ -112,8 +113,8 @@ def listed(work: Path, seen: Seen | None = None, objects: Path = Path()) -> List
 
 
 def put_back(work: Path, wanted: Listing, objects: Path) -> None:
-    """Makes a folder match `wanted`. Removes files that `wanted` does not list. Replaces a file
-    that has other hard links, instead of overwriting it."""
+    """Makes a folder match `wanted`. Removes files that `wanted` does not list. Makes a new file
+    where the old one has other hard links."""
     found = listed(work)
     for name, (kind, mode, _) in found.items():
         if kind == "folder":

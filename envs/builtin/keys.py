@@ -5,7 +5,7 @@ from envs.builtin.matching import Matching, Words
 
 class Keys(Matching):
     """A row of locks. `colours`, `keys`: how many the world has. `exceptions`: how many locks the
-    note names. `steps`: step limit, by default two more than the locks."""
+    note names. `steps`: step limit, by default locks + 2."""
 
     words = Words(
         things="red blue green white black yellow purple orange pink grey",

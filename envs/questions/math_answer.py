@@ -100,7 +100,7 @@ def compare(gold: str, answer: str) -> str:
 
 
 def depth(text: str) -> int:
-    """Returns how deeply a text nests brackets, whether or not they are closed."""
+    """Returns how deeply a text nests brackets. Counts unclosed brackets too."""
     level = deepest = 0
     for character in text:
         level = max(0, level + (character in "([{") - (character in ")]}"))
@@ -137,7 +137,7 @@ def _braced(found: re.Match[str]) -> str:
 
 
 def _is_unit(text: str, *, joined: bool = False) -> bool:
-    """Returns whether `text` is a unit. `joined`: whether no space separates value and `text`."""
+    """Returns whether `text` is a unit. `joined`: whether `text` directly follows the value."""
     words = re.findall(r"[a-z]+", text.lower())
     known = all(word in _SHORT_UNITS for word in words)
     long = joined is False and all(len(word) > 2 or word in _SHORT_UNITS | {"of"} for word in words)
@@ -247,7 +247,7 @@ def _matched(gold: Sequence[str], answer: list[str]) -> bool:
 
 
 def _without_name(gold: str, answer: str) -> tuple[str, str]:
-    """Removes a name such as `x =` from the start of both texts, unless the two names differ."""
+    """Removes a name such as `x =` from the start of both texts. Keeps names that differ."""
     ours, theirs = _NAME.match(gold), _NAME.match(answer)
     if ours and theirs and ours[1] != theirs[1]:
         return gold, answer
@@ -284,8 +284,8 @@ def number(text: str) -> Fraction | None:
 
 
 def _same_language(gold: str, answer: str) -> bool:
-    """Returns whether an answer has no mixed number and no unknown letter, command or relation
-    sign. Symbols of the reference, names in _COMMANDS, i and e are known."""
+    """Returns whether an answer has only known letters, commands and relation signs, and no mixed
+    number. Known: whatever the reference uses, the names in _COMMANDS, the letters i and e."""
     symbols = {letter for slash, run in _LETTERS.findall(gold) if not slash for letter in run}
     commands = _COMMANDS | {run for slash, run in _LETTERS.findall(gold) if slash}
     for slash, run in _LETTERS.findall(answer):
@@ -307,9 +307,9 @@ def _verified(gold: str, answer: str) -> bool:
 
 
 def _close(gold: Any, answer: Any) -> bool:
-    """Returns True, unless both are numbers and differ by more than CLOSE times the larger one."""
+    """Returns whether two numbers differ by at most CLOSE times the larger one."""
     if not (getattr(gold, "is_number", False) and getattr(answer, "is_number", False)):
-        return True
+        return True  # for an expression, math-verify has the last word
     ours, theirs = gold.evalf(30), answer.evalf(30)
     largest = max(abs(ours), abs(theirs))
     return bool(largest == 0 or abs(ours - theirs) <= CLOSE * largest)

@@ -35,7 +35,7 @@ LONGEST = 4000
 """Longest answer that is scored, characters."""
 TRIES = 500
 NONSENSE = ("zzz", "qqq qqq")
-"""Answers that are right for no question. Other answers must score more than these."""
+"""Answers that are wrong for every question. Any other answer must score more than these."""
 
 _CALM = re.compile(r"[\w\s.,+\-*/^()\[\]='\"|]*")
 _CODE = re.compile(r"__|[A-Za-z_]\s*\.|\.\s*[A-Za-z_]|\d\s*\*\*|\*\*\s*\(?\s*\d{3}|\)\s*\(|\]\s*\(")
@@ -74,7 +74,7 @@ class Reasoning(Question):
         return OneEvalAttempt(SeededTasks(f"reasoning:{family}"))
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
-        """Returns the question of a seed. No question is in two splits, except in SLOW families."""
+        """Returns the question of a seed. Except in SLOW families, no question is in two splits."""
         self.question = family_question(self.family, self.config, seed)
         return str(self.question.entry["question"])
 
@@ -106,7 +106,7 @@ class FamilyQuestion:
     dataset: Any
 
     def score(self, answer: str) -> tuple[float, str]:
-        """Returns (score from 0 to 1, fault). The score is 0 if nonsense would earn as much. The
+        """Returns (score from 0 to 1, fault). A score that nonsense reaches too becomes 0. The
         fault names the scorer's error, such as scorer_ValueError."""
         earned, fault = self._raw(answer)
         nonsense = max(self._raw(text)[0] for text in NONSENSE)

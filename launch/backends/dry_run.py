@@ -14,7 +14,7 @@ ANY = "*"  # a port that is chosen at the start
 
 
 def text(plan: Plan, made: ProcessCommands | None = None, places: Sequence[str] = ()) -> str:
-    """Returns the whole plan as text. `made` builds the commands, by default for one machine.
+    """Returns the whole plan as text. `made`: builds the commands, by default for one machine.
     `places`: paragraphs on where a cluster runs the processes."""
     typed = "\n\n".join(commands(plan, made or ProcessCommands(plan)))
     parts = ["\n".join(table(plan)), *places, *plan.topology.memory, typed]
@@ -24,7 +24,7 @@ def text(plan: Plan, made: ProcessCommands | None = None, places: Sequence[str] 
 
 
 def table(plan: Plan) -> list[str]:
-    """Returns a table: a line for the buffer, for the ranks of each machine, and for each actor."""
+    """Returns a table: one line for the buffer, one per machine with ranks, and one per actor."""
     topology = plan.topology
     first = topology.machines[0].name
     rows = [HEADINGS, ("buffer", first, "", "", "", plan.buffer_bind)]

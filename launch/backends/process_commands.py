@@ -28,8 +28,8 @@ class ProcessCommands:
 
     @contextmanager
     def ports(self) -> Iterator[None]:
-        """Chooses the ports that the plan leaves open. Every process can then start before the
-        services listen."""
+        """Chooses the services' ports that the plan does not set. Every process can then start
+        before the services listen."""
         with with_port(self.buffer_endpoint) as buffer, with_port(self.weights_endpoint) as weights:
             self.buffer_endpoint, self.weights_endpoint = buffer, weights
             yield
@@ -84,7 +84,7 @@ class ProcessCommands:
         return Command(words, _cpu_env(topology.threads) | hidden | ranks, worker)
 
     def _ranks(self) -> list[str]:
-        """Returns the DeepSpeed launcher's arguments that place the ranks."""
+        """Returns the arguments with which DeepSpeed's launcher places the ranks."""
         ranks = self.plan.topology.ranks[0]
         if ranks.gpus and all(gpu.isdecimal() for gpu in ranks.gpus):
             # A count would start at GPU 0 and ignore CUDA_VISIBLE_DEVICES.

@@ -63,7 +63,7 @@ class Child(KeptProcess):
     """One started command.
 
     `log_from`: offset of its output in its log file. `killed_for`: why the launcher killed it.
-    `oom_kills`: the kernel's count of kills for lack of memory when the command started.
+    `oom_kills`: how many kills for lack of memory the kernel had counted when the command started.
     """
 
     log: Path
@@ -103,7 +103,7 @@ class Child(KeptProcess):
         return [line for line in self._tail() if not NOISE.match(line)][-count:]
 
     def reason(self) -> str:
-        """Returns why the process was killed, or else its last message or error, or else ""."""
+        """Returns why the process was killed, or its last message or error; "" if unknown."""
         if self.killed_for:
             return self.killed_for
         if self.exit_code == -signal.SIGKILL and oom_kills() > self.oom_kills:
@@ -245,8 +245,8 @@ class Children:
 
 
 def _environment(own: dict[str, str] | None = None) -> dict[str, str]:
-    """Returns a child's environment variables. Omits an outer job's variables, because the child
-    would wait for that job's ranks. Replaces a TMPDIR that is too long for sockets."""
+    """Returns a child's environment variables. Omits an outer job's variables, which would make the
+    child wait for that job's ranks. Replaces a TMPDIR that is too long for sockets."""
     outer = {name: value for name, value in os.environ.items() if not OUTER_JOB.fullmatch(name)}
     if len(outer.get("TMPDIR", "").encode()) > LONGEST_TMPDIR:
         outer["TMPDIR"] = "/tmp"

@@ -48,7 +48,7 @@ def _bfloat16(config: RunConfig) -> Iterator[str]:
 
 
 def _room(actor: ActorConfig, first_steps: Mapping[str, FirstStep]) -> Iterator[str]:
-    """Warns if the longest of the first prompts leaves less than half of the response budget."""
+    """Warns if the longest first prompt leaves room for less than half of the response budget."""
     for name, step in sorted(first_steps.items(), key=lambda item: -item[1].prompt)[:1]:
         budget = actor.max_response_tokens or step.budget
         if (room := actor.max_model_len - step.prompt) < budget / 2:
@@ -73,8 +73,8 @@ def _shared_tasks(config: RunConfig) -> Iterator[str]:
 
 
 def _problem(task: Task) -> str:
-    """Returns a key for a task's problem, from the environment and the prompt. The seed and the
-    options replace a missing prompt."""
+    """Returns a key for a task's problem, from the environment and the prompt. If there is no
+    prompt, uses the seed and the options."""
     options = {name: value for name, value in task.options.items() if name != "attempts"}
     posed = options.get("prompt") or (task.seed, sorted(options.items(), key=str))
     return repr((task.env, posed))

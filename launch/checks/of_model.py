@@ -32,15 +32,15 @@ def chat_format(config: RunConfig, model: Path) -> ChatFormat:
 
 
 def check_agent(config: RunConfig, chat: ChatFormat) -> None:
-    """Refuses a chat template or parser that is unfit for agents. Also refuses a missing API key of
-    another model (`actor.agent.models`)."""
+    """Refuses a chat template or parser that is unfit for agents. Also refuses a model in
+    `actor.agent.models` if its API key is missing."""
     if config.env.has_agents:
         OtherModels(config.actor.agent.models)
         reader_of(chat, config.actor.agent)
 
 
 def in_bfloat16(learner: LearnerConfig, device: str) -> bool:
-    """Whether the learner's weights are in bfloat16 on `device`, cpu or gpu."""
+    """Whether the learner's weights are in bfloat16. `device`: "cpu" or "gpu"."""
     return learner.dtype == "bfloat16" or (learner.dtype == "auto" and device == "gpu")
 
 

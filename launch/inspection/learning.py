@@ -33,7 +33,7 @@ class Recent:
         self.unread = steps[-1].unread
 
     def all(self, tag: str, holds: Callable[[float], bool], least: int = LOOKED_AT) -> bool:
-        """Whether at least `least` steps have the metric, and `holds` is true of every value."""
+        """Whether `least` or more steps have the metric, and all values satisfy `holds`."""
         values = [metrics[tag] for metrics in self.metrics if tag in metrics]
         return len(values) >= least and all(map(holds, values))
 
@@ -43,14 +43,13 @@ class Recent:
         return fmean(values) if values else 0.0
 
     def most_frequent(self, family: str) -> str:
-        """Names the largest metric with the prefix `family`. Leaves the prefix out of the name."""
+        """Returns the name of the largest metric that begins with `family`, without `family`."""
         tags = {tag for metrics in self.metrics for tag in metrics if tag.startswith(family)}
         return max(tags, key=self.mean, default=family).removeprefix(family)
 
 
 def causes(steps: Sequence[StepLine]) -> list[Cause]:
-    """Finds why the last LOOKED_AT steps taught the policy nothing. With fewer steps, finds
-    nothing."""
+    """Finds why the last LOOKED_AT steps taught the policy nothing. Returns [] for fewer steps."""
     if len(steps) < LOOKED_AT:
         return []
     recent = Recent(steps)
@@ -58,9 +57,9 @@ def causes(steps: Sequence[StepLine]) -> list[Cause]:
 
 
 def guidance(steps: Sequence[StepLine]) -> Cause | None:
-    """Averages the last GAIN_STEPS measured guidance gains (r3l.algorithms.guidance_gain). Returns
-    None if no gain was measured. Gives a remedy if guidance clearly does harm and the run has no
-    gate."""
+    """Reports the mean guidance gain (r3l.algorithms.guidance_gain) of the last GAIN_STEPS steps
+    that measured a gain. Returns None if no step did. Gives a remedy if guidance clearly does harm
+    and the run has no gate."""
     tag = "group/guidance_gain"
     known = [step.metrics for step in steps if tag in step.metrics][-GAIN_STEPS:]
     if not known:

@@ -1,5 +1,5 @@
-"""Estimates how much GPU memory a run's processes need at least. Divides each GPU's memory among
-the processes. Refuses processes that do not fit.
+"""Estimates the least GPU memory that a run's processes need. Divides each GPU's memory among the
+processes. Refuses processes that do not fit.
 
 On a GPU that is shared, a rank gets what its model states need. The rest is split into equal parts:
 one for each actor on the GPU, and one for the rank's activations. An actor that shares no GPU gets
@@ -32,8 +32,8 @@ An actor, on each of its GPUs:
 
     weights        b·P/t
     KV             2·b·L·(key-value heads)·(head width)/t for each token. A head is not split.
-                   Room for `actor.concurrent_requests` requests of `actor.max_model_len` tokens is
-                   wanted. Room for one is enough; the other requests then wait
+                   At least one request of full length (`actor.max_model_len`) must fit. If fewer
+                   than `actor.concurrent_requests` fit, the other requests wait
     fixed          2 GiB: CUDA's context and graphs, vLLM's activations
 """
 
@@ -207,7 +207,7 @@ def share_memory(
 
     `trained`: machine and GPU of every rank. `engines`: the number of engines at each place. Raises
     UserError if an engine or rank does not fit, unless `force` is set. Also raises UserError if
-    a share depends on a size that is unknown: that of a GPU or of the model.
+    a share depends on the size of a GPU or of the model, and this size is unknown.
     """
     memory = {machine.name: machine.gpu_gib for machine in machines}
     given = estimate.actor.engine.get("gpu_memory_utilization") if estimate else None

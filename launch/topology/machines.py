@@ -31,8 +31,8 @@ class Machine:
 
 @dataclass(frozen=True)
 class ActorPlace:
-    """The place of one actor. `share`: share of each GPU's memory. `threads`: OpenMP threads. The
-    launcher does not set a value that is None."""
+    """The place of one actor. `share`: share of each GPU's memory. `threads`: OpenMP threads. If
+    `share` or `threads` is None, the actor uses the default."""
 
     machine: str
     gpus: tuple[str, ...] = ()
@@ -44,8 +44,8 @@ class ActorPlace:
 class RequestedPlaces:
     """How many actors and ranks the user requests, and on what devices.
 
-    `machines`: number of machines that get ranks, equally many each. If it is None, the ranks take
-    the first devices. `actor_gpus`: GPUs of one actor (vLLM's tensor_parallel_size).
+    `machines`: number of machines; each gets equally many ranks. If it is None, the ranks take the
+    first devices. `actor_gpus`: GPUs of one actor (vLLM's tensor_parallel_size).
     """
 
     actors: int

@@ -167,7 +167,7 @@ def _threads(
     ranks: Sequence[Ranks],
     engines: Counter[str],
 ) -> tuple[int | None, dict[str, int | None]]:
-    """Returns how many OpenMP threads a rank gets, and how many an actor on each machine gets.
+    """Returns the number of OpenMP threads of a rank, and of an actor on each machine.
 
     A number is None if the cores are not known. A machine's cores are divided equally among its
     processes, at most MOST_THREADS each. Ranks on CPUs divide all cores of their machine among

@@ -113,7 +113,7 @@ class ReplayedRun:
             self.draw_of(number)
             if self.folder.settings_of(number) != self.config:
                 raise UserError(
-                    f"step {step}: needs the steps from {version + 1} on, but step {number} had "
+                    f"step {step}: is recomputed from step {version + 1} on, but step {number} had "
                     "other settings; in future runs, raise learner.keep_checkpoints"
                 )
         learner = self.config.learner

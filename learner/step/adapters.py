@@ -75,8 +75,8 @@ def merged(layer: Any) -> Tensor:
 
 
 def published_apart(lm: nn.Module, model: Path) -> Adapters | None:
-    """Describes the adapters for publishing without the base. Returns None if that is impossible,
-    for example because the scalings differ."""
+    """Describes the adapters, so that the base need not be published. Returns None if that is
+    impossible, for example because the scalings differ."""
     layers = adapted_layers(lm)
     names = {base_name(f"{n}.base_layer.weight") for n, m in lm.named_modules() if m in layers}
     scalings = {layer.scaling[NAME] for layer in layers}

@@ -226,8 +226,8 @@ def _policy_rows(
 
 
 def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
-    """Marks the tokens of each step that `version` alone sampled. Returns None for a retry, because
-    its row lacks the guidance."""
+    """Marks the tokens of steps sampled by `version` alone. Returns None for a retry, because a
+    retry's row lacks the guidance."""
     if version is None or attempt.role == "distilled":
         return None
     fresh = np.zeros(len(attempt.token_ids), dtype=np.bool_)
@@ -238,7 +238,7 @@ def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
 
 
 def supervised_row(token_ids: Int32, mask: Bool, weight: float) -> Row:
-    """Makes a row for the supervised loss. Its temperature of 1 leaves the likelihood unchanged."""
+    """Makes a supervised row. The temperature of 1 leaves the likelihood unchanged."""
     unused = np.zeros(len(token_ids), dtype=np.float32)
     return _row(token_ids, mask, unused, aux=True, weight=weight)
 
@@ -260,7 +260,7 @@ def _count_tokens(counted: Sequence[_Counted]) -> int:
 
 
 def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
-    """Makes a row that ends after its last trained token. It is empty if no token is trained."""
+    """Makes a row that ends after its last trained token, or an empty row if none is trained."""
     end = int(np.flatnonzero(mask)[-1]) + 1 if mask.any() else 0
     return Row(token_ids[:end], mask[:end], logprobs[:end], **more)
 
@@ -276,7 +276,7 @@ def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
 
 def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
     """Computes metrics of the loss weights. `aux_share`: the share of the auxiliary rows.
-    `largest_token_weight`: in the other rows, largest / mean token weight."""
+    `largest_token_weight`: in the other rows, the largest token weight divided by the mean."""
     policy = [(row.weight, float(row.mask.sum())) for row in rows if not row.aux]
     tokens, mass = sum(count for _, count in policy), sum(w * count for w, count in policy)
     aux = sft_weight * sum(row.weight * float(row.mask.sum()) for row in rows if row.aux)
@@ -310,9 +310,9 @@ def check_tokens(
 def micro_batches(
     rows: Sequence[Row], token_budget: int, ranks: int, *, shared: bool
 ) -> list[list[list[Row]]]:
-    """Cuts rows into micro-batches of one row or of at most `token_budget` computed tokens. Each
-    rank gets equally many micro-batches, largest first. The last ones may be empty. `shared`: a
-    common prefix counts once, and padding does not count."""
+    """Cuts rows into micro-batches of at most `token_budget` computed tokens. A longer row is a
+    micro-batch of its own. Each rank gets equally many micro-batches, largest first; the last may
+    be empty. With `shared`, a common prefix counts once, and padding does not count."""
     cut = _runs if shared else _rectangles
     bins, sizes = cut(rows, token_budget)
     best = _spread(bins, sizes, ranks)

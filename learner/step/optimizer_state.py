@@ -30,8 +30,8 @@ MASTERS = (
     "fp32_groups_flat_partition",  # ZeRO 1 that adds up bfloat16 gradients in float32
     "fp32_partitioned_groups_flat",  # ZeRO 3
 )
-"""Attributes of DeepSpeed's optimizers. One of them holds this rank's full-precision weights,
-flattened, unless DeepSpeed keeps no copy of them."""
+"""Attributes of DeepSpeed's optimizers. If DeepSpeed keeps a full-precision copy of this rank's
+weights, one of the attributes holds the copy, flattened."""
 MASTER = "master"
 
 
@@ -102,7 +102,7 @@ def load(trainer: Trainer, folder: Path, updates: int) -> None:
 def _whole(
     trainer: Trainer, parameter: nn.Parameter, fragment: Fragment | None, key: str
 ) -> Tensor:
-    """Gathers the state `key` of a whole parameter, float32. Every rank must call it."""
+    """Gathers a parameter's whole state `key`, in float32. Every rank must call it."""
     shape = full_shape(parameter)
     whole = torch.zeros(shape, dtype=torch.float32, device=trainer.device).view(-1)
     if fragment is not None:
@@ -143,7 +143,7 @@ def _fragment(trainer: Trainer, parameter: nn.Parameter) -> Fragment | None:
 
 
 def _state(trainer: Trainer, tensor: Tensor, keys: set[str], updates: int) -> dict[str, Any]:
-    """Returns a tensor's optimizer state. If missing, creates one with step count `updates`."""
+    """Returns a tensor's optimizer state. If the state is missing, creates it at step `updates`."""
     inner = _torch_optimizer(trainer)
     state: dict[str, Any] = inner.state[tensor]
     if not state.keys() >= keys:
@@ -158,7 +158,7 @@ def _state(trainer: Trainer, tensor: Tensor, keys: set[str], updates: int) -> di
 
 
 def _keys(trainer: Trainer) -> list[str]:
-    """Returns the names of the optimizer's moments; empty before its first step."""
+    """Returns the names of the optimizer's moments; none before the first step."""
     states = _torch_optimizer(trainer).state.values()
     some: dict[str, Any] = next((state for state in states if state), {})
     return sorted(key for key, held in some.items() if isinstance(held, Tensor) and held.dim())

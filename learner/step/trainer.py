@@ -245,8 +245,8 @@ class Trainer:
         return self._over_ranks(sums | {"out_of_memory": float(lost)})
 
     def _try_micro_batch(self, rows: Sequence[Row], longest: int) -> dict[str, float] | None:
-        """Returns a micro-batch's sums. If memory runs out, raises RestartNeeded under ZeRO 2 and
-        3, otherwise returns None. `longest`: length of the step's longest row."""
+        """Returns a micro-batch's sums. If memory runs out, returns None under ZeRO 0 and 1, and
+        raises RestartNeeded under ZeRO 2 and 3. `longest`: length of the step's longest row."""
         try:
             return self._micro_batch(rows)
         except (RuntimeError, MemoryError) as error:
@@ -286,8 +286,8 @@ class Trainer:
             self.spent[what] = self.spent.get(what, 0.0) + time.monotonic() - began
 
     def _apply(self) -> tuple[bool, float]:
-        """Applies the step, unless its gradient norm is not finite. Returns (whether it was
-        applied, global gradient norm before clipping)."""
+        """Applies the step if its gradient norm is finite. Returns (whether the step was applied,
+        global gradient norm before clipping)."""
         if self.stage == 0:  # DeepSpeed records no norm, and would apply one that is not finite
             grads = [p.grad for p in self.module.parameters() if p.grad is not None]
             norm = float(torch.nn.utils.get_total_norm(grads)) if grads else 0.0
@@ -302,8 +302,8 @@ class Trainer:
     def losses(
         self, micro: MicroBatch, forward: Callable[..., Any] | None = None
     ) -> tuple[Tensor, dict[str, float]]:
-        """Returns (loss of a micro-batch, sums for its metrics, keyed by name). `forward` defaults
-        to the engine."""
+        """Returns (a micro-batch's loss, sums for metrics). The sums are keyed by name. `forward`
+        defaults to the engine."""
         reference_BT, run = self._reference_logprobs(micro), forward or self.engine
         logprobs_BT, entropy_BT = run(micro.nodes, micro.mask_BT, micro.temperatures_B)
         policy_BT = micro.mask_BT & ~micro.aux_B[:, None]

@@ -116,7 +116,7 @@ def _begin(recipe: Recipe, out: Path) -> Path | None:
 
 
 def lesson_stream(recipe: Recipe, chat: ChatFormat, own: Sequence[Lesson] = ()) -> Iterator[Lesson]:
-    """Yields lessons endlessly, in rounds. A round has a few `own` conversations and one task of
+    """Yields lessons endlessly, in rounds. A round has a few lessons of `own` and one task of
     each environment. An environment's practice variants take turns. If the model is not pretrained,
     the first rounds also teach the model to copy tokens."""
     seed, copying = recipe.seed, 0 if recipe.pretrained else (recipe.steps or 0) // 10
@@ -138,8 +138,8 @@ def lesson_stream(recipe: Recipe, chat: ChatFormat, own: Sequence[Lesson] = ()) 
 
 
 def _words(tokenizer: Any) -> list[int]:
-    """Returns the token ids for lessons in copying: the tiny policy's added words, or else all
-    tokens. Special tokens are left out."""
+    """Returns the token ids for lessons in copying, without special tokens. If the tokenizer has
+    added words, as the tiny policy's tokenizer has, returns only the added words."""
     added, special = tokenizer.added_tokens_decoder, set(tokenizer.all_special_ids)
     words = [i for i, token in added.items() if not token.special and i not in special]
     return sorted(words) or sorted(set(tokenizer.get_vocab().values()) - set(added) - special)
@@ -181,11 +181,11 @@ def fit(
     done: int = 0,
     saving: Checkpoints | None = None,
 ) -> list[float]:
-    """Makes the optimizer steps after step `done`, up to step `steps`. Returns the losses. Step n
-    trains on the nth batch. With `saving`, saves a checkpoint every SAVE_S seconds.
+    """Makes optimizer steps `done` + 1 to `steps`. Returns the losses. Step n trains on the nth
+    batch. With `saving`, saves a checkpoint every SAVE_S seconds.
 
-    In the first `reading` · `steps` steps, tokens outside replies have a small weight too. By
-    predicting a world's lines, a model learns to copy names, which it needs to act.
+    `reading`: share of the steps, from the first on, in which tokens outside replies have a small
+    weight too. By predicting a world's lines, a model learns to copy names, which it needs to act.
     """
     losses, tokens = list[float](), 0
     began = reported = saved = time.monotonic()

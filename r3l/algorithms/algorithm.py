@@ -1,4 +1,4 @@
-"""The parts of an algorithm: three choices, as data and pure functions.
+"""An algorithm: three choices, written as data and pure functions.
 
     AlgorithmConfig ──build()──► Algorithm
                                    how a group is explored       exploration, read by r3l.rollout
@@ -205,8 +205,8 @@ class Algorithm:
             loss_policy                the loss without the KL term
             kl_reference               the KL in nats without `kl_coef`, if `needs_reference`
             clip_fraction              share of tokens without a gradient, if the loss clips
-            ratio_correction_weight    mean weight on ratios, under ratio correction
-            ratio_correction_dropped   share of tokens of weight 0, under ratio correction
+            ratio_correction_weight    mean weight w_t, under ratio correction
+            ratio_correction_dropped   share of tokens with w_t = 0, under ratio correction
 
         The caller adds the loss on auxiliary samples. Raises ValueError if the reference is
         missing.
@@ -239,7 +239,7 @@ class AlgorithmConfig(Section):
 
     @property
     def needs_contrast(self) -> bool:
-        """Whether a group whose rewards are all equal is replaced by another group."""
+        """Whether another group replaces a group whose rewards are all equal."""
         return False
 
     @property

@@ -40,8 +40,8 @@ def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) ->
 
 def further_masks(trajectory: Trajectory, mask: Bool) -> list[Bool]:
     """Returns the credit masks of an attempt's further conversations. `mask`: mask of the main
-    conversation. In a retried base attempt, responses before the first trained step of `mask` get
-    no credit."""
+    conversation. In a retried base attempt, responses before the main conversation's first trained
+    step get no credit."""
     if not trajectory.extra.segments:
         return []
     first = int(np.argmax(mask[trajectory.step_spans[:, 0]]))
@@ -68,7 +68,7 @@ def lengths(
     normalize: Normalize, trajectories: Sequence[Trajectory], masks: Sequence[Bool]
 ) -> list[int]:
     """Returns the length |τ_i| of each trajectory, further conversations included. Counts trained
-    tokens, or for "attempt" and "group" all response tokens from step `start` on."""
+    tokens; with "attempt" or "group", counts all response tokens from `Extra.start` on."""
     if normalize in ("attempt", "group"):
         masks = [trajectory.responses_from(trajectory.extra.start) for trajectory in trajectories]
     further = [

@@ -132,8 +132,8 @@ def critique_grpo(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Te
 def ratio_corrected(
     batch: TokenBatch, *, loss: TokenLoss, rule: RatioCorrection, low: float, high: float
 ) -> Terms:
-    """Multiplies the terms of `loss` by w_t (r3l.algorithms.ratio_correction). Measures w_t
-    (`ratio_correction_weight`) and whether w_t is 0 (`ratio_correction_dropped`: 1 or 0)."""
+    """Multiplies the terms of `loss` by w_t (r3l.algorithms.ratio_correction). Measures
+    `ratio_correction_weight`: w_t; `ratio_correction_dropped`: 1 if w_t is 0, else 0."""
     own_BT = batch.logprobs_BT.detach()
     weights_BT = _correction_weights(own_BT - batch.old_logprobs_BT, rule, low, high)
     terms_BT, measured = loss(replace(batch, old_logprobs_BT=own_BT))

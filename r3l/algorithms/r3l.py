@@ -154,7 +154,7 @@ class R3LConfig(RatioCorrectedConfig):
             raise ValueError("gate=measured: needs retries, but algorithm.reflect=false makes none")
         if self.group_size < 4:
             raise ValueError(
-                f"gate measured: one base attempt is too few to measure a gain; set "
+                f"gate=measured: one base attempt is too few to measure a gain; set "
                 f"algorithm.group_size to 4 or more, not {self.group_size}"
             )
         return self

@@ -14,8 +14,8 @@ MEASURED = {"success", "reward", "steps", "tasks", "failed"}
 
 @dataclass(frozen=True)
 class StepLine:
-    """An optimizer step, which made version `step`. If none of the step's reflections can be read,
-    `unread` is the beginning of one."""
+    """An optimizer step, which made version `step`. `unread`: the beginning of the first
+    reflection, if none of the step's reflections can be read."""
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class StepLine:
 
 @dataclass(frozen=True)
 class EvalLine:
-    """An evaluation of version `step`: its metrics, keyed by their tag without `eval/`. Raises
+    """An evaluation of version `step`. `metrics`: keyed by tag, without the prefix `eval/`. Raises
     ValueError if one of MEASURED is missing."""
 
     step: int

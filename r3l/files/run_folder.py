@@ -170,7 +170,7 @@ class RunFolder:
             write_whole(self._next, sealed_text(configuration.dump(config)))
 
     def settle_settings(self, step: int) -> None:
-        """Backs up config.yaml, then copies the settings of the finished step to it."""
+        """Backs up config.yaml, then replaces it with the settings of the finished step."""
         if not self._next.exists() or self._next.read_bytes() == self.own_config.read_bytes():
             return
         before = self.path / f"config.before-step-{step:06d}.yaml"
@@ -197,8 +197,8 @@ class RunFolder:
     # ── its processes ───────────────────────────────────────────────────────────────────
 
     def report(self, process: str, status: ProcessStatus) -> None:
-        """Writes what a process reports, unless the folder holds no run. Logs a warning if the
-        file cannot be written."""
+        """If the folder holds a run, writes what a process reports. Logs a warning if the file
+        cannot be written."""
         if not self.logs.is_dir():
             return
         try:
@@ -224,8 +224,8 @@ class RunFolder:
     # ── health of the learner ───────────────────────────────────────────────────────────
 
     def write_heartbeat(self, doing: str) -> None:
-        """Writes what the learner is doing. A full disk raises OSError, but still renews the file's
-        modification time."""
+        """Writes what the learner is doing. If the disk is full, renews the file's modification
+        time, but raises OSError."""
         self.heartbeat_file.write_text(doing, encoding="utf-8")
 
     def heartbeat(self) -> Heartbeat | None:
@@ -268,7 +268,7 @@ class RunFolder:
         write_json(self.path / "versions.json", versions)
 
     def service_id(self, service: str) -> str:
-        """Reads the id of this run at a service such as wandb; "" if it has none."""
+        """Reads the id of this run at a service such as wandb; "" if the run has none."""
         path = self.path / f".{service}-id"
         values = read_json(path, "delete it to begin new curves", dict[str, str])
         return values["id"] if values else ""

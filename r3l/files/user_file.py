@@ -8,8 +8,8 @@ SETTINGS_LIMIT = 256 << 10  # bytes of a file of settings, which is parsed slowl
 
 
 def read_text(path: Path, what: str, remedy: str, limit: int | None = SETTINGS_LIMIT) -> str:
-    """Reads a UTF-8 file without the byte-order mark. Raises UserError if the file is unreadable, a
-    pipe, a device or longer than `limit` bytes. `what`: how the message begins."""
+    """Reads a UTF-8 file and drops a byte-order mark. Raises UserError if the file cannot be read,
+    is a pipe or a device, or has more than `limit` bytes. `what`: how the message begins."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             raise UserError(f"{what}: is a pipe or a device, not a file; save it as a file")

@@ -43,7 +43,7 @@ def write_whole(path: Path, content: str | bytes | Iterable[bytes | memoryview])
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Writes an object and its checksum as a whole JSON file. Raises OSError."""
+    """Writes an object and its checksum to a JSON file, whole or not at all. Raises OSError."""
     write_whole(path, json.dumps(sealed(values), indent=2) + "\n")
 
 

@@ -13,8 +13,8 @@ _TCP = re.compile(r"tcp://(?:\[[0-9a-f:.]+\]|[a-z0-9](?:[\w.-]*[a-z0-9])?):(\d{1
 
 
 def check_endpoint(endpoint: str, what: str) -> str:
-    """Returns `endpoint`. Raises UserError if it is not well-formed. Does not connect, since a
-    service may start after its clients."""
+    """Returns `endpoint`. Raises UserError if it is malformed. Does not connect, since a service
+    may start after its clients."""
     tcp = _TCP.fullmatch(endpoint)
     if tcp is None or int(tcp[1]) not in PORTS:
         raise UserError(
@@ -24,8 +24,8 @@ def check_endpoint(endpoint: str, what: str) -> str:
 
 
 def check_bind(bind: str, what: str, *, encrypted: bool) -> str:
-    """Returns `bind`. Raises UserError if it is not well-formed, or if other machines could connect
-    to a service that is not `encrypted`."""
+    """Returns `bind`. Raises UserError if `bind` is malformed. Unless `encrypted`, also raises
+    UserError if other machines could connect."""
     tcp = _BIND.fullmatch(bind)
     port = tcp[1].replace("*", "0") if tcp else "65536"
     if not int(port) < 1 << 16:  # ZeroMQ takes 65536 for 0
@@ -47,7 +47,7 @@ def is_local(bind: str) -> bool:
 
 
 def reached(bind: str, machine: str = "127.0.0.1") -> str:
-    """Returns the address at which clients reach a service on `machine` that listens at `bind`."""
+    """Returns the address at which clients reach a service that listens at `bind` on `machine`."""
     return bind.replace("//0.0.0.0:", f"//{machine}:")
 
 

@@ -59,7 +59,7 @@ _PROBE: tuple[tuple[AgentMessage, Sequence[AgentMessage]], ...] = (
 
 
 def add_tools(chat: ChatFormat) -> None:
-    """Extends a tokenizer's chat template to show tools (in Hermes' form), if it shows none."""
+    """If a tokenizer's chat template shows no tools, extends it to show tools in Hermes' form."""
     if not _shows_tools(chat):
         before = Path(__file__).with_name("tools.jinja").read_text().rstrip()
         own = chat.tokenizer.chat_template  # several, by name, with some models
@@ -158,7 +158,7 @@ class AgentChat:
 
 
 def plain_arguments(text: str) -> Any:
-    """Parses a tool call's arguments. Returns `text` as it is if it is not a JSON object."""
+    """Parses a tool call's arguments. If `text` is not a JSON object, returns it unchanged."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -32,8 +32,8 @@ ParamsOfStep = Callable[[int], SampleParams]
 
 @dataclass
 class Tokens:
-    """A token sequence under construction. `mask`: True for sampled tokens. The lists from `spans`
-    on have one entry for each response. `versions`: the oldest policy version that sampled the
+    """A token sequence under construction. `mask`: True for sampled tokens. The last four lists
+    have one entry for each response. `versions`: the oldest policy version that sampled the
     response. `cuts`: whether the token budget ended the response."""
 
     ids: list[int] = field(default_factory=list)
@@ -165,7 +165,7 @@ async def branch(
     guidance: str = "",
     played: Attempt | None = None,
 ) -> Attempt:
-    """Opens a retry that keeps the first `step` steps of `base`, and puts `env` back to that point.
+    """Opens a retry that keeps the steps of `base` before `step`. Puts `env` back to that point.
     `played`: the attempt that became `base`.
 
     At step 0 the guidance joins the system prompt. At later steps it is a separate message after

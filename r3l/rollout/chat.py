@@ -91,7 +91,7 @@ class ChatFormat:
         )
 
     def close(self, response: Sequence[int]) -> tuple[int, ...]:
-        """Returns the tokens that end a reply that was cut off before its end-of-turn token."""
+        """Returns the end-of-turn token if a reply was cut off before it, otherwise no token."""
         return () if response and response[-1] == self.end_id else (self.end_id,)
 
     def text(self, response: Sequence[int]) -> str:
@@ -128,7 +128,7 @@ class ChatFormat:
 
     @cached_property
     def _has_system(self) -> bool:
-        """Whether the template allows a system message first, and does not write it as a reply."""
+        """Whether a chat can begin with a system message that does not look like a reply."""
         opening = [{"role": "system", "content": _NOTE}, *_ASKED]
         try:
             text = self.render(opening)

@@ -97,8 +97,8 @@ def raised(error: BaseException) -> EnvironmentFailed:
 
 
 def place(error: BaseException) -> str:
-    """Returns the file and line of an error's innermost frame in user code. Without such a frame,
-    takes one of r3l or envs."""
+    """Returns the file and line of an error's innermost frame in user code. If user code has no
+    frame, uses the innermost frame of r3l or envs."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return "no traceback"
@@ -128,7 +128,7 @@ def number_of(reward: object) -> float:
 
 def read_text(name: str, what: str, value: object) -> str:
     """Returns a text of environment `name`. Raises EnvironmentFailed with cause bad_observation or
-    bad_feedback unless the text can be stored and sent."""
+    bad_feedback if the text cannot be stored or sent."""
     try:
         return plain(value, what)
     except ValueError as error:

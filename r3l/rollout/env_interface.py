@@ -1,4 +1,4 @@
-"""The interfaces of an environment, and of an environment whose attempts an agent plays."""
+"""The interfaces of an environment, and of one in which an agent plays the attempts."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -21,10 +21,11 @@ class EnvSpec:
     """What an environment declares about itself.
 
     `success_threshold`: the least reward of a full success. Recorded rewards are divided by it.
-    Raises UserError unless it is positive and finite. `deterministic`: what repeats with the same
-    seed and actions: "exact" (every byte), "canonical" (the words, in any order) or "no" (nothing).
-    `sessions`: how many instances one process may hold at the same time; None: no limit. Set 1 if
-    the instances share state.
+    Raises UserError unless the threshold is positive and finite.
+    `deterministic`: what repeats with the same seed and actions: "exact" (every byte), "canonical"
+    (the words, in any order) or "no" (nothing).
+    `sessions`: how many instances one process may hold at once (None: no limit). Set 1 if the
+    instances share state.
     """
 
     name: str
@@ -90,7 +91,7 @@ Offer = Callable[[Callable[[], Trajectory], float], Awaitable[bool]]
 
 @runtime_checkable
 class PlayedByAgent(Protocol):
-    """An environment whose attempts an agent plays. The agent calls the policy itself."""
+    """An environment in which an agent plays the attempts. The agent calls the policy itself."""
 
     async def play_with_agent(
         self,

@@ -13,7 +13,7 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 class LoraConfig(Section):
     """Low-rank adapters, trained in place of the weights. An adapter adds (alpha / rank) · B·A to
-    its target matrix. A has `rank` rows, and B has `rank` columns."""
+    its target matrix. `rank`: number of columns of B and of rows of A."""
 
     rank: int = Field(0, ge=0, description="rank of the adapters; 0: none, all weights are trained")
     alpha: float = Field(32.0, gt=0, description="an adapter's product is scaled by alpha / rank")

@@ -42,9 +42,9 @@ class ReflectionView(Record):
 
 
 class AttemptView(Record):
-    """A slot and its attempt, if any. `base`: the slot that the attempt corrects, or the slot
-    itself. `length`: tokens of the whole sequence. `generated`, `seconds`: of the attempt's own
-    steps."""
+    """A slot and its attempt, if any. `base`: in a retry, the slot of the base attempt; else the
+    same as `slot`. `length`: tokens of the whole sequence. `generated`: tokens sampled for this
+    attempt. `seconds`: sampling time of the attempt's own steps."""
 
     role: Role
     slot: int
@@ -79,7 +79,7 @@ class AttemptView(Record):
 
 
 class Pair(Record):
-    """A base slot and one of its retries; `base` or `retry` is None if it is missing."""
+    """A base slot and one of its retries. If the base or the retry is missing, it is None."""
 
     slot: int
     base: AttemptView | None

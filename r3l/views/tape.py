@@ -55,8 +55,8 @@ class TapedCall(Record):
 
 
 def write_tape(calls: Sequence[TapedCall]) -> bytes:
-    """Compresses a tape, and shortens it above LIMIT. First, calls to other models and MCP servers
-    lose all text. If necessary, all calls lose their messages."""
+    """Compresses a tape. If the tape exceeds LIMIT, removes the text of calls to other models and
+    MCP servers. If that is not enough, also removes the messages of all calls."""
     without_others = [
         msgspec.structs.replace(call, messages=(), reply={}) if call.model else call
         for call in calls

@@ -34,8 +34,8 @@ NONE, DAMAGED = -1, -2
 @dataclass(frozen=True)
 class Entry:
     """The head of one file. `base`: the version that the file builds on, NONE for an anchor.
-    `frames`: (whether the frame is a whole chunk, size in bytes) for each chunk. `start`: the first
-    frame's position."""
+    `frames`: for each chunk, (whether the frame is the whole chunk, bytes of the frame). `start`:
+    the first frame's position."""
 
     manifest: Manifest
     base: int

@@ -24,8 +24,8 @@ from r3l.errors import WeightsError
 from r3l.weights.manifest import Bytes
 
 MOST_CHANGED_SHARE = 0.25
-"""Above this share of changed elements a chunk is sent whole. Making a patch would take about as
-long as sending the chunk over 1 Gbit/s."""
+"""A chunk is sent whole if more than this share of its elements changed. Making a patch would take
+about as long as sending the chunk over 1 Gbit/s."""
 Elements = npt.NDArray[Any]
 _GAP: np.dtype[Any] = np.dtype("<u4")
 _ELEMENT: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
@@ -62,8 +62,8 @@ def checksum(data: Bytes) -> int:
 
 
 def encode(old: Bytes, new: Bytes, *, base: int, version: int, width: int) -> Patch | None:
-    """Makes a patch from `old` to `new`, both uint8 [n]. Returns None if over MOST_CHANGED_SHARE of
-    the elements changed, or if the patch saves nothing."""
+    """Makes a patch from `old` to `new`, both uint8 [n]. Returns None if the patch saves nothing
+    or more than MOST_CHANGED_SHARE of the elements changed."""
     before, after = old.view(_ELEMENT[width]), new.view(_ELEMENT[width])
     differ = before != after
     if np.count_nonzero(differ) > MOST_CHANGED_SHARE * len(after):

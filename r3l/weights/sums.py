@@ -21,7 +21,7 @@ MODULUS = 1 << 64
 
 
 def sums_of(data: Bytes, dtype: str) -> Sums:
-    """Computes the sums over the elements of `data` (uint8 [n]), whose format is `dtype`."""
+    """Computes the sums over elements of type `dtype`. `data`: the bytes of the elements."""
     first = second = 0
     shift = 16 if dtype == "bfloat16" else 0  # the upper half of a float32
     width = 4 if dtype == "float32" else 2

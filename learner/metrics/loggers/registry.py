@@ -1,5 +1,5 @@
-"""Finds loggers by name. Except for TensorBoard, each logger runs in a thread. A slow or broken
-service thus never delays or ends the training."""
+"""Finds loggers by name. Every logger except TensorBoard runs in its own thread, so that a slow or
+broken service never delays or ends the training."""
 
 import logging
 import queue
@@ -32,8 +32,7 @@ SYNCHRONOUS = {"tensorboard"}
 
 
 def check_entries(entries: Iterable[str]) -> None:
-    """Checks the setting `log`. Raises UserError if a logger is unknown, named twice or not
-    usable."""
+    """Checks the setting `log`. Raises UserError if a logger is unknown, unusable or set twice."""
     names = [entry.partition(":")[0] for entry in entries]
     for name, entry in zip(names, entries, strict=True):
         if name not in LOGGERS:
@@ -76,7 +75,7 @@ class Background(Logger):
         self._later(lambda logger: logger.histograms(version, histograms))
 
     def close(self) -> None:
-        """Writes all queued data. Waits at most twice CLOSE_S."""
+        """Writes all queued data. Waits at most 2 * CLOSE_S seconds."""
         with suppress(queue.Full):  # then the thread is alive
             self._calls.put(None, timeout=CLOSE_S)
             self._thread.join(CLOSE_S)

@@ -31,8 +31,8 @@ RESULT = "eval/success"
 
 
 class TensorBoard(Logger):
-    """Writes a run's `tensorboard` folder. In a resumed run, hides an earlier learner's steps after
-    `context.start`."""
+    """Writes a run's `tensorboard` folder. In a resumed run, hides the steps above `context.start`
+    that an earlier learner wrote."""
 
     package = "tensorboard"
 

@@ -19,7 +19,7 @@ UNSENT = ("offline", "disabled", "dryrun")
 
 
 class WandbLogger(Logger):
-    """Writes one W&B run, named after the run's folder. A resumed run continues it."""
+    """Writes one W&B run, named after the run's folder. A resumed learner continues the W&B run."""
 
     package = "wandb"
 

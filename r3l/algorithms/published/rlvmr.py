@@ -2,7 +2,7 @@
 
 The policy begins a response with one tagged thought, such as `<planning>…</planning>`, and ends it
 with `<action>…</action>`. The prompt must ask for this form. u is the reward that a step earns by
-its tag. mean_u and std_u are taken over all steps of the group with the same tag:
+its tag. For each tag, mean_u and std_u are taken over the group's steps with this tag:
 
     Â = (R − mean)/(std + 1e-6)  +  w · (u − mean_u)/(std_u + 1e-6)
 
@@ -61,7 +61,7 @@ def tagged_credit(
     std: Std,
     invalid: Sequence[str],
 ) -> list[Float64]:
-    """TokenCredit: adds each step's reward u, normalized over the group's steps of the same tag."""
+    """TokenCredit: adds each step's reward u, normalized for each tag separately."""
     values = [np.full(t.num_steps, a) for t, a in zip(trajectories, advantages, strict=True)]
     steps: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
     for i, trajectory in enumerate(trajectories):
