@@ -5,7 +5,7 @@ put       until on disk, even if the group is cancelled; a refused result become
           unless the refusal shows that the engine is sick
 partial   once, since the next progress will contain this progress
 renew     once a heartbeat; not repeated, because the next heartbeat does the same
-leave     finishes the puts under way, releases the leases and reports the metrics
+leave     waits a moment for unfinished puts, releases the leases and reports the metrics
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from r3l.records import GroupPlan, SlotResult
 log = logging.getLogger(__name__)
 
 STORE_FULL_S = 2.0  # until a request that found the store full is sent again
-PARTIAL_S = 2.0  # for the progress of an attempt, which waits meanwhile
-LEAVE_S = 5.0  # for the puts under way, and for the release, when the actor leaves
+PARTIAL_S = 2.0  # for a put of progress; the attempt waits meanwhile
+LEAVE_S = 5.0  # for unfinished puts when the actor leaves, and as long again for the release
 
 
 class BufferRequests:
@@ -36,7 +36,7 @@ class BufferRequests:
 
     def __init__(self, name: str, client: AsyncBufferClient, metrics: ActorMetrics) -> None:
         self.name, self.client, self.metrics = name, client, metrics
-        self._puts: dict[asyncio.Task[SlotResult], str] = {}  # under way, with their groups
+        self._puts: dict[asyncio.Task[SlotResult], str] = {}  # unfinished, each with its group
         self._complete: set[str] = set()  # groups that need no lease
         self._leasing: asyncio.Task[Lease | Wait] | None = None
 
@@ -85,8 +85,8 @@ class BufferRequests:
     async def renew(self, group_ids: Sequence[str]) -> Sequence[str]:
         """Renews leases and reports the metrics. Returns the groups whose leases were lost.
 
-        Does not return complete groups, which need no lease. Nor does it return groups with a put
-        under way, because the put may complete the group.
+        Does not return complete groups, which need no lease. Does not return groups with an
+        unfinished put, because the put may complete the group.
         """
         self._complete.intersection_update(group_ids)
         try:
@@ -99,8 +99,8 @@ class BufferRequests:
         return [group_id for group_id in lost if group_id not in needs_none]
 
     async def leave(self, group_ids: Iterable[str]) -> None:
-        """Finishes the puts under way. Then releases the leases of `group_ids` and the newest
-        lease, and reports the metrics a last time."""
+        """Waits a moment for unfinished puts. Then releases the leases of `group_ids` and the
+        newest lease, and reports the metrics a last time."""
         under_way = {*self._puts, *([self._leasing] if self._leasing else [])}
         if under_way:
             _, late = await asyncio.wait(under_way, timeout=LEAVE_S)
@@ -148,10 +148,10 @@ class BufferRequests:
         return [reply.group_id] if isinstance(reply, Lease) else []
 
     async def _wait(self, error: BufferUnavailable | StoreError, request: str) -> None:
-        """Waits before a request is repeated, but not if the client already waited for a reply."""
+        """Counts and logs a failed request. If the store was full, waits before the next try."""
         self._count(error)
         log.warning("%s waits for the buffer: %s", request, error)
-        if isinstance(error, StoreError):
+        if isinstance(error, StoreError):  # else the client has waited for a reply
             await asyncio.sleep(STORE_FULL_S)
 
     def _count(self, error: BufferUnavailable | StoreError) -> None:

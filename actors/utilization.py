@@ -16,7 +16,7 @@ class Occupancy:
         self.target, self.share = target, 1.0
 
     def observe(self, running: int, live: int) -> None:
-        """Takes a measurement: of `live` attempts, `running` have a request in the engine."""
+        """Records that `running` of `live` attempts have a request in the engine."""
         if live:
             seen = min(max(running / live, LEAST_SHARE), 1.0)
             self.share += SMOOTHING * (seen - self.share)

@@ -64,7 +64,7 @@ class Startup:
 
 
 def step_line(recent: Sequence[StepLine], steps: int) -> str:
-    """Formats the last step in `recent`. Adds the time left until all `steps` steps are done."""
+    """Formats the last step in `recent`. Adds the time left until the run's last step, `steps`."""
     step = recent[-1]
     values, ends = step.metrics, forecast([*recent], steps, step.time).end_s
 
@@ -137,7 +137,7 @@ def _lengths(values: Mapping[str, float], start: str = "") -> str:
 
 
 def run_name(run: Path) -> str:
-    """Returns the value of --run for a run: its name if it is in runs/, otherwise its path."""
+    """Returns what to type after --run: the run's name if it is in runs/, otherwise its path."""
     return run.name if run.parent == Path("runs") else str(run)
 
 

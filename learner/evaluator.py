@@ -70,8 +70,8 @@ class Evaluator:
             self.pending[tag] = version
 
     def take_up(self, reported: Set[int], version: int, run: Path) -> None:
-        """Takes over unreported evaluations of an earlier learner, up to `version`. If `version` is
-        above 0, drops an unfinished evaluation of version 0."""
+        """Takes over an earlier learner's unreported evaluations of policies 0 to `version`. If
+        `version` is above 0, drops an unfinished evaluation of policy 0."""
         progress = self.client.stats().eval_progress if self.tasks else {}
         for tag, (done, total) in progress.items():
             name, _, number = tag.partition("@")
@@ -141,7 +141,7 @@ def keep_evaluation(run: Path, config: RunConfig, evaluation: Evaluation) -> Non
 
 
 def show_wait(waits: str, stats: BufferStats) -> None:
-    """Shows the user what the learner waits for. If no actor has asked for work, logs it."""
+    """Logs what the learner waits for. If an actor has asked for work, also tells the user."""
     if stats.actors:
         notice(waits)
     else:
@@ -149,7 +149,7 @@ def show_wait(waits: str, stats: BufferStats) -> None:
 
 
 def nothing_played(stats: BufferStats, before: int) -> str:
-    """Explains why all attempts so far failed. Returns "" if one did not fail, or if fewer than
+    """Explains why all attempts so far failed. Returns "" if not all failed, or if fewer than
     FIRST_GROUPS groups failed. `before`: number of groups that failed in earlier launches."""
     ended = {state for part in (stats.train, stats.eval) for state, n in part.items() if n}
     others = ended & {"complete", "drawn", "trained"} or stats.drops.keys() - {"no_trajectories"}
@@ -193,8 +193,8 @@ def candidate_folder(run: Path, version: int) -> Path:
 
 
 def keep_if_best(run: Path, evaluation: Evaluation) -> None:
-    """Moves the evaluated weights to `best/` if no earlier model had as much success. A second call
-    completes an interrupted move."""
+    """Moves the evaluated weights to `best/`. If the best model had at least as much success,
+    removes the weights instead. A second call completes an interrupted move."""
     try:
         _keep_if_best(run, evaluation)
     except (OSError, UserError) as error:

@@ -165,8 +165,7 @@ class Training:
             self._save(version)
 
     def _skip_step(self, skipped: list[Draw], version: int, result: StepResult) -> None:
-        """Discards the last batch of `skipped`, the batches that were skipped in a row. Raises
-        TrainingStopped if there are too many."""
+        """Discards `skipped[-1]`. Raises TrainingStopped if too many were skipped in a row."""
         self._led(lambda rank0: rank0.skip_step(skipped[-1], version, result))
         limit = self.config.learner.bad_steps_in_a_row
         if len(skipped) < limit:

@@ -59,7 +59,7 @@ CONNECTION_BYTES = 64 << 10  # unread, of one subscriber
 TOTAL_BYTES = 4 << 20  # unread, of all subscribers
 HIGH_WATER = 16  # replies queued for one subscriber; a well-behaved one requests fewer
 KEEP_S = 60.0  # how long a set is kept after the last request for it
-THREADS = min(16, os.cpu_count() or 1)  # compare and compress chunks
+THREADS = min(16, os.cpu_count() or 1)  # that compare and compress chunks
 
 
 class KeptWeights(NamedTuple):
@@ -178,8 +178,8 @@ class WeightPublisher:
         }
 
     def _keep_in_journal(self, manifest: Manifest, chunks: Sequence[Chunk]) -> dict[str, float]:
-        """Writes a version to the journal and returns metrics. If the write fails, only shows a
-        notice."""
+        """Writes a version to the journal and returns metrics. If the write fails, shows a notice
+        and raises no error."""
         if self.journal is None:
             return {}
         try:
@@ -274,7 +274,7 @@ class WeightPublisher:
     # ── slow subscribers ────────────────────────────────────────────────────────────────
 
     def _find(self, version: int, index: int) -> Chunk | None:
-        """Returns a version's chunk, newest or kept. Returns None if the chunk was replaced."""
+        """Returns a chunk of this version, or None if the publisher no longer has the chunk."""
         kept = self._kept
         for chunks in (self._chunks, kept.chunks if kept and kept.version == version else []):
             chunk = chunks[index] if 0 <= index < len(chunks) else None
@@ -283,7 +283,7 @@ class WeightPublisher:
         return None
 
     def _keep_for_slow(self) -> None:
-        """Keeps the served version if a subscriber asked for that. At most one version is kept."""
+        """Keeps the served version if a subscriber asked to keep it. Keeps at most one version."""
         with self._keeping:
             wanted = {version for version, _ in self._slow.values()}
             if self._kept is None and self._manifest and self._manifest.version in wanted:

@@ -76,8 +76,8 @@ def receive_draw(trainer: Trainer) -> Draw | None:
 
 
 def _signal(trainer: Trainer, signal: int) -> int:
-    """Returns rank 0's signal on every rank, by adding up all signals. The signals of other ranks
-    are 0."""
+    """Returns rank 0's signal on every rank. Other ranks pass NOTHING (0), so the sum of all
+    signals is rank 0's signal."""
     total = torch.tensor([signal], dtype=torch.int64, device=trainer.device)
     try:
         torch.distributed.all_reduce(total)  # a broadcast would not notice a hung receiver

@@ -35,7 +35,7 @@ _MALFORMED = (ValueError, TypeError, OverflowError, RecursionError)  # what msgs
 
 
 def encode(record: Record) -> bytes:
-    """Encodes a record. Raises RecordError if it is too large or msgpack cannot hold a value."""
+    """Encodes a record. Raises RecordError if it is too large, or if a value cannot be encoded."""
     kind = type(record).__name__
     try:
         data = _encode((SCHEMA, kind, record))
@@ -60,18 +60,18 @@ def decode_one_of(kinds: Sequence[type[Record]], data: bytes | memoryview) -> An
 
 
 def body(kind: type[Record], data: bytes | memoryview) -> msgspec.Raw:
-    """Returns the fields of a record of class `kind`, still encoded."""
+    """Returns the encoded fields of a record of class `kind`."""
     return _open((kind,), data)[1]
 
 
 def encode_group(head: Group, results: Sequence[bytes | memoryview]) -> bytes:
-    """Encodes a group whose results are already encoded, without decoding them."""
+    """Encodes a group from results that are already encoded. Does not decode the results."""
     bodies: Any = tuple([body(SlotResult, result) for result in results])
     return encode(msgspec.structs.replace(head, results=bodies))
 
 
 def group_bodies(group: bytes | memoryview) -> list[msgspec.Raw]:
-    """Returns the fields of each result in an encoded group, still encoded."""
+    """Returns the encoded fields of each result in an encoded group."""
     return msgspec.msgpack.decode(body(Group, group), type=_Results).results
 
 

@@ -54,7 +54,7 @@ class RunConfig(Section):
     eval: EvalConfig = Field(default_factory=lambda: EvalConfig())
 
     def for_evaluation(self) -> Self:
-        """Returns a copy of these settings that samples at the temperature of evaluations."""
+        """Returns a copy of these settings with the sampling temperature of evaluations."""
         actor = self.actor.model_copy(update={"temperature": self.eval.temperature})
         return self.model_copy(update={"actor": actor})
 

@@ -101,7 +101,7 @@ async def agents_served(
 
 class AgentEnvironment:
     """Implements `r3l.rollout.env_interface.PlayedByAgent` for one attempt. Each process of the
-    agent has a new `session`. `kept`: seconds of sampling up to the last save of progress."""
+    agent gets a new session. `kept`: seconds of sampling up to the last save of progress."""
 
     session: Session
 
@@ -122,9 +122,9 @@ class AgentEnvironment:
         retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
         """Plays one attempt. If the agent is killed from outside, starts it once more. In a base
-        attempt, the new process gets the earlier replies. If a saved world cannot be restored or
-        breaks the agent, repeats the retry without the world. Raises EpisodeError (docs/agents.md)
-        or the engine's error."""
+        attempt, the new process gets the earlier replies. A retry may restore a saved world. If the
+        restore fails, or the agent fails afterwards, plays the retry again without the world.
+        Raises EpisodeError (docs/agents.md) or the engine's error."""
         self.slot, self.retry, self.offer, self.retried = slot, retry, offer, retried
         world = taken = self.gateway.snapshots.take(retry.base) if retry else None
         killed, broken = False, ""

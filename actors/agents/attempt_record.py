@@ -39,11 +39,12 @@ class _Chain:
 def conversations(
     tree: CallTree, train: Train, pivot: Node | None = None, *, unseen: bool = False
 ) -> list[_Chain]:
-    """Returns an attempt's trained conversations, the main conversation first. The main kind is the
-    kind of the first trained call. Conversations with `pivot` come before others, then the main
-    kind before other kinds, then new before old. If `train` is "main", keeps only the main kind; if
-    no conversation has the main kind, keeps the first one. `unseen`: also uses replies that the
-    agent has not received."""
+    """Returns an attempt's trained conversations, the main conversation first.
+
+    - Sort keys: contains `pivot`; has the main kind (the kind of the first trained call); is newer
+    - If `train` is "main", keeps only the main kind. If that leaves nothing, keeps the first.
+    - `unseen`: also uses replies that the agent has not received
+    """
     chains = [leaf.chain() for leaf in tree.leaves(unseen=unseen)]
     chains = [chain for chain in chains if any(not node.untrained for node in chain)]
     first = next((node.kind for node in tree.nodes if not node.untrained), None)
@@ -130,8 +131,8 @@ def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Cha
             known = known.union(chain.steps)
     if not kept:
         raise EnvironmentFailed(
-            "agent: no call of this attempt can be trained; a call must have a reply, ask for no "
-            "grammar (tool_choice, response_format) and not name policy-untrained",
+            "agent: no call of this attempt can be trained; call the policy (not policy-untrained) "
+            "without a grammar (tool_choice, response_format), and wait for the reply",
             cause="agent_no_calls",
         )
     return kept

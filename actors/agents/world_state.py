@@ -28,7 +28,7 @@ MOST_ATTEMPTS = 256
 MOST_BYTES = 8 << 30
 PREFIX = "r3l-snapshots-"
 LOCKED_S = 60.0
-"""An unlocked folder older than this, in seconds, belongs to a dead actor."""
+"""An unlocked folder that is older than this many seconds belongs to a dead actor."""
 
 Run = Callable[[list[Any]], Awaitable[tuple[dict[str, Any], bool]]]
 """Runs [operation, folder, call]. Returns the ended process's state, and whether it was in time."""
@@ -67,7 +67,7 @@ class Snapshots:
         await self.make_room()
 
     async def make_room(self) -> None:
-        """Removes the oldest worlds of ended attempts while they are too many or too large."""
+        """If there are too many worlds or bytes, removes the oldest worlds of ended attempts."""
         while self.worlds and (len(self.worlds) > MOST_ATTEMPTS or self.bytes > MOST_BYTES):
             await self.worlds.pop(next(iter(self.worlds))).remove()
 

@@ -49,8 +49,8 @@ class TapePlayer:
 
     Without a pivot (-1), continues an unfinished attempt. A request that follows the same calls as
     on the tape gets the recorded reply, with its exact tokens. Other requests are sampled, because
-    a reply may be trained only in the context it was sampled in. An untrained reply whose tokens
-    were not kept is repeated as text, whatever calls it follows.
+    a reply may be trained only in the context in which it was sampled. An untrained reply whose
+    tokens were not kept is repeated as text, whatever calls it follows.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ def diverged(how: str, call: int) -> ReplayDiverged:
 
 
 def digest_of(request: AgentRequest, ignore: Sequence[str] = ()) -> str:
-    """Digests a request. Key order, tool-call ids and text that matches `ignore` do not change the
-    digest."""
+    """Computes a request's digest. Key order, tool-call ids and text that matches `ignore` do not
+    change the digest."""
     ids: dict[str, int] = {}
     whole = [
         [_comparable(message, ids, ignore) for message in request.messages],
@@ -136,7 +136,7 @@ def digest_of_passed(request: Any, ignore: Sequence[str] = ()) -> str:
 
 
 def _comparable(message: AgentMessage, ids: dict[str, int], ignore: Sequence[str]) -> list[object]:
-    """Returns the parts of a message that the digest covers. Numbers the tool-call ids in order."""
+    """Returns the parts of a message that the digest covers. Replaces tool-call ids by numbers."""
     calls = message.get("tool_calls") or ()
     content, answered = without(message.get("content") or "", ignore), message.get("tool_call_id")
     return [

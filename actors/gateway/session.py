@@ -123,8 +123,8 @@ class Session:
             sampling.cancel()
 
     def repeated(self, digest: str) -> TapedCall | None:
-        """Answers a call to another model or an MCP server from the tape. Returns None if the tape
-        has no answer."""
+        """Looks on the tape for the answer of another model or an MCP server to a call. Returns
+        None if there is none."""
         if recorded := self.tape and self.tape.take_passed(digest):
             began = time.monotonic() - self.began
             self.others.append(structs.replace(recorded, began=began, seconds=0.0))
@@ -196,8 +196,8 @@ class Session:
         return node, self._sample(node, request, params)
 
     def _guides(self, node: Node) -> bool:
-        """Returns whether to show guidance in a call. The call must have the guided kind. Text that
-        `ignore` matches is not compared."""
+        """Returns whether there is guidance and the call has the guided kind. Compares kinds
+        without the text that `ignore` matches."""
         if not self.guidance:
             return False
         (system, tools), (main, named) = node.kind, self.main or self.tree.nodes[0].kind

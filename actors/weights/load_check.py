@@ -28,13 +28,13 @@ class LoadCheck:
         self._differed = 0
 
     def check(self, manifest: Manifest, workers: Iterable[str]) -> None:
-        """Raises EngineSick if a parameter was not loaded, or if the weights are not the published
-        ones. `workers`: the reports of vllm_backend.WeightReport."""
+        """Raises EngineSick if a parameter was not loaded, or if the weights differ from the
+        published weights. `workers`: the reports of vllm_backend.WeightReport."""
         reports = [json.loads(report) for report in workers]
         if missing := sorted({name for report in reports for name in report["missing"]}):
             raise EngineSick(
-                f"weights {manifest.version} are partial: {len(missing)} parameters have no "
-                f"weights, such as {missing[0]}",
+                f"weights {manifest.version} are partial: {len(missing)} parameters are "
+                f"missing, such as {missing[0]}",
                 cause="weights_partial",
             )
         held = _together([report["sums"] for report in reports])

@@ -32,7 +32,7 @@ from r3l.weights.sums import MODULUS
 
 BACKEND = "zmq"
 WORKER_EXTENSION = "actors.weights.vllm_backend.WeightReport"
-DIGEST_WORDS = 1 << 20  # 64-bit words summed at a time
+DIGEST_WORDS = 1 << 20  # how many 64-bit words are summed at a time
 
 
 @dataclass
@@ -87,9 +87,9 @@ class StagedWeightTransferEngine(WeightTransferEngine[StagedInit, StagedUpdate])
 
 
 class Load:
-    """Records a load: the parameters that got no weights, and sums over the parameters.
+    """Records which parameters got no weights, and each parameter's sums (r3l.weights.sums).
 
-    Computes the sums of a layer before the layer's weights are processed for a kernel, because
+    Computes a layer's sums before the layer's weights are processed for a kernel, because
     processed weights may be packed in a form that cannot be read.
     """
 

@@ -31,11 +31,11 @@ DAMAGED = "damaged"
 def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | None:
     """Marks `count` groups as drawn. Returns None if there are too few.
 
-    A limit applies to the age of new groups (`max_staleness`) and of replayed groups
-    (`replay_limit`). If a returned draw of this consumer has the same `count` and `version`, and
-    all its groups can be drawn, repeats this draw. Thus a resumed learner repeats its steps. Raises
-    Conflict if `version` exceeds the learner's version by more than 1. Raises LimitExceeded if the
-    consumer would hold more groups than a learner can use.
+    Limits the age of new groups (`max_staleness`) and of replayed groups (`replay_limit`). If a
+    returned draw of this consumer has the same `count` and `version`, and all its groups can be
+    drawn, repeats that draw. So a resumed learner repeats its steps. Raises Conflict if `version`
+    exceeds the learner's version by more than 1. Raises LimitExceeded if the consumer would hold
+    more groups than a learner can use.
     """
     _check_draw(work, args)
     draw_deadlines.extend(work, args.consumer)
@@ -108,8 +108,8 @@ def release_draws(work: UnitOfWork, args: operations.ReleaseDraws) -> Amount:
 
 
 def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
-    """Records that a step trained on a draw. Raises DrawExpired if the draw has expired and one of
-    its groups is no longer free (draw_deadlines.is_free)."""
+    """Marks a draw as trained in a step. Raises DrawExpired if the draw has expired and one of its
+    groups is no longer free (draw_deadlines.is_free)."""
     drawn = _find(work, args.draw_id)
     if drawn.outcome == "trained" and drawn.step == args.step:
         return Amount(len(drawn.groups))
@@ -205,7 +205,7 @@ def _most_held(work: UnitOfWork) -> int:
 def _choose(
     work: UnitOfWork, args: operations.DrawGroups, before: DrawRow | None
 ) -> DrawRow | None:
-    """If possible, repeats `before`, a returned draw. Otherwise lets the sampler choose. Returns
+    """If possible, repeats the returned draw `before`. Otherwise lets the sampler choose. Returns
     None if there are too few groups."""
     while True:
         unsorted = {row.group_id: row for row in work.index.drawable() + work.index.replays()}
@@ -256,8 +256,8 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
 
 
 def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
-    """Returns the replaced groups: those in `before`, then those since the last draw. If there are
-    too many, leaves out the oldest."""
+    """Returns the groups that `before` names as replaced, then the groups replaced since the last
+    draw. If the list is too long, leaves out the oldest groups."""
     replaced = (*(before.replaced if before else ()), *work.index.progress.replaced)
     if work.index.progress.replaced:
         work.update_progress(replaced=())
@@ -265,7 +265,7 @@ def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
 
 
 def _recalled(work: UnitOfWork, rows: Sequence[GroupRow], version: int) -> tuple[RecalledRow, ...]:
-    """Lets the algorithm's recall rule choose stored attempts to add to these groups."""
+    """Lets the algorithm's recall rule choose stored attempts to add to the drawn groups."""
     recalled = list[RecalledRow]()
     if work.recall is None:
         return ()
@@ -297,7 +297,7 @@ def _expire_unusable(work: UnitOfWork, version: int) -> None:
 
 
 def _check_free(work: UnitOfWork, drawn: DrawRow) -> None:
-    """Raises DrawExpired if a group of `drawn`, an expired draw, is no longer free."""
+    """Raises DrawExpired if a group of the expired draw `drawn` is no longer free."""
     taken = [group_id for group_id in drawn.groups if not draw_deadlines.is_free(work, group_id)]
     if taken:
         raise DrawExpired(

@@ -128,7 +128,7 @@ class Index:
         return list(self._unfinished[purpose].values())  # inserted when they were made
 
     def unheld(self, purpose: Purpose) -> list[GroupRow]:
-        """Returns the groups with open slots that no actor holds, in lease order."""
+        """Returns the groups that have open slots but no holder, in lease order."""
         return sorted(self._unheld[purpose].values(), key=lambda row: row.group_id)
 
     @property

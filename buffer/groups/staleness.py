@@ -1,4 +1,4 @@
-"""The bound of staleness: which groups actors may start, and which are too old to be drawn.
+"""The bound of staleness: when an actor may start a group, and when a group is too old to draw.
 
 Symbols: V learner's version (optimizer steps done), B groups per step, η max_staleness,
 I training groups ahead of the new one (leased, filling, complete, or drawn by the learner but not

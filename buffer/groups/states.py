@@ -73,7 +73,7 @@ RULES: dict[GroupState, tuple[str, Callable[[GroupRow], bool]]] = {
 
 
 def check_move(before: GroupRow | None, after: GroupRow, by: Trigger) -> None:
-    """Raises IllegalMove if the trigger may not make the change. `before` is None for a new row."""
+    """Raises IllegalMove if the change is not allowed. `before` is None for a new row."""
     state: State = "new" if before is None else before.state
     if by not in MOVES.get((state, after.state), ()):
         raise _illegal(after, by, f"cannot move a group from {state} to {after.state}")

@@ -1,5 +1,5 @@
-"""Limits the memory of messages in transit. buffer.wire.traffic limits bytes on the wire, but an
-empty frame takes 2 bytes there and 64 in memory."""
+"""Limits the memory of messages in transit. buffer.wire.traffic limits only bytes on the wire. An
+empty frame takes 2 bytes on the wire, but 64 bytes in memory."""
 
 from r3l.process.memory import private_bytes, return_freed_memory
 

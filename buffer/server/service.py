@@ -34,7 +34,7 @@ from r3l.errors import BufferError_, LimitExceeded, R3LError, RecordError, UserE
 from r3l.records import Record
 
 CONNECTIONS = 1024  # most clients; never more than half of the files that may be open
-FILES = 20_000  # open ones, also of connections whose handshake is not finished
+FILES = 20_000  # open files, including those of connections without a finished handshake
 POLL_MS = int(CHECK_S * 1000)
 RECEIVE_AT_ONCE = 64
 QUEUE_BYTES = 128 << 20  # of requests that wait for the writer
@@ -120,7 +120,7 @@ class Service:
     # ── front ───────────────────────────────────────────────────────────────────────────
 
     def _front(self, *, receive: bool) -> None:
-        """Waits for messages and replies, and passes them on."""
+        """Passes on messages and replies as they arrive."""
         sources = [(source, zmq.POLLIN) for source in (self._replies.ready, *self._access.sockets)]
         if receive:
             sources.append((self._router, zmq.POLLIN))

@@ -127,11 +127,11 @@ class Txn:
     # ── rows of groups ──────────────────────────────────────────────────────────────────
 
     def row(self, group_id: str) -> GroupRow | None:
-        """Returns the mutable state of a group, or None if it is not stored."""
+        """Returns a group's mutable state, or None if the group is not stored."""
         return self._read("state", group_id.encode(), GroupRow)
 
     def existing_row(self, group_id: str) -> GroupRow:
-        """Returns the mutable state of a group. Raises NotFound if it was evicted or never made."""
+        """Returns a group's mutable state. Raises NotFound if the group is evicted or unknown."""
         if (row := self.row(group_id)) is not None:
             return row
         if self.evicted(group_id):
@@ -146,7 +146,7 @@ class Txn:
         self.put("tag", tag_prefix(row.purpose, row.tag) + row.group_id.encode(), b"")
 
     def set_live(self, row: GroupRow) -> None:
-        """Lists a group as live, or removes a closed group from the list of live groups."""
+        """Lists a group as live. If the group is closed, removes it from the live groups."""
         if row.closed:
             self.delete("live", row.group_id.encode())
         else:
@@ -239,7 +239,7 @@ class Txn:
         return data
 
     def record_is_sound(self, row: GroupRow) -> bool:
-        """True if the record of a finished group exists and is undamaged."""
+        """Returns whether the record of a finished group exists and is undamaged."""
         key = row.group_id.encode()
         stored = self._raw.get(key, db=self._tables["group"])
         return stored is not None and value_checksums.fits("group", key, stored)
@@ -318,12 +318,12 @@ def read_group(data: bytes | memoryview, now: GroupRow | Status) -> Group:
 
 @lru_cache(maxsize=1024)
 def _read_task(data: bytes) -> Task:
-    """Decodes a task. Cached, because every lease and read of a group needs its task."""
+    """Decodes a task. Cached, because whoever leases or reads a group needs the group's task."""
     return codec.decode(Task, data)
 
 
 def _seek(cursor: Any, prefix: bytes, backwards: bool) -> bool:
-    """Moves the cursor to the first key with `prefix`, or to the last one if `backwards`. If no key
+    """Moves the cursor to the first key with `prefix`; if `backwards`, to the last one. If no key
     has `prefix`, returns False or stops at another key."""
     if not backwards:
         return bool(cursor.set_range(prefix) if prefix else cursor.first())

@@ -1,1 +1,1 @@
-"""The viewer: a local page that shows the groups of a store. A service may own the store."""
+"""The viewer: a local page that shows the groups of a store, even while a service uses it."""

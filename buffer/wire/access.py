@@ -100,8 +100,7 @@ class Access:
         self._requests.close(linger=0)
 
     def _trim(self, now: float, *, shut_down: bool) -> None:
-        """Gives freed memory back to the system after connections were shut down, at most once
-        every FREES_S."""
+        """If connections were shut down, returns freed memory to the system, once per FREES_S."""
         if self._trim_at and now >= self._trim_at:
             return_freed_memory()  # else the heap keeps many small frames
             self._trim_at = now + FREES_S if now < self._shut_down_at + FREES_S else 0.0
@@ -123,8 +122,8 @@ class Access:
         return "too_many_connections" if full else ""
 
     def _upper_bound(self, now: float) -> int:
-        """Returns an upper bound on the open connections that finished a handshake. Adds the
-        handshakes of the last HANDSHAKE_S to the older open connections."""
+        """Returns an upper bound on the open connections that finished a handshake: the
+        connections older than HANDSHAKE_S, plus all handshakes of the last HANDSHAKE_S."""
         since = now - HANDSHAKE_S
         older = itertools.takewhile(lambda opened: opened < since, self._open.values())
         return sum(1 for _ in older) + len(self._accepted)

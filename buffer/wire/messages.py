@@ -35,7 +35,7 @@ from r3l.records import Record
 PROTOCOL = 10
 DAMAGED = "damaged"
 MESSAGE_LIMIT = codec.RECORD_LIMIT + (1 << 20)  # bytes; a larger frame ends the connection
-REQUESTS_IN_FLIGHT = 256  # requests a client may have waiting for a reply
+REQUESTS_IN_FLIGHT = 256  # how many requests of a client may wait for a reply
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ReceivedRequest:
 
 
 def read_header(frames: Sequence[Frame]) -> dict[str, Any]:
-    """Reads a message's header. Raises SchemaVersionError for another protocol version,
+    """Reads a message's header. Raises SchemaVersionError for another protocol version. Raises
     RecordError if the header is malformed."""
     if not frames:
         raise RecordError("message: is empty; it must begin with a header")
@@ -67,7 +67,7 @@ def read_header(frames: Sequence[Frame]) -> dict[str, Any]:
 
 def check_sum(header: dict[str, Any], frames: Sequence[Frame]) -> None:
     """Removes the checksum from a message's header. Raises RecordError if the checksum is wrong.
-    Clients of other libraries may send no checksum."""
+    Third-party clients may leave out the checksum."""
     if (found := header.pop("sum", None)) is not None and found != _sum(header, frames[1:]):
         raise RecordError("message: is damaged (wrong checksum)", cause=DAMAGED)
 
@@ -99,7 +99,7 @@ def read_request(client: bytes, header: dict[str, Any], frames: Sequence[Frame])
 
 
 def check_role(operation: Operation, role: str) -> None:
-    """Raises NotAllowed if this role (buffer.wire.access) may not request the operation."""
+    """Raises NotAllowed if the role (buffer.wire.access) has no right to the operation."""
     if operation.learner and role != LEARNER:
         raise NotAllowed(
             f"{operation.name}: needs a learner's key; use the learner.json that r3l-buffer keygen "
@@ -119,7 +119,7 @@ def request_frames(name: str, rid: str, arguments: Record) -> list[bytes]:
 
 
 def reply_frames(rid: str, reply: Record, groups: Sequence[bytes] = ()) -> list[bytes]:
-    """Encodes a reply. `groups`: the encoded groups that follow it."""
+    """Encodes a reply. `groups`: the encoded groups that follow the reply."""
     header = {"v": PROTOCOL, "rid": rid, "ok": True}
     return _with_sum(header, codec.encode(reply), *groups)
 

@@ -82,7 +82,7 @@ class Renew(Request[tuple[str, ...]]):
 
 
 class Release(Request[tuple[str, ...]]):
-    """Gives leases back, keeping accepted results. Returns the groups that this actor held."""
+    """Gives leases back. Accepted results stay. Returns the groups that this actor held."""
 
     group_ids: Sequence[str]
     actor: str
@@ -122,7 +122,7 @@ class Discard(Request[int]):
 
 class SetVersion(Request[int]):
     """Sets a learner's start version, and deletes all later steps. Frees the groups of the deleted
-    steps for new draws. Returns how many of these groups are still stored."""
+    steps for new draws. Returns how many of the groups are still stored."""
 
     version: Natural
 
@@ -143,7 +143,7 @@ class GetLedger(Request[tuple[str, ...]]):
 
 
 class GetGroups(Request[list[Group]]):
-    """Returns groups in the order of `group_ids`. Unfinished groups have the results so far."""
+    """Returns groups in the order of `group_ids`. Unfinished groups have the results put so far."""
 
     group_ids: Sequence[str]
 

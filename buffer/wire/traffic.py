@@ -1,8 +1,8 @@
 """Counts the unread bytes of each connection. Shuts down a connection with too many unread bytes.
 
 libzmq limits the size of a frame (MAXMSGSIZE) and the number of messages (RCVHWM), but not the
-number of frames in a message. It keeps all frames until the last one arrives. It also reads what a
-peer sends before the peer shows a key. Unread bytes are the bytes that the kernel received on the
+number of frames in a message. It keeps all frames until the last one arrives. It also reads bytes
+of peers that have not shown a key yet. Unread bytes are the bytes that the kernel received on the
 connection (TCP_INFO, Linux 4.19), minus the bytes of messages that were read. After a shutdown,
 libzmq frees the connection's unfinished message. A regular client connects again.
 
@@ -30,8 +30,8 @@ _COUNT = struct.Struct("=Q")
 
 @dataclass(frozen=True)
 class Limits:
-    """Upper limits. `connection`: unread bytes of one connection; `total`: unread bytes of all
-    connections; `silent`: number of connections with an unfinished handshake."""
+    """Upper limits. `connection`: unread bytes of one connection. `total`: unread bytes of all
+    connections. `silent`: number of connections with an unfinished handshake."""
 
     connection: int
     total: int
@@ -80,7 +80,7 @@ class Traffic:
 
     def check(self, now: float) -> Counter[str]:
         """Counts bytes, and shuts down connections that exceed a limit. Returns the number of
-        shutdowns for each cause. Within CHECK_S of the last check, usually does nothing."""
+        shutdowns by cause. Within CHECK_S of a check, does nothing if few connections are new."""
         causes: Counter[str] = Counter()
         passed = now - self._checked_at
         if passed < CHECK_S and self._opened <= self.limits.silent // 2:  # few new connections
@@ -152,7 +152,7 @@ class Traffic:
 @contextmanager
 def _borrowed(number: int) -> Iterator[socket.socket]:
     """Borrows a file descriptor from libzmq as a Python socket. Raises OSError if the descriptor is
-    closed. The descriptor may now belong to another connection."""
+    closed. If libzmq closed the connection, the descriptor may belong to another one by now."""
     borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=number)
     try:
         yield borrowed

@@ -34,7 +34,7 @@ PROMPTS = {
     "the search left out a word that matters or a better product on the page was passed by."
 }
 LONGEST = 4000
-"""Length limit of a page that is shown, characters."""
+"""The policy sees at most this many characters of a page's text."""
 PAGES = 5
 """Number of pages of search results: upstream shows 50 products, ten per page."""
 _ACTION = re.compile(r"(search|click)\s*\[(.*)\]", re.IGNORECASE | re.DOTALL)
@@ -76,7 +76,7 @@ class WebShop:
     def task_source(
         checkout: str = "", products: int = 1000, goals: str = "synthetic", **_: Any
     ) -> TaskSource:
-        """Lists upstream's goals: test for evaluation, train for training."""
+        """Lists upstream's test goals for evaluation, and its train goals for training."""
         kinds = webshop_site.categories(Settings(checkout, products, goals))
         test, train = splits(len(kinds))
         return ListedTasks(
@@ -87,7 +87,7 @@ class WebShop:
         )
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Enters the shop with the goal `options["goal"]`, or the training goal of `seed`."""
+        """Enters the shop with goal `options["goal"]`, by default a train goal chosen by `seed`."""
         _, train = splits(len(self.server.goals))
         goal = int((options or {}).get("goal", train[seed % len(train)]))
         if not 0 <= goal < len(self.server.goals):
@@ -122,8 +122,8 @@ class WebShop:
         return f"{bought}{options}. The score is {100 * self.score:.0f} of 100."
 
     def demonstration(self) -> list[str]:
-        """Returns actions that find and buy the goal's product. Tries the actions in this attempt,
-        then starts over. Returns [] if the actions are too many or do not earn the full score."""
+        """Returns actions that find and buy the goal's product. Tries the actions, then resets the
+        attempt. Returns [] if the actions are too many or do not earn the full score."""
         goal = self._session["goal"]
         wanted = goal["goal_options"]
         values = list(wanted.values()) if isinstance(wanted, dict) else list(wanted)
@@ -142,7 +142,7 @@ class WebShop:
         return whole if earned >= 1.0 and len(whole) <= self.spec.max_steps else []
 
     def close(self) -> None:
-        """Deletes the session, which upstream would keep; the shop stays open for others."""
+        """Deletes the session, which upstream would keep. Leaves the shop open for others."""
         self.server.user_sessions.pop(self.visitor.session, None)
 
     def _start(self) -> None:
@@ -212,9 +212,9 @@ _numbers = itertools.count()
 
 
 def splits(count: int) -> tuple[range, range]:
-    """Returns the indices of the test goals and the train goals. Upstream's first 500 goals are
-    test, and the next 1,000 are unused. With fewer than 5,000 goals, a tenth is test and a fifth
-    is unused."""
+    """Returns the indices of the test goals and of the train goals. The first 500 goals are test
+    goals, and the next 1,000 are unused. If there are fewer than 5,000 goals, a tenth are test
+    goals and a fifth are unused."""
     test = min(500, -(-count // 10))
     return range(test), range(test + min(1000, count // 5), count)
 

@@ -51,9 +51,9 @@ class Agent:
       that plays tasks (envs.agents.remote_agent)
     - `python`: the program's interpreter
     - `tasks`: a file with one JSON object a line
-    - `reward`: the grader, a `file.py:function`. Its arguments are the task, the agent's calls
-      and, if it takes a third, the agent's folder. Without a grader, the agent posts its reward or
-      prints it as its last line.
+    - `reward`: the grader, a `file.py:function`. Its arguments are the task, the agent's calls and
+      (if it takes three) the agent's folder. Without a grader, the agent posts its reward or prints
+      the reward as its last line.
     - `workspace`: a folder whose content is copied to the agent's folder
     - `snapshot`: `none` (never save the agent's folder), `workspace` (the folder holds all state)
       or a command that saves the state outside the folder
@@ -203,7 +203,7 @@ class Agent:
 
 
 def _copied(*arguments: Any) -> State:
-    """Saves or restores a folder without a process. Returns what a process would report."""
+    """Saves or restores a folder in this process. Returns what a separate process would report."""
     try:
         return {"exit": 0, "stdout": json.dumps(workspace_copy.run(*arguments))}
     except (SystemExit, OSError) as error:

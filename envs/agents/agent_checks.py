@@ -81,8 +81,8 @@ def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
         no_program = command in ("", NOTHING, WORKSPACE)
         if no_program or is_function(command) or is_url(command):
             raise UserError(
-                f"env agent: {option} {command!r} is not a command; set both snapshot and restore "
-                f"to commands, or leave restore out and set snapshot to {WORKSPACE} or {NOTHING}"
+                f"env agent: {option} {command!r} is not a command; set snapshot and restore to "
+                f"commands, or set only snapshot, to {WORKSPACE} or {NOTHING}"
             )
     return {
         "save": starter_of(snapshot, python, "snapshot")[1],
@@ -206,5 +206,5 @@ def _check_imports(script: str, python: str) -> None:
     if missing:
         raise UserError(
             f"env agent: {script} imports {', '.join(missing)}, which {python} does not have; "
-            "name the agent's own interpreter with the option python"
+            "set the option python to the agent's own interpreter"
         )

@@ -11,11 +11,11 @@ from typing import Any
 
 from r3l.errors import EnvironmentFailed
 
-LAST = 64 << 10  # bytes of its output in which the last line is looked for
+LAST = 64 << 10  # bytes at the end of an output that are searched for the last line
 Argv = tuple[str, ...]
 State = dict[str, Any]
-"""A process's `pid`, `folder` and `exit`: the exit code, or None while the process runs. `stdout`
-and `stderr`: the last line of each; absent if the process has pipes."""
+"""A process's `pid` and `folder`. `exit`: the exit code, or None while the process runs. `stdout`
+and `stderr`: the last line of each, absent if the process has pipes."""
 
 UNSET = (
     "PYTHONPATH PYTHONHASHSEED HF_HUB_OFFLINE OPENAI_API_KEY OPENAI_BASE_URL ANTHROPIC_API_KEY "
@@ -28,7 +28,7 @@ _starters: dict[Argv, subprocess.Popen[str]] = {}
 
 
 def child_environment(more: dict[str, str], secret: Sequence[str] = ()) -> dict[str, str]:
-    """Returns the user's environment variables without those in UNSET and `secret`. Adds `more`."""
+    """Copies the user's variables, except those that UNSET or `secret` names. Then adds `more`."""
     unset = {*UNSET, *secret}
     return {name: value for name, value in os.environ.items() if name not in unset} | more
 

@@ -22,7 +22,7 @@ try:
 except ImportError as error:
     sys.exit(
         f"{sys.executable} cannot import verifiers ({error}); pip install verifiers uv there, or "
-        "name another interpreter with the option python"
+        "set the option python to another interpreter"
     )
 
 
@@ -32,7 +32,7 @@ MODEL, UNTRAINED = "policy", "policy-untrained"
 
 def environment(config: dict[str, Any]) -> Any:
     """Makes the verifiers environment of a config. By default, agents run in local processes. An
-    agent without a harness gets the taskset's harness. If that is `bash`, the agent gets `null`."""
+    agent without a harness gets the taskset's harness, or `null` in place of `bash`."""
     taskset = config["taskset"]["id"]
     seats = vf.env_config_type(taskset, config.get("id", "")).model_fields.items()
     own = vf.default_harness_id(taskset)
@@ -74,7 +74,7 @@ async def play(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def result(traces: list[Any]) -> dict[str, Any]:
-    """Returns the trained agents' mean reward and the first trained agent's rewards and metrics."""
+    """Returns the mean reward of the trained agents, and the first agent's rewards and metrics."""
     rewards = {name: each.value for name, each in traces[0].rewards.items() if each is not None}
     reward = sum(trace.reward for trace in traces) / len(traces)
     return {"reward": reward, "parts": traces[0].metrics | rewards}

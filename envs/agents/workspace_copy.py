@@ -4,9 +4,8 @@
     restore:  writes the files that differ, removes new files, then compares the folder's listing
 
 The user's commands save and restore state outside the folder. The save command runs before the
-folder is saved. The restore command runs before the listing is compared. Without a command, the
-worker process copies a small folder. For a command or a large folder, call_function starts a
-process.
+folder is saved. The restore command runs before the listing is compared. The worker process copies
+a small folder itself, if there is no command. Otherwise call_function starts a process.
 """
 
 import hashlib
@@ -22,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 1 << 30
-"""Most bytes of the folder, and of all snapshots of an attempt together."""
+"""The most bytes of the folder, and of all snapshots of an attempt together."""
 MOST_FILES = 50_000
 SMALL = 64, 1 << 20
-"""The most files and bytes of a small folder: copying it is faster than starting a process."""
+"""The most files and bytes of a small folder. Copying one is faster than starting a process."""
 KNOWN = "known.json"
 """The file about the last save: when it began (`at`), and each file's state and digest."""
 RACE_NS = 1_000_000_000
-"""A file that changed this shortly before a save may change again and keep its timestamp."""
+"""If a file changes within this time before a save, its next change may keep the timestamp."""
 VANISHED = (FileNotFoundError, NotADirectoryError)
 
 Listing = dict[str, list[Any]]
@@ -113,8 +112,8 @@ def listed(work: Path, seen: Seen | None = None, objects: Path = Path()) -> List
 
 
 def put_back(work: Path, wanted: Listing, objects: Path) -> None:
-    """Makes a folder match `wanted`. Removes files that `wanted` does not list. Makes a new file
-    where the old one has other hard links."""
+    """Makes a folder match `wanted`. Removes files that `wanted` does not list. Overwrites changed
+    files. But if a changed file has other hard links, replaces it by a new file."""
     found = listed(work)
     for name, (kind, mode, _) in found.items():
         if kind == "folder":
@@ -169,7 +168,7 @@ def first_difference(wanted: Listing, found: Listing) -> str:
 
 
 def _told(command: list[str], own: Path) -> str:
-    """Runs a command and returns the last line of output. `own`: a folder for the command, passed
+    """Runs a command and returns its last line of output. `own`: a folder for the command, passed
     as R3L_SNAPSHOT. Raises SystemExit if the command fails."""
     if not command:
         return ""

@@ -1,4 +1,4 @@
-"""The base of the worlds `workshop` and `keys`: a row of things, each of which needs an answer.
+"""The base of the worlds `workshop` and `keys`: a row of things. Each thing needs an answer.
 
     note (this task's exceptions) ─► thing 0 ─► answer ─► remark, thing 1 ─► answer ─► …
 
@@ -137,7 +137,7 @@ class Matching:
         self.state = _State()
 
     def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Starts the row that `seed` determines. Returns a text (note and first thing) and {}."""
+        """Starts the row that `seed` determines. The observation has the note and thing 0."""
         rng = random.Random(seed)
         row = rng.sample(self.things, self.length)
         changed = {
@@ -284,7 +284,7 @@ class Matching:
         return f"{self.words.place} {self.state.place} has {self.state.row[self.state.place]}"
 
     def _fact(self, step: int) -> str:
-        """Returns what the remark on a wrong step revealed."""
+        """Returns the fact in the remark on a wrong step."""
         place = self.state.places[step]
         thing = self.state.row[place]
         if self.dials.hint == "where":
@@ -292,7 +292,7 @@ class Matching:
         return f"{thing} needs {self.state.needs[place]}"
 
     def _shown(self, step: int) -> str:
-        """Returns a step's number and outcome. Writes "done" for an outcome that the remark hid."""
+        """Returns a step's number and outcome. If the remark hid the outcome, writes "done"."""
         mark = self.state.marks[step]
         unsaid = self.dials.hint == "none" and mark != "wasted"
         return f"{step} {'done' if unsaid else self.words.marks[mark]}"

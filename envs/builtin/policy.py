@@ -15,8 +15,8 @@ def builtin_policy() -> Path:
 
 
 def model_path(name: str) -> Path:
-    """Returns the model folder that the setting `model` names. Converts a GGUF file once. Raises
-    UserError if the conversion fails or SmolLM2 is not installed."""
+    """Returns the model folder for a value of the setting `model`. Converts a GGUF file once.
+    Raises UserError if the conversion fails or SmolLM2 is not installed."""
     if name == "builtin":
         return builtin_policy()
     if name == SMOLLM2:

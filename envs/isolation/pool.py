@@ -154,8 +154,8 @@ class EnvPool:
 
 
 def workers_for(wanted: int, sessions: int) -> int:
-    """Returns how many workers to start for `wanted` sessions, with `sessions` in each. The minimum
-    is USUAL_WORKERS."""
+    """Returns how many workers to start for `wanted` attempts, at least USUAL_WORKERS. `sessions`:
+    how many attempts a worker can hold."""
     needed = math.ceil(wanted / sessions)
     return max(USUAL_WORKERS, min(needed, os.cpu_count() or 1))  # a worker may start a JVM
 
@@ -201,7 +201,7 @@ class RemoteEnv:
 class _Worker:
     """One worker process and the queue of calls to it.
 
-    `hello`: a future for the worker's first reply: what its environment declares.
+    `hello`: a future for the worker's first reply, which declares the environment.
     """
 
     def __init__(self, config: EnvConfig) -> None:

@@ -108,7 +108,7 @@ def serve(sessions: Sessions, requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 def read(stream: BinaryIO) -> dict[str, Any]:
-    """Reads the next message; empty at the end of the stream."""
+    """Reads the next message. Returns {} at the end of the stream."""
     size = stream.read(4)
     return unpack(stream.read(int.from_bytes(size)), RECORD_LIMIT) if len(size) == 4 else {}
 
@@ -152,7 +152,7 @@ def _close(env: TextEnv) -> None:
 
 
 def _end_fork() -> NoReturn:
-    """Ends this process, a fork of the worker, because only the worker may answer requests."""
+    """Ends this process, which is a fork of the worker. Only the worker may answer requests."""
     try:
         os.write(2, b"the environment forked a process that returned; end it with os._exit\n")
     finally:

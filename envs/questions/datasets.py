@@ -129,14 +129,14 @@ def _name(value: Any) -> str:
 
 
 def _conversation(messages: list[Any]) -> str:
-    """Joins chat messages of the user and the system. Raises ValueError for other messages."""
+    """Joins the system and user messages of a chat. Raises ValueError for other messages."""
     roles = [m.get("role") if isinstance(m, dict) else None for m in messages]
     texts = [m.get("content") if isinstance(m, dict) else None for m in messages]
     known = {"system", "developer", "user"}
     if not all(role in known for role in roles) or not all(isinstance(t, str) for t in texts):
         raise ValueError(
-            f"its messages have the roles {', '.join(map(str, roles))}; only texts of the system "
-            "and the user are supported, so write the conversation as one text"
+            f"its messages have the roles {', '.join(map(str, roles))}; only system and user "
+            "messages are supported, so write the conversation as one text"
         )
     return "\n\n".join(map(str, texts))
 

@@ -284,8 +284,8 @@ def number(text: str) -> Fraction | None:
 
 
 def _same_language(gold: str, answer: str) -> bool:
-    """Returns whether an answer has only known letters, commands and relation signs, and no mixed
-    number. Known: whatever the reference uses, the names in _COMMANDS, the letters i and e."""
+    """Returns whether an answer has no mixed number and no unknown letter, command or relation
+    sign. Known are those of the reference, the names in _COMMANDS, and the letters i and e."""
     symbols = {letter for slash, run in _LETTERS.findall(gold) if not slash for letter in run}
     commands = _COMMANDS | {run for slash, run in _LETTERS.findall(gold) if slash}
     for slash, run in _LETTERS.findall(answer):

@@ -30,7 +30,7 @@ EVALUATED = frozenset(
 )
 """Families whose scorers evaluate an answer as Python. Only harmless answers are scored."""
 SLOW = frozenset({"futoshiki", "knight_swap"})
-"""Families that take seconds per question. Their splits may share questions."""
+"""Families that take seconds per question. The splits of such a family may share questions."""
 LONGEST = 4000
 """Longest answer that is scored, characters."""
 TRIES = 500
@@ -74,7 +74,7 @@ class Reasoning(Question):
         return OneEvalAttempt(SeededTasks(f"reasoning:{family}"))
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
-        """Returns the question of a seed. Except in SLOW families, no question is in two splits."""
+        """Returns the question of a seed. Splits share no questions, except in SLOW families."""
         self.question = family_question(self.family, self.config, seed)
         return str(self.question.entry["question"])
 
@@ -106,7 +106,7 @@ class FamilyQuestion:
     dataset: Any
 
     def score(self, answer: str) -> tuple[float, str]:
-        """Returns (score from 0 to 1, fault). A score that nonsense reaches too becomes 0. The
+        """Returns (score from 0 to 1, fault). The score is 0 if nonsense gets at least as much. The
         fault names the scorer's error, such as scorer_ValueError."""
         earned, fault = self._raw(answer)
         nonsense = max(self._raw(text)[0] for text in NONSENSE)

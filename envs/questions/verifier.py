@@ -32,9 +32,9 @@ WORKER = (
 )
 """The worker's program. It imports this `envs`, not a user's folder of the same name."""
 START_S = 120.0
-"""Time limit of a start, seconds. A worker first imports sympy."""
+"""Seconds that a start may take. A worker first imports sympy."""
 SILENT_S = 45.0
-"""Real time after which a worker that has not answered is killed, seconds."""
+"""Seconds of real time that an answer may take before the worker is killed."""
 
 
 class Verifier:
@@ -49,8 +49,8 @@ class Verifier:
         self._lock = threading.Lock()
 
     def check(self, gold: str, answer: str) -> Verdict:
-        """Compares an answer with the reference `gold`. An answer that is no mathematics is
-        `unreadable`. Raises EnvironmentFailed if the reference cannot be read, or if the worker
+        """Compares an answer with the reference `gold`. Returns `unreadable` if the answer is
+        not mathematics. Raises EnvironmentFailed if the reference cannot be read, or if the worker
         does not start."""
         with self._lock:
             verdict = self._ask(gold, answer)

@@ -12,7 +12,7 @@ from r3l.config import RunConfig
 from r3l.records import Task
 from r3l.settings.actor import ActorConfig
 
-MOST_TASKS = 100_000  # of each split, to compare
+MOST_TASKS = 100_000  # of each split that are compared
 CPU, BFLOAT16 = Path("/proc/cpuinfo"), {"avx512f", "avx_ne_convert"}
 
 
@@ -48,7 +48,7 @@ def _bfloat16(config: RunConfig) -> Iterator[str]:
 
 
 def _room(actor: ActorConfig, first_steps: Mapping[str, FirstStep]) -> Iterator[str]:
-    """Warns if the longest first prompt leaves room for less than half of the response budget."""
+    """Warns if the longest of the first prompts leaves too little room for a response."""
     for name, step in sorted(first_steps.items(), key=lambda item: -item[1].prompt)[:1]:
         budget = actor.max_response_tokens or step.budget
         if (room := actor.max_model_len - step.prompt) < budget / 2:

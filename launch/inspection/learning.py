@@ -33,7 +33,7 @@ class Recent:
         self.unread = steps[-1].unread
 
     def all(self, tag: str, holds: Callable[[float], bool], least: int = LOOKED_AT) -> bool:
-        """Whether `least` or more steps have the metric, and all values satisfy `holds`."""
+        """Whether at least `least` steps have the metric, and all its values satisfy `holds`."""
         values = [metrics[tag] for metrics in self.metrics if tag in metrics]
         return len(values) >= least and all(map(holds, values))
 
@@ -43,13 +43,13 @@ class Recent:
         return fmean(values) if values else 0.0
 
     def most_frequent(self, family: str) -> str:
-        """Returns the name of the largest metric that begins with `family`, without `family`."""
+        """Finds the largest metric that is named `family` plus a suffix. Returns the suffix."""
         tags = {tag for metrics in self.metrics for tag in metrics if tag.startswith(family)}
         return max(tags, key=self.mean, default=family).removeprefix(family)
 
 
 def causes(steps: Sequence[StepLine]) -> list[Cause]:
-    """Finds why the last LOOKED_AT steps taught the policy nothing. Returns [] for fewer steps."""
+    """Finds why the last LOOKED_AT steps taught the policy nothing; [] if there are fewer steps."""
     if len(steps) < LOOKED_AT:
         return []
     recent = Recent(steps)
@@ -164,7 +164,7 @@ def _updates(recent: Recent) -> Iterator[Cause]:
         )
     # Not every step publishes weights (learner.sync_every); the first does so after its line.
     unchanged = recent.all("weights/patch_density", lambda share: share < UNCHANGED, least=1)
-    if unchanged and recent.mean("learner/grad_norm"):  # without a gradient: not by rounding
+    if unchanged and recent.mean("learner/grad_norm"):  # without one, rounding is not the cause
         yield Cause(
             f"a step changes {recent.mean('weights/patch_density'):.1g} of the weights",
             "raise learner.lr: its updates are lost in rounding",

@@ -1,7 +1,7 @@
 """Assigns machines, GPUs, GPU memory shares and CPU threads to a run's processes.
 
 Ranks get the first GPUs. Actors get the remaining GPUs in turn. If no machine has enough remaining
-GPUs for one actor, actors share all GPUs. The functions here read nothing but their arguments.
+GPUs for one actor, actors share all GPUs. The functions here read only their arguments.
 """
 
 from collections import Counter
@@ -167,10 +167,10 @@ def _threads(
     ranks: Sequence[Ranks],
     engines: Counter[str],
 ) -> tuple[int | None, dict[str, int | None]]:
-    """Returns the number of OpenMP threads of a rank, and of an actor on each machine.
+    """Returns how many OpenMP threads a rank gets, and how many an actor gets on each machine.
 
-    A number is None if the cores are not known. A machine's cores are divided equally among its
-    processes, at most MOST_THREADS each. Ranks on CPUs divide all cores of their machine among
+    A number is None if the cores are not known. Each process gets an equal share of the cores of
+    its machine, at most MOST_THREADS. Ranks on CPUs divide all cores of their machine among
     themselves. If no machine has GPUs, an actor gets an equal share of all machines' cores."""
     trained = {part.machine: part.count for part in ranks}
     cores = {machine.name: machine.cores for machine in machines}

@@ -113,8 +113,8 @@ class ReplayedRun:
             self.draw_of(number)
             if self.folder.settings_of(number) != self.config:
                 raise UserError(
-                    f"step {step}: is recomputed from step {version + 1} on, but step {number} had "
-                    "other settings; in future runs, raise learner.keep_checkpoints"
+                    f"step {step}: cannot be recomputed; step {number} had other settings, and no "
+                    "checkpoint is between the two; in future runs, raise learner.keep_checkpoints"
                 )
         learner = self.config.learner
         if start is not None:

@@ -226,7 +226,7 @@ def _policy_rows(
 
 
 def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
-    """Marks the tokens of steps sampled by `version` alone. Returns None for a retry, because a
+    """Marks the tokens of steps that only `version` sampled. Returns None for a retry, because a
     retry's row lacks the guidance."""
     if version is None or attempt.role == "distilled":
         return None
@@ -275,8 +275,8 @@ def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
 
 
 def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
-    """Computes metrics of the loss weights. `aux_share`: the share of the auxiliary rows.
-    `largest_token_weight`: in the other rows, the largest token weight divided by the mean."""
+    """Computes metrics of the loss weights. `aux_share`: the auxiliary rows' share of the total
+    weight. `largest_token_weight`: in other rows, the largest token weight divided by the mean."""
     policy = [(row.weight, float(row.mask.sum())) for row in rows if not row.aux]
     tokens, mass = sum(count for _, count in policy), sum(w * count for w, count in policy)
     aux = sft_weight * sum(row.weight * float(row.mask.sum()) for row in rows if row.aux)
@@ -340,7 +340,7 @@ def _spread(
 
 
 def _runs(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list[int]]:
-    """Cuts rows into runs that share prefixes. Returns (runs, number of nodes of each)."""
+    """Cuts rows into runs that share prefixes. Returns (runs, each run's number of nodes)."""
     order, overlaps = prefix_forest.neighbours([row.token_ids for row in rows])
     ordered = [rows[i] for i in order]
     spans = prefix_forest.cut([len(row.token_ids) for row in ordered], overlaps, budget)
@@ -352,7 +352,7 @@ def _runs(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list[int]]
 
 
 def _rectangles(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list[int]]:
-    """Cuts rows into bins of similar length. Returns (bins, padded area of each)."""
+    """Cuts rows into bins of similar length. Returns (bins, each bin's padded area)."""
     bins: list[list[Row]] = []
     for row in sorted(rows, key=lambda r: -len(r.token_ids)):
         # Descending lengths: the first row of a bin is its padded width.
@@ -414,8 +414,8 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
 
 
 def packing_shares(sums: dict[str, float]) -> dict[str, float]:
-    """Computes two shares. `padding`: computed positions that hold no token. `shared_tokens`:
-    tokens that are computed in another row."""
+    """Computes two shares. `padding`: the share of computed positions that hold no token.
+    `shared_tokens`: the share of the rows' tokens that are computed in another row."""
     held = sums["sum_held_tokens"]
     return {
         "padding": 1.0 - held / max(sums["sum_computed_tokens"], 1.0),

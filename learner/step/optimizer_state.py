@@ -102,7 +102,7 @@ def load(trainer: Trainer, folder: Path, updates: int) -> None:
 def _whole(
     trainer: Trainer, parameter: nn.Parameter, fragment: Fragment | None, key: str
 ) -> Tensor:
-    """Gathers a parameter's whole state `key`, in float32. Every rank must call it."""
+    """Gathers the state `key` of a whole parameter, in float32. Every rank must call it."""
     shape = full_shape(parameter)
     whole = torch.zeros(shape, dtype=torch.float32, device=trainer.device).view(-1)
     if fragment is not None:
@@ -169,5 +169,5 @@ def _trained(trainer: Trainer) -> list[tuple[str, nn.Parameter]]:
 
 
 def _torch_optimizer(trainer: Trainer) -> Any:
-    """Returns the torch optimizer, unwrapped from DeepSpeed's."""
+    """Returns the torch optimizer that DeepSpeed's optimizer wraps."""
     return getattr(trainer.optimizer, "optimizer", trainer.optimizer)

@@ -44,8 +44,8 @@ def neighbours(sequences: Sequence[Int32]) -> tuple[list[int], list[int]]:
 
 
 def cut(lengths: Sequence[int], overlaps: Sequence[int], budget: int) -> list[range]:
-    """Splits sorted rows into runs of at most `budget` nodes. Minimizes nodes first, then runs. A
-    row longer than the budget is a run of its own."""
+    """Splits sorted rows into runs of at most `budget` nodes. Makes as few nodes as possible, and
+    then as few runs as possible. A row longer than the budget is a run by itself."""
     nodes, runs, first = [0], [0], [0]
     for last in range(len(lengths)):
         best, tail = (0, 0, 0), 0
@@ -86,7 +86,7 @@ def plant(sequences: Sequence[Int32]) -> Forest:
 
 def lay_out(paths: Sequence[Int64], nodes: int) -> tuple[list[Int64], Int64]:
     """Puts rows of similar length into rectangles [rows, positions], padded with node 0. Also
-    returns each node's index in the flattened, joined rectangles."""
+    returns the index that each node has once all rectangles are flattened and joined."""
     rectangles: list[list[Int64]] = []
     for path in sorted(paths, key=len, reverse=True):
         if not rectangles or len(path) < SIMILAR * len(rectangles[-1][0]):

@@ -11,8 +11,8 @@ LOOPBACK = "127.0.0.1"  # the first machine's address if there is no other
 
 
 def join_process_group(timeout_s: float) -> None:
-    """Joins the launcher's process group; without a launcher, a group of one process. Leaves the
-    group at exit. Collectives fail after `timeout_s`."""
+    """Joins the launcher's process group. Without a launcher, makes a group of one process. Leaves
+    the group at exit. Collectives fail after `timeout_s`."""
     import deepspeed
 
     if torch.distributed.is_initialized():
@@ -51,6 +51,6 @@ def _meet_on_this_machine(backend: str, timeout: timedelta) -> None:
 
 
 def leave_process_group() -> None:
-    """Leaves every process group, if this process is in one."""
+    """Leaves all process groups that this process is in."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

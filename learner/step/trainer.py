@@ -153,7 +153,7 @@ class Trainer:
         vocabulary = int(self.module.lm.config.get_text_config().vocab_size)
         check_tokens(draw.groups, vocabulary, draw.recalled)
         if self.algorithm is None:
-            raise ValueError("this trainer has no algorithm; pass supervised rows to step instead")
+            raise ValueError("this trainer has no algorithm; call step with supervised rows")
         return rows_of(
             draw.groups,
             self.algorithm,
@@ -278,11 +278,10 @@ class Trainer:
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
-        """Adds the block's seconds to `spent[what]`. Measures nothing on a GPU, whose kernels run
-        asynchronously."""
+        """On a CPU, adds the block's seconds to `spent[what]`."""
         began = time.monotonic()
         yield
-        if self.device.type == "cpu":
+        if self.device.type == "cpu":  # a GPU runs its kernels asynchronously
             self.spent[what] = self.spent.get(what, 0.0) + time.monotonic() - began
 
     def _apply(self) -> tuple[bool, float]:

@@ -63,9 +63,9 @@ class Demonstrator:
 
 
 class Teacher:
-    """Makes the lessons of one environment. A demonstrator plays the attempts. A worse demonstrator
-    plays about half of the attempts to reflect on. `skill`: of the usual demonstrator. `blunders`:
-    the worse demonstrator's probability of a mistake at a step."""
+    """Makes the lessons of one environment. A demonstrator plays the attempts. About half of the
+    reflections are on attempts of a worse demonstrator. `skill`: the usual demonstrator's skill.
+    `blunders`: the worse demonstrator's probability of a mistake at a step."""
 
     def __init__(
         self, env: Demonstrating, chat: ChatFormat, skill: Skill, *, blunders: float = 0.15
@@ -138,7 +138,7 @@ def teachers(env: str, chat: ChatFormat, skill: Skill, options: Mapping[str, Any
 
 
 def texts(env: Demonstrating) -> Iterable[str]:
-    """Yields texts that contain the words that a tokenizer for `env` should know."""
+    """Yields texts with all words that a tokenizer for `env` should know."""
     rng, skill = random.Random(0), Skill(mistakes=0.3, waste=0.2)
     yield from env.vocabulary()
     for prompts in (Prompts(env.spec.prompts), Prompts()):

@@ -47,12 +47,12 @@ PROGRESS_S = 5.0
 SAVE_S = 120.0
 """Seconds between two checkpoints."""
 POOL = 256
-"""The number of lessons that are sorted by length at a time, to have little padding in batches."""
+"""The number of lessons that are sorted by length at a time, so that batches have less padding."""
 
 
 def warmup(recipe: Recipe, out: Path) -> None:
     """Warms up a policy and saves it in `out`. Continues an interrupted warm-up in `out`. Raises
-    UserError if the recipe has changed since, or if lessons cannot be made."""
+    UserError if that warm-up had another recipe, or if lessons cannot be made."""
     with tempfile.TemporaryDirectory(prefix="r3l-warmup-") as made_here:
         start = recipe.start or _tiny_model(recipe, Path(made_here))
         check_model_folder(start, f"--model {recipe.model or start}")
@@ -138,8 +138,8 @@ def lesson_stream(recipe: Recipe, chat: ChatFormat, own: Sequence[Lesson] = ()) 
 
 
 def _words(tokenizer: Any) -> list[int]:
-    """Returns the token ids for lessons in copying, without special tokens. If the tokenizer has
-    added words, as the tiny policy's tokenizer has, returns only the added words."""
+    """Returns the token ids for lessons in copying, without special tokens. If words were
+    added to the tokenizer, as for the tiny policy, returns only the ids of those words."""
     added, special = tokenizer.added_tokens_decoder, set(tokenizer.all_special_ids)
     words = [i for i, token in added.items() if not token.special and i not in special]
     return sorted(words) or sorted(set(tokenizer.get_vocab().values()) - set(added) - special)
@@ -181,11 +181,11 @@ def fit(
     done: int = 0,
     saving: Checkpoints | None = None,
 ) -> list[float]:
-    """Makes optimizer steps `done` + 1 to `steps`. Returns the losses. Step n trains on the nth
+    """Trains from step `done` + 1 to step `steps`. Returns the losses. Step n trains on the nth
     batch. With `saving`, saves a checkpoint every SAVE_S seconds.
 
-    `reading`: share of the steps, from the first on, in which tokens outside replies have a small
-    weight too. By predicting a world's lines, a model learns to copy names, which it needs to act.
+    `reading`: share of the steps that also train on tokens outside replies, with a small weight.
+    These steps come first. They teach a model to copy names, which it needs to act.
     """
     losses, tokens = list[float](), 0
     began = reported = saved = time.monotonic()

@@ -81,7 +81,7 @@ keep [G])."""
 @dataclass(frozen=True)
 class ReplayContext:
     """The batch in which a group is replayed. `version`: number of optimizer steps so far.
-    `baseline`: median of the new groups' mean rewards, or of all groups if none is new."""
+    `baseline`: median of the groups' mean rewards. If there are new groups, only they count."""
 
     version: int
     baseline: float
@@ -159,8 +159,8 @@ class Algorithm:
     def advantages(
         self, rewards: npt.ArrayLike, trajectories: Sequence[Trajectory], *, recalled: int = 0
     ) -> tuple[Float64, Bool]:
-        """Returns (advantages [G], keep [G]) of a whole group. `recalled`: number of attempts from
-        other groups, which come last.
+        """Returns (advantages [G], keep [G]) of a whole group. `recalled`: number of attempts at
+        the end that come from other groups.
 
         A dropped trajectory (keep False) has advantage 0, is not trained on and does not count in
         any mean. A kept trajectory counts even if its advantage is 0. Raises ValueError if a reward
@@ -239,7 +239,7 @@ class AlgorithmConfig(Section):
 
     @property
     def needs_contrast(self) -> bool:
-        """Whether another group replaces a group whose rewards are all equal."""
+        """Whether a group whose rewards are all equal is replaced by another group."""
         return False
 
     @property

@@ -67,8 +67,8 @@ def by_step(values: npt.ArrayLike, trajectory: Trajectory) -> npt.NDArray[np.flo
 def lengths(
     normalize: Normalize, trajectories: Sequence[Trajectory], masks: Sequence[Bool]
 ) -> list[int]:
-    """Returns the length |τ_i| of each trajectory, further conversations included. Counts trained
-    tokens; with "attempt" or "group", counts all response tokens from `Extra.start` on."""
+    """Returns each trajectory's length |τ_i|, further conversations included. If `normalize` is
+    "attempt" or "group", counts all response tokens from `Extra.start` on, else trained tokens."""
     if normalize in ("attempt", "group"):
         masks = [trajectory.responses_from(trajectory.extra.start) for trajectory in trajectories]
     further = [
@@ -89,7 +89,7 @@ def token_weights(
         token                  1 / Σ_j |τ_j|               the mean over all trained tokens
         sum                    1 / R                       the mean over trajectories of Σ_t
 
-    A trajectory of length 0 adds no loss but counts in R and |G|. Only "group" uses `groups`.
+    A trajectory of length 0 adds no loss but counts in R and |G|. Only "group" reads `groups`.
     """
     if normalize == "group":
         sizes = Counter(groups)

@@ -54,8 +54,8 @@ class EvalLine:
 
 @dataclass(frozen=True)
 class AgainLine:
-    """A restart from version `step`. The previous learner's later steps, up to version `reached`,
-    do not count."""
+    """A restart from version `step`. The previous learner had reached version `reached`. The steps
+    that made versions `step` + 1 to `reached` no longer count."""
 
     step: int
     reached: int

@@ -1,4 +1,4 @@
-"""The folder of a run: reads and writes the files in it.
+"""Reads and writes the files in a run's folder.
 
     config.yaml, config.next.yaml, config.before-step-000051.yaml      settings
     progress.jsonl                                                     steps and evaluations
@@ -225,7 +225,7 @@ class RunFolder:
 
     def write_heartbeat(self, doing: str) -> None:
         """Writes what the learner is doing. If the disk is full, renews the file's modification
-        time, but raises OSError."""
+        time and raises OSError."""
         self.heartbeat_file.write_text(doing, encoding="utf-8")
 
     def heartbeat(self) -> Heartbeat | None:
@@ -285,7 +285,7 @@ def write_evaluation(weights: Path, evaluation: EvalLine) -> None:
 
 
 def _load(path: Path) -> RunConfig:
-    """Reads the settings in a file. Raises UserError, which names the file."""
+    """Reads the settings in a file. Raises a UserError that names the file."""
     try:
         if not path.stat().st_size:
             raise UserError("is empty, perhaps after a power loss; restore it from a copy")

@@ -24,7 +24,7 @@ def check_endpoint(endpoint: str, what: str) -> str:
 
 
 def check_bind(bind: str, what: str, *, encrypted: bool) -> str:
-    """Returns `bind`. Raises UserError if `bind` is malformed. Unless `encrypted`, also raises
+    """Returns `bind`. Raises UserError if `bind` is malformed. Without encryption, also raises
     UserError if other machines could connect."""
     tcp = _BIND.fullmatch(bind)
     port = tcp[1].replace("*", "0") if tcp else "65536"
@@ -35,7 +35,7 @@ def check_bind(bind: str, what: str, *, encrypted: bool) -> str:
         )
     if not encrypted and not is_local(bind):
         raise UserError(
-            f"{what} {bind}: without --keys only loopback addresses (127.0.0.1) are served; "
+            f"{what} {bind}: only loopback addresses (127.0.0.1) are served without --keys; "
             "r3l-buffer keygen makes keys"
         )
     return bind

@@ -12,8 +12,8 @@ SHARED_MEMORY, SHARED_FLOOR = Path("/dev/shm"), 16 * MIB
 
 
 def check_free_space(run: Path, model_bytes: int, copies: int) -> None:
-    """Raises UserError if a run's disk or shared memory lacks space. Checkpoints and models take
-    `copies` times `model_bytes`."""
+    """Raises UserError if a run's disk or shared memory lacks space. Checkpoints and models need
+    `copies` * `model_bytes` of disk."""
     needed, free = 2 * DISK_FLOOR + copies * model_bytes, _free(run)
     if free < needed:
         raise UserError(

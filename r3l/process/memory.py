@@ -94,8 +94,8 @@ def _groups(root: Path, membership: Path) -> set[Path]:
 
 
 def return_freed_memory() -> None:
-    """Gives freed pages back to the system at once (glibc). Every thread except the main one may
-    keep up to 64 MiB."""
+    """Gives freed pages back to the system at once (glibc). Afterwards, each thread except the main
+    thread may still hold up to 64 MiB of freed pages."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

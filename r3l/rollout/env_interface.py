@@ -1,4 +1,4 @@
-"""The interfaces of an environment, and of one in which an agent plays the attempts."""
+"""The interfaces of environments. In some environments, an agent plays the attempts."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -38,7 +38,7 @@ class EnvSpec:
     stop: list[str] = field(default_factory=list)
     """Texts that end a response, such as an empty line if a step is a paragraph."""
     prompts: dict[str, str] = field(default_factory=dict)
-    """Per-environment overrides of r3l/rollout/prompts/*.md, by file stem."""
+    """Prompts that replace those in r3l/rollout/prompts, keyed by file name without .md."""
 
     def __post_init__(self) -> None:
         try:
@@ -77,8 +77,8 @@ class Environment(Protocol):
 
 @dataclass(frozen=True)
 class Retry:
-    """A retry of a recorded attempt from its step `pivot`. `guidance`: the text that the policy is
-    shown from that step on."""
+    """A retry of a recorded attempt from its step `pivot`. `guidance`: the text that the policy
+    reads from that step on."""
 
     base: Trajectory
     pivot: int
@@ -103,6 +103,6 @@ class PlayedByAgent(Protocol):
         offer: Offer | None = None,
         retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays an attempt, or `retry`. Returns the attempt, and an auxiliary sample: the main
-        conversation with any guidance. `left`: progress of an earlier actor. `retried`: whether a
-        retry may follow. Raises EpisodeError or EngineDead."""
+        """Plays `retry`, or a new attempt. Returns the attempt and an auxiliary sample: the main
+        conversation with the guidance, if any. `left`: an earlier actor's progress. `retried`:
+        whether a retry may follow. Raises EpisodeError or EngineDead."""

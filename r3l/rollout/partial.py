@@ -7,7 +7,7 @@ A partial result is the slot's result so far:
 
     base slot          done: the attempt up to a complete step, without a finish
     before the retry   not_triggered: the reflection, and its conversation as an auxiliary sample
-    during the retry   done: in addition the retry, and what the policy saw as a second sample
+    during the retry   done: also the retry, and a second sample with what the policy saw
 """
 
 import logging
@@ -81,7 +81,7 @@ class Progress:
 
     async def offer(self, result: Callable[[], SlotResult], seconds: float) -> bool:
         """Saves `result()` if the sampling time `seconds` is at least `every_s`. Returns whether it
-        saved. An invalid record is only counted."""
+        did. Counts an invalid record, and does not save it."""
         if self.save is None or seconds < self.every_s:
             return False
         try:

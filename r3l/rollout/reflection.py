@@ -24,7 +24,7 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 """Why a reflection cannot be used:
 
     not_json       the text holds no JSON object
-    missing_field  a field that the outcome needs is absent, null or empty, or a text is no string
+    missing_field  a needed field is absent, null or empty, or a text is not a string
     bad_outcome    an outcome that is none of the three
     bad_pivot      a pivot that is neither null nor an integer in 0..K−1
     contradiction  a success that names a root cause, a suggestion or a pivot
@@ -39,7 +39,7 @@ FIELDS = (
     "retry_from_step",
 )
 FIELDS_OF_SUCCESS = ("trajectory_summary", "trajectory_outcome", "retry_from_step")
-"""The fields that a reflection with outcome success needs; other outcomes need all of FIELDS."""
+"""The fields that a success needs. Other outcomes need all of FIELDS."""
 RE_READ = 4
 """`parse` may read this many times the text's length, since it reads nested objects again."""
 TRY_CHARS = 400
@@ -50,7 +50,7 @@ MAX_CHARS = 1000
 
 @dataclass(frozen=True)
 class Reflection:
-    """A parsed reflection; `retry_from_step` is the pivot k*, None for a success."""
+    """A parsed reflection. `retry_from_step`: the pivot k*, or None for a success."""
 
     trajectory_summary: str
     root_cause_analysis: str | None
@@ -59,8 +59,8 @@ class Reflection:
     retry_from_step: int | None
 
     def triggers_retry(self, num_steps: int) -> bool:
-        """Whether an attempt with K = `num_steps` steps is retried: its outcome can be improved and
-        0 ≤ k* < K."""
+        """Whether to retry an attempt of K = `num_steps` steps. True if the outcome can be improved
+        and 0 ≤ k* < K."""
         pivot = self.retry_from_step
         return (
             self.trajectory_outcome in ("failure", "success_but_inefficient")

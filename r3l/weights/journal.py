@@ -34,8 +34,8 @@ NONE, DAMAGED = -1, -2
 @dataclass(frozen=True)
 class Entry:
     """The head of one file. `base`: the version that the file builds on, NONE for an anchor.
-    `frames`: for each chunk, (whether the frame is the whole chunk, bytes of the frame). `start`:
-    the first frame's position."""
+    `frames`: (full, bytes) of each frame; `full`: True for the whole chunk, False for a patch.
+    `start`: the first frame's position."""
 
     manifest: Manifest
     base: int
@@ -104,7 +104,7 @@ class Journal:
         return self.folder / f"{version:06d}{END}"
 
     def _apply(self, entry: Entry, path: Path, data: Bytes, before: int) -> None:
-        """Turns `data`, in place, from version `before` into the version of `entry`."""
+        """Updates `data` in place to the version of `entry`. `before`: the version of `data`."""
         with path.open("rb") as file:
             file.seek(entry.start)
             for index, (full, length) in enumerate(entry.frames):

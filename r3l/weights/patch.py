@@ -33,8 +33,8 @@ _ELEMENT: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 
 @dataclass(frozen=True)
 class Patch:
-    """Turns version `base` of a chunk into `version`. `width`: bytes of an element. `changed`:
-    number of changed elements. `checksum`: of the patched chunk."""
+    """Turns version `base` of a chunk into version `version`. `width`: bytes of an element.
+    `changed`: number of changed elements. `checksum`: of the patched chunk."""
 
     base: int
     version: int
@@ -62,8 +62,8 @@ def checksum(data: Bytes) -> int:
 
 
 def encode(old: Bytes, new: Bytes, *, base: int, version: int, width: int) -> Patch | None:
-    """Makes a patch from `old` to `new`, both uint8 [n]. Returns None if the patch saves nothing
-    or more than MOST_CHANGED_SHARE of the elements changed."""
+    """Makes a patch from `old` to `new`, both uint8 [n]. Returns None if more than
+    MOST_CHANGED_SHARE of the elements changed, or if the patch saves nothing."""
     before, after = old.view(_ELEMENT[width]), new.view(_ELEMENT[width])
     differ = before != after
     if np.count_nonzero(differ) > MOST_CHANGED_SHARE * len(after):

@@ -153,7 +153,7 @@ def test_adapters_become_the_same_weights_as_a_whole_merged_set(
 
 def test_a_partial_set_makes_an_engine_sick_not_half_new(served: Served, saved: Tensors) -> None:
     part = [(name, tensor) for name, tensor in saved if "layers.1.mlp" not in name]
-    with pytest.raises(EngineSick, match="are partial: 2 parameters have no weights") as sick:
+    with pytest.raises(EngineSick, match="are partial: 2 parameters are missing") as sick:
         served.update(part)
     assert sick.value.cause == "weights_partial"
     served.run(served.policy.engine.resume_generation())

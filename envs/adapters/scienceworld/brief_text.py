@@ -1,8 +1,8 @@
-"""Shortens prompts and observations for small policies. A warm-up teaches what is left out.
+"""Shortens prompts and observations for small policies, which learn the missing parts in a warm-up.
 
-An observation leaves out articles, and the words "a substance called". It leaves out the agent and
-the air, which are in every room. It leaves out the states in which things begin: closed, off or
-empty, and open for the doors of rooms. Everything else stays, in the same order.
+`brief` removes articles, and the words "a substance called". It removes the agent and the air,
+which are in every room. It removes the state in which a thing begins: a room's door is open, other
+things are closed, off or empty. The words that stay keep their order.
 """
 
 import re

@@ -68,8 +68,8 @@ def named(patterns: Sequence[str] | None) -> list[str]:
 def listed(
     patterns: Sequence[str] | None, eval_patterns: Sequence[str] | None = None
 ) -> ListedTasks:
-    """Lists the variations of the named tasks. Warm-up gets upstream's dev split, and evaluation
-    gets test. If given, `eval_patterns` name the tasks for evaluation."""
+    """Lists the variations of the named tasks. Upstream's dev split is for warm-up, and
+    the test split for evaluation. `eval_patterns`: evaluated tasks, by default `patterns`."""
     tested = patterns if eval_patterns is None else eval_patterns
     train, dev, test = (_variations(*each) for each in ((patterns, 0), (patterns, 1), (tested, 2)))
     return ListedTasks({"warmup": dev, "train": train, "eval": test})

@@ -39,7 +39,7 @@ class ARPOConfig(RatioConfig):
 def rescue(
     context: GroupContext, source: RandomSource, *, max_age: int | None
 ) -> list[StoredAttempt]:
-    """Recall: draws one stored success for a group in which no attempt earned a reward."""
+    """Draws one stored success for a group in which no attempt earned a reward."""
     if max(context.rewards) > 0:
         return []
     return recall.opposing(context, source, count=1, successes_only=True, max_age=max_age)

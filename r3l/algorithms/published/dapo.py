@@ -66,6 +66,6 @@ def with_contrast(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
 def less_overlong(
     rewards: Float64, trajectories: Sequence[Trajectory], *, limit: int, buffer: int
 ) -> Float64:
-    """Shaping: adds to each attempt's reward its overlong penalty, which is 0 or negative."""
+    """Shaping: adds an overlong penalty (0 or negative) to each attempt's reward."""
     lengths = [int(trajectory.response_mask.sum()) for trajectory in trajectories]
     return rewards + advantages.overlong_penalty(lengths, limit, buffer)
