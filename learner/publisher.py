@@ -259,8 +259,8 @@ class WeightPublisher:
     def _range(
         self, reply: dict[str, Any], chunk: Chunk, have: int, at: int, size: int
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Returns a reply with `size` bytes of data, from byte `at` on. The data are the joined
-        patches since version `have`, or the whole chunk if a patch is missing."""
+        """Returns a reply with `size` bytes of data, starting at offset `at`. The data are the
+        joined patches that follow version `have`, or the whole chunk if a patch is missing."""
         patches = chunk.since(have)
         if patches is None:
             lengths, sent = [len(chunk.data)], chunk.data.data[at : at + size]

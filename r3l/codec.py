@@ -150,7 +150,7 @@ def _write_array(value: Any) -> Any:
 
 
 def _read_array(hint: Any, value: Any) -> Any:
-    """Reads an array. The record around the array checks that dtype and shape fit the field."""
+    """Reads an array. The enclosing record checks that dtype and shape fit the field."""
     name, shape, elements = value
     if name not in _DTYPES or type(elements) is not bytes:
         raise ValueError(f"the value is not an encoded array of {' or '.join(_DTYPES)}")

@@ -83,7 +83,7 @@ def main_kind(base: Trajectory, *, restarts: bool) -> Kind | None:
 
 class Replays:
     """Decides whether retries replay a tape. After `limit` divergences in a row, retries
-    restart."""
+    start from the beginning."""
 
     def __init__(self, limit: int, ignore: Sequence[str] = ()) -> None:
         self.limit, self.ignore, self.in_a_row = limit, ignore, 0

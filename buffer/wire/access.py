@@ -122,8 +122,8 @@ class Access:
         return "too_many_connections" if full else ""
 
     def _upper_bound(self, now: float) -> int:
-        """Returns an upper bound on the open connections that finished a handshake: the
-        connections older than HANDSHAKE_S, plus all handshakes of the last HANDSHAKE_S."""
+        """Counts open connections that finished a handshake. Exact, or too high: counts the
+        connections older than HANDSHAKE_S, and all handshakes of the last HANDSHAKE_S."""
         since = now - HANDSHAKE_S
         older = itertools.takewhile(lambda opened: opened < since, self._open.values())
         return sum(1 for _ in older) + len(self._accepted)

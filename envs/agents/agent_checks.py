@@ -82,7 +82,7 @@ def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
         if no_program or is_function(command) or is_url(command):
             raise UserError(
                 f"env agent: {option} {command!r} is not a command; set snapshot and restore to "
-                f"commands, or set only snapshot, to {WORKSPACE} or {NOTHING}"
+                f"commands, or set snapshot alone to {WORKSPACE} or {NOTHING}"
             )
     return {
         "save": starter_of(snapshot, python, "snapshot")[1],

@@ -28,7 +28,7 @@ _starters: dict[Argv, subprocess.Popen[str]] = {}
 
 
 def child_environment(more: dict[str, str], secret: Sequence[str] = ()) -> dict[str, str]:
-    """Copies the user's variables, except those that UNSET or `secret` names. Then adds `more`."""
+    """Copies the user's variables, except those listed in UNSET or `secret`. Then adds `more`."""
     unset = {*UNSET, *secret}
     return {name: value for name, value in os.environ.items() if name not in unset} | more
 

@@ -284,7 +284,7 @@ class Matching:
         return f"{self.words.place} {self.state.place} has {self.state.row[self.state.place]}"
 
     def _fact(self, step: int) -> str:
-        """Returns the fact in the remark on a wrong step."""
+        """Returns the fact that the remark about a wrong step states."""
         place = self.state.places[step]
         thing = self.state.row[place]
         if self.dials.hint == "where":

@@ -4,7 +4,7 @@
 
 A retry was sampled with guidance that its row does not contain. So every role with retries (`all`,
 `distilled`, `replayed`) also measures the effect of guidance. One token that guidance made unlikely
-can raise the k3 estimate of the KL to several nats a token. The role `base` has no retries.
+can raise the k3 estimate of the KL to several nats per token. The role `base` has no retries.
 """
 
 from torch import Tensor
@@ -36,9 +36,9 @@ def drift_sums(
 
 
 def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
-    """Computes three metrics of each role. `behaviour_kl`: KL(behaviour ‖ policy) in nats a token,
-    estimated by k3. `behaviour_ess`: effective sample size per token, (Σw)² / Σw² / tokens, with w
-    = policy / behaviour. `entropy`: mean in nats a token."""
+    """Computes three metrics of each role. `behaviour_kl`: KL(behaviour ‖ policy) in nats per
+    token, estimated by k3. `behaviour_ess`: effective sample size per token, (Σw)² / Σw² / tokens,
+    with w = policy / behaviour. `entropy`: mean in nats per token."""
     metrics: dict[str, float] = {}
     for role in ROLES:
         tokens = sums.get(f"sum_tokens_{role}", 0.0)
@@ -54,8 +54,8 @@ def drift_metrics(sums: dict[str, float]) -> dict[str, float]:
 
 def engine_metrics(sums: dict[str, float]) -> dict[str, float]:
     """Compares the engine with the learner at equal weights, on `fresh` tokens. `engine_kl`:
-    KL(engine ‖ learner) in nats a token, estimated by k3. `engine_gap`: mean absolute difference of
-    log-probabilities."""
+    KL(engine ‖ learner) in nats per token, estimated by k3. `engine_gap`: mean absolute difference
+    of log-probabilities."""
     tokens = sums.get("sum_tokens_fresh", 0.0)
     metrics = {"engine_tokens": tokens}
     if tokens:

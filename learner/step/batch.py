@@ -226,8 +226,8 @@ def _policy_rows(
 
 
 def _sampled_at(attempt: Trajectory, version: int | None) -> Bool | None:
-    """Marks the tokens of steps that only `version` sampled. Returns None for a retry, because a
-    retry's row lacks the guidance."""
+    """Marks the tokens of each step that was sampled by `version` alone. Returns None for a retry,
+    because a retry's row lacks the guidance."""
     if version is None or attempt.role == "distilled":
         return None
     fresh = np.zeros(len(attempt.token_ids), dtype=np.bool_)
