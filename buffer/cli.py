@@ -1,4 +1,4 @@
-"""The command `r3l-buffer`."""
+"""The command `r3l-buffer`: serve and view. buffer.tools.commands has the others."""
 
 import logging
 import signal

@@ -6,9 +6,10 @@
         optimizer.safetensors           optimizer state, full-precision weights, RNG
         state.json                      written last: version, groups, model id, sizes and checksums
 
-Rank 0 writes all of it. So a run can continue with a different number of ranks or a different ZeRO
-stage. A checkpoint is built under another name, flushed to disk and renamed. So a folder called
-`step-…` is complete unless it was damaged later. Damaged checkpoints are skipped.
+Rank 0 writes all of it, and learner.rank0 fills and reads `RunState`. So a run can continue with a
+different number of ranks or a different ZeRO stage. A checkpoint is built under another name,
+flushed to disk and renamed. So a folder called `step-…` is complete unless it was damaged later.
+Damaged checkpoints are skipped.
 
     all ranks   step ─► gather ─► next steps ─► …
     rank 0                └─ copies ─► thread: write, flush to disk, rename, remove old ones

@@ -54,7 +54,8 @@ class EnvironmentFailed(EpisodeError):
 
 
 class ReplayDiverged(EpisodeError):
-    """Replaying a prefix gave an observation that differs from the recorded one."""
+    """Replaying a prefix gave an observation that differs from the recorded one. The retry's slot
+    fails (r3l.rollout.group)."""
 
 
 class EngineFailed(EpisodeError):
