@@ -1,5 +1,7 @@
 """Sets the learner's version, and checks the policy versions that actors report."""
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
 
 from buffer.groups import draw_deadlines
@@ -19,36 +21,35 @@ def check_version(work: UnitOfWork, version: int) -> None:
 
 
 def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
-    """Sets the version from which a learner starts. Deletes all later steps, so that their groups
-    can be drawn again. Returns how many of the groups still exist."""
+    """Sets the version from which a learner starts. Deletes all later steps. A group of a deleted
+    step can be drawn again, unless it expired or an earlier step trained on it too. Returns how
+    many groups of the deleted steps are still stored."""
     draw_deadlines.extend(work, operations.LEARNER)
-    rewound = 0
+    rewound = set[str]()
     for step in list(work.txn.steps_after(args.version)):
         drawn = work.txn.draw(step.draw_id)
         if drawn is not None:
-            rewound += _rewind(work, drawn)
+            rewound.update(_rewind(work, drawn))
             work.save_draw(replace(drawn, outcome="rewound"))
         work.txn.delete("ledger", u64(step.step))
     if rewound:
-        work.count("rewound", rewound)
+        work.count("rewound", len(rewound))
     newest = max(work.index.progress.newest_version, args.version)
     work.update_progress(version=args.version, newest=newest, has_learner=True)
-    return Amount(rewound)  # a group counts once for each deleted step
+    return Amount(len(rewound))
 
 
-def _rewind(work: UnitOfWork, drawn: DrawRow) -> int:
-    """Removes a draw's step from the rows of its groups. Returns how many groups still exist."""
-    rewound = 0
+def _rewind(work: UnitOfWork, drawn: DrawRow) -> Iterator[str]:
+    """Removes a draw's step from the rows of its groups. Yields the groups that are stored."""
     for group_id in drawn.groups:
         row = work.find(group_id)
         if row is None:
             work.count("rewound_evicted")
             continue
-        rewound += 1
+        yield group_id
         steps = tuple(step for step in row.steps if step != drawn.step)
         state = row.state
         if state == "trained" and not steps:  # an expired group stays expired
             state = "complete"
         draw_id = 0 if row.draw_id == drawn.draw_id else row.draw_id
         work.save(row.with_changes(state=state, steps=steps, draw_id=draw_id), "set_version")
-    return rewound

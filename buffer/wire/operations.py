@@ -121,8 +121,8 @@ class Discard(Request[int]):
 
 
 class SetVersion(Request[int]):
-    """Sets a learner's start version, and deletes all later steps. Frees the groups of the deleted
-    steps for new draws. Returns how many of the groups are still stored."""
+    """Sets a learner's start version, and deletes all later steps. Returns how many groups of the
+    deleted steps are still stored. Most can be drawn again (buffer.groups.learner_version)."""
 
     version: Natural
 
