@@ -11,7 +11,7 @@ TORCH_CUDA_INDEX ?= https://download.pytorch.org/whl/cu130
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 EXTRA := $(shell test -e /proc/driver/nvidia/version && echo gpu || echo cpu)
 
-BY_DAY := --ignore tests/buffer/stress
+BY_DAY := $(patsubst %,--ignore tests/buffer/stress/test_%.py,crowd fuzz random_lives_served soak)
 # One more than the cores of a small machine: tests wait for a third of their time.
 IN_THREE := -n 3 --dist loadfile --no-loadscope-reorder
 

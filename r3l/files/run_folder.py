@@ -8,7 +8,7 @@
 
 Some files may be missing. An empty file counts as missing, because a power loss may leave a file
 empty. Damaged files and empty settings raise an error that names the file. Other modules own the
-folders `buffer/`, `checkpoints/` and `journal/`.
+folders, such as `buffer/`, `checkpoints/` and `evaluations/`.
 
     config.yaml ──(resume with other settings)──► config.next.yaml, which every process reads
          │                                              │ after the first step with the new settings

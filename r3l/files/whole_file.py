@@ -89,8 +89,11 @@ def rename_whole(building: Path, final: Path) -> None:
 
 def replace_folder(building: Path, final: Path) -> None:
     """Renames the folder `building` to `final`. Removes an old `final` only when the new folder is
-    on disk. Raises OSError."""
+    on disk. If the process is killed between the two renames, the next call brings the old folder
+    back. Raises OSError."""
     replaced = final.with_name(f".replaced-{final.name}")
+    if replaced.exists() and not final.exists():
+        replaced.rename(final)
     shutil.rmtree(replaced, ignore_errors=True)
     _flush_whole(building)
     if final.exists():

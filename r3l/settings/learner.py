@@ -80,7 +80,7 @@ class LearnerConfig(Section):
     anchor_every: int = Field(
         50,
         ge=1,
-        description="optimizer steps between versions that actors fetch as a whole, not as patches",
+        description="published versions that this number divides are sent whole, not as patches",
     )
     journal_versions: int = Field(
         0,

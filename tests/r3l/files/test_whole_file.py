@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -92,6 +93,18 @@ def test_an_older_folder_is_removed_only_when_the_new_one_is_on_disk(
     assert (final / "weights").read_text() == "old"
     replace_folder(building, final)
     assert (final / "weights").read_text() == "new" and os.listdir(tmp_path) == ["model"]
+
+
+def test_the_old_folder_comes_back_after_a_kill_between_the_renames(tmp_path: Path) -> None:
+    final, building = tmp_path / "model", tmp_path / "building"
+    for folder, text in ((final, "old"), (building, "new")):
+        folder.mkdir()
+        (folder / "weights").write_text(text)
+    final.rename(tmp_path / ".replaced-model")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(whole_file, "_flush_whole", Mock(side_effect=KeyboardInterrupt))
+        replace_folder(building, final)
+    assert (final / "weights").read_text() == "old"
 
 
 def test_of_a_folder_that_could_not_be_filled_nothing_is_left(tmp_path: Path) -> None:
