@@ -1,4 +1,4 @@
-"""The operations of the buffer, as methods that both clients share.
+"""Offers the buffer's operations as methods of both clients.
 
 Each method makes a Call, which the client sends. BufferClient returns the result.
 AsyncBufferClient returns a coroutine.
@@ -42,7 +42,7 @@ class Draw:
 
     @property
     def draw_id(self) -> int:
-        """The number under which the draw is committed."""
+        """The draw's number. A commit names it."""
         return self.row.draw_id
 
     @property
@@ -57,12 +57,12 @@ class Draw:
 
     @cached_property
     def recalled(self) -> list[Recalled]:
-        """The stored attempts that the algorithm adds to the groups."""
+        """Stored attempts. The algorithm adds them to the groups."""
         return [codec.decode(Recalled, data) for data in self.records[len(self.now) :]]
 
     @property
     def recall_lost(self) -> int:
-        """Number of recalled attempts that are lost, because their group was evicted or damaged."""
+        """Number of lost recalled attempts. Their groups were evicted or damaged."""
         return len(self.row.recalled) - (len(self.records) - len(self.now))
 
 
@@ -208,8 +208,8 @@ class Calls:
 
 
 class BlockingCalls(Calls):
-    """Methods that block until the reply has arrived."""
+    """Blocks in each method until the reply has arrived."""
 
 
 class AsyncCalls(Calls):
-    """Methods that return coroutines."""
+    """Returns a coroutine from each method."""

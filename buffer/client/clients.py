@@ -157,7 +157,7 @@ class _Client:
 
 
 class BufferClient(_Client, BlockingCalls):
-    """Blocking client that threads may share. Sends one request at a time."""
+    """Blocking client for several threads. Sends one request at a time."""
 
     def _prepare(self) -> None:
         self._lock = threading.Lock()
@@ -226,7 +226,7 @@ class BufferClient(_Client, BlockingCalls):
 
 @dataclass(eq=False)
 class _Waiting:
-    """A request that waits for its reply. `start`: monotonic time of the request."""
+    """A request and the future of its reply. `start`: monotonic time of the request."""
 
     call: Call[Any]
     rid: str

@@ -1,1 +1,1 @@
-"""The life of a group in the store: all operations that change a group or draw it."""
+"""Changes and draws the groups in the store."""

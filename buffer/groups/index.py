@@ -12,7 +12,7 @@ from r3l.settings.buffer import BufferConfig
 
 
 class Index:
-    """The state that operations read from memory instead of the store.
+    """Keeps state in memory, so that operations need not read the store.
 
     `live`: groups that are not closed, by id. `draws`: open draws, by id. `lease_rids`: leased
     groups, by request id. `draw_rids`: open draws, by request id. `returned`: the last draw that
@@ -133,7 +133,7 @@ class Index:
 
     @property
     def in_flight(self) -> int:
-        """Number of training groups that are leased, filling, complete or drawn."""
+        """Number of training groups in the states leased, filling, complete and drawn."""
         states = ("leased", "filling", "complete", "drawn")
         return sum(self.counts[f"group/train/{state}"] for state in states)
 

@@ -1,4 +1,4 @@
-"""The states of groups and slots, and the triggers that may change them.
+"""Defines the states of groups and slots, and says which triggers may change them.
 
     lease          put              put             draw          commit
     ─────► leased ─────► filling ──────────► complete ────► drawn ──────► trained

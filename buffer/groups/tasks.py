@@ -1,4 +1,4 @@
-"""Tasks: how they are registered, and in which order they are leased."""
+"""Registers tasks, and chooses the next task to lease."""
 
 from collections.abc import Iterator
 

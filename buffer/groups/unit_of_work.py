@@ -1,4 +1,4 @@
-"""A unit of work: a write transaction that also updates the index."""
+"""A unit of work: writes to the store in one transaction and updates the index."""
 
 from typing import Any
 

@@ -39,7 +39,7 @@ ENDED = 1024
 
 
 class WriteHandlers:
-    """The writer's handlers, and the part of their state that is not in the store."""
+    """Holds the writer's handlers, and their state outside the store."""
 
     def __init__(self, store: Store, refused: Counter[str]) -> None:
         self._store, self._refused = store, refused

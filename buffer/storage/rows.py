@@ -109,7 +109,7 @@ class GroupRow(Record):
 
 
 class Status(Record):
-    """The fields of a group that change after the group's record is written."""
+    """A group's state. It changes after the group's record is written."""
 
     state: GroupState
     cause: str
@@ -160,7 +160,7 @@ class TrainedAttempt(Record):
 
 
 class LedgerRow(Record):
-    """The groups that an optimizer step trained on, and how it used each attempt."""
+    """Records the groups of an optimizer step, and how the step used each attempt."""
 
     step: int
     draw_id: int
@@ -197,6 +197,6 @@ class RunPosition(Record):
 
     @property
     def newest_version(self) -> int:
-        """The newest version that a learner ever made. Engines may still hold this version after
-        the learner went back to a checkpoint."""
+        """The newest version ever made by a learner. Engines may still hold this version after the
+        learner went back to a checkpoint."""
         return max(self.newest, self.version)

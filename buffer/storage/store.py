@@ -160,7 +160,7 @@ class Store:
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes that the data file takes on disk."""
+        """Size of the data file on disk, in bytes."""
         return os.stat(self.folder / "data.mdb").st_blocks * 512
 
     @property
@@ -175,7 +175,7 @@ class Store:
 
     @property
     def map_bytes(self) -> int:
-        """Largest size in bytes that the file may grow to."""
+        """Largest allowed size of the file, in bytes."""
         return int(self._env.info()["map_size"])
 
     @property
@@ -188,7 +188,7 @@ class Store:
 
     @property
     def map_free_bytes(self) -> int:
-        """Bytes by which the file may still grow. Does not count its free pages."""
+        """Room for the file to grow, in bytes. Does not count the file's free pages."""
         return self.map_bytes - self._used_bytes
 
     @property

@@ -1,4 +1,4 @@
-"""The commands that read, check, copy and export a store."""
+"""Reads, checks, copies and exports a store from the command line."""
 
 import json
 import sys

@@ -1,1 +1,1 @@
-"""The viewer: a local page that shows the groups of a store, even while a service uses it."""
+"""The viewer: shows a store's groups on a local page, even while a service uses the store."""

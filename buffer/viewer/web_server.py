@@ -37,8 +37,8 @@ Query = dict[str, str]
 
 @dataclass(frozen=True)
 class Viewed:
-    """What a viewer shows. `notice`: why the run's settings are unknown, or "". `facts`: names and
-    values of the run's settings."""
+    """The content of a viewer's page. `notice`: why the run's settings are unknown, or "". `facts`:
+    names and values of the run's settings."""
 
     title: str
     catalogue: Catalogue | EvaluationCatalogue

@@ -1,4 +1,4 @@
-"""Keys of an encrypted buffer: CURVE encrypts the wire, and key lists say who may connect.
+"""Encrypts a buffer's wire with CURVE. Lists of public keys admit the peers.
 
 With a client's key a peer may explore and read. Operations that decide about training (`learner`
 in buffer.wire.operations) need a learner's key. To admit another peer, add its public key to
@@ -23,7 +23,7 @@ _KEY_LENGTH = 40  # characters of a Z85 key
 
 @dataclass(frozen=True)
 class ServiceKeys:
-    """The service's own key pair, and the public keys of the peers that may connect."""
+    """The service's own key pair, and the public keys of the admitted peers."""
 
     public: str
     secret: str
