@@ -1,4 +1,4 @@
-"""What you import to write a text environment: its protocol, its spec, its tasks."""
+"""Import these to write a text environment: its protocol, its spec, its tasks."""
 
 from envs.base import ListedTasks, SeededTasks, Split, TaskSource, TextEnv
 from r3l.records import Task

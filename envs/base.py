@@ -65,7 +65,7 @@ class Skill:
 
 @runtime_checkable
 class Demonstrating(TextEnv, Protocol):
-    """An environment with a demonstrator, which a warm-up needs.
+    """An environment with a demonstrator, for a warm-up.
 
     Optional methods, found by attribute:
 

@@ -31,8 +31,8 @@ OTHER_WORDS = frozenset(
 
 
 class Bm25Index:
-    """A BM25 index of products, with those methods of Pyserini's LuceneSearcher that WebShop
-    calls. The index is empty until `build` is called."""
+    """Finds products by BM25. WebShop calls its methods like those of Pyserini's LuceneSearcher.
+    The index is empty until `build` is called."""
 
     def __init__(self) -> None:
         self.library = requirements.package("webshop", "bm25s", "webshop")

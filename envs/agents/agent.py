@@ -1,4 +1,4 @@
-"""The environment `agent`: a program that calls the policy itself, over HTTP.
+"""The environment `agent`: starts a program, and the program calls the policy over HTTP.
 
     reset ─► makes the folder; returns what the attempt has: grader, snapshots, MCP servers
     start, grade, keep, serve ─► start a process, return its state      stop ─► ends a process

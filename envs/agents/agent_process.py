@@ -34,7 +34,7 @@ def child_environment(more: dict[str, str], secret: Sequence[str] = ()) -> dict[
 
 
 class AgentProcess:
-    """A process that runs in `folder`/work. Files in `folder` hold stdin, stdout and stderr. With
+    """Runs a process in `folder`/work. Files in `folder` hold stdin, stdout and stderr. With
     `pipes`, stdin and stdout are FIFOs. The process then waits until others have opened both FIFOs.
     `argv`: the program's command, () for a function."""
 

@@ -1,4 +1,4 @@
-"""Tasksets of the package `verifiers`, which plays tasks and calls the policy at the gateway."""
+"""Lets the package `verifiers` play its tasks. The package calls the policy at the gateway."""
 
 import json
 from dataclasses import replace

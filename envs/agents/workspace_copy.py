@@ -64,7 +64,7 @@ def run(operation: str, work: str, kept: str, number: int, command: list[str]) -
 
 
 class Seen:
-    """The files that this save finds, and the files that the previous save found."""
+    """The files of this save, and the files of the previous save."""
 
     def __init__(self, known: dict[str, Any]) -> None:
         self.before, self.at = known["files"], known["at"]

@@ -1,1 +1,1 @@
-"""Environments that need no other package, and the tiny policy shipped for them."""
+"""Environments without dependencies, and the tiny policy shipped for them."""

@@ -33,7 +33,7 @@ PROMPTS = {
 
 @dataclass(frozen=True)
 class Dials:
-    """Settings for the length of answers and for what remarks reveal. Raises UserError if invalid.
+    """Sets how long answers are and how much remarks reveal. Raises UserError if invalid.
 
     `words`: number of words of thought before each answer, 0..64. `summary`: whether a reflection
     lists all steps (full) or leaves out steps that may be right (brief). `hint`: what the remark on

@@ -1,4 +1,4 @@
-"""The built-in worlds and the policy that ships with them."""
+"""Names the built-in worlds, and finds the folders of models."""
 
 from pathlib import Path
 

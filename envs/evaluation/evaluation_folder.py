@@ -39,8 +39,8 @@ def settings_of(config: RunConfig, *, model: str, weights: str, split: str) -> S
 
 
 class EvaluationFolder:
-    """A folder in which `r3l-eval` starts or continues an evaluation. Raises UserError if the
-    folder holds other settings or cannot be written."""
+    """Starts or continues an evaluation of `r3l-eval` in a folder. Raises UserError if the folder
+    holds other settings or cannot be written."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.folder, self._made = folder, not folder.exists()

@@ -1,4 +1,4 @@
-"""The base of environments that ask one question: mathematics, Countdown and reasoning-gym.
+"""The base of environments with one question: mathematics, Countdown and reasoning-gym.
 
 step = attempt     question ─► whole solution ─► "Incorrect. …, try again" ─► whole solution …
 step = paragraph   question ─► a paragraph ─► "Continue." ─► a paragraph ─► … ─► answer: the end
@@ -27,7 +27,7 @@ CONTINUE = "Continue."
 
 @dataclass(frozen=True)
 class Judgement:
-    """The reward of an answer, and a remark that does not reveal the correct answer.
+    """The reward of an answer, and a remark. The remark does not reveal the correct answer.
 
     `reward`: 1.0 if correct. `fault`: the name of an error in the judging, "" if none.
     """

@@ -99,7 +99,7 @@ class Reasoning(Question):
 
 @dataclass(frozen=True)
 class FamilyQuestion:
-    """A question of a family, with the data set that can score answers to it."""
+    """A question of a family, with the data set for scoring its answers."""
 
     family: str
     entry: dict[str, Any]
