@@ -1,4 +1,4 @@
-"""`r3l-actor`: one actor process that joins a running job."""
+"""`r3l-actor`: joins one actor process to a running job."""
 
 import asyncio
 import logging

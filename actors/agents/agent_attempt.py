@@ -59,7 +59,7 @@ class AgentKilled(EnvironmentFailed):
 
 @dataclass
 class Gateway:
-    """The gateway that an actor's attempts share. `sessions`: the sessions at `url`, by API key."""
+    """One gateway for all attempts of an actor. `sessions`: the sessions at `url`, by API key."""
 
     policy: Policy
     reader: ReplyReader

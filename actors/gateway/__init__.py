@@ -1,1 +1,1 @@
-"""The gateway: an HTTP server through which third-party agents call the policy."""
+"""The gateway: serves the policy to third-party agents over HTTP."""

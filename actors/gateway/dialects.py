@@ -1,4 +1,4 @@
-"""The dialects that agents speak. vLLM's code translates /v1/responses and /v1/messages to chat
+"""Speaks the agents' dialects. vLLM's code translates /v1/responses and /v1/messages to chat
 completions and back. This module adds the envelope and the events of /v1/responses.
 
     /v1/chat/completions    /v1/responses    /v1/messages (Anthropic)

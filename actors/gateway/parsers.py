@@ -148,7 +148,7 @@ class ReplyReader:
 
     @cached_property
     def _mark(self) -> str:
-        """The characters with which the template begins a tool call."""
+        """The first characters of a tool call in the template's format."""
         return self.written().strip().partition("add_one")[0][:12].split("\n")[0]
 
     def _reasoning(self, name: str) -> str:

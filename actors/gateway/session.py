@@ -152,7 +152,7 @@ class Session:
 
     @property
     def pivot(self) -> Node:
-        """The call at which a retry begins to sample: the tape's pivot, or else the first call."""
+        """A retry samples from this call on: the tape's pivot, or else the first call."""
         return (self.tape and self.tape.pivot_node) or self.tree.nodes[0]
 
     def check_open(self) -> None:

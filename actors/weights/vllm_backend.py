@@ -150,7 +150,7 @@ class Load:
 
 
 class WeightReport:
-    """Mixin that lets a vLLM worker report about its weights.
+    """Lets a vLLM worker report about its weights (a mixin).
 
     vLLM's own checksums copy every tensor to the host, which pauses generation for seconds.
     """
