@@ -36,7 +36,7 @@ from r3l.files.run_folder import BEST, RunFolder
 
 @dataclass
 class Training:
-    """One rank's part in a training run that starts from `state`. `rank0`: set on rank 0 only."""
+    """Trains one rank's part of a run, starting from `state`. `rank0`: set on rank 0 only."""
 
     trainer: Trainer
     algorithm: Algorithm

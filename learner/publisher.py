@@ -63,7 +63,7 @@ THREADS = min(16, os.cpu_count() or 1)  # that compare and compress chunks
 
 
 class KeptWeights(NamedTuple):
-    """An older set of weights that slow subscribers are still fetching."""
+    """Keeps an older set of weights for slow subscribers."""
 
     version: int
     chunks: list[Chunk | None]

@@ -27,8 +27,8 @@ from r3l.records import Bool, Float32, Group, Int32, Recalled, Trajectory
 
 
 class Source(NamedTuple):
-    """An attempt that a step trains on. `into`: the group in which it is trained. `group_id`: the
-    group that stores it."""
+    """An attempt in a step's batch. `into`: the group in which it is trained. `group_id`: the group
+    that stores it."""
 
     into: str
     group_id: str

@@ -1,4 +1,4 @@
-"""The command `r3l-learner warmup`, which runs the supervised warm-up."""
+"""`r3l-learner warmup`: runs the supervised warm-up."""
 
 import json
 import shlex

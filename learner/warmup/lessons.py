@@ -48,7 +48,7 @@ class Lesson:
 
 @dataclass
 class Demonstrator:
-    """A policy (r3l.rollout.policy_interface) that replies with an environment's demonstrations."""
+    """Replies with an environment's demonstrations, as a policy (r3l.rollout.policy_interface)."""
 
     env: Demonstrating
     chat: ChatFormat

@@ -71,7 +71,7 @@ class Recipe:
 
     @property
     def usual_lr(self) -> float:
-        """The learning rate of a recipe that does not set `lr`."""
+        """The learning rate of a recipe without `lr`."""
         return (LORA_LR if self.lora else PRETRAINED_LR) if self.pretrained else TINY_LR
 
     def resolved(self) -> Self:

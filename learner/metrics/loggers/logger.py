@@ -1,4 +1,4 @@
-"""The protocol of loggers, which write a run's metrics in addition to its progress file."""
+"""The protocol of loggers. They write a run's metrics in addition to its progress file."""
 
 import importlib.util
 from collections.abc import Mapping
