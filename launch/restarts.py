@@ -27,7 +27,7 @@ class Restarts:
     begun: set[str] = field(default_factory=set)  # processes that were ready once
 
     def allow(self, child: Child, now: float | None = None) -> bool:
-        """Whether to restart `child`, a process that has ended. Counts its death.
+        """Decides whether to restart the ended process `child`. Counts its death.
 
         A process is not restarted if one of these is true:
         - Its exit code is in FINAL: it would fail again.

@@ -49,8 +49,8 @@ KILLED_S = 5.0  # timeout of a kill; a process that waits in the kernel takes lo
 
 @dataclass(frozen=True)
 class Command:
-    """What a process executes. `env`: variables added to the environment that the process
-    inherits. `worker`, `at_once`: see `KeptProcess`."""
+    """A process's command. `env`: variables added to the environment that the process inherits.
+    `worker`, `at_once`: see `KeptProcess`."""
 
     words: list[str]
     env: dict[str, str] = field(default_factory=dict)
@@ -84,8 +84,8 @@ class Child(KeptProcess):
 
     @property
     def status(self) -> ProcessStatus | None:
-        """What the process has reported about itself; None before its first report, or if its
-        report is damaged."""
+        """The process's last report about itself; None before the first report, or if the report is
+        damaged."""
         try:
             return RunFolder(self.log.parents[1]).status_of(self.name)
         except UserError as error:

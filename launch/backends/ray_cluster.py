@@ -155,7 +155,7 @@ def _reason(error: str) -> str:
 
 
 class RemoteChild(Child):
-    """A process that a runner started."""
+    """A process started by a runner."""
 
     def __init__(
         self, name: str, log: Path, runner: RemoteRunner, worker: tuple[str, ...] = ()

@@ -94,8 +94,8 @@ def _alive(ray: Any) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Bundle:
-    """Processes that share reserved resources on one node. `gpus`: names in the plan; Ray chooses
-    the real GPUs."""
+    """Places processes together on one node, with reserved resources. `gpus`: names in the plan;
+    Ray chooses the real GPUs."""
 
     machine: str
     processes: tuple[str, ...]

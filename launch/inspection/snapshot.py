@@ -92,7 +92,7 @@ class Buffer:
 
 @dataclass
 class ActorState:
-    """What the buffer knows about an actor. `process`: the actor's name in the launcher, or ""."""
+    """The buffer's knowledge about an actor. `process`: the actor's name in the launcher, or ""."""
 
     name: str
     process: str

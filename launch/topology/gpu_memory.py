@@ -62,7 +62,7 @@ MOST = 0.9  # of a GPU's memory for one engine, vLLM's own default
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of a model that determine how much memory it needs."""
+    """A model's sizes. They determine how much memory the model needs."""
 
     parameters: int
     layers: int
@@ -158,7 +158,7 @@ class MemoryEstimate:
 
     @property
     def _given_cache(self) -> float:
-        """The GiB of KV cache that the user set; 0 if the user left the size to vLLM."""
+        """The user's setting for the KV cache, in GiB; 0 if the user left the size to vLLM."""
         return float(self.actor.engine.get("kv_cache_memory_bytes") or 0) / GIB
 
     @property
@@ -179,8 +179,8 @@ def arithmetic(parts: dict[str, float]) -> str:
 
 @dataclass(frozen=True)
 class Engines:
-    """Engines that share a GPU. `gib`: memory of one engine. `of_gib`: memory of the GPU.
-    `rank_gib`: memory of a rank on the same GPU."""
+    """Engines on one GPU. `gib`: memory of one engine. `of_gib`: memory of the GPU. `rank_gib`:
+    memory of a rank on the same GPU."""
 
     count: int
     gib: float

@@ -42,7 +42,7 @@ class ActorPlace:
 
 @dataclass(frozen=True)
 class RequestedPlaces:
-    """How many actors and ranks the user requests, and on what devices.
+    """The actors, ranks and devices requested by the user.
 
     `machines`: number of machines; each gets equally many ranks. If it is None, the ranks take the
     first devices. `actor_gpus`: GPUs of one actor (vLLM's tensor_parallel_size).

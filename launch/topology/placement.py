@@ -46,14 +46,14 @@ class Topology:
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
-        """The names of the machines that run actors, except rank 0's machine."""
+        """Names the machines with actors, except rank 0's machine."""
         places = dict.fromkeys(place.machine for place in self.actors)
         return tuple(name for name in places if name != self.machines[0].name)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The settings, folder, places and addresses with which a run is started.
+    """Holds the settings, folder, places and addresses for starting a run.
 
     `buffer_bind`, `weights_bind`: addresses of the services. `keys`: folder of the keys of services
     and clients, None if there are no keys. `changed`: one line for each setting that a resumed run
