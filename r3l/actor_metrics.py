@@ -1,4 +1,4 @@
-"""The metrics that an actor reports, and their way to TensorBoard:
+"""An actor's metrics, and their way to TensorBoard:
 
     engine, subscriber, actor: count ─► heartbeat ─► buffer: named numbers ─► learner: combine
 

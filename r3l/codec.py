@@ -163,7 +163,7 @@ def _read_array(hint: Any, value: Any) -> Any:
 
 
 class _Results(msgspec.Struct):
-    """The part of a group that `group_bodies` reads."""
+    """The results of an encoded group, for `group_bodies`."""
 
     results: list[msgspec.Raw] = []
 

@@ -21,7 +21,7 @@ class R3LError(Exception):
 
     @property
     def cause(self) -> str:
-        """The short name under which this failure is counted."""
+        """The failure's short name, for counting."""
         return label(str(self.facts.get("cause", type(self).__name__)))
 
 
@@ -34,7 +34,7 @@ class RecordError(R3LError, ValueError):
 
 
 class SchemaVersionError(RecordError):
-    """A record was written in a schema that this code does not read."""
+    """This code cannot read a record's schema."""
 
 
 class SickResult(RecordError):
@@ -54,8 +54,8 @@ class EnvironmentFailed(EpisodeError):
 
 
 class ReplayDiverged(EpisodeError):
-    """Replaying a prefix gave an observation that differs from the recorded one. The retry's slot
-    fails (r3l.rollout.group)."""
+    """Replaying a prefix gave a different observation than the recorded one. The retry's slot fails
+    (r3l.rollout.group)."""
 
 
 class EngineFailed(EpisodeError):
@@ -63,7 +63,7 @@ class EngineFailed(EpisodeError):
 
 
 class RequestRefused(EngineFailed):
-    """The inference engine refuses what a request asks for."""
+    """The inference engine refused a request."""
 
 
 class EngineDead(R3LError, RuntimeError):
@@ -99,7 +99,7 @@ class LimitExceeded(BufferError_, ValueError):
 
 
 class Conflict(BufferError_):
-    """A request contradicts what is already in the store."""
+    """A request contradicts the contents of the store."""
 
 
 class DrawExpired(Conflict):
@@ -111,7 +111,7 @@ class IllegalMove(BufferError_, RuntimeError):
 
 
 class UnknownOperation(BufferError_, ValueError):
-    """A request names an operation that the service does not offer."""
+    """The service does not offer the requested operation."""
 
 
 class NotAllowed(BufferError_, PermissionError):
@@ -139,7 +139,7 @@ class LearnerHung(R3LError, TimeoutError):
 
 
 class TrainingStopped(R3LError, RuntimeError):
-    """The learner ends a run that would only fail again; `r3l-learner` exits with code 3."""
+    """The learner gave up, since the run would fail again; `r3l-learner` exits with code 3."""
 
 
 class RestartNeeded(R3LError, RuntimeError):

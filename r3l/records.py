@@ -91,7 +91,7 @@ class Segment(Record):
 
 
 class Extra(Record):
-    """Details of an attempt (K steps) that only some algorithms and metrics read.
+    """Details of an attempt (K steps). Only some algorithms and metrics read them.
 
     `reward_parts`: named parts of the reward, each summed over the steps played for this attempt.
     `step_rewards` float32 [K]: on the scale of `reward`. `step_cut` bool [K]: whether the token
@@ -121,7 +121,7 @@ class Extra(Record):
 
 
 class Trajectory(Record):
-    """One attempt as a single token sequence: what the policy read and sampled, without guidance.
+    """One attempt as a single sequence of read and sampled tokens, without guidance.
 
     `token_ids` int32 [L]. `logprobs` float32 [L]: from the distribution ∝ exp(logits /
     temperature), or ∝ exp(logits) for a greedy attempt; 0 outside responses. `step_spans` int32 [K,
@@ -352,7 +352,7 @@ class Group(Record):
 
     @property
     def unresolved(self) -> list[tuple[Role, int]]:
-        """The planned slots that have no result yet."""
+        """The planned slots without a result."""
         have = {(r.role, r.slot) for r in self.results}
         return [slot for slot in self.plan.slots() if slot not in have]
 

@@ -1,1 +1,1 @@
-"""R³L, other published algorithms (one file each), and the parts that all algorithms share."""
+"""R³L, other published algorithms (one file each), and parts shared by all algorithms."""

@@ -80,7 +80,7 @@ keep [G])."""
 
 @dataclass(frozen=True)
 class ReplayContext:
-    """The batch in which a group is replayed. `version`: number of optimizer steps so far.
+    """Describes the batch of a replayed group. `version`: number of optimizer steps so far.
     `baseline`: median of the groups' mean rewards. If there are new groups, only they count."""
 
     version: int
@@ -224,7 +224,7 @@ class Algorithm:
 
 
 class AlgorithmConfig(Section):
-    """The settings that every algorithm has. A subclass adds its own settings, with the published
+    """The common settings of all algorithms. A subclass adds its own settings, with the published
     values as defaults, and builds the Algorithm."""
 
     name: str
@@ -239,7 +239,7 @@ class AlgorithmConfig(Section):
 
     @property
     def needs_contrast(self) -> bool:
-        """Whether a group whose rewards are all equal is replaced by another group."""
+        """Whether a group with equal rewards is replaced by another group."""
         return False
 
     @property

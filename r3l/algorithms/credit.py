@@ -1,4 +1,4 @@
-"""Credit: which tokens of an attempt are trained, and how much each weighs in the loss.
+"""Decides which tokens of an attempt receive credit, and how much each weighs in the loss.
 
 Shapes: L tokens, K steps. A mask is bool [L], True on the tokens that receive credit.
 """

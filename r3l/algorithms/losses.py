@@ -1,4 +1,4 @@
-"""Token losses: what the optimizer minimises for each token. Algorithm.loss adds further terms.
+"""Computes the loss of each token. Algorithm.loss adds further terms.
 
 Axes: B trajectories (rows), T token positions. A loss function maps a TokenBatch to terms [B, T].
 The loss of a batch is the weighted sum of the terms of trained tokens,

@@ -165,7 +165,7 @@ class R3LConfig(RatioCorrectedConfig):
 
     @property
     def recall(self) -> Recall | None:
-        """The rule that recalls stored successes for a group without success. None if
+        """Returns the rule that recalls stored successes for a group without success, or None if
         `recall_count` is 0."""
         if not self.recall_count:
             return None

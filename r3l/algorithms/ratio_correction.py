@@ -1,4 +1,4 @@
-"""Ratio correction, an option of every ratio loss: weights for tokens that another policy sampled.
+"""Ratio correction: weights tokens sampled by another policy. Every ratio loss has this option.
 
 Every term of the loss is multiplied by a weight w_t, which has no gradient. The loss's own ratio
 becomes 1. w_t depends on the token's ratio r_t = π(y_t)/π_old(y_t), or on the sequence's ratio
@@ -23,7 +23,7 @@ from r3l.algorithms.losses import RatioCorrection, TokenLoss, ppo_clip, ratio_co
 
 
 class RatioCorrectedConfig(AlgorithmConfig):
-    """Settings that all algorithms with a ratio loss share."""
+    """The common settings of all algorithms with a ratio loss."""
 
     std: Std = Field("population", description=STD)
     ratio_correction: RatioCorrection = Field(

@@ -1,4 +1,4 @@
-"""Recall: rules that give a drawn group some stored attempts at the same task.
+"""Recall: a rule adds stored attempts at the same task to a drawn group.
 
     task's history ─► rule ─► the draw's entry in the ledger ─► rows after the group's own attempts
 

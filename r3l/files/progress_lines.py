@@ -1,4 +1,4 @@
-"""The lines of `progress.jsonl`: what a learner reports to its launcher and to later readers."""
+"""The lines of `progress.jsonl`: a learner's reports to its launcher and to later readers."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -14,8 +14,8 @@ MEASURED = {"success", "reward", "steps", "tasks", "failed"}
 
 @dataclass(frozen=True)
 class StepLine:
-    """An optimizer step, which made version `step`. `unread`: the beginning of the first
-    reflection, if none of the step's reflections can be read."""
+    """An optimizer step. It made version `step`. `unread`: the beginning of the first reflection,
+    if none of the step's reflections can be read."""
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -91,7 +91,7 @@ def from_json(values: Mapping[str, Any]) -> ProgressLine:
 
 @dataclass(frozen=True)
 class History:
-    """The steps that no restart discarded, and each version's last evaluation; oldest first."""
+    """The steps not discarded by a restart, and each version's last evaluation; oldest first."""
 
     steps: list[StepLine]
     evaluations: list[EvalLine]

@@ -76,7 +76,7 @@ class Hang:
 
 @dataclass(frozen=True)
 class SkippedStep:
-    """A batch that was skipped because its loss or gradient is not finite."""
+    """A batch was skipped, because its loss or gradient is not finite."""
 
     version: int
     draw: int
@@ -89,7 +89,7 @@ class SkippedStep:
 
 @dataclass(frozen=True)
 class LoweredLimits:
-    """The settings that the learner lowered because memory ran out."""
+    """The learner lowered these settings because memory ran out."""
 
     tokens_per_micro_batch: Annotated[int, msgspec.Meta(ge=1)]
 

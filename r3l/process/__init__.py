@@ -1,1 +1,1 @@
-"""What all processes of a run share: file modes, memory settings, notices to the user."""
+"""Shared by all processes of a run: file modes, memory settings, notices to the user."""

@@ -27,7 +27,7 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 class OneLine(click.Command):
-    """A command that reports an error in one line. `errors`: exit codes of error classes besides
+    """Reports a command's error in one line. `errors`: exit codes of error classes besides
     UserError. The first matching class decides."""
 
     def __init__(
@@ -66,4 +66,4 @@ class OneLine(click.Command):
 
 
 class OneLineGroup(OneLine, click.Group):
-    """A command group that reports errors like OneLine."""
+    """Reports a command group's errors, as OneLine does."""

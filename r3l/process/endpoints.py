@@ -1,4 +1,4 @@
-"""Addresses: where a service listens (bind) and where its clients connect (endpoint)."""
+"""Checks addresses: a service listens at `bind`, and its clients connect to `endpoint`."""
 
 import re
 import socket

@@ -1,4 +1,4 @@
-"""Symptoms of an engine that computes wrongly; the actor and the buffer check for them.
+"""Finds symptoms of wrong computation in an engine, for the actor and the buffer.
 
 | symptom | meaning |
 |---|---|

@@ -18,7 +18,7 @@ StepAnswer = tuple[str, float, bool, bool, dict[str, Any]]
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What an environment declares about itself.
+    """An environment's description of itself.
 
     `success_threshold`: the least reward of a full success. Recorded rewards are divided by it.
     Raises UserError unless the threshold is positive and finite.
@@ -91,7 +91,7 @@ Offer = Callable[[Callable[[], Trajectory], float], Awaitable[bool]]
 
 @runtime_checkable
 class PlayedByAgent(Protocol):
-    """An environment in which an agent plays the attempts. The agent calls the policy itself."""
+    """Lets an agent play the attempts. The agent calls the policy itself."""
 
     async def play_with_agent(
         self,

@@ -41,7 +41,7 @@ class Sample:
 
 
 class Policy(Protocol):
-    """A policy that samples tokens and knows the chat format it was trained with."""
+    """Samples tokens, and knows its own chat format."""
 
     @property
     def chat(self) -> ChatFormat: ...

@@ -9,7 +9,7 @@ from r3l.settings.section import Section
 
 
 class ModelServer(Section):
-    """A server that answers an agent's requests for models other than the policy."""
+    """A server for an agent's requests to models other than the policy."""
 
     url: str = Field(description="its base URL, such as https://host/v1")
     key: str = Field("", description="the environment variable that holds its API key")
@@ -28,7 +28,7 @@ class ModelServer(Section):
 
 
 class AgentConfig(Section):
-    """Attempts of agents, which call the policy over HTTP (env.name=agent or verifiers:NAME)."""
+    """Attempts of agents. Agents call the policy over HTTP (env.name=agent or verifiers:NAME)."""
 
     timeout_s: float = Field(600.0, gt=0, description="time limit of an attempt, seconds")
     at_timeout: Literal["fail", "grade"] = Field(

@@ -8,8 +8,8 @@ from r3l.settings.section import Section
 
 
 class SamplerConfig(Section):
-    """Which complete groups are drawn, and how often. Only the sampler `prioritised` uses alpha,
-    beta and decay."""
+    """Chooses which complete groups are drawn, and how often. Only the sampler `prioritised` uses
+    alpha, beta and decay."""
 
     name: str = Field("fifo", description="sampler, by registry name")
     reuse: int = Field(1, ge=1, description="optimizer steps a group may be trained in")
@@ -54,7 +54,7 @@ class SamplerConfig(Section):
 
 
 class TaskSamplerConfig(Section):
-    """Which training task is leased next. Only `curriculum` uses candidates, target and decay."""
+    """Chooses the next training task. Only `curriculum` uses candidates, target and decay."""
 
     name: str = Field("shuffled", description="task sampler, by registry name")
     candidates: int = Field(

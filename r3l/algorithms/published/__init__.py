@@ -1,1 +1,1 @@
-"""Published algorithms that R³L is compared with, in one file each."""
+"""Published algorithms for comparison with R³L, in one file each."""

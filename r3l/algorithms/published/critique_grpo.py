@@ -1,5 +1,5 @@
-"""Critique-GRPO (arXiv 2506.03106): GRPO in which one refinement, made from a free-text
-critique, may replace a failure."""
+"""Critique-GRPO (arXiv 2506.03106): lets GRPO replace one failure by a refinement, made from a
+free-text critique."""
 
 from collections.abc import Sequence
 from dataclasses import replace

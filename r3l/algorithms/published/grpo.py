@@ -1,4 +1,4 @@
-"""GRPO (arXiv 2402.03300), and the settings class that its relatives extend."""
+"""GRPO (arXiv 2402.03300), and the base class of its relatives' settings."""
 
 from functools import partial
 from typing import Any, Literal

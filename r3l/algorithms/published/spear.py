@@ -1,4 +1,4 @@
-"""SPEAR (arXiv 2509.22601): GRPO that imitates its own recent successes.
+"""SPEAR (arXiv 2509.22601): lets GRPO imitate its own recent successes.
 
 A is an attempt's advantage in its replayed group. If A > 0 and Ã > 0, the attempt is trained on
 with the advantage Â. All other attempts of the group are left out.
