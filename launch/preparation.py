@@ -45,12 +45,12 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
     check_addresses(options)
     check_hardware(options, starter)
     check_settings(config, options, starter)
-    check_ranks(requested, config.learner.groups_per_step)
     # Then the model's folder, whose size the plan needs, and the machines: whether the processes
     # fit and reach each other. A .gguf file is converted once.
     model = model_folder(config.model)
     settled = config.model_copy(update={"model": str(model)})
     plan = make_plan(settled, options)
+    check_ranks(requested, config.learner.groups_per_step)  # missing devices are named first
     check_disk(config.learner, options, model)
     # Then what is read from disk: tasks, the chat template, a checkpoint.
     tasks = first_tasks(config)

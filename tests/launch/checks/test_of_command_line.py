@@ -54,6 +54,6 @@ def test_every_checkpoint_that_is_kept_needs_its_room(
 
 
 def test_every_rank_needs_a_device_and_a_group(run: Path) -> None:
-    assert "--learner 8gpu: this machine has " in refused("--run", run, "--learner", "8gpu")
+    assert "--learner 640gpu: this machine has " in refused("--run", run, "--learner", "640gpu")
     line = refused("--run", run, "--learner", "2cpu", "learner.groups_per_step=1")
     assert "2 ranks" in line and "learner.groups_per_step" in line and not run.exists()
