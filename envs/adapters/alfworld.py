@@ -30,7 +30,7 @@ PROMPTS = {
     "not be carried out, but not why: work out from the steps before it what was missing, such "
     "as not standing there, a closed door, hands that are full, or other words."
 }
-GET = "run alfworld-download, or set ALFWORLD_DATA to a folder that holds json_2.1.1"
+GET = "run alfworld-download, or set ALFWORLD_DATA to a folder that holds json_2.1.1/train"
 FOLDERS = ("json_2.1.1", "json_2.1.3")
 EVAL_SPLITS = ("valid_unseen", "valid_seen")
 
@@ -138,7 +138,7 @@ def _root(data: str) -> Path:
         for folder in (path, *(path / name for name in FOLDERS)):
             if (folder / "train").is_dir():
                 return folder.resolve()
-    return requirements.folder("alfworld", "data", given, "json_2.1.1", GET)
+    return requirements.folder("alfworld", "data", given, "json_2.1.1/train", GET)
 
 
 def _games(root: Path, folder: str) -> list[Task]:
