@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Container, Iterator
 from functools import lru_cache
+from heapq import merge
 from itertools import takewhile
 from typing import Any, TypeVar
 
@@ -168,8 +169,9 @@ class Txn:
 
     def _tagged(self, purpose: Purpose | None, tag: str) -> Iterator[GroupRow]:
         purposes: tuple[Purpose, ...] = ("eval", "train") if purpose is None else (purpose,)
-        for prefix in (tag_prefix(purpose, tag) for purpose in purposes):
-            yield from self._rows_in("tag", prefix, backwards=True)
+        prefixes = (tag_prefix(each, tag) for each in purposes)
+        found = [self._rows_in("tag", prefix, backwards=True) for prefix in prefixes]
+        return merge(*found, key=lambda row: row.group_id, reverse=True)
 
     def live(self) -> Iterator[GroupRow]:
         """Yields the rows of groups that are not closed, in creation order."""

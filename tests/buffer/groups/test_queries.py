@@ -26,6 +26,16 @@ def filled(make_desk, tasks, done):
     return desk
 
 
+def test_all_purposes_of_a_tag_are_listed_newest_first(make_desk, tasks):
+    desk = make_desk()
+    for purpose, prefix in (("eval", "x"), ("train", "t"), ("eval", "y")):
+        desk.add(tasks(1, prefix), purpose)
+        desk.lease()
+    with desk.store.read() as txn:
+        listed = [row.purpose for row in txn.listed(None, "", None)]
+    assert listed == ["eval", "train", "eval"]
+
+
 def _numbers(desk, query, *asked):
     with desk.store.read() as txn:
         return [int(row.group_id[1:]) for row in query(txn, *asked)]
