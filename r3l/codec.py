@@ -14,7 +14,7 @@ values, are limited in size, and have no key twice.
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgpack
 import msgspec
@@ -31,6 +31,7 @@ R = TypeVar("R", bound=Record)
 _Bytes = TypeVar("_Bytes", bytes, bytes | memoryview)
 _DTYPES = {name: np.dtype(name) for name in ("<i4", "<f4", "|b1")}
 _FIELD = re.compile(r"(?:field `|`\$\.?)([^`]*)`")  # as msgspec's errors name it
+_WRONG_CHOICE = re.compile(r"Invalid enum value .* - at `\$\.([^`]*)`\Z", re.DOTALL)
 _MALFORMED = (ValueError, TypeError, OverflowError, RecursionError)  # what msgspec and numpy raise
 
 
@@ -138,7 +139,18 @@ def _record_error(kind: type[Record], error: Exception) -> RecordError:
     facts = {"field": named[1]} if named else {}
     if isinstance(error.__cause__, RecordError):
         facts = error.__cause__.facts
-    return RecordError(f"{kind.__name__}: {error}", **facts)
+    wrong = _WRONG_CHOICE.match(str(error))
+    rule = f"; must be one of {', '.join(_choices(kind, wrong[1]))}" if wrong else ""
+    return RecordError(f"{kind.__name__}: {error}{rule}", **facts)
+
+
+def _choices(hint: Any, path: str) -> tuple[str, ...]:
+    """Returns the values of the Literal at `path`, such as `attempts[0].role`."""
+    for name in re.sub(r"\[.*?\]", "", path).split("."):
+        hint = get_type_hints(hint)[name]
+        while get_origin(hint) not in (None, Literal):  # of Sequence[X] and X | None
+            hint = get_args(hint)[0]
+    return get_args(hint)
 
 
 def _write_array(value: Any) -> Any:

@@ -100,6 +100,18 @@ def test_a_missing_field_takes_its_default_and_an_unknown_one_is_refused():
     assert caught.value.facts == {"field": "seed"}
 
 
+def test_a_wrong_choice_is_refused_with_the_right_ones(make_trajectory):
+    group = _group(make_trajectory)
+    states = "must be one of leased, filling, complete, drawn, trained, expired$"
+    for state in ("trianed", "a `$.b", "`$.c`\n"):
+        with pytest.raises(RecordError, match=states):
+            codec.decode(Group, codec.encode(replace(group, state=state)))
+    wrong = SlotResult("best", 0, "not_triggered")
+    with pytest.raises(RecordError, match=r"\[1\].role`; must be one of base, distilled$") as why:
+        codec.decode(Group, codec.encode(replace(group, results=(group.results[0], wrong))))
+    assert why.value.facts == {"field": "results[1].role"}
+
+
 @pytest.mark.parametrize(
     ("array", "rule"),
     [
