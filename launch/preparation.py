@@ -7,6 +7,7 @@ settings, options ─► checks ─► make_plan ─► checks of the model and 
 from dataclasses import replace
 from typing import TextIO
 
+from buffer.storage.folder_lock import check_free
 from buffer.wire.curve_keys import generate
 from launch.backends.registry import backend
 from launch.checks.notes import notes
@@ -67,6 +68,8 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
     if chat is not None and steps:
         check_first_steps(settled, chat, tasks, steps)
     check_world(config, settled)
+    if not (options.dry_run or starter.starts_later):
+        check_free(RunFolder(options.run).store)  # last: the buffer of a killed run ends meanwhile
     warnings = notes(settled, steps, slow=not options.dry_run)
     return replace(plan, changed=changed, notes=tuple(warnings))
 

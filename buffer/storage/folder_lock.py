@@ -11,6 +11,7 @@ import psutil
 from r3l.errors import R3LError, UserError
 from r3l.files.whole_file import whole_folder
 
+LOCK = "owner.lock"
 _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "ceph", "glusterfs", "9p", "beegfs"}
 _REMOTE_PREFIX = "fuse."
 
@@ -19,23 +20,38 @@ def own(folder: Path) -> int:
     """Makes this process the only owner of the store in `folder`. Closing the returned file
     descriptor ends the ownership. Raises UserError if `folder` is unusable, remote or already
     owned."""
-    file, lock = folder / "owner.lock", -1
+    lock = -1
     try:
         folder.mkdir(parents=True, exist_ok=True)
         refuse_remote(folder)
-        lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Overwrite the last owner, since a full disk has no room for a new file.
         os.ftruncate(lock, os.pwrite(lock, f"{os.getpid()}\n".encode(), 0))
     except OSError as error:
-        why = f"cannot be used ({error.strerror})"
-        if isinstance(error, BlockingIOError):
-            owner = file.read_bytes()[:32].decode("ascii", "replace").strip() or "unknown"
-            why = f"is already served by process {owner}"
         if lock >= 0:
             os.close(lock)
-        raise UserError(f"store {folder}: {why}") from None
+        raise _refusal(folder, error) from None
     return lock
+
+
+def check_free(folder: Path) -> None:
+    """Raises UserError if a process owns the store in `folder`. Writes nothing."""
+    try:
+        with (folder / LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise _refusal(folder, error) from None
+    except OSError:
+        pass  # never owned, or `own` will say why it cannot be used
+
+
+def _refusal(folder: Path, error: OSError) -> UserError:
+    why = f"cannot be used ({error.strerror})"
+    if isinstance(error, BlockingIOError):
+        owner = (folder / LOCK).read_bytes()[:32].decode("ascii", "replace").strip() or "unknown"
+        why = f"is already served by process {owner}"
+    return UserError(f"store {folder}: {why}")
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The order of the checks, and what --check answers."""
 
 import fcntl
+import os
 import re
 import socket
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from buffer.storage.store import Store
 from envs.builtin.policy import builtin_policy
 from launch import checks
 from launch.cli import main
@@ -52,6 +54,17 @@ def test_a_check_says_what_is_missing_and_starts_nothing(
     assert result.exit_code == 0, result.output
     assert f"all checks passed: gsm8k, r3l, {builtin_policy()}\n" in result.output
     assert not run.exists()
+
+
+def test_a_check_refuses_a_store_that_another_process_serves_and_writes_nothing(run: Path) -> None:
+    store = run / "buffer"
+    with Store(store, map_gib=0.01):
+        before = (store / "owner.lock").stat()
+        line = refused("--run", run, "--check")
+        assert (store / "owner.lock").stat().st_mtime_ns == before.st_mtime_ns
+    assert line == f"r3l-launch: store {store}: is already served by process {os.getpid()}"
+    assert CliRunner().invoke(main, ["--run", str(run), "--check"]).exit_code == 0
+    assert [path.name for path in run.iterdir()] == ["buffer"]
 
 
 def test_unreadable_evaluation_tasks_are_named_before_anything_starts(
