@@ -89,9 +89,9 @@ class Agent:
         self.starter, self.argv = self._starter(command, python)
         self.asked = [command] if is_url(command) else []
         self.grader = starter_of_function("reward", reward, python) if reward else ()
-        self.keepers = keepers_of(snapshot, restore, python)
+        self.keepers = keepers_of(snapshot, restore, python, workspace)
         self.keeps, self.keeps_all = snapshot != NOTHING, snapshot not in ("", NOTHING)
-        self.servers = servers_of(mcp or {}, python)
+        self.servers = servers_of(mcp or {}, python, workspace)
         self.urls = {name: "" if self.servers[name] else url for name, url in (mcp or {}).items()}
         self.task: dict[str, Any] = {}
         self.secret: list[str] = []

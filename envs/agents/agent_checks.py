@@ -26,7 +26,7 @@ NOTHING = "none"
 """A value of the option `snapshot`: copy nothing."""
 CHECK_S = 60.0
 CONNECT_S = 10.0
-_MISSING = "import sys\nfrom importlib.util import find_spec\nsys.path.insert(0, sys.argv[1])\n" + (
+_MISSING = "import sys\nfrom importlib.util import find_spec\nsys.path[0] = sys.argv[1]\n" + (
     "print(*[name for name in sys.argv[2:] if find_spec(name) is None])"
 )
 
@@ -72,7 +72,7 @@ def starter_of(
     return PROGRAM, (os.path.abspath(program), *rest)
 
 
-def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
+def keepers_of(snapshot: str, restore: str, python: str, workspace: str) -> dict[str, Argv]:
     """Returns the commands that save and restore state outside an agent's folder, or {} if neither
     is set. Raises UserError if only one is set, or if one is a function or a URL."""
     if snapshot in ("", NOTHING, WORKSPACE) and not restore:
@@ -85,12 +85,12 @@ def keepers_of(snapshot: str, restore: str, python: str) -> dict[str, Argv]:
                 f"commands, or set snapshot alone to {WORKSPACE} or {NOTHING}"
             )
     return {
-        "save": starter_of(snapshot, python, "snapshot")[1],
-        "restore": starter_of(restore, python, "restore")[1],
+        "save": starter_of(snapshot, python, "snapshot", workspace)[1],
+        "restore": starter_of(restore, python, "restore", workspace)[1],
     }
 
 
-def servers_of(mcp: dict[str, str], python: str) -> dict[str, Argv]:
+def servers_of(mcp: dict[str, str], python: str, workspace: str) -> dict[str, Argv]:
     """Returns the command of each MCP server, or () if the server has a URL. Raises UserError."""
     servers = {}
     for name, command in mcp.items():
@@ -99,7 +99,7 @@ def servers_of(mcp: dict[str, str], python: str) -> dict[str, Argv]:
                 f"env agent: mcp: {name}: {command} must be a command or a URL, and the server's "
                 "name must consist of small letters, digits, _ and -"
             )
-        servers[name] = starter_of(str(command), python, f"mcp: {name}:")[1]
+        servers[name] = starter_of(str(command), python, f"mcp: {name}:", workspace)[1]
     return servers
 
 
@@ -184,9 +184,11 @@ def _check_script(what: str, program: str, words: Sequence[str], workspace: str)
     if not words:
         raise UserError(f"{what}: names no script; give python a file to run")
     if words[0] == "-m" and first:
-        asked = [program, "-c", _MISSING, os.path.expanduser(workspace), first.partition(".")[0]]
+        folder = os.path.expanduser(workspace) or os.devnull  # an agent's own folder begins empty
+        asked = [program, "-c", _MISSING, folder, first.partition(".")[0]]
         if tried(first, asked).stdout.split():
-            raise UserError(f"{what}: {program} has no module {first}")
+            why = f"{program} has no module {first}; install it, or put it into the workspace"
+            raise UserError(f"{what}: {why}")
 
 
 def _check_imports(script: str, python: str) -> None:

@@ -8,6 +8,8 @@ import pytest
 from envs.agents.agent_checks import (
     CALL_FUNCTION,
     interpreter,
+    keepers_of,
+    servers_of,
     starter_of,
     starter_of_function,
 )
@@ -40,6 +42,8 @@ def test_files_of_a_command_become_absolute(script: Path) -> None:
         (f"{sys.executable} missing.py", "", "missing.py does not exist"),
         ("bash missing.sh", "", "missing.sh does not exist"),
         ("python -m nosuchmodule.inner", "", "has no module nosuchmodule.inner"),
+        ("python -m helper", "", "has no module helper; install it, or put it into"),
+        ("python elsewhere/agent.py", "", "imports helper, which"),
         ("python", "", "names no script"),
         ("missing.py:play", "", "the file must exist"),
         ("agent.py:nothing", "", "defines no function nothing"),
@@ -56,6 +60,8 @@ def test_files_of_a_command_become_absolute(script: Path) -> None:
 def test_what_cannot_run_is_named(script: Path, command: str, python: str, what: str) -> None:
     (script.parent / "needs.py").write_text("import os, nosuchpackage.inner\n")
     (script.parent / "broken.py").write_text("def (\n")
+    (script.parent / "elsewhere").mkdir()
+    (script.parent / "elsewhere" / "agent.py").write_text("import helper\n")
     with pytest.raises(UserError, match=what):
         starter_of(command, python)
 
@@ -64,6 +70,10 @@ def test_a_script_may_lie_in_the_folder_that_each_attempt_gets(script: Path) -> 
     (script.parent / "given").mkdir()
     (script.parent / "given" / "solve.sh").write_text("true\n")
     assert starter_of("bash solve.sh", "", workspace="given")[1][1:] == ("solve.sh",)
+    (script.parent / "given" / "server.py").write_text("")
+    assert servers_of({"s": "python -m server"}, "", "given")["s"][1:] == ("-m", "server")
+    kept = keepers_of("bash solve.sh", "python -m server", "", "given")
+    assert kept["restore"][1:] == ("-m", "server")
     assert starter_of("python -m json.tool", "")[1][1:] == ("-m", "json.tool")
     assert starter_of("env X=1 missing.sh", "")[1][1:] == ("X=1", "missing.sh")
 
