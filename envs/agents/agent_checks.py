@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -68,7 +69,10 @@ def starter_of(
     if program is None:
         raise UserError(f"{what}: {words[0]} is not a program")
     _check_script(what, program, words[1:], workspace)
-    rest = [os.path.abspath(word) if os.path.exists(word) else word for word in words[1:]]
+    rest = [
+        os.path.abspath(word) if os.path.exists(word) and before != "-m" else word
+        for before, word in pairwise(words)
+    ]
     return PROGRAM, (os.path.abspath(program), *rest)
 
 

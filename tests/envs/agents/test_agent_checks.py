@@ -74,6 +74,8 @@ def test_a_script_may_lie_in_the_folder_that_each_attempt_gets(script: Path) -> 
     assert servers_of({"s": "python -m server"}, "", "given")["s"][1:] == ("-m", "server")
     kept = keepers_of("bash solve.sh", "python -m server", "", "given")
     assert kept["restore"][1:] == ("-m", "server")
+    (script.parent / "json").mkdir()  # not the module that the agent's process finds
+    assert starter_of("python -m json", "")[1][1:] == ("-m", "json")
     assert starter_of("python -m json.tool", "")[1][1:] == ("-m", "json.tool")
     assert starter_of("env X=1 missing.sh", "")[1][1:] == ("X=1", "missing.sh")
 
