@@ -429,7 +429,7 @@ def test_a_response_ends_after_a_stop_text_which_stays_part_of_it(served: Served
 def test_a_request_that_vllm_refuses_fails_by_name() -> None:
     engine, chat = SimpleNamespace(errored=False, generate=None), SimpleNamespace(end_id=2)
     policy = VLLMPolicy(engine, cast(Any, chat), 64, metrics=ActorMetrics(), timeout_s=10.0)
-    with pytest.raises(RequestRefused, match="stop cannot contain an empty string"):
+    with pytest.raises(RequestRefused, match="empty string"):
         asyncio.run(policy.sample((1, 3), SampleParams(4, stop=("",))))
 
 

@@ -82,5 +82,5 @@ def test_a_reply_that_a_grammar_shaped_is_read_and_not_trained() -> None:
     assert played.actions == ("b 2",)
     agent.tree.nodes[1].untrained = True
     assert conversations(agent.tree, "all") == []
-    with pytest.raises(EnvironmentFailed, match="no call of this attempt can be trained"):
+    with pytest.raises(EnvironmentFailed, match=r"no call .*trained"):
         record(agent)

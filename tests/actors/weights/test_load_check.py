@@ -37,7 +37,7 @@ def test_an_engine_whose_sums_are_the_publishers_passes_and_another_is_sick() ->
 def test_a_load_that_leaves_parameters_without_weights_is_partial_every_time() -> None:
     check = LoadCheck()
     for _ in range(3):
-        with pytest.raises(EngineSick, match=r"7 are partial: 2 .* such as a\.x"):
+        with pytest.raises(EngineSick, match=r"7 are partial: 2 .*a\.x"):
             check.check(PUBLISHED, [report("b.y"), report("a.x", "b.y", w=(30, 500))])
     assert cause(check, report("a.x", w=(30, 500))) == "weights_partial"
 
@@ -55,7 +55,7 @@ def test_a_model_that_cannot_be_compared_is_not_held_against_its_engines(
     assert cause(check, report(w=(1, 1))) == "weights_differ"  # it may be this engine alone
     assert capsys.readouterr().err == ""
     assert cause(check, report(w=(2, 2))) == ""
-    assert "r3l-notice: the weights of two engines" in capsys.readouterr().err
+    assert "r3l-notice: the weights of two" in capsys.readouterr().err
     assert cause(check, report(w=(3, 3))) == "" and capsys.readouterr().err == ""
     assert cause(LoadCheck(), report()) == ""  # quantized
     assert cause(LoadCheck(), report(), report(w=(1, 1))) == ""

@@ -82,6 +82,6 @@ def test_adapters_of_another_base_model_are_refused(tmp_path: Path) -> None:
     published(adapted(model, torch.float32), model, tmp_path / "journal")
     adapters, manifest = staged(tmp_path / "journal", 1)
     other = tiny_folder(tmp_path / "other", hidden_size=32)
-    with pytest.raises(UserError, match="adapters belong to another base model; give"):
+    with pytest.raises(UserError, match="another base model"):
         Merger(other).whole(adapters.path, manifest)
     adapters.close()
