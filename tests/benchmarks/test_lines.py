@@ -28,7 +28,7 @@ def test_a_line_without_what_the_page_needs_is_named(tmp_path: Path, name: str) 
 def test_a_line_whose_curve_has_gaps_is_refused(tmp_path: Path) -> None:
     curve = {"tokens": [9, 18], "cpu": [0.5], "success_base": [None]}
     append(tmp_path / "e0.jsonl", RUN | {"curve": curve})
-    with pytest.raises(UserError, match=r"e0\.jsonl:1: .* curve differ in length"):
+    with pytest.raises(UserError, match=r"e0\.jsonl:1: .*curve .*length"):
         read_lines(tmp_path / "e0.jsonl")
 
 
@@ -41,7 +41,7 @@ def test_a_second_line_of_a_run_is_refused_with_the_place_of_the_first(tmp_path:
     append(tmp_path / "e4.jsonl", gradients)
     assert len(read_lines(tmp_path / "e4.jsonl")) == 1
     append(tmp_path / "e4.jsonl", gradients)
-    with pytest.raises(UserError, match=r"e4\.jsonl:2: 0 0 is also in line 1"):
+    with pytest.raises(UserError, match=r"e4\.jsonl:2: 0 0 .*line 1"):
         read_lines(tmp_path / "e4.jsonl")
 
 
@@ -51,5 +51,5 @@ def test_a_file_that_is_not_there_has_no_lines(tmp_path: Path) -> None:
 
 def test_an_unknown_name_is_answered_with_those_that_exist() -> None:
     assert known("--cell", ["a"], {"a": 1, "b": 2}) == ("a",)
-    with pytest.raises(UserError, match="--cell 'c': unknown; there are a, b"):
+    with pytest.raises(UserError, match=r"--cell 'c': .* a, b"):
         known("--cell", ["a", "c"], {"a": 1, "b": 2})

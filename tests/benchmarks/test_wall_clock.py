@@ -96,7 +96,7 @@ def test_scienceworld_refuses_a_policy_of_another_world(tmp_path: Path) -> None:
         if fits:
             assert f"model={folder}" in run.arguments(tmp_path)
         else:
-            with pytest.raises(UserError, match=r"another world.*brief=True.*has the command"):
+            with pytest.raises(UserError, match=r"another world.*brief=True"):
                 run.arguments(tmp_path)
 
 

@@ -32,6 +32,6 @@ def test_a_folder_tells_the_world_it_was_warmed_up_for(tmp_path: Path) -> None:
 def test_a_folder_without_a_whole_record_is_refused_in_one_line(tmp_path: Path, text) -> None:
     if text is not None:
         (tmp_path / RECORD).write_text(text)
-    with pytest.raises(UserError, match=r"warmup\.json: not a record of a warm-up") as refused:
+    with pytest.raises(UserError, match=r"warmup\.json: not a record") as refused:
         warmed_for(tmp_path)
     assert "\n" not in str(refused.value)
