@@ -158,8 +158,8 @@ def test_a_waiting_actor_is_told_who_holds_drawn_groups(make):
     while not isinstance(wait := desk.lease(), Wait):
         pass
     assert wait.reason.startswith("staleness: 4 groups in flight")
-    assert "learner holds 2 drawn groups (last seen 20 s ago, expires after 60 s)" in wait.reason
-    assert "notebook holds 1 drawn groups (last seen 20 s ago, expires after 60 s)" in wait.reason
+    assert "learner holds 2 " in wait.reason and "notebook holds 1 " in wait.reason
+    assert wait.reason.count(" 20 s ago, ") == wait.reason.count(" after 60 s)") == 2
 
 
 def test_groups_that_another_consumer_holds_keep_no_actor_from_working(make):
@@ -176,7 +176,7 @@ def test_a_consumer_holds_at_most_what_may_be_in_flight(make):
     held = desk.draw(3, consumer="notebook")
     for _ in range(2):
         desk.complete()
-    with pytest.raises(LimitExceeded, match="'notebook' already holds 3 groups, and its limit is"):
+    with pytest.raises(LimitExceeded, match=r"'notebook' .*holds 3 groups"):
         desk.draw(2, consumer="notebook")
     assert len(desk.draw(2).groups) == 2
     desk.discard(held.draw_id, "unused")
@@ -217,7 +217,7 @@ def test_a_late_commit_of_evicted_groups_is_refused(make):
     desk.commit(ours.draw_id, 1)
     assert len(desk.evict(RetentionConfig(groups=0, grace_s=0.0))) == 2
     for late in (lambda: desk.commit(theirs.draw_id, 2), lambda: desk.commit(theirs.draw_id, 2)):
-        with pytest.raises(DrawExpired, match="since then 2 of its 2 groups were drawn again"):
+        with pytest.raises(DrawExpired, match="2 of its 2 groups"):
             late()
     assert desk.discard(theirs.draw_id, "not_finite") == 0
     assert verify(desk.store) == []

@@ -86,7 +86,7 @@ def test_a_task_sampler_of_the_users_own_that_chooses_no_task_is_named(desk, tas
     (tmp_path / "own_tasks.py").write_text(OWN)
     desk.configure(tasks={"name": f"{tmp_path}/own_tasks.py:Last"})
     desk.add(tasks(5))
-    with pytest.raises(UserError, match="5 is not a task index; the indices are 0 to 4"):
+    with pytest.raises(UserError, match=r"5 is not .* 0 to 4"):
         desk.lease()
 
 
@@ -186,15 +186,15 @@ def short(make_desk, tasks):
 
 
 def test_a_draw_that_waits_for_actors_says_how_many_groups_they_hold(short):
-    assert short.shortage() == "0 of 2 groups are ready; waits for actors, which hold no group"
+    ready, waits = short.shortage().split("; ")
+    assert ready.startswith("0 of 2 groups") and waits.endswith(" no group")
     short.complete()
     short.lease("a")
     short.lease("b")
     short.release(["g0000000003"], "b")
-    said = (
-        "1 of 2 groups are ready; waits for actors to finish 1; 1 unfinished groups have no actor"
-    )
-    assert short.shortage() == said
+    ready, waits, unheld = short.shortage().split("; ")
+    assert ready.startswith("1 of 2 groups") and waits.endswith(" finish 1")
+    assert unheld.startswith("1 unfinished")
 
 
 def test_a_draw_that_finds_only_stale_resting_or_drawn_groups_says_so(short):
@@ -203,18 +203,17 @@ def test_a_draw_that_finds_only_stale_resting_or_drawn_groups_says_so(short):
     short.commit(short.draw(2).draw_id, 1)
     short.draw(1, consumer="notebook")
     said = short.shortage(version=2)
-    assert (
-        "; 2 trained groups rest between draws (cooldown 3)" not in said
-    )  # too old to be drawn again
-    assert "notebook holds 1 drawn groups (last seen 0 s ago, expires after 60 s)" in said
-    assert said.endswith("; 1 expired as stale so far (max_staleness 1)")
+    assert "cooldown" not in said  # too old to be drawn again
+    assert "; notebook holds 1 " in said and "after 60 s)" in said
+    assert "; 1 expired " in said and said.endswith("(max_staleness 1)")
 
 
 def test_a_draw_that_finds_only_resting_groups_says_so(short):
     for _ in range(2):
         short.complete()
     short.commit(short.draw(2).draw_id, 1)
-    assert "; 2 trained groups rest between draws (cooldown 3)" in short.shortage(version=1)
+    said = short.shortage(version=1)
+    assert "; 2 trained groups " in said and "(cooldown 3)" in said
 
 
 def test_a_client_is_told_why_a_draw_has_no_groups(serve, tasks):
@@ -225,7 +224,8 @@ def test_a_client_is_told_why_a_draw_has_no_groups(serve, tasks):
         for wait_s in (0.0, 0.2):
             reasons = []
             assert client.draw(2, 0, wait_s=wait_s, explain=reasons.append) is None
-            assert reasons == ["0 of 2 groups are ready; waits for actors to finish 1"]
+            (reason,) = reasons
+            assert reason.startswith("0 of 2 groups") and reason.endswith(" finish 1")
 
 
 # ── groups without contrast ─────────────────────────────────────────────────────────────────
@@ -316,11 +316,8 @@ def test_a_consumer_that_waits_for_contrast_hears_of_it_while_actors_go_on(serve
         for reward, times in ((0.0, 20), (1.0, 1)):
             first = [play(reward) for _ in range(times)][-1]
             assert learner.draw(2, 0, wait_s=0.3, explain=said.append) is None
-        replaced = "20 with equal rewards were replaced so far"
-        assert said == [
-            f"{there} of 2 groups are ready; waits for actors, which hold no group; {replaced}"
-            for there in (0, 1)
-        ]
+        assert [reason.partition(" groups")[0] for reason in said] == ["0 of 2", "1 of 2"]
+        assert all("; 20 with equal rewards " in reason for reason in said)
         with ThreadPoolExecutor() as thread:
             held = thread.submit(learner.draw, 2, 0, wait_s=30.0)
             last = [play(0.0), play(1.0)][-1]

@@ -182,7 +182,7 @@ def test_a_waiting_actor_is_told_what_it_waits_for(desk, tasks):
     desk.set_version(1)
     assert all(isinstance(desk.lease(version=1), Lease) for _ in range(2))
     told = desk.lease(version=1).reason
-    assert told.startswith("staleness: 4 groups in flight, learner at version 1")
+    assert told.startswith("staleness: 4 groups") and "learner at version 1" in told
     desk.set_version(5)
     assert "actor at version 0, learner at version 5" in desk.lease().reason
 

@@ -162,7 +162,7 @@ def test_a_reflection_of_the_future_is_refused(desk, tasks):
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(1, 1)).group_id
     said = ReflectionRecord("no idea", "no_json", version=1)
-    with pytest.raises(SickResult, match="1 does not exist yet; the newest is 0"):
+    with pytest.raises(SickResult, match=r"1 does not exist.* 0"):
         desk.put(group, SlotResult("distilled", 0, "not_triggered", reflection=said))
 
 
@@ -192,7 +192,7 @@ def test_a_refused_result_leaves_no_trace(desk, tasks, done):
     with pytest.raises(RecordError, match="reward is 1000000001"):
         desk.put(group, done(reward=1e9 + 1))
     for cause in ("c" * 81, "with a \0"):
-        with pytest.raises(RecordError, match="at most 80 bytes of printable text"):
+        with pytest.raises(RecordError, match=r"80 bytes .*printable"):
             desk.resolve(group, "base", 0, cause)
     assert desk.row(group).resolved == () and desk.index.in_flight == 1
 
@@ -274,7 +274,7 @@ def test_a_group_larger_than_the_limit_is_refused_and_keeps_its_accepted_results
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(3)).group_id
     desk.put(group, done("base", 0, length=1_040_000))
-    with pytest.raises(LimitExceeded, match=r"group g0000000001: \d+ bytes; limit \d+"):
+    with pytest.raises(LimitExceeded, match=r"g0000000001: \d+ bytes"):
         desk.put(group, done("base", 1, length=1_040_000))
     assert desk.row(group).resolved == (("base", 0),)
     monkeypatch.setattr(results, "_GROUP_LIMIT", desk.row(group).nbytes)

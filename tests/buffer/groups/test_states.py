@@ -62,21 +62,21 @@ def test_only_a_closed_group_is_evicted(state, purpose):
         check_evict(row)
         assert "evict" in MOVES[state, "evicted"]
     else:
-        with pytest.raises(IllegalMove, match=f"cannot remove a {purpose} group that is {state}"):
+        with pytest.raises(IllegalMove, match=f"remove a {purpose} group .*{state}"):
             check_evict(row)
 
 
 @pytest.mark.parametrize(
     ("row", "rule"),
     [
-        (_row("leased", resolved=SLOTS[:1]), "leased only if no slot is resolved"),
-        (_row("filling", resolved=()), "filling only if some slots are resolved"),
-        (_row("filling", resolved=SLOTS), "filling only if some slots are resolved"),
-        (_row("complete", resolved=SLOTS[:1]), "complete only if all slots are resolved"),
-        (_row("complete", steps=(1,)), "complete only if all slots are resolved and no step"),
-        (_row("drawn", resolved=SLOTS[:1]), "drawn only if it is a whole training group"),
-        (_row("drawn", purpose="eval"), "drawn only if it is a whole training group"),
-        (_row("trained", steps=()), "trained only if all slots are resolved and a step"),
+        (_row("leased", resolved=SLOTS[:1]), "leased only if no slot"),
+        (_row("filling", resolved=()), "filling only if some slots"),
+        (_row("filling", resolved=SLOTS), "filling only if some slots"),
+        (_row("complete", resolved=SLOTS[:1]), "complete only if all slots"),
+        (_row("complete", steps=(1,)), "complete only if .*no step"),
+        (_row("drawn", resolved=SLOTS[:1]), "drawn only if .*whole training"),
+        (_row("drawn", purpose="eval"), "drawn only if .*whole training"),
+        (_row("trained", steps=()), "trained only if .*a step"),
         (_row("expired", cause=""), "expired only if it has a cause"),
     ],
 )
@@ -89,11 +89,11 @@ def test_a_row_that_breaks_the_rule_of_its_state_is_refused(row, rule):
 @pytest.mark.parametrize(
     ("by", "resolved", "done", "why"),
     [
-        ("put", (SLOTS[1], SLOTS[0]), 2, "each slot of the plan once"),
-        ("put", (SLOTS[0], SLOTS[0]), 2, "each slot of the plan once"),
-        ("put", (SLOTS[0], ("distilled", 0)), 2, "each slot of the plan once"),
+        ("put", (SLOTS[1], SLOTS[0]), 2, "each slot .*once"),
+        ("put", (SLOTS[0], SLOTS[0]), 2, "each slot .*once"),
+        ("put", (SLOTS[0], ("distilled", 0)), 2, "each slot .*once"),
         ("clock", SLOTS, 2, "cannot move a group"),
-        ("put", SLOTS, 3, "cannot resolve 1 slots, 2 done and 0 failed"),
+        ("put", SLOTS, 3, "resolve 1 slots, 2 done and 0 failed"),
         ("put", SLOTS, 0, "cannot resolve 1 slots, -1 done"),
     ],
 )
@@ -221,7 +221,7 @@ def test_every_legal_move_happens_in_some_life(tmp_path, tasks, moves):
 def test_an_illegal_move_aborts_its_transaction(desk, tasks):
     desk.add(tasks(2))
     group = desk.complete()
-    with pytest.raises(IllegalMove, match="put: cannot move a group from complete to drawn"):
+    with pytest.raises(IllegalMove, match=r"put: .*complete to drawn"):
         desk.do(lambda work: work.move(work.row(group), "drawn", "put", draw_id=1))
     assert desk.row(group).state == "complete"
 
@@ -232,7 +232,7 @@ def test_a_service_undoes_an_illegal_move_names_it_and_goes_on(serve, tasks):
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(2))
         client.put(client.lease("a", 0, GroupPlan(1)).group_id, "a", finished())
-        with pytest.raises(IllegalMove, match="draw: cannot move a group from complete"):
+        with pytest.raises(IllegalMove, match=r"draw: .*from complete"):
             client.draw(1, 0)
         client.put(client.lease("a", 0, GroupPlan(1)).group_id, "a", finished())
         stats = client.stats()

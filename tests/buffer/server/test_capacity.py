@@ -76,7 +76,7 @@ def test_a_full_disk_refuses_only_results_until_there_is_space(serve, small_disk
         taken, error = _fill(client, done, leased)
         refused = leased[len(taken)]
         said = Path(f"{served.folder}.log").read_text()
-        assert said.count("r3l-notice: new results are refused, actors wait: ") == 1
+        assert said.count("r3l-notice: new results are refused") == 1
         assert "disk" in str(error) and error.cause == "full"
         waiting = client.lease("b", 0, GroupPlan(1))
         assert isinstance(waiting, Wait) and "full" in waiting.reason

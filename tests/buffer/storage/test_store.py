@@ -62,7 +62,7 @@ def test_a_map_smaller_than_the_store_is_refused_and_a_full_one_says_what_to_do(
     for _ in range(5):
         desk.put(desk.lease().group_id, done(length=50_000))
     desk.store.close()
-    with pytest.raises(UserError, match=r"takes 0\.0\d+ GiB, but buffer.map_gib is 0.001"):
+    with pytest.raises(UserError, match=r"0\.0\d+ GiB.* buffer.map_gib is 0.001"):
         Store(desk.folder, map_gib=0.001)
     desk.store = Store(desk.folder, map_gib=0.003)
     with pytest.raises(StoreError, match=r"used up; .*buffer\.map_gib"):
@@ -186,7 +186,7 @@ def test_a_program_that_holds_all_readers_is_named_and_its_death_frees_them(tmp_
     with subprocess.Popen(command, stdout=subprocess.PIPE) as greedy:
         try:
             assert greedy.stdout is not None and int(greedy.stdout.readline()) > 100
-            with pytest.raises(UserError, match=f"processes have it open: {greedy.pid}; end one"):
+            with pytest.raises(UserError, match=f"open: {greedy.pid};"):
                 Store(tmp_path / "buffer", map_gib=0.1)
         finally:
             greedy.kill()

@@ -88,5 +88,5 @@ def test_a_pandas_frame_has_typed_columns_also_without_rows(store) -> None:
 
 def test_a_frame_without_pandas_names_what_to_install(store, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(UserError, match=r"needs pandas; .*pip install 'r3l\[frame\]'"):
+    with pytest.raises(UserError, match=r"pandas; .*'r3l\[frame\]'"):
         frame(store)

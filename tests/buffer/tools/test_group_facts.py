@@ -50,9 +50,9 @@ def test_an_unknown_or_unsafe_filter_is_refused(text):
 
 
 def test_a_refusal_shows_an_example_of_a_filter():
-    with pytest.raises(UserError, match="unknown name 'colour'; choose from actor"):
+    with pytest.raises(UserError, match=r"unknown name 'colour'.* actor"):
         parse_filter("colour == 1")
-    with pytest.raises(UserError, match=r"invalid syntax.* like reward > 0.5 and env =="):
+    with pytest.raises(UserError, match=r"invalid syntax.* reward > 0.5"):
         parse_filter("reward = 0.5")
 
 

@@ -26,7 +26,7 @@ def test_a_sound_store_verifies_clean_and_a_tampered_one_does_not(trained):
         txn.delete("ledger", (1).to_bytes(8, "big"))
         txn.put("group", b"g0000000003", b"junk")
     problems = "\n".join(verify(trained.store))
-    assert "g0000000001: number of steps differs (ledger minus row: -1)" in problems
+    assert "g0000000001: number of steps " in problems and ": -1)" in problems
     assert "g0000000003" in problems
 
 

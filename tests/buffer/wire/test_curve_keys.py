@@ -47,7 +47,7 @@ def test_what_decides_about_training_needs_a_learners_key(serve, tmp_path, tasks
             lambda: client.release_draws("learner"),
         )
         for ask in refused:
-            with pytest.raises(NotAllowed, match=r"needs a learner's key.*learner.json"):
+            with pytest.raises(NotAllowed, match=r"learner's key.*learner.json"):
                 ask()
         now = client.stats()
         assert now.refused == {"NotAllowed": len(refused)}
