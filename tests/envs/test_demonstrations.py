@@ -85,5 +85,5 @@ def test_an_environment_without_demonstrations_is_told_which_method_is_missing(
     empty.write_text(DOOR + "\n    def demonstration(self):\n        return []\n")
     env = demonstrating(f"{empty}:Door")
     assert isinstance(env, Demonstrated)
-    with pytest.raises(UserError, match="the demonstration of seed 5 is empty"):
+    with pytest.raises(UserError, match="seed 5 is empty"):
         env.reset(seed=5, options={})

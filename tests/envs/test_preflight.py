@@ -71,7 +71,7 @@ def test_a_notebook_can_start_a_run_from_within_its_own_loop(
         ("reset", "raise ValueError('no data')", "raised ValueError: no data (FILE:10)"),
         ("step", "int(action)", "base 10: 'try' (FILE:14)"),
         ("step", "sys.exit(3)", ""),
-        ("reset", "return None", "mine: reset returned NoneType instead of a tuple of 2 values"),
+        ("reset", "return None", " NoneType instead of a tuple of 2 values"),
     ],
 )
 def test_what_a_reset_or_step_raises_is_told_with_the_task_and_the_line_of_the_users_code(
@@ -87,14 +87,14 @@ def test_what_a_reset_or_step_raises_is_told_with_the_task_and_the_line_of_the_u
 
 def test_a_reset_that_raises_only_for_evaluation_tasks_is_found(tmp_path: Path) -> None:
     name = mine(tmp_path, reset="assert seed < 200_000_000, 'unknown seed'")
-    with pytest.raises(UserError, match=r"reset of task .*/eval/000000: .*unknown seed"):
+    with pytest.raises(UserError, match=r"reset .*/eval/000000: .*unknown seed"):
         tried(name)
 
 
 def test_an_environment_that_hangs_or_crashes_costs_the_preflight_only_its_process(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(UserError, match=r"took longer than 1 s \(env.step_s\)"):
+    with pytest.raises(UserError, match=r"1 s \(env.step_s\)"):
         tried(mine(tmp_path, reset="time.sleep(60)", in_process=False), step_s=1)
     (tmp_path / "crash").mkdir()
     with pytest.raises(UserError, match="ended the worker process"):
@@ -107,7 +107,7 @@ def test_a_reset_that_does_not_depend_on_its_seed_alone_is_refused(
 ) -> None:
     reset = "return str(time.monotonic_ns()), {}"
     name = mine(tmp_path, reset=reset, in_process=in_process)
-    with pytest.raises(UserError, match=r'two resets to task .* declare deterministic="no"'):
+    with pytest.raises(UserError, match=r'two resets .*deterministic="no"'):
         tried(name)
     file = tmp_path / "mine.py"
     file.write_text(file.read_text().replace("max_steps=3", 'max_steps=3, deterministic="no"'))

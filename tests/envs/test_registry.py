@@ -31,7 +31,7 @@ def test_the_tasks_of_a_run_are_those_of_all_its_environments_as_many_of_each():
     for count, of_each in ((5, (2, 3)), (4, (2, 2))):
         names = [task.env for task in registry.tasks_of_all(several, "train", count)]
         assert (names.count("workshop"), names.count("keys")) == of_each
-    with pytest.raises(UserError, match="1 train tasks are too few for 2 environments"):
+    with pytest.raises(UserError, match=r"1 train tasks .*2 environments"):
         registry.tasks_of_all(several, "train", 1)
     alone = load(None, []).env
     assert registry.tasks_of_all(alone, "eval", 3) == registry.tasks("workshop", {}, "eval", 3)
@@ -43,7 +43,7 @@ def test_a_task_of_several_environments_names_the_one_that_plays_it(tmp_path):
     config = load(None, [f"env={path}", "env.others.keys={}"]).env
     assert [t.env for t in registry.tasks_of_all(config, "train", 2)] == [path, "keys"]
     clash = load(None, [f"env={path}", f'env.others={{"{path[:-4]}Same": {{}}}}']).env
-    with pytest.raises(UserError, match="two environments have the task one; leave one out"):
+    with pytest.raises(UserError, match=r"two environments .*task one;"):
         registry.tasks_of_all(clash, "train", 2)
 
 
@@ -117,5 +117,5 @@ def test_a_source_without_tasks_is_refused(tmp_path):
         DOOR + "\n    @staticmethod\n    def task_source():\n"
         "        from envs import ListedTasks\n        return ListedTasks({})\n"
     )
-    with pytest.raises(UserError, match="its train split has no tasks"):
+    with pytest.raises(UserError, match="train split has no"):
         registry.tasks(f"{file}:Door", {}, "train", 5)

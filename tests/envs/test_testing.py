@@ -122,15 +122,15 @@ class Breeding(Counter):
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (Drawing, "seed 0, reset: the same instance: observation was '0"),
-        (Remembering, "seed 0, step 0: the same instance: observation was"),
+        (Drawing, "seed 0, reset: .*observation was '0"),
+        (Remembering, "seed 0, step 0: .*observation was"),
         (Forgetful, "after the snapshot at step"),
         (Numbering, "seed 0, reset: .*observation is int"),
         (NotANumber, "seed 0, step 0: .*reward is nan"),
         (Fragile, "raised ValueError"),
         (Four, "step 0: .*step returned tuple"),
         (Dumb, "demonstration earns 0.0 of 1.0"),
-        (Long, "the demonstration has 6 actions, above the limit of 5"),
+        (Long, "demonstration has 6 actions, .* 5"),
         (Mute, "is empty"),
     ],
 )

@@ -91,5 +91,5 @@ def test_a_server_that_refuses_ends_the_process_with_its_status(
     server.answer = 503, b"busy"
     for name, value in GIVEN.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit, match="did not play the attempt: HTTP Error 503"):
+    with pytest.raises(SystemExit, match=r"did not play .*503"):
         play({"id": 1}, address(server))

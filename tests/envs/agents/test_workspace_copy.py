@@ -146,10 +146,10 @@ def test_all_that_an_attempt_keeps_is_limited(work: Path, monkeypatch: pytest.Mo
 def test_too_large_a_folder_and_a_missing_copy_are_named(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(SystemExit, match="the folder was not saved before this call"):
+    with pytest.raises(SystemExit, match="not saved before"):
         run("restore", str(work), kept_of(work), 3, [])
     monkeypatch.setattr(workspace_copy, "MOST_BYTES", 5)
-    with pytest.raises(SystemExit, match="the folder has more than 5 bytes"):
+    with pytest.raises(SystemExit, match="more than 5 bytes"):
         run("save", str(work), kept_of(work), 0, [])
 
 

@@ -168,20 +168,20 @@ def test_any_setting_is_a_sound_world_whose_reflections_parse(options):
 
 
 @pytest.mark.parametrize(
-    ("options", "line"),
+    ("options", "given", "choices"),
     [
-        ({"words": 65}, "env option words is 65; it must be an integer in 0..64"),
-        ({"words": True}, "env option words is True; it must be an integer in 0..64"),
-        ({"summary": "long"}, "env option summary is 'long'; it must be full or brief"),
-        ({"hint": None}, "env option hint is None; it must be what or where or none"),
-        ({"decisive": 0}, "env option decisive is 0; it must be an integer in 1..5"),
-        ({"stations": 3, "decisive": 4}, "env option decisive is 4; it must be an integer in 1..3"),
+        ({"words": 65}, "words is 65;", "0..64"),
+        ({"words": True}, "words is True;", "0..64"),
+        ({"summary": "long"}, "summary is 'long';", "full or brief"),
+        ({"hint": None}, "hint is None;", "what or where or none"),
+        ({"decisive": 0}, "decisive is 0;", "1..5"),
+        ({"stations": 3, "decisive": 4}, "decisive is 4;", "1..3"),
     ],
 )
-def test_a_dial_out_of_range_is_refused_with_the_range(options, line):
-    with pytest.raises(UserError) as refused:
+def test_a_dial_out_of_range_is_refused_with_the_range(options, given, choices):
+    with pytest.raises(UserError, match=given) as refused:
         registry.make("workshop", **options)
-    assert str(refused.value) == line
+    assert str(refused.value).endswith(f" {choices}")
     with pytest.raises(UserError, match=r"workshop\.loud: unknown; .*decisive"):
         registry.make("workshop", loud=1)
 

@@ -30,7 +30,7 @@ def test_a_folder_of_another_evaluation_is_refused_and_says_what_differs(tmp_pat
         EvaluationFolder(tmp_path, {"seed": 1, "split": "eval"})
     for damaged in (b"", b"{}", b"[]", b"5", b"\xff"):
         (tmp_path / "settings.json").write_bytes(damaged)
-        with pytest.raises(UserError, match=r"settings\.json|holds an evaluation with seed None"):
+        with pytest.raises(UserError, match=r"settings\.json|seed None"):
             EvaluationFolder(tmp_path, {"seed": 0, "split": "eval"})
 
 
@@ -86,7 +86,7 @@ def test_an_evaluation_of_other_tasks_is_refused(tmp_path):
     there = [attempted(f"t{n}", 0) for n in range(2)]
     write_evaluation(tmp_path, settings("env=keys"), there, report(there))
     assert read_other(tmp_path, {"t0", "t1"}, settings("env=keys", "seed=3")) == there
-    with pytest.raises(UserError, match="has 2 tasks, this evaluation has 2, and they share 1;"):
+    with pytest.raises(UserError, match=r"2 tasks, .*share 1;"):
         read_other(tmp_path, {"t0", "t9"}, settings("env=keys"))
     for other in (["env=workshop"], ["env=keys", "env.options.locks=4"]):
         with pytest.raises(UserError, match="its environment or split differs"):

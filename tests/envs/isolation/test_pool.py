@@ -59,7 +59,7 @@ def test_a_task_gets_its_own_environment_inside_the_actor_or_in_a_worker() -> No
             inside = make_env(Task("k", "keys", 0))
             apart: Any = make_env(Task("f", FAULTY, 0))
             assert (inside.spec.max_steps, apart.spec.name) == (4, "faulty")
-            with pytest.raises(EnvironmentFailed, match="task g belongs to gone, but this run has"):
+            with pytest.raises(EnvironmentFailed, match="task g belongs to gone"):
                 make_env(Task("g", "gone", 0))
             first, _ = await apart.reset(seed=7)
             apart.close()
@@ -320,7 +320,7 @@ def test_an_environment_that_starts_too_slowly_is_refused_without_a_setting_that
         async with environments(config(options={"at_start": "hang"}), 1):
             raise AssertionError("it started")
 
-    with pytest.raises(UserError, match=r"its start took longer than 1 s; the worker"):
+    with pytest.raises(UserError, match=r"its start .*than 1 s;"):
         asyncio.run(main())
 
 
@@ -332,7 +332,7 @@ def test_an_environment_is_refused_if_its_worker_cannot_be_started(
             pass
 
     monkeypatch.setattr("sys.executable", "/no/such/python")
-    with pytest.raises(UserError, match="process of this attempt has ended"):
+    with pytest.raises(UserError, match=r"worker process .*has ended"):
         asyncio.run(play())
 
 

@@ -67,12 +67,12 @@ def test_rows_of_every_data_set_in_use_are_read(file, row, prompt, answer):
         (({"prompt": "q"},), "row 1: has no reference answer"),
         ((["q", "1"],), "row 1: must be an object"),
         (('{"prompt": "q", "answer": "1"}', "[" * 99999), "line 2 is not JSON"),
-        (({"prompt": "q \ud83d", "answer": "1"},), "row 1: its prompt holds half a surrogate pair"),
+        (({"prompt": "q \ud83d", "answer": "1"},), "row 1: its prompt holds half"),
         (({"id": "\ud83d", "prompt": "q", "answer": "1"},), "row 1: its id holds half"),
         (('{"prompt": "q", "answer": NaN}',), "row 1: its reference answer is nan"),
         (
             ({"prompt": [{"role": "assistant", "content": "q"}], "answer": "1"},),
-            "row 1: its messages have the roles assistant",
+            "row 1: .*roles assistant",
         ),
     ],
 )
@@ -125,8 +125,8 @@ def test_a_missing_package_is_one_line_with_the_install_command(monkeypatch):
 
     load.cache_clear()
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=r"^env gsm8k: .*datasets.*pip install 'r3l\[math\]'$"):
+    with pytest.raises(UserError, match=r"^env gsm8k: .*datasets.*'r3l\[math\]'$"):
         registry.tasks("gsm8k", {}, "train", 1)
     monkeypatch.setattr("envs.requirements.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"math_verify; .*pip install 'r3l\[math\]'$"):
+    with pytest.raises(UserError, match=r"math_verify; .*'r3l\[math\]'$"):
         registry.make("gsm8k")

@@ -97,7 +97,7 @@ def test_answers_that_scorers_must_evaluate_pass_the_check(answer):
 
 
 def test_an_unknown_family_and_one_that_does_not_repeat_are_refused():
-    with pytest.raises(UserError, match="unknown family; choose from ab, acre"):
+    with pytest.raises(UserError, match=r"unknown family.* ab, acre"):
         registry.make("reasoning:sums")
     with pytest.raises(UserError, match="differ from run to run"):
         registry.make("reasoning:codeio")

@@ -142,7 +142,7 @@ def test_tasks_are_official_variations():
     train = registry.tasks("scienceworld", {"tasks": ["boil"]}, "train", 99)
     assert {task.task_id for task in train} == {f"scienceworld/boil/{n}" for n in range(14)}
     assert max(LIMITS.values()) >= registry.make("scienceworld").spec.max_steps
-    with pytest.raises(UserError, match="'boyle' is unknown; choose from boil"):
+    with pytest.raises(UserError, match=r"'boyle' is unknown.* boil"):
         registry.make("scienceworld", tasks=["boyle"])
 
 
