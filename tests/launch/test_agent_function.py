@@ -53,7 +53,7 @@ def test_a_refused_run_leaves_no_file_and_an_existing_run_keeps_its_tasks(
 
 @pytest.mark.parametrize("function", [lambda task: 1.0, "x".join, print])
 def test_a_function_that_no_actor_can_import_is_refused(function: object, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"agent .*(top level of a file|in a notebook)"):
+    with pytest.raises(UserError, match=r"agent .*(top level|notebook)"):
         agent_settings(function, [{"id": 1}], None, tmp_path)  # type: ignore[arg-type]
 
 
@@ -69,6 +69,7 @@ def test_a_prompt_and_a_file_that_trains_itself_when_imported_get_one_line(tmp_p
         )
         return ran.stderr.strip().rpartition("\n")[2]
 
-    assert "agent play: is defined in a notebook or at a prompt" in last_line("-c", train)
+    line = last_line("-c", train)
+    assert "agent play: " in line and "notebook" in line
     (tmp_path / "mine.py").write_text(train)
-    assert "put r3l.train under `if __name__" in last_line("mine.py")
+    assert "under `if __name__" in last_line("mine.py")

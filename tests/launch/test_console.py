@@ -119,7 +119,7 @@ def test_who_waits_is_said_in_words_of_the_field() -> None:
 
 
 def test_the_end_of_a_run_says_where_its_model_is_and_what_to_do_next(tmp_path: Path) -> None:
-    assert end_lines(Path("runs/first"))[-1].startswith("next: r3l-eval --run first; tensorboard")
+    assert end_lines(Path("runs/first"))[-1].startswith("next: r3l-eval --run first; ")
     (tmp_path / "model").mkdir()
     assert end_lines(tmp_path)[0] == f"model: {tmp_path}/model (last step)"
     (tmp_path / "best").mkdir()

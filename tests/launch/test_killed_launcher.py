@@ -116,7 +116,7 @@ def test_after_a_killed_launcher_a_learner_that_stays_stopped_is_gone_too(tmp_pa
     until(all_gone_but_the_learner_was_stopped_again)
     assert not (tmp_path / "saved").exists()
     said = (tmp_path / "logs" / "keeper.log").read_text(encoding="utf-8")
-    assert "learner has not ended in time; it was killed" in said
+    assert "learner has not ended" in said
 
 
 def test_two_sigterms_close_a_run_as_one_does(tmp_path: Path) -> None:

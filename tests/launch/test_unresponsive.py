@@ -85,8 +85,8 @@ def test_a_stopped_buffer_is_named_and_started_again_and_no_other_part_is(
         said[0].startswith("buffer has not replied for ")
         and "after 12 s (buffer.reply_s" in said[0]
     )
-    assert said[1] == "buffer is killed: no reply for 12 s (buffer.reply_s)"
-    assert said[2].startswith("buffer ended with exit code -9; restarted (1 of 3 restarts")
+    assert said[1].startswith("buffer is killed: ") and "12 s (buffer.reply_s)" in said[1]
+    assert said[2].startswith("buffer ended ") and "code -9; restarted (1 of 3 " in said[2]
     assert said[3].startswith("buffer replies again after ") and len(said) == 5
     assert list(run.restarts.deaths) == ["buffer"]
 
@@ -150,12 +150,8 @@ def test_an_actor_that_stays_stopped_is_replaced_when_its_lease_is_over(
     with handlers_put_back():
         assert run.execute() == 130
     text = "\n".join(said)
-    assert re.search(r"actor-0 has sent nothing for \d+ s; other actors .* after 4 s", text)
-    assert re.search(
-        r"actor-0 ended with exit code -9: stopped, and silent for \d+ s, so it was killed; "
-        r"restarted \(1 of 3 restarts within an hour",
-        text,
-    )
+    assert re.search(r"actor-0 has sent nothing for \d+ s; .* 4 s", text)
+    assert re.search(r"actor-0 ended .* code -9: stopped, .*; restarted \(1 of 3 ", text)
     assert len(run.restarts.deaths["actor-0"]) == 1
     assert stopped[0].exit_code == -9
 
@@ -216,4 +212,4 @@ def test_an_actor_that_stays_versions_behind_while_others_follow_is_named_once()
     for now in (162.0, 300.0):
         watch._report_behind(actors, stats(1, 45, 3), now)
     (line,) = said
-    assert line.startswith("actor-1 is 45 versions behind the learner while others keep up")
+    assert line.startswith("actor-1 is 45 versions behind ")

@@ -170,7 +170,7 @@ def test_a_process_without_a_node_can_be_ended(cluster: Cluster) -> None:
 
 
 def test_a_node_without_the_folder_is_named(cluster: Cluster) -> None:
-    with pytest.raises(FileNotFoundError, match=r"/no/such is missing on node 10\.0\.0\.7"):
+    with pytest.raises(FileNotFoundError, match=r"/no/such .*10\.0\.0\.7"):
         Runner(cluster.folder, "/no/such", sys.executable, 60.0)
     text = "ray::Runner()\nFileNotFoundError: /no/such is missing on node 10.0.0.7"
     assert ray_cluster._reason(text) == "/no/such is missing on node 10.0.0.7"
@@ -195,5 +195,5 @@ def test_a_cluster_without_room_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_
     for name in ("ray", "ray.util"):
         monkeypatch.setitem(sys.modules, name, SimpleNamespace())
     plan = plan_for(tmp_path, actors=2, topology=topology(2))
-    with pytest.raises(UserError, match="needs 3 CPUs and 0 GPUs, with rank 0 on"):
+    with pytest.raises(UserError, match="3 CPUs and 0 GPUs, "):
         ray_cluster.Ray().reserve(plan)

@@ -145,7 +145,7 @@ def test_without_a_cluster_one_line_says_how_to_start_one(
     fake = SimpleNamespace(is_initialized=lambda: False, init=init)
     monkeypatch.setitem(sys.modules, "ray", fake)
     line = refused("--cluster", "ray", "--run", run)
-    assert "no cluster to connect to (Could not find any running Ray instance.)" in line
+    assert "no cluster " in line and "Could not find any running Ray instance." in line
     assert "`ray start --head`" in line and not run.exists()
 
 
@@ -161,7 +161,7 @@ def test_an_address_where_nobody_listens_is_refused_at_once(
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--hardware", "2x8cpu"], "--hardware 2x8cpu: is only for planning; add --dry-run"),
+        (["--hardware", "2x8cpu"], "--hardware 2x8cpu: is only for planning"),
         (["--dry-run", "--hardware", "2x8cpu", "--actors", "2",
           "--buffer", "tcp://127.0.0.1:5555"], "actors on host-1 cannot reach it"),
         (["--dry-run", "--hardware", "8cpu", "--buffer", "tcp://127.0.0.1:5555"],

@@ -61,16 +61,16 @@ def test_a_context_that_the_first_prompt_fills_is_refused(run: Path, tmp_path: P
         "    step = lambda self, action: ('done', 0.0, True, False, {})\n"
     )
     line = refused("--run", run, "--env", f"{file}:Wordy", "actor.max_model_len=64")
-    assert f"actor.max_model_len=64: the first prompt of task {file}:Wordy/train/" in line
-    assert "tokens, which leaves no room for a response" in line and not run.exists()
-    with pytest.raises(UserError, match="its context has 4096 tokens, but the first"):
+    assert "actor.max_model_len=64: the first prompt" in line and f" {file}:Wordy/train/" in line
+    assert "no room for a response" in line and not run.exists()
+    with pytest.raises(UserError, match="context has 4096 tokens"):
         check_first_prompts(builtin_policy(), 100_000, [Task("t/1", "t", 1)], [5000])
 
 
 def test_a_reflection_that_cannot_fit_its_budget_or_the_context_is_refused(run: Path) -> None:
     line = refused("--run", run, "--env", "workshop", "actor.max_reflection_tokens=12")
-    assert "actor.max_reflection_tokens=12: the shortest reflection has " in line
+    assert "actor.max_reflection_tokens=12: the shortest" in line
     config = load(None, ["actor.max_model_len=200"]).actor
     check_reflections(config, CHAT, [FirstStep(50, 8, 100)])
-    with pytest.raises(UserError, match="a reflection on one step has 190 tokens"):
+    with pytest.raises(UserError, match=r"reflection .*has 190 tokens"):
         check_reflections(config, CHAT, [FirstStep(50, 8, 190)])

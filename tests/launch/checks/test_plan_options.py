@@ -14,5 +14,5 @@ def test_an_engine_is_split_over_a_number_of_gpus(run: Path) -> None:
     split = [f"actor.engine.tensor_parallel_size={gpus}" for gpus in ("2", "many")]
     assert options.places(load(None).actor).actor_gpus == 1
     assert options.places(load(None, split[:1]).actor).actor_gpus == 2
-    with pytest.raises(UserError, match="tensor_parallel_size=many: must be a number"):
+    with pytest.raises(UserError, match=r"tensor_parallel_size=many: .*number"):
         options.places(load(None, split[1:]).actor)

@@ -76,7 +76,7 @@ def test_settings_that_are_not_as_they_were_are_listed(begun: Path) -> None:
 def test_what_makes_another_run_is_refused_unless_the_user_insists(
     begun: Path, override: str, line: str
 ) -> None:
-    with pytest.raises(UserError, match=r"changed setting .*; start a new .* or add --force") as no:
+    with pytest.raises(UserError, match=r"changed setting .*--force") as no:
         changed_settings(begun, config(override), force=False)
     assert line in str(no.value)
     assert line in changed_settings(begun, config(override), force=True)
@@ -93,7 +93,7 @@ def test_a_model_may_lie_elsewhere_but_be_no_other(begun: Path, tmp_path: Path) 
 
 def test_the_command_refuses_another_seed_and_starts_nothing(begun: Path) -> None:
     line = refused("--run", begun, "--resume", "--seed", "7")
-    assert f"run {begun}: cannot be resumed with a changed setting (seed: 0 -> 7); " in line
+    assert f"run {begun}: cannot be resumed" in line and "(seed: 0 -> 7)" in line
     assert not (begun / "logs").exists()
 
 
@@ -106,13 +106,12 @@ def test_a_run_with_nothing_left_to_do_says_so_and_starts_nothing(begun: Path) -
     reached(begun, 60, evaluated=60)
     result = CliRunner().invoke(main, ["--run", str(begun), "--resume"])
     assert result.exit_code == 0
-    assert result.output == (
-        f"run {begun}: all 60 steps are done, there is nothing to do; for more: --resume --steps "
-        f"120; the model: {begun / 'model'}\n"
-    )
+    assert f"run {begun}: all 60 steps are done" in result.output
+    assert " --resume --steps 120;" in result.output
+    assert result.output.endswith(f" {begun / 'model'}\n") and result.output.count("\n") == 1
     assert not (begun / "logs").exists()
     result = CliRunner().invoke(main, ["--run", str(begun), "--resume", "--steps", "20"])
-    assert f"run {begun}: 60 steps are already done, there is nothing to do" in result.output
+    assert f"run {begun}: 60 steps are already done" in result.output
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_the_example_of_a_reflection_that_cannot_be_read_is_of_the_last_step() -
     unread = {"group__reflection_valid": 0.0, "group__reflection_not_json": 1.0}
     quoted = [replace(step, unread=f"'Well {step.step}'") for step in steps(**unread)]
     (cause,) = causes(quoted)
-    assert cause.what == "no reflection can be read (mostly not_json); one begins 'Well 5'"
+    assert "mostly not_json" in cause.what and cause.what.endswith(" 'Well 5'")
 
 
 def test_a_cause_is_reported_once_until_it_disappears() -> None:

@@ -38,7 +38,7 @@ def test_machines_can_be_described() -> None:
     assert (one.name, len(one.gpus), one.gpu_gib) == ("localhost", 8, 80.0)
     assert [m.name for m in described("2x8x141GiB")] == ["host-0", "host-1"]
     for text in ("8", "80GB", "2x8", "0x8x80GB", "8x0GB", "2x2x2x2GB", ""):
-        with pytest.raises(UserError, match=r"like 2x8x80GB\) or .* \(like 8cpu\)"):
+        with pytest.raises(UserError, match=r"2x8x80GB.* 8cpu"):
             described(text)
 
 
