@@ -78,8 +78,6 @@ def test_ranks_wait_while_rank_0_reports_that_it_waits_and_name_a_rank_that_hang
     assert [rank.returncode for rank in ranks] == [0, 0], err + other_err
     assert out.count("rank 0 has g0 (0.5,)") == other_out.count("rank 1 has g0 (0.5,)") == 2
     assert out.count("no message") == other_out.count("no message") == 1
-    assert "rank 0 of 2: no message from another rank" in out
-    assert "rank 1 of 2: no message from rank 0" in other_out
-    assert re.search(
-        r"rank 1 has waited \d+ s for rank 0, which waits for actors or the buffer", other_err
-    )
+    assert "rank 0 of 2: no message" in out
+    assert "rank 1 of 2: no message" in other_out
+    assert re.search(r"rank 1 has waited \d+ s for rank 0, .*actors", other_err)

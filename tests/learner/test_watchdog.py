@@ -58,7 +58,7 @@ def test_a_process_that_hangs_ends_with_the_stack_of_every_thread(
     process = started(tmp_path, "hang")
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 6 and "worked for 3 s" in output and "done" not in output
-    assert "\nr3l-learner hangs: rank 0 sent no heartbeat for 2 s" in output
+    assert "\nr3l-learner hangs: rank 0 " in output and "no heartbeat for 2 s" in output
     assert "since it began piece 5" in output
     assert "in hung_helper" in output and 'File "<string>", line 17 in <module>' in output
     assert RunFolder(tmp_path).heartbeat().doing == "piece 5"

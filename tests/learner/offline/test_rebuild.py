@@ -109,7 +109,7 @@ def test_a_version_that_cannot_be_rebuilt_leaves_nothing(
     done = rebuild(run, 3, out)
     assert done.exit_code == 2 and not out.exists()
     [line] = done.output.splitlines()
-    assert "version 3 builds on version 2, which is missing" in line
+    assert "version 3 builds on version 2" in line
     (out / "other").mkdir(parents=True)
     assert f"--out {out}: is not empty" in rebuild(run, 1, out).output
     [line] = rebuild(tmp_path, 1, tmp_path / "other").output.splitlines()

@@ -18,10 +18,9 @@ def test_a_target_that_the_model_has_not_is_refused_in_one_line(model_folder: Pa
     check_targets(LoraConfig(rank=2, targets=("q_proj", "up_proj")), model_folder)
     with pytest.raises(UserError) as refused:
         check_targets(LoraConfig(rank=2, targets=("q_proj", "q_poj")), model_folder)
-    assert str(refused.value) == (
-        "learner.lora.targets: the model has no layer 'q_poj' (did you mean q_proj?); its linear "
-        "layers are down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"
-    )
+    said = str(refused.value)
+    assert said.startswith("learner.lora.targets: ") and "'q_poj' (did you mean q_proj?)" in said
+    assert said.endswith(" down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj")
     for other in ("lm_head", "embed_tokens", "input_layernorm"):
         with pytest.raises(UserError, match="has no layer"):
             check_targets(LoraConfig(rank=2, targets=(other,)), model_folder)

@@ -44,9 +44,7 @@ def test_dials_make_the_lessons_the_record_and_the_commands_that_follow(tmp_path
     result = CliRunner().invoke(warmup_command, arguments)
     assert result.exit_code == 0, result.output
     world = "env.options.stations=2 env.options.words=3 env.options.summary=brief"
-    assert (
-        f"train it: r3l-launch --preset demo --env workshop --model {out} {world}" in result.output
-    )
+    assert f" r3l-launch --preset demo --env workshop --model {out} {world}" in result.output
     record = json.loads((out / "warmup.json").read_text())
     given = {"stations": 2, "words": 3, "summary": "brief"}
     assert record["skill"]["certainty"] == 0.5 and "quality" not in record

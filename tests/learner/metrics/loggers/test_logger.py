@@ -11,7 +11,7 @@ from r3l.errors import UserError
 
 def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it() -> None:
     check_installed("json", "json")
-    with pytest.raises(UserError, match=r"^log x: nowhere is not installed; .*'r3l\[x\]"):
+    with pytest.raises(UserError, match=r"^log x: nowhere is not .*'r3l\[x\]"):
         check_installed("x", "nowhere")
 
 

@@ -21,7 +21,7 @@ def test_a_server_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
     with socket.create_server(("127.0.0.1", 0)) as there:
         uri = f"http://127.0.0.1:{there.getsockname()[1]}"
         MLflowLogger.check(uri)
-    with pytest.raises(UserError, match=f"log mlflow: the server {uri} cannot be reached"):
+    with pytest.raises(UserError, match=f"log mlflow: .*{uri} cannot"):
         MLflowLogger.check(uri)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     with pytest.raises(UserError, match="cannot be reached"):

@@ -20,7 +20,7 @@ from r3l.process import notices
 @pytest.mark.parametrize(
     ("entries", "line"),
     [
-        (["wandbb"], "log wandbb: unknown (did you mean wandb?); the loggers are tensorboard, "),
+        (["wandbb"], "log wandbb: unknown (did you mean wandb?)"),
         (["tensorboard", "tensorboard"], "log tensorboard: named twice"),
     ],
 )
@@ -52,7 +52,7 @@ def test_a_logger_without_its_package_is_refused_in_one_line_before_anything_sta
 def test_what_a_logger_itself_refuses_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "check_installed", lambda name, package: None)
     registry.check_entries(["tensorboard", "mlflow:sqlite:////tmp/some.db"])
-    with pytest.raises(UserError, match=r"log mlflow: the server .* cannot be"):
+    with pytest.raises(UserError, match=r"log mlflow: .*127.0.0.1:9 cannot"):
         registry.check_entries(["mlflow:http://127.0.0.1:9"])
 
 
@@ -142,5 +142,5 @@ def test_a_logger_that_hangs_delays_nobody(
     assert "log slow: is 2 writes behind" in capsys.readouterr().err
     monkeypatch.setattr(notices, "_said", {})
     logger.close()
-    assert "log slow: did not end in time" in capsys.readouterr().err
+    assert "log slow: did not end" in capsys.readouterr().err
     noted.goes_on.set()
