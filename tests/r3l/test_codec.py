@@ -211,7 +211,7 @@ def test_an_impossible_value_is_refused_when_a_record_is_made_written_or_read():
             codec.encode(Task("t", "e", wrong))
     with pytest.raises(RecordError, match="GroupPlan cannot be written"):
         codec.encode(GroupPlan("\ud800"))
-    with pytest.raises(RecordError, match=r"Task: Expected `int`, got `float` - at `\$.seed`"):
+    with pytest.raises(RecordError, match=r"Task: .*`int`.*`float`.*`\$.seed`"):
         codec.decode(Task, codec.encode(Task("t", "e", 1.5)))
     with pytest.raises(RecordError, match="got `str`") as caught:
         codec.decode(SlotResult, codec.encode(SlotResult("base", 0, "not_triggered", aux=("x",))))

@@ -95,7 +95,7 @@ def test_code_in_a_model_folder_is_never_run_and_nobody_is_asked(
             settings = json.loads((model / name).read_text()) | own
             (model / name).write_text(json.dumps(settings))
     if kind == "config":
-        assert "it needs code of its own, which is never run; choose another" in refusal(model)
+        assert "needs code of its own" in refusal(model)
     else:
         read_tokenizer(model, "--model mine")  # with a class of transformers
     assert not asked and not ran.exists()
@@ -103,7 +103,7 @@ def test_code_in_a_model_folder_is_never_run_and_nobody_is_asked(
 
 def test_an_adapter_beside_a_model_is_refused(model: Path) -> None:
     (model / "adapter_config.json").write_text("{}")
-    with pytest.raises(UserError, match=r"has an adapter .*; merge it into the weights"):
+    with pytest.raises(UserError, match=r"an adapter .*; merge"):
         check_model_folder(model, "model x")
 
 
@@ -141,7 +141,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused_with_both_sizes(
 
 def test_the_name_of_a_model_on_the_hub_is_answered_with_how_to_get_it(tmp_path: Path) -> None:
     for called in ("model Qwen/Qwen2.5-0.5B", "--model Qwen/Qwen2.5-0.5B"):
-        with pytest.raises(UserError, match=r"hf download Qwen/Qwen2\.5-0\.5B --local-dir"):
+        with pytest.raises(UserError, match=r"hf download Qwen/Qwen2\.5-0\.5B "):
             check_model_folder(tmp_path / "none", called)
     with pytest.raises(UserError) as caught:
         check_model_folder(tmp_path / "none", "model ~/models/mine")

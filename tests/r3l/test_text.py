@@ -38,7 +38,7 @@ def test_a_task_can_be_stored_or_is_refused_by_name(task_id, env, options):
 
 
 def test_the_limit_of_a_task_is_in_bytes():
-    with pytest.raises(RecordError, match="its id has 570 bytes; the limit is 380"):
+    with pytest.raises(RecordError, match=r"id has 570 bytes; .* 380"):
         Task("題" * 190, "math", 0)
     with pytest.raises(RecordError, match="task 'big': options have 1200"):
         Task("big", "math", 0, {"prompt": "題" * 400_000})
@@ -70,9 +70,9 @@ def test_what_people_write_is_printed_as_it_is():
 
 def test_text_is_a_str_itself():
     assert type(plain(np.str_("a"), "it")) is str
-    with pytest.raises(ValueError, match="it is bytes; it must be text"):
+    with pytest.raises(ValueError, match="it is bytes; "):
         plain(b"a", "it")
-    with pytest.raises(ValueError, match=r"it holds half a surrogate pair, '.ud83d'"):
+    with pytest.raises(ValueError, match=r"it .*surrogate.* '.ud83d'"):
         plain(json.loads(r'"a \ud83d"'), "it")
     assert encodable(f"a{HALF}") == "a?"
     assert shortened("題題", 4) == "題" and label("a\nb") == "a b"

@@ -305,9 +305,9 @@ def test_mismatched_shapes_and_a_missing_reference_are_named():
     b = batch_of_two()
     with pytest.raises(ValueError, match=r"\(2, 3\) and \(2, 2\)"):
         token_batch(b | {"mask": b["mask"][:, :2]})
-    with pytest.raises(ValueError, match=r"advantages_B has shape \(1,\) for 2 rows"):
+    with pytest.raises(ValueError, match=r"advantages_B .*\(1,\) for 2 rows"):
         token_batch(b | {"adv": b["adv"][:1]})
-    with pytest.raises(ValueError, match=r"weights_B has shape \(3,\) for 2 rows"):
+    with pytest.raises(ValueError, match=r"weights_B .*\(3,\) for 2 rows"):
         token_batch(b, weights_B=torch.ones(3))
     with pytest.raises(ValueError, match="reference"):
         losses.k3_kl(token_batch(b))

@@ -66,7 +66,7 @@ def test_the_standard_deviation_can_divide_what_is_amplified(group):
 
 @pytest.mark.parametrize("few", [{"group_size": 2}, {"reflect": False, "group_size": 1}])
 def test_one_base_attempt_has_no_standard_deviation(few):
-    with pytest.raises(ValidationError, match="std population: a group of one base attempt"):
+    with pytest.raises(ValidationError, match=r"std population: .*one base attempt"):
         get(std="population", **few)
     assert get(**few).plan().base == 1
 

@@ -190,10 +190,8 @@ def test_an_algorithm_of_the_users_own_is_named_by_path_with_its_settings_recall
     credited = [row.token_advantages[row.mask] for row in rows]
     assert [set(tokens.round(4).tolist()) for tokens in credited] == [{0.25}, {-0.25}]
     said = refusal(f"algorithm={name}", "algorithm.facto=1")
-    assert said.startswith("config key algorithm.facto: unknown (did you mean factor?); this")
-    assert "in that file is not a subclass of AlgorithmConfig" in refusal(
-        f"algorithm={file}:by_step"
-    )
+    assert said.startswith("config key algorithm.facto: unknown (did you mean factor?)")
+    assert "not a subclass of AlgorithmConfig" in refusal(f"algorithm={file}:by_step")
     line = refusal("algorithm=no/such/file.py:Mine")
     assert line.startswith("config algorithm") and "does not exist" in line
 

@@ -129,7 +129,7 @@ def test_a_flipped_bit_is_noticed_or_changes_no_value(
 
 
 def test_a_folder_has_one_launcher(begun: RunFolder) -> None:
-    with begun.lock(), pytest.raises(UserError, match="another r3l-launch is using it"):
+    with begun.lock(), pytest.raises(UserError, match="another r3l-launch"):
         begun.lock()
     begun.lock().close()
 
@@ -137,7 +137,7 @@ def test_a_folder_has_one_launcher(begun: RunFolder) -> None:
 def test_settings_that_a_power_loss_left_empty_are_refused(begun: RunFolder) -> None:
     begun.own_config.write_text("")
     for read in (begun.settings, begun.own_settings, lambda: begun.settings_of(1)):
-        with pytest.raises(UserError, match=r"config\.yaml: is empty, perhaps after a power loss"):
+        with pytest.raises(UserError, match=r"config\.yaml: is empty"):
             read()
 
 
@@ -146,7 +146,7 @@ def test_a_lost_evaluation_of_the_best_weights_is_reported(
 ) -> None:
     (full.path / "best" / "evaluation.json").write_text("")
     assert full.best_evaluation() is None
-    assert "evaluation.json is empty, perhaps after a power loss" in caplog.text
+    assert "evaluation.json is empty" in caplog.text
     write_json(full.path / "best" / "evaluation.json", {"kind": "step", "step": 1, "time": 1})
     with pytest.raises(UserError, match=r"evaluation\.json: damaged .*metrics.*; delete"):
         full.best_evaluation()
@@ -230,5 +230,5 @@ def test_a_process_that_cannot_report_continues(tmp_path: Path) -> None:
 
 
 def test_a_name_of_bytes_that_are_no_text_is_refused() -> None:
-    with pytest.raises(UserError, match="--run: the name holds half a surrogate pair"):
+    with pytest.raises(UserError, match=r"--run: .*surrogate"):
         run_folder("a\udcff")

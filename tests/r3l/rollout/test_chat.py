@@ -161,9 +161,7 @@ def test_known_families_keep_every_speaker_or_are_refused_with_advice(family: Fa
         with pytest.raises(UserError, match="removes the reasoning" if keep else family.verdict):
             ChatFormat(tokenizer)
         if not keep:
-            with pytest.raises(
-                UserError, match=r"give the model folder a chat_template\.jinja .* such as ChatML's"
-            ):
+            with pytest.raises(UserError, match=r"chat_template\.jinja .*ChatML"):
                 ChatFormat(tokenizer, earlier_reasoning="keep")
             return
     chat = ChatFormat(tokenizer, earlier_reasoning="keep")
@@ -201,13 +199,13 @@ def test_the_reasoning_that_an_invitation_opens_stays_in_the_growing_sequence() 
 
 
 def test_a_template_that_rewrites_earlier_turns_is_refused_with_the_place() -> None:
-    with pytest.raises(UserError, match=r"changes earlier turns.*at turn 1 .*instead of"):
+    with pytest.raises(UserError, match=r"changes earlier turns.*turn 1 "):
         ChatFormat(tokenizer_for(WANDERING), earlier_reasoning="keep")
 
 
 def test_a_template_without_an_end_of_turn_token_is_refused() -> None:
     endless = CHATML.replace("<|im_end|>", "")
-    with pytest.raises(UserError, match="puts no special token right after"):
+    with pytest.raises(UserError, match="no special token"):
         ChatFormat(CharTokenizer(endless))
     with pytest.raises(UserError, match="has no chat template"):
         ChatFormat(CharTokenizer(None))
@@ -265,5 +263,5 @@ def test_a_template_that_does_not_end_is_refused(
 ) -> None:
     monkeypatch.setattr("r3l.rollout.chat.PROBE_S", seconds)
     monkeypatch.setattr("r3l.rollout.chat.PROBE_BYTES", 1 << 28)
-    with pytest.raises(UserError, match=f"{why}.*give the model folder a chat_template"):
+    with pytest.raises(UserError, match=f"{why}.*chat_template"):
         ChatFormat(tokenizer_for(template, specials=SPECIALS[CHATML]))

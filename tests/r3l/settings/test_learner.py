@@ -31,5 +31,5 @@ def test_adapters_learn_ten_times_as_fast_unless_a_rate_is_given() -> None:
 
 def test_targets_without_a_rank_are_refused_since_all_weights_would_be_trained() -> None:
     assert LoraConfig().rank == 0 and LoraConfig(rank=2, targets=("q_proj",)).targets
-    with pytest.raises(ValueError, match="targets is set but rank is not"):
+    with pytest.raises(ValueError, match="targets is set"):
         LoraConfig(targets=("q_proj",))

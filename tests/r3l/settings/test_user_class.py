@@ -34,12 +34,12 @@ def test_a_class_of_the_users_own_is_found_by_path_and_imported_once(tmp_path):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("knwon", r"some.rule 'knwon': unknown \(did you mean known\?\); choose one of known, or"),
-        ("nowhere.py:Mine", "some.rule nowhere.py:Mine: file .*nowhere.py does not exist"),
-        ("{}/other_rule.py:Missing", "'Missing' in that file is not a subclass of Rule"),
-        ("{}/other_rule.py:number", "'number' in that file is not a subclass of Rule"),
+        ("knwon", r"some.rule 'knwon': unknown \(did you mean known\?\)"),
+        ("nowhere.py:Mine", "some.rule nowhere.py:Mine: .*not exist"),
+        ("{}/other_rule.py:Missing", "'Missing' .*not a subclass of Rule"),
+        ("{}/other_rule.py:number", "'number' .*not a subclass of Rule"),
         ("{}/ending_rule.py:Mine", "importing it raised End: now"),
-        ("{}/broken_rule.py:Mine", "broken_rule.py:Mine: importing it raised ZeroDivisionError"),
+        ("{}/broken_rule.py:Mine", "broken_rule.py:Mine: .*ZeroDivisionError"),
     ],
 )
 def test_what_cannot_be_found_is_one_line_that_names_the_setting(tmp_path, name, said):

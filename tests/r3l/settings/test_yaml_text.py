@@ -19,10 +19,7 @@ def test_a_number_may_have_an_exponent_without_a_point_and_a_text_that_looks_so_
 
 
 def test_a_repeated_key_is_refused_by_name():
-    with pytest.raises(
-        UserError,
-        match=r"^config run.yaml: .*line 1.*learner appears twice",
-    ):
+    with pytest.raises(UserError, match=r"^config run.yaml: .*line 1.*learner .*twice"):
         parse("learner:\n  lr: 1\nseed: 1\nlearner:\n  steps: 2\n", "config run.yaml")
     assert parse("a: {x: 1}\nb: {x: 2}", "config") == {"a": {"x": 1}, "b": {"x": 2}}
 
@@ -48,12 +45,9 @@ def test_an_alias_is_refused_by_name_and_none_is_written():
     bomb = "a: &a [x, x]\n" + "".join(
         f"{name}: &{name} [*{old}, *{old}]\n" for old, name in pairwise("abcdefghi")
     )
-    with pytest.raises(UserError, match=r"^config: .*line 2, column 8: \*a is an alias"):
+    with pytest.raises(UserError, match=r"^config: .*line 2, column 8: \*a .*alias"):
         parse(bomb, "config")
-    with pytest.raises(
-        UserError,
-        match=r"^override 'env.options=\*x': .*\*x is an",
-    ):
+    with pytest.raises(UserError, match=r"^override 'env.options=\*x': .*\*x .*alias"):
         load(None, ["env.options=*x"])
     shared = {"name": "x"}
     assert parse(write([shared, shared]), "config") == [shared, shared]
@@ -61,7 +55,7 @@ def test_an_alias_is_refused_by_name_and_none_is_written():
 
 @pytest.mark.parametrize("text", ['model: "a\\ud83d"', 'env: {options: {"\\ud83d": 1}}'])
 def test_half_a_character_is_refused(text):
-    with pytest.raises(UserError, match=r"config run.yaml: not valid YAML \(.*surrogates"):
+    with pytest.raises(UserError, match=r"config run.yaml: not valid .*surrogates"):
         parse(text, "config run.yaml")
 
 

@@ -64,7 +64,7 @@ def test_the_first_difference_of_two_tapes_is_shown_without_what_may_differ() ->
 
     one = tape("at 1", "ls", "a.txt at 2")
     assert first_difference(one, one) == ""
-    assert first_difference(one, one[:2]) == "call 2: made in only one of the attempts"
+    assert first_difference(one, one[:2]).startswith("call 2: made in only one ")
     other = tape("at 1", "ls", "b.txt at 3")
     shown = "call 2: message 4 has 'user: b.txt at {}' instead of 'user: a.txt at {}'"
     assert first_difference(one, other) == shown.format(3, 2)

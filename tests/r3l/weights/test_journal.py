@@ -92,7 +92,7 @@ def test_a_gap_is_one_line_that_names_what_is_missing(sets: Sets, tmp_path: Path
     sets.fill(journal, 6)
     journal.path(3).unlink()
     assert np.array_equal(journal.rebuild(2)[1], sets.data[2])
-    with pytest.raises(UserError, match="version 5 builds on version 3, which is missing"):
+    with pytest.raises(UserError, match=r"version 5 .*version 3, .*missing"):
         journal.rebuild(5)
     with pytest.raises(UserError, match=r"version 3 is missing .* nearest 2 and 4"):
         journal.rebuild(3)
