@@ -344,10 +344,10 @@ def test_an_environment_that_always_raises_ends_the_run_and_is_told_once_with_it
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 2, output
     told = [line for line in output.splitlines() if "LookupError: no such page" in line]
-    assert len(told) == 1 and told[0].startswith("actor-0: an attempt failed, counted as ")
-    assert told[0].endswith(f"({file}:9); traceback in this log")
+    assert len(told) == 1 and told[0].startswith("actor-0: ")
+    assert " counted as environment_LookupE" in told[0] and f"({file}:9); traceback" in told[0]
     why = output.splitlines()[-1]
-    assert why.startswith("learner ended with exit code 2: the first ")
-    assert "hold no attempt at all, because every attempt failed: environment_LookupE" in why
+    assert why.startswith("learner ended with exit code 2: ")
+    assert "hold no attempt" in why and ": environment_LookupE" in why
     log = (run / "logs" / "actor-0.log").read_text()
     assert log.count("Traceback (most recent call last)") == 1 and "in reset" in log
