@@ -14,16 +14,16 @@ from xxhash import xxh3_64, xxh3_64_hexdigest
 
 CHECKSUM = "checksum"
 BLOCK = 1 << 20
-SEALED_TEXT = "# checksum "
+CHECKSUM_LINE = "# checksum "
 """The beginning of the line that holds a text's checksum."""
 
 
-def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
+def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values with their checksum added as the last entry."""
     return {**values, CHECKSUM: of_text(json.dumps(values))}
 
 
-def unsealed(values: Any) -> dict[str, Any]:
+def without_checksum(values: Any) -> dict[str, Any]:
     """Returns the values without their checksum. Raises ValueError if it is missing or wrong."""
     if not isinstance(values, dict):
         raise ValueError("not an object")
@@ -34,15 +34,15 @@ def unsealed(values: Any) -> dict[str, Any]:
     return values
 
 
-def sealed_text(text: str) -> str:
+def text_with_checksum(text: str) -> str:
     """Adds a first line to a text: a comment with the text's checksum."""
-    return f"{SEALED_TEXT}{of_text(text)}; to edit the lines below, remove this one\n{text}"
+    return f"{CHECKSUM_LINE}{of_text(text)}; to edit the lines below, remove this one\n{text}"
 
 
 def check_text(text: str) -> None:
     """Raises ValueError if a text begins with a checksum that is wrong."""
     head, _, rest = text.partition("\n")
-    if head.startswith(SEALED_TEXT) and text != sealed_text(rest):
+    if head.startswith(CHECKSUM_LINE) and text != text_with_checksum(rest):
         raise ValueError("the checksum in line 1 is wrong; if you edited the file, remove line 1")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from r3l.errors import UserError
-from r3l.files.checksums import sealed, unsealed
+from r3l.files.checksums import with_checksum, without_checksum
 from r3l.files.whole_file import write_whole
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def thin(path: Path, most: int, sort: bytes) -> None:
 
 
 def encoded(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(sealed(value)).encode() + b"\n"
+    return json.dumps(with_checksum(value)).encode() + b"\n"
 
 
 def read(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
@@ -76,7 +76,7 @@ def parsed(lines: Sequence[bytes], parse: Callable[[dict[str, Any]], T]) -> Line
     values = list[T]()
     for line in lines:
         try:
-            values.append(parse(unsealed(json.loads(line))))
+            values.append(parse(without_checksum(json.loads(line))))
         except (ValueError, LookupError, TypeError, RecursionError):
             continue
     return Lines(values, len(lines) - len(values))

@@ -29,7 +29,7 @@ from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.files import json_lines, progress_lines
-from r3l.files.checksums import sealed_text
+from r3l.files.checksums import text_with_checksum
 from r3l.files.progress_lines import STEP_BEGINS, EvalLine, History, ProgressLine
 from r3l.files.whole_file import read_json, write_json, write_whole
 from r3l.model_folder import user_path
@@ -165,9 +165,9 @@ class RunFolder:
         config.yaml until the first step with the new configuration."""
         self._next.unlink(missing_ok=True)
         if not self.own_config.exists():
-            write_whole(self.own_config, sealed_text(configuration.dump(config)))
+            write_whole(self.own_config, text_with_checksum(configuration.dump(config)))
         elif self.own_settings() != config:
-            write_whole(self._next, sealed_text(configuration.dump(config)))
+            write_whole(self._next, text_with_checksum(configuration.dump(config)))
 
     def settle_settings(self, step: int) -> None:
         """Backs up config.yaml, then replaces it with the settings of the finished step."""

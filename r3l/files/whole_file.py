@@ -16,7 +16,7 @@ from uuid import uuid4
 import msgspec
 
 from r3l.errors import UserError
-from r3l.files.checksums import sealed, unsealed
+from r3l.files.checksums import with_checksum, without_checksum
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -44,7 +44,7 @@ def write_whole(path: Path, content: str | bytes | Iterable[bytes | memoryview])
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Writes an object and its checksum to a JSON file, whole or not at all. Raises OSError."""
-    write_whole(path, json.dumps(sealed(values), indent=2) + "\n")
+    write_whole(path, json.dumps(with_checksum(values), indent=2) + "\n")
 
 
 def read_json(path: Path, remedy: str, kind: type[T]) -> T | None:
@@ -60,7 +60,7 @@ def read_json(path: Path, remedy: str, kind: type[T]) -> T | None:
         log.warning("%s is empty, perhaps after a power loss; it is treated as missing", path)
         return None
     try:
-        values = unsealed(json.loads(data))
+        values = without_checksum(json.loads(data))
         return msgspec.convert(values, kind)  # its ValidationError is a ValueError
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: damaged ({error!s:.80}); {remedy}") from None

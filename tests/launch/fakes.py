@@ -18,7 +18,7 @@ from launch.cli import main
 from launch.topology.machines import Machine, RequestedPlaces, parse_learner
 from launch.topology.placement import Topology, place
 from r3l.config import load
-from r3l.files.checksums import sealed
+from r3l.files.checksums import with_checksum
 from r3l.files.run_folder import RunFolder
 
 
@@ -52,7 +52,7 @@ def reports(run: Path, process: str, **more: str) -> str:
     file, status = RunFolder(run).processes / f"{process}.json", {"state": "ready"} | more
     return (
         f"import pathlib; file = pathlib.Path({str(file)!r}); "
-        f"file.parent.mkdir(exist_ok=True); file.write_text({json.dumps(sealed(status))!r})"
+        f"file.parent.mkdir(exist_ok=True); file.write_text({json.dumps(with_checksum(status))!r})"
     )
 
 

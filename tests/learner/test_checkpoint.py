@@ -22,7 +22,7 @@ from learner.step.trainer import Trainer
 from r3l.config import load
 from r3l.errors import UserError
 from r3l.files import checksums, whole_file
-from r3l.files.checksums import sealed, unsealed
+from r3l.files.checksums import with_checksum, without_checksum
 from r3l.files.whole_file import read_json
 from r3l.model_folder import CHECKSUMS, check_checksums
 from tests.learner.step.fakes import tiny_folder
@@ -137,8 +137,8 @@ def test_a_checkpoint_of_another_schema_is_refused_by_its_schema_and_not_called_
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = folder / "step-000006" / "state.json"
-    other = unsealed(json.loads(state.read_bytes())) | {"schema": 4, "files": {"a": 3}}
-    state.write_text(json.dumps(sealed(other)))
+    other = without_checksum(json.loads(state.read_bytes())) | {"schema": 4, "files": {"a": 3}}
+    state.write_text(json.dumps(with_checksum(other)))
     newest = checkpoint.latest(folder, thorough=True)
     assert newest == folder / "step-000006" and not caplog.records
     with pytest.raises(UserError, match="has schema 4, "):

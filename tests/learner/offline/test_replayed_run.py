@@ -21,7 +21,7 @@ from learner.cli import main
 from learner.offline.replayed_run import Replayed, ReplayedRun
 from learner.step.batch import trained_attempts
 from r3l.config import RunConfig
-from r3l.files.checksums import unsealed
+from r3l.files.checksums import without_checksum
 from r3l.files.json_lines import encoded
 from r3l.files.whole_file import write_json
 from r3l.records import SlotResult
@@ -154,7 +154,8 @@ def test_a_step_is_replayed_with_as_many_threads_as_the_run_had(run: Path) -> No
 
 def test_a_step_that_is_not_the_runs_is_said_to_differ(run: Path) -> None:
     lines = [
-        unsealed(json.loads(line)) for line in (run / "progress.jsonl").read_text().splitlines()
+        without_checksum(json.loads(line))
+        for line in (run / "progress.jsonl").read_text().splitlines()
     ]
     for line in lines:
         if line["kind"] == "step" and line["step"] == 4:
@@ -183,7 +184,9 @@ def without_store(run: Path) -> None:
 
 def of_another_model(run: Path) -> None:
     for state in run.glob("checkpoints/*/state.json"):
-        write_json(state, unsealed(json.loads(state.read_text())) | {"model_digest": "another"})
+        write_json(
+            state, without_checksum(json.loads(state.read_text())) | {"model_digest": "another"}
+        )
 
 
 def untouched(run: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from r3l.config import RunConfig, dump, load
 from r3l.errors import UserError
-from r3l.files.checksums import sealed_text
+from r3l.files.checksums import text_with_checksum
 from r3l.files.progress_lines import AgainLine, StepLine
 from r3l.files.run_folder import (
     Hang,
@@ -161,7 +161,7 @@ def test_settings_before_a_step_with_another_name_are_refused(begun: RunFolder) 
 def test_other_settings_replace_the_runs_own_when_a_step_is_made_with_them(
     begun: RunFolder,
 ) -> None:
-    before, new = sealed_text(dump(config())), config("learner.lr=0.5")
+    before, new = text_with_checksum(dump(config())), config("learner.lr=0.5")
     begun.write_settings(new)
     assert begun.settings() == new and begun.own_config.read_text() == before
     for step in (8, 9):
@@ -175,7 +175,7 @@ def test_other_settings_replace_the_runs_own_when_a_step_is_made_with_them(
 
 
 def test_other_settings_without_a_step_leave_no_trace(begun: RunFolder) -> None:
-    before = sealed_text(dump(config()))
+    before = text_with_checksum(dump(config()))
     begun.write_settings(config("learner.lr=0.5"))
     begun.drop_next_settings()
     begun.settle_settings(8)
