@@ -130,7 +130,7 @@ def _evaluate(options: dict[str, Any]) -> None:
     settings = settings_of(
         config,
         model=config.model,
-        weights=" ".join(filter(None, (step, _weights_stamp(Path(config.model))))),
+        weights=" ".join(filter(None, (step, _files_checksum(Path(config.model))))),
         split=options["split"],
     )
     others = _others(options, {task.task_id for task in tasks}, settings)
@@ -282,21 +282,21 @@ def _ks(text: str, most: int, limit: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _weights_stamp(model: Path) -> str:
+def _files_checksum(model: Path) -> str:
     """Returns a checksum of the names, sizes and change times of a model folder's files."""
     files = sorted(path for path in model.iterdir() if path.is_file())
-    stamp = repr([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files])
-    return f"{zlib.crc32(stamp.encode()):08x}"
+    states = repr([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files])
+    return f"{zlib.crc32(states.encode()):08x}"
 
 
 def _default_folder(config: RunConfig, settings: Settings) -> Path:
-    stamp = zlib.crc32(json.dumps(settings, sort_keys=True).encode())
+    checksum = zlib.crc32(json.dumps(settings, sort_keys=True).encode())
     env = Path(config.env.name).name if "/" in config.env.name else config.env.name
     model = Path(config.model)
     name = model.name  # `best` or `model` if it is a run's model
     if RunFolder(model.parent).exists:
         name = f"{model.parent.name}-{name}"
-    return Path("runs") / "eval" / f"{name}-{env.replace(':', '-')}-{stamp:08x}"
+    return Path("runs") / "eval" / f"{name}-{env.replace(':', '-')}-{checksum:08x}"
 
 
 if __name__ == "__main__":

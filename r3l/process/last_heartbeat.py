@@ -16,7 +16,7 @@ class LastHeartbeat:
 
     run: Path
     limit_s: float
-    _stamp: int = 0
+    _heartbeat_ns: int = 0
     _seen: float = field(default_factory=time.monotonic)
 
     def renew(self) -> None:
@@ -26,9 +26,9 @@ class LastHeartbeat:
     def overdue(self) -> bool:
         """Whether the heartbeat is so old that the learner should have ended itself."""
         file = self.run / HEARTBEAT
-        stamp = file.stat().st_mtime_ns if file.exists() else 0
-        if stamp != self._stamp:
-            self._stamp, self._seen = stamp, time.monotonic()
+        heartbeat_ns = file.stat().st_mtime_ns if file.exists() else 0
+        if heartbeat_ns != self._heartbeat_ns:
+            self._heartbeat_ns, self._seen = heartbeat_ns, time.monotonic()
         return time.monotonic() - self._seen > self.limit_s + min(self.limit_s, GRACE_S)
 
     @property

@@ -284,7 +284,7 @@ def test_a_group_larger_than_the_limit_is_refused_and_keeps_its_accepted_results
     assert desk.row(group).nbytes < codec.RECORD_LIMIT
 
 
-def test_a_stamp_that_says_more_replaces_one_of_the_same_weights(desk, tasks, done):
+def test_a_fingerprint_that_says_more_replaces_one_of_the_same_weights(desk, tasks, done):
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(3)).group_id
     for slot, told in enumerate(("one", "one/set", "one")):

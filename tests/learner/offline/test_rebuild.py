@@ -117,7 +117,7 @@ def test_a_version_that_cannot_be_rebuilt_leaves_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
 
 
-def test_the_digest_is_compared_with_the_stamps_on_the_attempts(
+def test_the_digest_is_compared_with_the_fingerprints_of_the_attempts(
     published: tuple[Path, Versions], tmp_path: Path
 ) -> None:
     journal = Journal(published[0] / "journal")
