@@ -17,7 +17,7 @@ from envs.registry import all_options
 from learner.warmup.recipe import RECORD, Recipe
 from r3l.errors import UserError
 
-ORIGIN = Path(__file__).parent / "policy"
+START_POLICY = Path(__file__).parent / "policy"
 """The policy that the warm-up of every cell continues from."""
 MEASURED = 200  # held-out tasks that show the quality of a warm policy
 TOLD = 0.9  # a cell counts if its policy succeeds as often once the hidden rules are told
@@ -28,7 +28,7 @@ class Cell:
     """One world and how its policy is warmed.
 
     `options`: of the environment; `withheld`: rules that the warm-up does not teach, None for
-    ORIGIN itself; `warm_steps`: of the warm-up; `waste`: share of the demonstrator's actions
+    START_POLICY itself; `warm_steps`: of the warm-up; `waste`: share of the demonstrator's actions
     that do nothing; `certainty`: probability of a step at which it knows a withheld rule. `base`
     and `rho`: the base success, and the cost of a reflection in attempts, that the cell stands for.
     `equal`: group size at which a step of GRPO samples as many tokens as one of R³L. `steps`: limit
@@ -59,11 +59,11 @@ class Cell:
         return tuple(f"env.options.{name}={value}" for name, value in self.options.items())
 
     def warmup(self, out: Path) -> list[str]:
-        """The command that warms its policy: it continues from ORIGIN, which can read and reflect
-        already."""
+        """The command that warms its policy: it continues from START_POLICY, which can already
+        read and reflect."""
         dials = [part for k, v in self.options.items() for part in ("--set", f"{k}={v}")]
         return ["warmup", "--env", "workshop", *dials, "--withheld", str(self.withheld),
-                "--model", str(ORIGIN), "--out", str(out), *self.warm_settings]  # fmt: skip
+                "--model", str(START_POLICY), "--out", str(out), *self.warm_settings]  # fmt: skip
 
     @property
     def warm_settings(self) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ class Cell:
         return (*common, *waste, *sure, *seed)
 
     @property
-    def origin(self) -> tuple[object, ...]:
+    def digested(self) -> tuple[object, ...]:
         """What is digested of it: its world, its warm-up, and on how many tasks that is
         measured."""
         settings = (*self.warm_settings[:4], "--measured", str(MEASURED), *self.warm_settings[4:])
@@ -83,13 +83,13 @@ class Cell:
 
     def setup(self) -> str:
         """Digest of its world and warm-up."""
-        return digest(*self.origin)
+        return digest(*self.digested)
 
     def policy(self, folder: Path) -> Path:
         """The model folder of the warm policy. Raises UserError if there is none, or it was warmed
         for another world or for other steps."""
         if self.withheld is None:
-            return ORIGIN
+            return START_POLICY
         (warmed,) = warmed_for(folder / self.folder)
         options, skill = all_options("workshop", dict(self.options)), warmed.skill
         wanted = (options, self.withheld, self.waste, self.certainty, self.warm_steps)
@@ -167,7 +167,7 @@ def _regime_map() -> list[Cell]:
 
 BASES = (0.13, 0.02, 0.005, 0.002, 0.0001)
 EASIEST = Cell("base-0.25-rho-2.3", base=0.25, rho=2.3)
-"""The world of ORIGIN, outside the map."""
+"""The world of START_POLICY, outside the map."""
 BRIEF = tuple(
     replace(
         cell,

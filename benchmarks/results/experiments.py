@@ -192,7 +192,7 @@ class Run:
         ways: tuple[object, ...] = (self.tokens, self.cell.steps, variant.lag, variant.teacher)
         if variant.stored:
             ways = (*ways, "stored")
-        return digest(parsed(SETTINGS), self.settings(), self.cell.origin, ways)
+        return digest(parsed(SETTINGS), self.settings(), self.cell.digested, ways)
 
 
 def parsed(file: Path) -> dict[str, object]:
@@ -326,4 +326,4 @@ def gradients_setup_of(line: Mapping[str, Any]) -> str | None:
     cell = CELLS.get(line.get("cell", EASIEST.name))
     if cell is None:
         return None
-    return digest(*common, *((BASE, cell.origin) if cell != EASIEST else ()))
+    return digest(*common, *((BASE, cell.digested) if cell != EASIEST else ()))

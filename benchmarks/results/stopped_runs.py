@@ -85,20 +85,20 @@ async def stop(cell: Cell, seed: int, policies: Path, stores: Path) -> Path:
         return folder
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    origin = cell.policy(policies)
-    config = _config(cell, seed, origin, (*STORED, "algorithm=r3l"))
-    trainer = Trainer(origin, config.learner, config.algorithm.build(), seed=seed)
-    policy = sampler(origin, seed)
+    start = cell.policy(policies)
+    config = _config(cell, seed, start, (*STORED, "algorithm=r3l"))
+    trainer = Trainer(start, config.learner, config.algorithm.build(), seed=seed)
+    policy = sampler(start, seed)
     with buffered(config, folder / "store") as batches:
         for version in range(STEPS):
             rows, _ = await batches.batch(policy, version, trainer)
             trainer.step(rows)
             load_weights(policy, full_weights(trainer))
             batches.trained(version + 1)
-    shutil.copytree(origin, folder / "model")
+    shutil.copytree(start, folder / "model")
     policy.model.save_pretrained(folder / "model")
     found = {
-        "base": (await _success(origin, config))["success"],
+        "base": (await _success(start, config))["success"],
         "before": (await _success(folder / "model", config))["success"],
     }
     (folder / "success.json").write_text(json.dumps(found), encoding="utf-8")

@@ -64,10 +64,10 @@ class Recipe:
     def pretrained(self) -> bool:
         """Whether the model was trained before its first warm-up. Such a model can already copy
         tokens, and gets a low learning rate."""
-        origin = _origin(self.start)
-        while isinstance(origin, dict):
-            origin = origin.get("from", NOTHING)
-        return bool(origin != NOTHING)
+        start = _start_model(self.start)
+        while isinstance(start, dict):
+            start = start.get("from", NOTHING)
+        return bool(start != NOTHING)
 
     @property
     def usual_lr(self) -> float:
@@ -131,13 +131,13 @@ class Recipe:
         return {
             "command": self.command(out),
             "worlds": worlds,
-            "from": _origin(self.start),
+            "from": _start_model(self.start),
             "steps": self.steps,
             "skill": asdict(self.skill),
         }
 
 
-def _origin(folder: Path | None) -> Any:
+def _start_model(folder: Path | None) -> Any:
     """Returns the warm-up's record in a model's folder. Without a record, returns the path. Without
     a folder, returns NOTHING."""
     record = folder / RECORD if folder is not None else None

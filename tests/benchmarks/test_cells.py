@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.idealised import WORLDS
-from benchmarks.results.cells import BASES, CELLS, EASIEST, ORIGIN, setup_of
+from benchmarks.results.cells import BASES, CELLS, EASIEST, START_POLICY, setup_of
 from envs.registry import all_options
 from r3l.errors import UserError
 
@@ -26,9 +26,9 @@ def test_every_world_of_the_prediction_has_a_cell_for_each_cost_of_a_reflection(
 
 def test_every_policy_is_warmed_from_the_same_one(tmp_path: Path) -> None:
     command = CELLS["base-0.005-rho-1"].warmup(tmp_path / "out")
-    assert command[command.index("--model") + 1] == str(ORIGIN)
+    assert command[command.index("--model") + 1] == str(START_POLICY)
     assert command[command.index("--withheld") + 1] == "10"
-    assert EASIEST.warm(tmp_path) == {} and EASIEST.policy(tmp_path) == ORIGIN
+    assert EASIEST.warm(tmp_path) == {} and EASIEST.policy(tmp_path) == START_POLICY
 
 
 def test_a_numbered_policy_has_its_own_seed_folder_and_setup(tmp_path: Path) -> None:

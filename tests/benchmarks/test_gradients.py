@@ -5,11 +5,11 @@ import torch
 
 from benchmarks.results import gradients
 from benchmarks.results.alternate import sampler
-from benchmarks.results.cells import CELLS, EASIEST, ORIGIN
+from benchmarks.results.cells import CELLS, EASIEST, START_POLICY
 from benchmarks.results.experiments import ALONE, ESTIMATORS, gradients_setup_of
 from benchmarks.results.lines import LINES, read_lines
 
-START = gradients.Start(EASIEST, ORIGIN)
+START = gradients.Start(EASIEST, START_POLICY)
 
 
 def test_the_noise_of_two_vectors_by_hand() -> None:
@@ -32,14 +32,14 @@ def test_a_line_without_a_cell_is_of_the_easiest_world_and_another_world_has_its
 
 
 def test_the_world_of_a_cell_is_in_the_settings_of_its_gradients() -> None:
-    config = gradients.Start(CELLS["long-row"], ORIGIN).config(ESTIMATORS["credit"][1], 0)
+    config = gradients.Start(CELLS["long-row"], START_POLICY).config(ESTIMATORS["credit"][1], 0)
     assert config.env.options["decisive"] == 2 and config.actor.max_model_len == 4096
     assert START.config(ESTIMATORS["credit"][1], 0).actor.max_model_len == 1024
 
 
 @pytest.mark.nightly
 def test_credit_changes_the_gradient_of_a_group_that_was_retried_late() -> None:
-    policy = sampler(ORIGIN, seed=0)
+    policy = sampler(START_POLICY, seed=0)
     config = START.config((*ESTIMATORS["credit"][1], *ALONE), 0)
     groups = gradients._groups(policy, config, 4, 0)
     late = [
