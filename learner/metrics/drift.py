@@ -3,13 +3,13 @@
     sums over the tokens of each micro-batch ─► metrics of the step, per role
 
 A retry was sampled with guidance that its row does not contain. So every role with retries (`all`,
-`distilled`, `replayed`) also measures the effect of guidance. One token that guidance made unlikely
+`distilled`, `reused`) also measures the effect of guidance. One token that guidance made unlikely
 can raise the k3 estimate of the KL to several nats per token. The role `base` has no retries.
 """
 
 from torch import Tensor
 
-ROLES = ("all", "base", "distilled", "replayed")
+ROLES = ("all", "base", "distilled", "reused")
 SUMS = ("tokens", "k3", "gap", "ratio", "ratio_squared", "entropy")
 
 

@@ -120,18 +120,18 @@ def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
     )
 
 
-def replay_metrics(draw: Draw) -> Metrics:
-    """Computes the metrics `replay/…` from a draw's replayed groups and its recalled attempts."""
+def reuse_metrics(draw: Draw) -> Metrics:
+    """Computes `replay/…` from a draw's replayed groups, `recall/…` from its recalled attempts."""
     again = [group for group in draw.groups if group.group_id in draw.row.replayed]
     joined = [recalled.trajectory for recalled in draw.recalled]
     return finite(
         {
             "replay/groups": float(len(again)),
             "replay/staleness": mean(draw.version - group.oldest_version for group in again),
-            "replay/recalled": float(len(joined)),
-            "replay/recalled_lost": float(draw.recall_lost),
-            "replay/recalled_success": mean(t.reward >= SUCCESS for t in joined),
-            "replay/recalled_staleness": mean(draw.version - t.oldest_version for t in joined),
+            "recall/attempts": float(len(joined)),
+            "recall/lost": float(draw.recall_lost),
+            "recall/success": mean(t.reward >= SUCCESS for t in joined),
+            "recall/staleness": mean(draw.version - t.oldest_version for t in joined),
         }
     )
 

@@ -74,10 +74,13 @@ STALENESS = (
 REPLAY = (
     ("groups", "groups", "of the step that were trained before"),
     ("staleness", "versions", "age of the oldest step of a group trained before, mean"),
-    ("recalled", "attempts", "recalled by all groups of the step"),
-    ("recalled_lost", "attempts", "recalled, but evicted before they could be read"),
-    ("recalled_success", "share", "recalled attempts with full reward"),
-    ("recalled_staleness", "versions", "age of a recalled attempt's oldest step, mean"),
+)
+
+RECALL = (
+    ("attempts", "attempts", "recalled by all groups of the step"),
+    ("lost", "attempts", "recalled, but evicted before they could be read"),
+    ("success", "share", "recalled attempts with full reward"),
+    ("staleness", "versions", "age of a recalled attempt's oldest step, mean"),
 )
 
 BUFFER = (
@@ -119,9 +122,9 @@ LEARNER = (
     ("engine_kl", "nats/token", "KL between engine and learner at equal weights (k3 estimate)"),
     ("engine_tokens", "tokens", "of the step that were sampled with the learner's own weights"),
     ("entropy", "nats/token", "of the policy, at the temperature of each trajectory"),
-    ("behaviour_kl_<role>", "nats/token", "behaviour_kl of base, distilled or replayed tokens"),
-    ("behaviour_ess_<role>", "share", "behaviour_ess of base, distilled or replayed tokens"),
-    ("entropy_<role>", "nats/token", "entropy of base, distilled or replayed tokens"),
+    ("behaviour_kl_<role>", "nats/token", "behaviour_kl of base, distilled or reused tokens"),
+    ("behaviour_ess_<role>", "share", "behaviour_ess of base, distilled or reused tokens"),
+    ("entropy_<role>", "nats/token", "entropy of base, distilled or reused tokens"),
     ("grad_norm", "norm", "of the gradient before clipping"),
     ("grad_clipped", "share", "of the gradient that clipping removes"),
     ("lr", "1", "learning rate"),
@@ -180,9 +183,10 @@ SECTIONS = {
         STALENESS,
     ),
     "replay": (
-        "Groups and attempts that a step trains on again; `group/` and `staleness/` omit them.",
+        "Groups that a step trains on again; `group/` and `staleness/` omit them.",
         REPLAY,
     ),
+    "recall": ("Stored attempts that join groups; `group/` and `staleness/` omit them.", RECALL),
     "buffer": ("The buffer service, since its store was made unless said otherwise.", BUFFER),
     "actor": ("All actors together; counts since their processes started.", ACTOR),
     "agent": ("Agents that call the policy over HTTP, if there are any; counts as above.", AGENT),

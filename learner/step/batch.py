@@ -41,7 +41,7 @@ class Row:
 
     `mask`: trained tokens. `aux`: the row is supervised. Other rows have one `advantage`, or one
     per token in `token_advantages`. `weight`: weight of a trained token in the loss. `temperature`:
-    the policy is ∝ exp(logits / temperature). `replayed`: the attempt was recalled, or its group
+    the policy is ∝ exp(logits / temperature). `reused`: the attempt was recalled, or its group
     was replayed. `fresh`: tokens that an engine sampled with the learner's current weights, in
     exactly this row's context. `source`: the attempt that became this row.
     """
@@ -54,7 +54,7 @@ class Row:
     aux: bool = False
     weight: float = 1.0
     temperature: float = 1.0
-    replayed: bool = False
+    reused: bool = False
     fresh: Bool | None = None
     token_advantages: Float32 | None = None
     source: Source | None = None
@@ -102,7 +102,7 @@ class MicroBatch:
     distilled_B: Tensor
     aux_B: Tensor
     temperatures_B: Tensor
-    replayed_B: Tensor
+    reused_B: Tensor
     fresh_BT: Tensor
     input_tokens: int
     advantages_BT: Tensor | None = None
@@ -208,7 +208,7 @@ def _policy_rows(
                 advantage=float(advantages[i]),
                 distilled=attempt.role == "distilled",
                 weight=weight,
-                replayed=replay is not None or i >= len(trajectories) - number,
+                reused=replay is not None or i >= len(trajectories) - number,
                 fresh=_sampled_at(each, version),
                 # Log-probabilities of a greedy attempt are stored at 1 (r3l.records.Trajectory).
                 temperature=each.temperature or 1.0,
@@ -406,7 +406,7 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
         distilled_B=tensor([row.distilled for row in rows], torch.bool),
         aux_B=tensor([row.aux for row in rows], torch.bool),
         temperatures_B=tensor([row.temperature for row in rows], torch.float32),
-        replayed_B=tensor([row.replayed for row in rows], torch.bool),
+        reused_B=tensor([row.reused for row in rows], torch.bool),
         fresh_BT=tensor(fresh),
         input_tokens=input_tokens,
         advantages_BT=tensor(advantages) if by_token else None,

@@ -328,12 +328,12 @@ class Trainer:
         loss = loss + 0.0 * logprobs_BT.sum()
         parts["loss"] = loss.item()
         distilled_BT = policy_BT & micro.distilled_B[:, None]
-        replayed_BT = policy_BT & micro.replayed_B[:, None]
+        reused_BT = policy_BT & micro.reused_B[:, None]
         roles = {
             "all": policy_BT,
-            "base": policy_BT & ~distilled_BT & ~replayed_BT,
-            "distilled": distilled_BT & ~replayed_BT,
-            "replayed": replayed_BT,
+            "base": policy_BT & ~distilled_BT & ~reused_BT,
+            "distilled": distilled_BT & ~reused_BT,
+            "reused": reused_BT,
             "fresh": policy_BT & micro.fresh_BT,
         }
         parts |= drift_sums(logprobs_BT.detach(), micro.old_logprobs_BT, entropy_BT, roles)

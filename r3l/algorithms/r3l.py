@@ -89,7 +89,7 @@ class R3LConfig(RatioCorrectedConfig):
     recall_count: int = Field(
         0,
         ge=0,
-        description="stored successes that join a group without success (replay of R³); 0: none",
+        description="stored successes that join a group without success (recall of R³); 0: none",
     )
     recall_age: int | None = Field(
         None, ge=0, description="largest age of a recalled attempt, versions; unset: any"

@@ -55,8 +55,8 @@ def opposing(
     max_age: int | None = None,
 ) -> list[StoredAttempt]:
     """If a whole group failed or succeeded, draws up to `count` stored attempts with the other
-    outcome. With `successes_only`, draws no failures. `max_age`: in versions. Source: replay of R³,
-    arXiv 2601.19620."""
+    outcome. With `successes_only`, draws no failures. `max_age`: in versions. Source: R³, arXiv
+    2601.19620."""
     outcomes = {reward >= SUCCESS for reward in context.rewards}
     if len(outcomes) != 1 or (successes_only and True in outcomes):
         return []

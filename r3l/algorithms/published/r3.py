@@ -1,7 +1,7 @@
 """R³ (arXiv 2601.19620): GRPO with cross-context replay. The other parts of R³ are left out
 (docs/replay/recall.md).
 
-Replay distinguishes correct attempts (R ≥ 1) from incorrect ones. Over a group's own and recalled
+The rule distinguishes correct attempts (R ≥ 1) from incorrect ones. Over a group's own and recalled
 attempts, eq. 3 is Â = (R − mean) / (α·std + λ). α is a setting, λ is EPS.
 """
 
@@ -31,7 +31,7 @@ class R3Config(RatioConfig):
         None,
         ge=0,
         description="k, stored attempts with the other outcome that join a group of only failures "
-        "or only successes; unset: 2, but at most a quarter of group_size; 0: no replay",
+        "or only successes; unset: 2, but at most a quarter of group_size; 0: no recall",
     )
     recall_age: int | None = Field(
         None, ge=0, description="largest age of a recalled attempt, versions; unset: any"

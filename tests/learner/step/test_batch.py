@@ -225,7 +225,7 @@ def test_recalled_attempts_join_the_group_they_were_recalled_into() -> None:
     algorithm = R3Config(kl_coef=0.0).build()
     assert rows_of(groups, algorithm) == []
     rows = rows_of(groups, algorithm, (), [recalled(3, 1.0, "b")])
-    assert [r.replayed for r in rows] == [False, False, True]
+    assert [r.reused for r in rows] == [False, False, True]
     # mean 1/3, std √2/3, α = 2
     assert [r.advantage for r in rows] == pytest.approx([-0.35355, -0.35355, 0.70711], abs=1e-5)
     assert [r.weight * r.mask.sum() for r in rows] == pytest.approx([1 / 5] * 3)

@@ -35,14 +35,14 @@ def test_the_baseline_of_a_batch_is_the_median_of_its_new_groups() -> None:
     algorithm = SPEARConfig(group_size=2).build()
     rows = rows_of(groups, algorithm, replayed=("old",), version=99)
     # means 0.5, 0 and 0.4 of the new groups: the median is 0.4; the weight of step 100 is 1/2
-    [replayed] = [row for row in rows if row.replayed]
-    assert replayed.advantage == pytest.approx(0.5 * (1.0 - 0.4))
+    [reused] = [row for row in rows if row.reused]
+    assert reused.advantage == pytest.approx(0.5 * (1.0 - 0.4))
     # kept: six attempts of new groups, and one of the replayed group
-    [plain, *_] = [row for row in rows if not row.replayed]
+    [plain, *_] = [row for row in rows if not row.reused]
     assert plain.advantage == pytest.approx(1.0, abs=1e-4)
-    assert replayed.weight * replayed.mask.sum() == pytest.approx(1 / 7)
+    assert reused.weight * reused.mask.sum() == pytest.approx(1 / 7)
     new = [row.advantage for row in rows_of(groups[:3], algorithm, version=99)]
-    assert [row.advantage for row in rows if not row.replayed] == new
+    assert [row.advantage for row in rows if not row.reused] == new
 
 
 def test_without_new_groups_the_replayed_ones_are_the_baseline() -> None:
