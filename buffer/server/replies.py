@@ -91,7 +91,7 @@ class Replies:
         with self._lock:
             return dict(self._unsent)
 
-    def check_credit(self, client: bytes) -> None:
+    def check_unsent(self, client: bytes) -> None:
         """Raises LimitExceeded if the unsent bytes of a client exceed UNSENT_LIMIT."""
         unsent = self._unsent[client]
         if unsent > UNSENT_LIMIT:

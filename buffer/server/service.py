@@ -237,7 +237,7 @@ class Service:
         self, request: ReceivedRequest, read: Read
     ) -> tuple[Record | R3LError, list[bytes]]:
         try:
-            self._replies.check_credit(request.client)
+            self._replies.check_unsent(request.client)
             with self.store.read() as txn:
                 return read(txn)
         except R3LError as error:

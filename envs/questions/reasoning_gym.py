@@ -45,7 +45,7 @@ _FUNCTIONS = frozenset("sin cos tan exp log ln sqrt Abs asin acos atan sinh cosh
 
 class Reasoning(Question):
     """Poses questions of one family. `config`: the family's own settings. `partial`: whether
-    partial credit is paid. Other options: see envs.questions.question.Pace."""
+    a partly right answer is paid. Other options: see envs.questions.question.Pace."""
 
     def __init__(
         self,

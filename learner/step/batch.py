@@ -194,7 +194,7 @@ def _policy_rows(
     advantages, keep = algorithm.advantages(rewards, trajectories, recalled=number)
     if replay is not None and algorithm.replay_rule is not None:
         advantages, keep = algorithm.replay_rule(np.array(rewards), advantages, replay)
-    credits = algorithm.token_credit and algorithm.token_credit(advantages, trajectories)
+    per_token = algorithm.token_advantages and algorithm.token_advantages(advantages, trajectories)
     masks = algorithm.masks(trajectories, recalled=number)
     lengths = credit.lengths(algorithm.normalize, trajectories, masks)
     counted = []
@@ -219,7 +219,7 @@ def _policy_rows(
                 strict=True,
             )
         ]
-        own = None if credits is None else credits[i][: len(rows[0].mask)].astype(np.float32)
+        own = None if per_token is None else per_token[i][: len(rows[0].mask)].astype(np.float32)
         rows[0] = replace(rows[0], token_advantages=own, source=sources[i])
         counted.append((rows, lengths[i], name))
     return counted

@@ -90,7 +90,7 @@ class ReplayContext:
 ReplayRule = Callable[[Float64, Float64, ReplayContext], tuple[Float64, Bool]]
 """Maps rewards [G] and advantages [G] of a replayed group to (advantages [G], keep [G])."""
 
-TokenCredit = Callable[[Float64, Sequence[Trajectory]], list[Float64]]
+TokenAdvantages = Callable[[Float64, Sequence[Trajectory]], list[Float64]]
 """Maps advantages [G] and trajectories of a group to the token advantages [L] of each trajectory.
 r3l.algorithms.credit.by_step spreads step values over the steps' tokens."""
 
@@ -118,7 +118,7 @@ class Algorithm:
       2. `shaping` changes rewards,
       3. `estimator` turns rewards into advantages,
       4. `replay_rule` changes the advantages of a replayed group,
-      5. `token_credit` gives each token its own advantage.
+      5. `token_advantages` gives each token its own advantage.
     With recalled attempts, step 1 is skipped, and `mix_recalled` (if not None) replaces step 3.
     `mask_prefix`: tokens before the pivot are not trained.
     `normalize`: how the loss is averaged (r3l.algorithms.credit.token_weights).
@@ -138,7 +138,7 @@ class Algorithm:
     shaping: Shaping = unshaped
     mix_recalled: MixRecalled | None = None
     replay_rule: ReplayRule | None = None
-    token_credit: TokenCredit | None = None
+    token_advantages: TokenAdvantages | None = None
     mask_prefix: bool = False
     kl_coef: float = 0.0
     kl: Callable[[TokenBatch], Tensor] = losses.k3_kl

@@ -49,11 +49,11 @@ class RLVMRConfig(RatioConfig):
 
     def build(self) -> Algorithm:
         """Builds GRPO with the advantages of tagged steps."""
-        credit = partial(tagged_credit, weight=self.step_weight, std=self.std, invalid=self.invalid)
-        return replace(super().build(), token_credit=credit)
+        rule = partial(by_tag, weight=self.step_weight, std=self.std, invalid=self.invalid)
+        return replace(super().build(), token_advantages=rule)
 
 
-def tagged_credit(
+def by_tag(
     advantages: Float64,
     trajectories: Sequence[Trajectory],
     *,
@@ -61,7 +61,7 @@ def tagged_credit(
     std: Std,
     invalid: Sequence[str],
 ) -> list[Float64]:
-    """TokenCredit: adds each step's reward u, normalized for each tag separately."""
+    """TokenAdvantages: adds each step's reward u, normalized for each tag separately."""
     values = [np.full(t.num_steps, a) for t, a in zip(trajectories, advantages, strict=True)]
     steps: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
     for i, trajectory in enumerate(trajectories):

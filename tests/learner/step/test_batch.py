@@ -273,7 +273,7 @@ def test_an_algorithm_may_give_every_token_an_advantage_of_its_own() -> None:
     results = tuple(SlotResult("base", t.slot, "done", trajectory=t) for t in (one, other))
     group = Group("g0", Task("t/0", "t", 0), GroupPlan(2), "complete", results)
     algorithm = Algorithm(
-        "mine", Exploration(2), centered, losses.policy_gradient, token_credit=rewards_to_go
+        "mine", Exploration(2), centered, losses.policy_gradient, token_advantages=rewards_to_go
     )
     [row] = rows_of([group], algorithm)  # the other earned nothing in any step
     (a, b), (c, d) = one.step_spans.tolist()
@@ -327,7 +327,7 @@ def test_of_advantages_of_single_tokens_the_mean_is_named() -> None:
         (SlotResult("base", 0, "done", trajectory=one),),
     )
     algorithm = Algorithm(
-        "mine", Exploration(1), centered, losses.policy_gradient, token_credit=rewards_to_go
+        "mine", Exploration(1), centered, losses.policy_gradient, token_advantages=rewards_to_go
     )
     [found] = trained_attempts(rows_of([group], algorithm))
     assert (found.advantage, found.first_step, found.by_token) == (0.625, 0, True)

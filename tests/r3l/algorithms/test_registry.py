@@ -161,16 +161,16 @@ class Halving(GRPOConfig):
         return lambda context, chance: [one for one in context.history if not one.success][:1]
 
     def build(self):
-        def credit(advantages, trajectories):
+        def spread(advantages, trajectories):
             return [
                 by_step([self.factor * a] * one.num_steps, one)
                 for a, one in zip(advantages, trajectories)
             ]
-        return replace(super().build(), token_credit=credit)
+        return replace(super().build(), token_advantages=spread)
 '''
 
 
-def test_an_algorithm_of_the_users_own_is_named_by_path_with_its_settings_recall_and_credit(
+def test_an_algorithm_of_the_users_own_is_named_by_path_with_its_settings_recall_and_advantages(
     tmp_path,
 ):
     file = tmp_path / "my_rules.py"
@@ -187,8 +187,8 @@ def test_an_algorithm_of_the_users_own_is_named_by_path_with_its_settings_recall
     algorithm = config.algorithm.build()
     assert algorithm.plan() == GroupPlan(2, 0)
     rows = rows_of([explore_group((1.0, 0.0), (None, None))], algorithm)
-    credited = [row.token_advantages[row.mask] for row in rows]
-    assert [set(tokens.round(4).tolist()) for tokens in credited] == [{0.25}, {-0.25}]
+    given = [row.token_advantages[row.mask] for row in rows]
+    assert [set(tokens.round(4).tolist()) for tokens in given] == [{0.25}, {-0.25}]
     said = refusal(f"algorithm={name}", "algorithm.facto=1")
     assert said.startswith("config key algorithm.facto: unknown (did you mean factor?)")
     assert "not a subclass of AlgorithmConfig" in refusal(f"algorithm={file}:by_step")

@@ -73,12 +73,12 @@ def test_the_advantage_of_a_step_is_that_of_its_attempt_and_that_of_its_tag(make
     advantages, _ = algorithm.advantages([1.0, 0.0], [won, lost])
     own = 0.5 / (np.sqrt(0.5) + 1e-6)  # of two values, 1 and 0, by the sample's deviation
     assert advantages == pytest.approx([own, -own])
-    credits = algorithm.token_credit(advantages, [won, lost])
+    per_token = algorithm.token_advantages(advantages, [won, lost])
     wanted = [[own + 0.5 * own, own + 0.5 * 1.0], [-own - 0.5 * own, -own]]
-    for credit, one, steps in zip(credits, (won, lost), wanted, strict=True):
+    for own_tokens, one, steps in zip(per_token, (won, lost), wanted, strict=True):
         spans = one.step_spans.tolist()
-        assert [credit[start] for start, _ in spans] == pytest.approx(steps)
-        assert not credit[~one.response_mask].any()
+        assert [own_tokens[start] for start, _ in spans] == pytest.approx(steps)
+        assert not own_tokens[~one.response_mask].any()
 
 
 def test_without_the_weight_it_is_grpo(make_trajectory):
@@ -86,7 +86,7 @@ def test_without_the_weight_it_is_grpo(make_trajectory):
     lost = attempt(make_trajectory, [said("explore", "go")], slot=1)
     algorithm = RLVMRConfig(group_size=2, step_weight=0).build()
     advantages, _ = algorithm.advantages([1.0, 0.0], [won, lost])
-    for credit, one, value in zip(
-        algorithm.token_credit(advantages, [won, lost]), (won, lost), advantages, strict=True
+    for own_tokens, one, value in zip(
+        algorithm.token_advantages(advantages, [won, lost]), (won, lost), advantages, strict=True
     ):
-        assert set(credit[one.response_mask].tolist()) == {value}
+        assert set(own_tokens[one.response_mask].tolist()) == {value}
