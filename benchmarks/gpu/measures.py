@@ -127,7 +127,7 @@ def started(bench: Bench) -> dict[str, Any]:
     gc.collect()
     estimate = MemoryEstimate.of(bench.config.model_copy(update={"model": str(bench.model)}))
     assert estimate is not None
-    parts = estimate.learner_parts(1)
+    needs = estimate.learner_needs(1)
     return {
         "settings": list(bench.job.settings),
         "parameters": estimate.shape.parameters,
@@ -135,8 +135,8 @@ def started(bench: Bench) -> dict[str, Any]:
         "stage": trainer.stage,
         "pack": trainer.module.pack,
         "device": str(trainer.device),
-        "estimate_gib": total(parts),
-        "estimate_parts": parts,
+        "estimate_gib": total(needs),
+        "estimate_parts": needs,
         "deepspeed_gib": _deepspeed_gib(trainer.stage, estimate.shape.parameters, bench),
         **_memory("states_gib"),
     }

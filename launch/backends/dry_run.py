@@ -29,14 +29,14 @@ def table(plan: Plan) -> list[str]:
     first = topology.machines[0].name
     rows = [HEADINGS, ("buffer", first, "", "", "", plan.buffer_bind)]
     begins = 0
-    for part in topology.ranks:
-        ends = begins + part.count - 1
-        name = f"learner {begins}" if part.count == 1 else f"learner {begins}-{ends}"
+    for local in topology.ranks:
+        ends = begins + local.count - 1
+        name = f"learner {begins}" if local.count == 1 else f"learner {begins}-{ends}"
         address = "" if begins else plan.weights_bind
         memory = "the rest" if any(place.share for place in topology.actors) else ""
-        rows.append((name, part.machine, _names(part.gpus), memory if part.gpus else "",
+        rows.append((name, local.machine, _names(local.gpus), memory if local.gpus else "",
                      str(topology.threads or ""), address))  # fmt: skip
-        begins += part.count
+        begins += local.count
     for index, place in enumerate(topology.actors):
         rows.append((f"actor-{index}", place.machine, _names(place.gpus), _share(plan, place),
                      str(place.threads or ""), ""))  # fmt: skip

@@ -117,10 +117,10 @@ def bundles(topology: Topology) -> tuple[Bundle, ...]:
     bundle. Any other actor gets a new bundle."""
     made: list[Bundle] = []
     begins = 0
-    for part in topology.ranks:
-        names = tuple(rank_name(rank) for rank in range(begins, begins + part.count))
-        made.append(Bundle(part.machine, names, part.gpus, head=not begins))
-        begins += part.count
+    for local in topology.ranks:
+        names = tuple(rank_name(rank) for rank in range(begins, begins + local.count))
+        made.append(Bundle(local.machine, names, local.gpus, head=not begins))
+        begins += local.count
     for index, place in enumerate(topology.actors):
         shared = (at for at, bundle in enumerate(made) if bundle.shares_gpu(place))
         at = next(shared, len(made))
@@ -139,7 +139,7 @@ def rank_name(rank: int) -> str:
 def gpus_of(topology: Topology) -> dict[str, tuple[str, ...]]:
     """Returns the plan's GPU names, keyed by process. A rank sees the GPUs of all ranks on the
     machine, and LOCAL_RANK selects one."""
-    each = [part.gpus for part in topology.ranks for _ in range(part.count)]
+    each = [local.gpus for local in topology.ranks for _ in range(local.count)]
     actors = {f"actor-{index}": place.gpus for index, place in enumerate(topology.actors)}
     return {rank_name(rank): gpus for rank, gpus in enumerate(each)} | actors
 

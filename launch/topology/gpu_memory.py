@@ -1,8 +1,8 @@
 """Estimates the least GPU memory that a run's processes need. Divides each GPU's memory among the
 processes. Refuses processes that do not fit.
 
-On a GPU that is shared, a rank gets what its model states need. The rest is split into equal parts:
-one for each actor on the GPU, and one for the rank's activations. An actor that shares no GPU gets
+On a GPU that is shared, a rank gets what its model states need. The rest is split evenly: one share
+for each actor on the GPU, and one for the rank's activations. An actor that shares no GPU gets
 vLLM's default share, 90 %.
 
 P: parameters. T: trained parameters. N: ranks. b: bytes of one number in an actor (2 in bfloat16,
@@ -109,15 +109,15 @@ class MemoryEstimate:
             return None
         return cls(shape, config.learner, config.actor, config.algorithm.build().needs_reference)
 
-    def learner_parts(self, ranks: int) -> dict[str, float]:
-        """Returns the GiB of one rank's model states, keyed by part."""
+    def learner_needs(self, ranks: int) -> dict[str, float]:
+        """Returns the GiB that one rank's model states need, keyed by use."""
         shape, learner = self.shape, self.learner
         stage = zero_stage(learner, bf16=learner.dtype != "float32")
         whole, adapted = shape.parameters / GIB, learner.lora.rank * 20 * shape.width * shape.layers
         trained = min(whole, adapted / GIB) if adapted else whole
         held = whole / ranks if stage == 3 else whole
         gradients = 4 if stage == 3 else 6
-        parts = {
+        needs = {
             "weights": 0.0 if learner.offload == "all" else 2 * held,
             "gradients": gradients * trained / (ranks if stage >= 2 else 1),
             "optimizer": 12 * trained / (ranks if stage >= 1 else 1),
@@ -126,8 +126,8 @@ class MemoryEstimate:
             "reference": 2 * held if self.reference and not adapted else 0.0,
         }
         if learner.offload != "none":
-            parts |= {"gradients": 0.0, "optimizer": 0.0}
-        return {name: gib for name, gib in parts.items() if gib}
+            needs |= {"gradients": 0.0, "optimizer": 0.0}
+        return {name: gib for name, gib in needs.items() if gib}
 
     def activations(self) -> float:
         """Returns the GiB that a rank's bfloat16 activations take for its largest micro-batch."""
@@ -137,8 +137,8 @@ class MemoryEstimate:
             kept = 2 * shape.width
         return (tokens * shape.layers * kept + 20 * CHUNK * shape.vocabulary) / GIB
 
-    def actor_parts(self, gpus: int, requests: int) -> dict[str, float]:
-        """Returns the GiB that an actor takes on each GPU, keyed by part. `requests`: full-length
+    def actor_needs(self, gpus: int, requests: int) -> dict[str, float]:
+        """Returns the GiB that an actor needs on each GPU, keyed by use. `requests`: full-length
         requests that the KV cache must hold, if the user set no size."""
         weights = self._actor_bytes * self.shape.parameters / gpus / GIB
         cache = self._given_cache or requests * self._request_gib(gpus)
@@ -146,8 +146,8 @@ class MemoryEstimate:
 
     def requests_held(self, gpus: int, gib: float) -> int:
         """Returns how many requests of full length an actor can hold with `gib` GiB on each GPU."""
-        parts = self.actor_parts(gpus, 0)
-        cache = self._given_cache or gib - total(parts)
+        needs = self.actor_needs(gpus, 0)
+        cache = self._given_cache or gib - total(needs)
         return max(0, int(cache / self._request_gib(gpus)))
 
     def _request_gib(self, gpus: int) -> float:
@@ -166,15 +166,15 @@ class MemoryEstimate:
         return 4 if self.actor.dtype == "float32" else 2
 
 
-def total(parts: dict[str, float]) -> float:
-    """Returns the sum of all parts, in GiB."""
-    return sum(parts.values())
+def total(needs: dict[str, float]) -> float:
+    """Returns the sum of all needs, in GiB."""
+    return sum(needs.values())
 
 
-def arithmetic(parts: dict[str, float]) -> str:
-    """Formats the parts and their sum, such as `14.2 weights + 2.0 fixed = 16.2 GiB`."""
-    summands = " + ".join(f"{gib:.1f} {name}" for name, gib in parts.items())
-    return f"{summands} = {total(parts):.1f} GiB"
+def arithmetic(needs: dict[str, float]) -> str:
+    """Formats the needs and their sum, such as `14.2 weights + 2.0 fixed = 16.2 GiB`."""
+    summands = " + ".join(f"{gib:.1f} {name}" for name, gib in needs.items())
+    return f"{summands} = {total(needs):.1f} GiB"
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def share_memory(
     given = estimate.actor.engine.get("gpu_memory_utilization") if estimate else None
     shares: dict[ActorPlace, float | None] = {}
     lines: dict[str, None] = {}
-    rank = estimate.learner_parts(requested.ranks) if estimate and trained else {}
+    rank = estimate.learner_needs(requested.ranks) if estimate and trained else {}
     for machine, _ in sorted(trained) if rank and not force else ():
         check_rank_fits(requested, rank, memory[machine])
     if rank and estimate:
@@ -231,8 +231,8 @@ def share_memory(
             )
         else:
             left = max(USABLE * gib - states, gib / 2 if force else 0.0)
-            part = min(MOST, left / gib / (count + with_rank))
-            shares[place] = int(100 * part) / 100  # rounded down
+            most = min(MOST, left / gib / (count + with_rank))
+            shares[place] = int(100 * most) / 100  # rounded down
         if estimate is not None and gib is not None:
             share = shares[place]
             takes = given if given is not None else MOST if share is None else share
@@ -251,14 +251,14 @@ def _activations(estimate: MemoryEstimate) -> str:
     return f"{estimate.activations():.1f} GiB of activations for {tokens} tokens"
 
 
-def check_rank_fits(requested: RequestedPlaces, parts: dict[str, float], gib: float | None) -> None:
+def check_rank_fits(requested: RequestedPlaces, needs: dict[str, float], gib: float | None) -> None:
     """Refuses a rank whose model states do not fit into a GPU. The error shows the arithmetic."""
-    if gib is not None and total(parts) > USABLE * gib:
+    if gib is not None and total(needs) > USABLE * gib:
         remedy = "set learner.zero_stage=3, add ranks, or take larger GPUs or a smaller model"
-        if max(parts, key=lambda name: parts[name]) in ("gradients", "optimizer"):
+        if max(needs, key=lambda name: needs[name]) in ("gradients", "optimizer"):
             remedy = "raise learner.zero_stage, add ranks, or set learner.offload"
         raise UserError(
-            f"--learner {requested.learner}: a rank needs {arithmetic(parts)} plus activations, "
+            f"--learner {requested.learner}: a rank needs {arithmetic(needs)} plus activations, "
             f"but can use only {USABLE:.0%} of a GPU's {gib:.0f} GiB; {remedy}"
         )
 
@@ -267,7 +267,7 @@ def check_engine_fits(
     requested: RequestedPlaces, estimate: MemoryEstimate, engines: Engines
 ) -> None:
     """Refuses engines that have no room for one request, or that take more than their GPU has."""
-    least = estimate.actor_parts(requested.actor_gpus, 1)
+    least = estimate.actor_needs(requested.actor_gpus, 1)
     used = engines.count * engines.gib + engines.rank_gib
     if total(least) > engines.gib or used > USABLE * engines.of_gib + 0.01:
         rank = ", or a higher learner.zero_stage" if engines.rank_gib else ""
@@ -282,6 +282,6 @@ def _engine_line(requested: RequestedPlaces, estimate: MemoryEstimate, engines: 
     gpus, wants = requested.actor_gpus, estimate.actor.concurrent_requests
     held = min(wants, estimate.requests_held(gpus, engines.gib))
     return (
-        f"each actor: {arithmetic(estimate.actor_parts(gpus, held))} for {held} of {wants} "
+        f"each actor: {arithmetic(estimate.actor_needs(gpus, held))} for {held} of {wants} "
         f"requests of {estimate.actor.max_model_len} tokens; {engines}"
     )

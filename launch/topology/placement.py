@@ -42,7 +42,7 @@ class Topology:
     @property
     def count(self) -> int:
         """The number of ranks."""
-        return sum(part.count for part in self.ranks)
+        return sum(local.count for local in self.ranks)
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def place(
     memory: tuple[str, ...] = ()
     shares: dict[ActorPlace, float | None] = {}
     if places[0].gpus:
-        trained = {(part.machine, gpu) for part in ranks for gpu in part.gpus}
+        trained = {(local.machine, gpu) for local in ranks for gpu in local.gpus}
         engines = Counter(chosen)
         shares, memory = share_memory(requested, machines, trained, engines, estimate, force=force)
     each_machine = Counter(each.machine for each in chosen)
@@ -143,7 +143,7 @@ def _actor_places(
         if requested.actor_gpus > 1:
             raise UserError("--actor-gpus: these machines have no GPUs; leave it out")
         return [ActorPlace(machine.name) for machine in machines]
-    used = {part.machine: part.gpus for part in ranks}
+    used = {local.machine: local.gpus for local in ranks}
     free = [(m.name, [g for g in m.gpus if g not in used.get(m.name, ())]) for m in machines]
     for gpus in (free, [(m.name, list(m.gpus)) for m in machines]):
         size = requested.actor_gpus
@@ -172,7 +172,7 @@ def _threads(
     A number is None if the cores are not known. Each process gets an equal share of the cores of
     its machine, at most MOST_THREADS. Ranks on CPUs divide all cores of their machine among
     themselves. If no machine has GPUs, an actor gets an equal share of all machines' cores."""
-    trained = {part.machine: part.count for part in ranks}
+    trained = {local.machine: local.count for local in ranks}
     cores = {machine.name: machine.cores for machine in machines}
     shares = {
         name: _share(count, engines[name] + trained.get(name, 0)) for name, count in cores.items()
@@ -184,7 +184,7 @@ def _threads(
             everywhere = sum(count or 1 for count in cores.values())
             processes = requested.actors + requested.ranks
             shares = dict.fromkeys(cores, max(1, everywhere // processes))
-    known = [on_ranks[part.machine] for part in ranks]
+    known = [on_ranks[local.machine] for local in ranks]
     return (None if None in known else min(filter(None, known))), shares
 
 

@@ -131,7 +131,7 @@ class Trainer:
             ),
         )
         self.device = self.engine.device
-        self.spent = dict[str, float]()  # seconds by part of the step
+        self.spent = dict[str, float]()  # seconds by phase of the step
         self.leaves: Callable[[], bool] = lambda: False  # whether rank 0 was asked to end
         if self.reference is not None and self.stage < 3:
             self.reference.to(self.device)
@@ -231,16 +231,16 @@ class Trainer:
         mine = micro_batches(rows, self.budget, self.world, shared=shared)[self.rank]
         sums: dict[str, float] = {}
         lost = False
-        for number, part in enumerate(mine):
+        for number, own in enumerate(mine):
             heartbeat(f"micro-batch {number + 1} of {len(mine)}")
             if self.on_any_rank(self.leaves()):
                 raise StepLeft
             self.engine.set_gradient_accumulation_boundary(number == len(mine) - 1)
-            parts = None if lost else self._try_micro_batch(part, _longest(rows))
-            if parts is None:
+            added = None if lost else self._try_micro_batch(own, _longest(rows))
+            if added is None:
                 lost = True
-                parts = self._micro_batch([], poisoned=True)  # collectives need all ranks
-            for name, value in parts.items():
+                added = self._micro_batch([], poisoned=True)  # collectives need all ranks
+            for name, value in added.items():
                 sums[name] = sums.get(name, 0.0) + value
         return self._over_ranks(sums | {"out_of_memory": float(lost)})
 
@@ -268,13 +268,13 @@ class Trainer:
 
     def _micro_batch(self, rows: Sequence[Row], *, poisoned: bool = False) -> dict[str, float]:
         with self._timed("forward_s"):
-            loss, parts = self.losses(collate(rows, self.device))
-        if poisoned or not math.isfinite(parts["loss"]):
+            loss, sums = self.losses(collate(rows, self.device))
+        if poisoned or not math.isfinite(sums["loss"]):
             loss = loss * math.nan
         with self._timed("backward_s"):
             # DeepSpeed averages gradients over ranks; the rows' weights are those of the whole step
             self.engine.backward(loss * self.world)
-        return parts
+        return sums
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
@@ -308,7 +308,7 @@ class Trainer:
         policy_BT = micro.mask_BT & ~micro.aux_B[:, None]
         aux_BT = micro.mask_BT & micro.aux_B[:, None]
         loss_sft = sft(logprobs_BT, aux_BT, micro.weights_B)
-        loss, parts = loss_sft, {"loss_sft": loss_sft.item()}
+        loss, sums = loss_sft, {"loss_sft": loss_sft.item()}
         if self.algorithm is not None:
             loss_penalized, named = self.algorithm.loss(
                 TokenBatch(
@@ -323,10 +323,10 @@ class Trainer:
                 )
             )
             loss = loss_penalized + self.algorithm.sft_weight * loss_sft
-            parts |= {"loss_penalized": loss_penalized.item(), **named}
+            sums |= {"loss_penalized": loss_penalized.item(), **named}
         # Even if no token is selected, a poisoned loss must reach the weights.
         loss = loss + 0.0 * logprobs_BT.sum()
-        parts["loss"] = loss.item()
+        sums["loss"] = loss.item()
         distilled_BT = policy_BT & micro.distilled_B[:, None]
         reused_BT = policy_BT & micro.reused_B[:, None]
         roles = {
@@ -336,8 +336,8 @@ class Trainer:
             "reused": reused_BT,
             "fresh": policy_BT & micro.fresh_BT,
         }
-        parts |= drift_sums(logprobs_BT.detach(), micro.old_logprobs_BT, entropy_BT, roles)
-        return loss, parts | packing_sums(micro, self.module.pack)
+        sums |= drift_sums(logprobs_BT.detach(), micro.old_logprobs_BT, entropy_BT, roles)
+        return loss, sums | packing_sums(micro, self.module.pack)
 
     def _reference_logprobs(self, micro: MicroBatch) -> Tensor | None:
         if not self.refers:

@@ -22,12 +22,12 @@ GIB_PARAMETERS = SEVEN.parameters / 2**30
 
 
 def test_a_rank_of_eight_at_stage_1_holds_an_eighth_of_the_optimizer() -> None:
-    parts = estimate().learner_parts(8)
-    assert parts == pytest.approx(
+    needs = estimate().learner_needs(8)
+    assert needs == pytest.approx(
         {"weights": 2 * GIB_PARAMETERS, "gradients": 6 * GIB_PARAMETERS,
          "optimizer": 12 * GIB_PARAMETERS / 8}
     )  # fmt: skip
-    assert parts["weights"] == pytest.approx(14.18, abs=0.01)
+    assert needs["weights"] == pytest.approx(14.18, abs=0.01)
 
 
 def test_stages_2_and_3_need_what_deepspeed_says_and_its_buffer() -> None:
@@ -36,7 +36,7 @@ def test_stages_2_and_3_need_what_deepspeed_says_and_its_buffer() -> None:
     model, embedding = SEVEN.parameters, 152_064 * 3584
 
     def ours(*settings: str) -> float:
-        return total(estimate(*settings).learner_parts(16))
+        return total(estimate(*settings).learner_needs(16))
 
     for offload in (False, True):
         asked = f"learner.offload={'optimizer' if offload else 'none'}"
@@ -71,27 +71,27 @@ def test_activations_are_those_that_a_gpu_showed() -> None:
 
 
 def test_a_kl_term_needs_the_weights_of_a_reference_too() -> None:
-    kl = estimate("learner.zero_stage=3", reference=True).learner_parts(8)
+    kl = estimate("learner.zero_stage=3", reference=True).learner_needs(8)
     assert kl["reference"] == kl["weights"] == pytest.approx(2 * GIB_PARAMETERS / 8)
 
 
 def test_adapters_alone_have_gradients_and_an_optimizer() -> None:
-    parts = estimate("learner.lora.rank=16").learner_parts(1)
+    needs = estimate("learner.lora.rank=16").learner_needs(1)
     adapters = 16 * 20 * 3584 * 28 / 2**30
-    assert parts["gradients"] == pytest.approx(6 * adapters)
-    assert parts["optimizer"] == pytest.approx(12 * adapters) and parts["weights"] > 14
+    assert needs["gradients"] == pytest.approx(6 * adapters)
+    assert needs["optimizer"] == pytest.approx(12 * adapters) and needs["weights"] > 14
 
 
 def test_keys_and_values_of_a_request_are_split_over_the_gpus_of_an_actor() -> None:
-    one = estimate().actor_parts(1, 10)
+    one = estimate().actor_needs(1, 10)
     # 2 tensors x 2 bytes x 28 layers x 4 heads x 128, for 10 requests of 8192 tokens
     assert one["KV"] == pytest.approx(2 * 2 * 28 * 4 * 128 * 10 * 8192 / 2**30)
-    assert estimate().actor_parts(4, 10)["KV"] == pytest.approx(one["KV"] / 4)
-    assert estimate().actor_parts(8, 10)["KV"] == pytest.approx(one["KV"] / 4), "4 heads"
+    assert estimate().actor_needs(4, 10)["KV"] == pytest.approx(one["KV"] / 4)
+    assert estimate().actor_needs(8, 10)["KV"] == pytest.approx(one["KV"] / 4), "4 heads"
     held = estimate().requests_held(1, 40.0)
-    assert total(estimate().actor_parts(1, held)) <= 40 < total(estimate().actor_parts(1, held + 1))
+    assert total(estimate().actor_needs(1, held)) <= 40 < total(estimate().actor_needs(1, held + 1))
     given = estimate(f"actor.engine.kv_cache_memory_bytes={1 << 30}")
-    assert given.actor_parts(1, 99)["KV"] == 1.0 and given.requests_held(1, 40.0) == 2
+    assert given.actor_needs(1, 99)["KV"] == 1.0 and given.requests_held(1, 40.0) == 2
 
 
 def test_the_arithmetic_reads_as_a_sum() -> None:

@@ -105,7 +105,7 @@ def test_sixteen_actors_and_eight_ranks_share_what_the_model_states_leave() -> N
     topology = placed(16, "8gpu", "8x141GB", *FITS)
     assert [p.gpus for p in topology.actors[:9]] == [(str(i % 8),) for i in range(9)]
     config = load(None, list(FITS))
-    states = total(MemoryEstimate(SEVEN, config.learner, config.actor).learner_parts(8))
+    states = total(MemoryEstimate(SEVEN, config.learner, config.actor).learner_needs(8))
     (share,) = {p.share for p in topology.actors}
     assert share is not None and 3 * share * 141 + states <= 0.95 * 141, "a third is the rank's"
     assert 3 * (share + 0.01) * 141 + states > 0.95 * 141
