@@ -296,7 +296,7 @@ class VLLMPolicy:
 
     async def hash_weights(self) -> str:
         """Hashes the weights of all workers, in the engine's own layout."""
-        workers = await self.engine.collective_rpc("r3l_weight_digest")
+        workers = await self.engine.collective_rpc("r3l_weight_hash")
         return hashlib.blake2b("\n".join(workers).encode(), digest_size=16).hexdigest()
 
     def close(self) -> None:

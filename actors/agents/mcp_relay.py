@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 
 from actors.gateway.chat_completions import Refused, bad
-from actors.gateway.recorded_call import digest_of_passed, diverged
+from actors.gateway.recorded_call import diverged, hash_of_passed
 from actors.gateway.session import Message, Session
 from r3l.errors import EnvironmentFailed
 from r3l.views.tape import MCP
@@ -68,10 +68,10 @@ class McpRelay:
         if method == "initialize":
             self.hello[name] = message
         asked = {"method": method, "params": {k: v for k, v in given.items() if k != "_meta"}}
-        digest = digest_of_passed([MCP, name, asked], session.ignore)
+        request_hash = hash_of_passed([MCP, name, asked], session.ignore)
         tape = session.tape
         if tape and tape.stateful and tape.pivot_node is None:
-            call = session.repeated(digest)
+            call = session.repeated(request_hash)
             if call is None:
                 shown = json.dumps(asked["params"])
                 session.fail(
@@ -88,7 +88,7 @@ class McpRelay:
         reply = {key: reply[key] for key in ("result", "error") if key in reply}
         texts = [json.dumps(each, ensure_ascii=False) for each in (asked, reply)]
         said = {"role": "tool", "content": texts[1]}
-        session.record(f"{MCP}:{name}", MCP, digest, texts[0], said, began)
+        session.record(f"{MCP}:{name}", MCP, request_hash, texts[0], said, began)
         return {"jsonrpc": "2.0", "id": message["id"]} | reply
 
     async def close(self) -> None:

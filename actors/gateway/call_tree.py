@@ -45,7 +45,7 @@ class Node:
     taped: bool = False  # the reply comes from an earlier attempt
     guided: tuple[int, ...] = ()  # read in place of `given` in a call with guidance
     dialect: str = ""
-    digest: str = ""
+    request_hash: str = ""
     began: float = 0.0  # seconds after the attempt's start
     seconds: float = 0.0
 
@@ -141,7 +141,7 @@ class CallTree:
         return [
             TapedCall(
                 dialect=node.dialect,
-                digest=node.digest,
+                request_hash=node.request_hash,
                 parent=-1 if node.parent is None else node.parent.number,
                 messages=node.messages,
                 reply=node.reply,

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from actors.gateway.chat_completions import Refused
 from actors.gateway.dialects import MESSAGES, Dialect
-from actors.gateway.recorded_call import digest_of_passed
+from actors.gateway.recorded_call import hash_of_passed
 from actors.gateway.session import MOST_CALLS, Session
 from r3l.errors import UserError
 from r3l.settings.actor import ModelServer
@@ -53,8 +53,8 @@ class OtherModels:
         session.check_calls(session.asked_others, MOST_CALLS)
         session.asked_others += 1
         body = json.loads(raw)
-        digest = digest_of_passed([dialect.name, body], session.ignore)
-        if call := session.repeated(digest):
+        request_hash = hash_of_passed([dialect.name, body], session.ignore)
+        if call := session.repeated(request_hash):
             return Response(call.reply["content"], media_type=call.reply["media_type"])
         headers = {name: request.headers[name] for name in FORWARDED if name in request.headers}
         if secret := os.environ.get(server.key, ""):
@@ -70,5 +70,5 @@ class OtherModels:
         reply = {"role": "assistant", "content": answer.text, "media_type": media}
         if answer.status_code != 200:
             reply["finish"] = str(answer.status_code)
-        session.record(body["model"], dialect.name, digest, raw.decode(), reply, began)
+        session.record(body["model"], dialect.name, request_hash, raw.decode(), reply, began)
         return Response(answer.content, answer.status_code, media_type=media)

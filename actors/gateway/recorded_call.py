@@ -1,6 +1,6 @@
-"""Answers requests from the tape: the recorded calls of an earlier attempt, found by digest.
+"""Answers requests from the tape: the recorded calls of an earlier attempt, found by hash.
 
-    request ─► digest ─► on the tape, before the pivot ─► the recorded reply, with its exact tokens
+    request ─► hash ───► on the tape, before the pivot ─► the recorded reply, with its exact tokens
                   │  └─► on the tape, from the pivot on ─► sampled
                   └────► not on the tape ─► sampled, if it follows a new reply or all calls up to
                                             the pivot have come; otherwise the replay diverged
@@ -68,19 +68,19 @@ class TapePlayer:
         self._nodes: dict[int, Node] = {}
         self._passed = [call for call in passed if call.finish == WHOLE and call.reply]
 
-    def take_passed(self, digest: str) -> TapedCall | None:
+    def take_passed(self, request_hash: str) -> TapedCall | None:
         """Takes a recorded call to another model or to an MCP server. Returns None after the
-        pivot's call, or if no unused call has this digest."""
-        call = next((call for call in self._passed if call.digest == digest), None)
+        pivot's call, or if no unused call has this hash."""
+        call = next((call for call in self._passed if call.request_hash == request_hash), None)
         if call is None or self.pivot_node is not None:
             return None
         self._passed.remove(call)
         return call
 
-    def take(self, digest: str, request: AgentRequest, node: Node) -> Recorded | None:
+    def take(self, request_hash: str, request: AgentRequest, node: Node) -> Recorded | None:
         """Takes the recorded call that answers a request. Returns None if the reply must be
         sampled. Raises ReplayDiverged if the agent left the tape before the pivot."""
-        fitting = (n for n in range(len(self.calls)) if self._answers(n, digest, node))
+        fitting = (n for n in range(len(self.calls)) if self._answers(n, request_hash, node))
         if (number := next(fitting, None)) is not None:
             self._nodes[number] = node
             self._open.discard(number)
@@ -100,10 +100,10 @@ class TapePlayer:
             number = min(self._open)
             raise diverged(f"the agent ended before it made the recorded call {number}", number)
 
-    def _answers(self, number: int, digest: str, node: Node) -> bool:
+    def _answers(self, number: int, request_hash: str, node: Node) -> bool:
         """Returns whether recorded call `number` answers `node`. TapePlayer states the rules."""
         call = self.calls[number]
-        if call.digest != digest or number in self._nodes:
+        if call.request_hash != request_hash or number in self._nodes:
             return False
         if self.pivot >= 0:
             return True
@@ -117,26 +117,26 @@ def diverged(how: str, call: int) -> ReplayDiverged:
     return ReplayDiverged(f"agent: {how}", cause="replay_diverged", step=call)
 
 
-def digest_of(request: AgentRequest, ignore: Sequence[str] = ()) -> str:
-    """Computes a request's digest. Key order, tool-call ids and text that matches `ignore` do not
-    change the digest."""
+def hash_of_request(request: AgentRequest, ignore: Sequence[str] = ()) -> str:
+    """Hashes a request. Key order, tool-call ids and text that matches `ignore` do not change the
+    hash."""
     ids: dict[str, int] = {}
     whole = [
         [_comparable(message, ids, ignore) for message in request.messages],
         request.tools,
         [request.choice, request.max_tokens, request.stop, request.json_schema, request.trained],
     ]
-    return digest_of_passed(whole)
+    return hash_of_passed(whole)
 
 
-def digest_of_passed(request: Any, ignore: Sequence[str] = ()) -> str:
-    """Returns a digest of a request's JSON. Ignores text that matches a pattern of `ignore`."""
+def hash_of_passed(request: Any, ignore: Sequence[str] = ()) -> str:
+    """Hashes a request's JSON. Ignores text that matches a pattern of `ignore`."""
     text = without(json.dumps(request, sort_keys=True, ensure_ascii=False), ignore)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _comparable(message: AgentMessage, ids: dict[str, int], ignore: Sequence[str]) -> list[object]:
-    """Returns the parts of a message that the digest covers. Replaces tool-call ids by numbers."""
+    """Returns the parts of a message that the hash covers. Replaces tool-call ids by numbers."""
     calls = message.get("tool_calls") or ()
     content, answered = without(message.get("content") or "", ignore), message.get("tool_call_id")
     return [

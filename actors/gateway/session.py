@@ -21,7 +21,7 @@ from msgspec import structs
 from actors.gateway.call_tree import CallTree, Kind, Node
 from actors.gateway.chat_completions import AgentRequest, Answer, Refused, bad, write
 from actors.gateway.parsers import ReplyReader
-from actors.gateway.recorded_call import Recorded, TapePlayer, digest_of
+from actors.gateway.recorded_call import Recorded, TapePlayer, hash_of_request
 from r3l.actor_metrics import ActorMetrics
 from r3l.errors import (
     EngineDead,
@@ -80,10 +80,10 @@ class Session:
         self.key, self.began = secrets.token_urlsafe(24), time.monotonic()
         self.tree = CallTree(self.reader.chat)
         self._newest: dict[str, tuple[Node, asyncio.Task[Answer]]] = {}
-        """The latest call for each request digest, and the task that answers the call."""
+        """The latest call for each request body's hash, and the task that answers the call."""
 
     def sampling(
-        self, request: AgentRequest, digest: str, dialect: str, *, again: bool
+        self, request: AgentRequest, body_hash: str, dialect: str, *, again: bool
     ) -> asyncio.Task[Answer]:
         """Returns the task that answers a request. An equal request gets the same task until the
         agent has received the answer.
@@ -91,20 +91,20 @@ class Session:
         `again`: the client says that it repeats a request. Then the task is always the same.
         The task continues if the agent disconnects. This method and the task may raise Refused.
         """
-        if known := self._newest.get(digest):
+        if known := self._newest.get(body_hash):
             node, sampling = known
             if again or not sampling.done() or not node.seen:
                 return sampling
         node, answering = self._begin(request, dialect)
         sampling = asyncio.create_task(_until_over(answering))
         sampling.add_done_callback(lambda task: task.cancelled() or task.exception())
-        self._newest[digest] = node, sampling
+        self._newest[body_hash] = node, sampling
         return sampling
 
-    def received(self, digest: str) -> None:
+    def received(self, body_hash: str) -> None:
         """Notes that the agent got the answer to a request."""
-        if digest in self._newest:
-            self._newest[digest][0].seen = True
+        if body_hash in self._newest:
+            self._newest[body_hash][0].seen = True
 
     def finish(self, result: dict[str, Any]) -> None:
         """Ends the attempt with a result from the agent. Raises Refused if it has ended already."""
@@ -122,23 +122,23 @@ class Session:
         for _, sampling in self._newest.values():
             sampling.cancel()
 
-    def repeated(self, digest: str) -> TapedCall | None:
+    def repeated(self, request_hash: str) -> TapedCall | None:
         """Looks on the tape for the answer of another model or an MCP server to a call. Returns
         None if there is none."""
-        if recorded := self.tape and self.tape.take_passed(digest):
+        if recorded := self.tape and self.tape.take_passed(request_hash):
             began = time.monotonic() - self.began
             self.others.append(structs.replace(recorded, began=began, seconds=0.0))
         return recorded or None
 
     def record(
-        self, model: str, dialect: str, digest: str, asked: str, reply: Message, began: float
+        self, model: str, dialect: str, request_hash: str, asked: str, reply: Message, began: float
     ) -> None:
         """Records a finished call to another model or an MCP server. If the call failed,
         `reply["finish"]` is the reason."""
         said, finish = reply["content"], reply.pop("finish", WHOLE)
         call = TapedCall(
             dialect=dialect,
-            digest=digest,
+            request_hash=request_hash,
             parent=-1,
             messages=({"role": "user", "content": asked[:LONGEST_KEPT]},),
             reply=reply | {"content": said[:LONGEST_KEPT]},
@@ -177,8 +177,8 @@ class Session:
                 )
             node.untrained = constrained or not request.trained
             node.dialect, node.began = dialect, time.monotonic() - self.began
-            node.digest = digest_of(request, self.ignore)
-            recorded = self.tape and self.tape.take(node.digest, request, node)
+            node.request_hash = hash_of_request(request, self.ignore)
+            recorded = self.tape and self.tape.take(node.request_hash, request, node)
             if recorded is None and request.trained and self._guides(node):
                 self._guide(node)
         except (Refused, UserError, EpisodeError) as error:

@@ -91,25 +91,25 @@ class WebApp:
         if server := self.others.server_of(body):
             return await self.others.answer(session, server, request, raw, dialect)
         asked = request_of(dialect, body)
-        digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
+        body_hash = hashlib.blake2b(raw, digest_size=16).hexdigest()
         again = request.headers.get("x-stainless-retry-count", "0") != "0"
-        sampling = session.sampling(asked, digest, dialect.name, again=again)
+        sampling = session.sampling(asked, body_hash, dialect.name, again=again)
         if body.get("stream"):
             await asyncio.wait([sampling], timeout=KEEP_ALIVE_S)
             if not sampling.done() or not sampling.exception():
-                events = self._events(session, sampling, digest, dialect, body)
+                events = self._events(session, sampling, body_hash, dialect, body)
                 return StreamingResponse(events, media_type="text/event-stream")
         answer = await asyncio.shield(sampling)
         written = JSONResponse(dialect.write(answer | _model(body), body))
         if not _gone(request):
-            session.received(digest)
+            session.received(body_hash)
         return written
 
     async def _events(
         self,
         session: Session,
         sampling: asyncio.Task[Answer],
-        digest: str,
+        body_hash: str,
         dialect: Dialect,
         body: dict[str, Any],
     ) -> AsyncIterator[str]:
@@ -125,7 +125,7 @@ class WebApp:
         *most, last = [event async for event in dialect.events(answer | _model(body), body)]
         for event in most:
             yield event
-        session.received(digest)  # before the last event, after which the agent may ask again
+        session.received(body_hash)  # before the last event, after which the agent may ask again
         yield last
 
     async def _models(self, request: Request) -> Response:

@@ -32,7 +32,7 @@ from r3l.weights.sums import MODULUS
 
 BACKEND = "zmq"
 WORKER_EXTENSION = "actors.weights.vllm_backend.WeightReport"
-DIGEST_WORDS = 1 << 20  # how many 64-bit words are summed at a time
+BLOCK_WORDS = 1 << 20  # how many 64-bit words are summed at a time
 
 
 @dataclass
@@ -157,9 +157,9 @@ class WeightReport:
 
     model_runner: Any
 
-    def r3l_weight_digest(self) -> str:
+    def r3l_weight_hash(self) -> str:
         """Hashes this worker's parameters, in the layout that its kernels use."""
-        return digest(self.model_runner.get_model())
+        return hash_of(self.model_runner.get_model())
 
     def r3l_load_report(self) -> str:
         report: str = self.model_runner.get_model().r3l_load.report()
@@ -169,13 +169,13 @@ class WeightReport:
 def element_sums(parameter: torch.Tensor) -> tuple[int, int]:
     """Computes a parameter's two sums (r3l.weights.sums), on the parameter's device."""
     first = second = 0
-    for block in parameter.detach().reshape(-1).split(DIGEST_WORDS):
+    for block in parameter.detach().reshape(-1).split(BLOCK_WORDS):
         bits = block.to(torch.float32).view(torch.int32).to(torch.int64) & 0xFFFF_FFFF
         first, second = first + int(bits.sum()), second + int((bits * bits).sum())
     return first % MODULUS, second % MODULUS
 
 
-def digest(model: torch.nn.Module) -> str:
+def hash_of(model: torch.nn.Module) -> str:
     """Hashes a model's parameters. Almost all work is done on the parameters' device.
 
     Each block of 64-bit words becomes one sum mod 2^64. Each word of a block is multiplied by its
@@ -185,8 +185,8 @@ def digest(model: torch.nn.Module) -> str:
     for name, parameter in model.named_parameters():
         data = parameter.detach().contiguous().view(-1).view(torch.uint8)
         split = len(data) // 8 * 8
-        odd = _odd_numbers(DIGEST_WORDS, data.device)
-        blocks = data[:split].view(torch.int64).split(DIGEST_WORDS)
+        odd = _odd_numbers(BLOCK_WORDS, data.device)
+        blocks = data[:split].view(torch.int64).split(BLOCK_WORDS)
         sums = [(block * odd[: len(block)]).sum() for block in blocks]
         whole.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
         whole.update(torch.stack(sums).cpu().numpy().tobytes() if split else b"")

@@ -19,8 +19,8 @@ def policy() -> str:
     text, sources = served(), []
     for tag in ("style", "script"):
         inside = text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
-        digest = hashlib.sha256(inside.encode()).digest()
-        sources.append(f"{tag}-src 'sha256-{base64.b64encode(digest).decode()}'")
+        hashed = hashlib.sha256(inside.encode()).digest()
+        sources.append(f"{tag}-src 'sha256-{base64.b64encode(hashed).decode()}'")
     return "; ".join(
         ("default-src 'none'", *sources, "connect-src 'self'", "img-src data:", "base-uri 'none'",
          "form-action 'none'")

@@ -26,13 +26,13 @@ MOST_FILES = 50_000
 SMALL = 64, 1 << 20
 """The most files and bytes of a small folder. Copying one is faster than starting a process."""
 KNOWN = "known.json"
-"""The file about the last save: when it began (`at`), and each file's state and digest."""
+"""The file about the last save: when it began (`at`), and each file's state and hash."""
 RACE_NS = 1_000_000_000
 """If a file changes within this time before a save, its next change may keep the timestamp."""
 VANISHED = (FileNotFoundError, NotADirectoryError)
 
 Listing = dict[str, list[Any]]
-"""Paths in the folder, each with its kind (file, folder or link), mode, and digest or target."""
+"""Paths in the folder, each with its kind (file, folder or link), mode, and hash or target."""
 
 
 def run(operation: str, work: str, kept: str, number: int, command: list[str]) -> dict[str, int]:
@@ -71,16 +71,16 @@ class Seen:
         self.files: dict[str, Any] = {}
 
     def content(self, path: Path, name: str, info: os.stat_result, objects: Path) -> str:
-        """Returns the digest of a file's content. Copies the content to `objects` if it is new."""
+        """Returns the hash of a file's content. Copies the content to `objects` if it is new."""
         state = [info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]
         old = self.before.get(name)
         unchanged = old and old[0] == state and info.st_ctime_ns < self.at - RACE_NS
-        digest = str(old[1]) if unchanged else _digest(path)
-        self.files[name] = [state, digest]
-        if not (objects / digest).exists():
+        hashed = str(old[1]) if unchanged else _hash(path)
+        self.files[name] = [state, hashed]
+        if not (objects / hashed).exists():
             shutil.copyfile(path, objects / "new")
-            os.rename(objects / "new", objects / digest)
-        return digest
+            os.rename(objects / "new", objects / hashed)
+        return hashed
 
 
 def listed(work: Path, seen: Seen | None = None, objects: Path = Path()) -> Listing:
@@ -106,7 +106,7 @@ def listed(work: Path, seen: Seen | None = None, objects: Path = Path()) -> List
                     if size > MOST_BYTES or len(listing) >= MOST_FILES:
                         most = f"{MOST_BYTES} bytes or {MOST_FILES} files"
                         sys.exit(f"the folder has more than {most}")
-                    content = seen.content(path, name, info, objects) if seen else _digest(path)
+                    content = seen.content(path, name, info, objects) if seen else _hash(path)
                     listing[name] = ["file", mode, content]
     return listing
 
@@ -180,7 +180,7 @@ def _told(command: list[str], own: Path) -> str:
     return (ended.stdout.strip().splitlines() or [""])[-1]
 
 
-def _digest(path: Path) -> str:
+def _hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 

@@ -1,6 +1,6 @@
 """The tape of an attempt: all calls of its agent (`TapedCall`), as compressed JSON.
 
-`first_difference` compares two tapes call by call, and names the first call whose digests differ.
+`first_difference` compares two tapes call by call, and names the first one whose requests differ.
 """
 
 import re
@@ -26,7 +26,7 @@ NEAR = 40  # characters shown before and after a difference
 class TapedCall(Record):
     """One call of an agent.
 
-    `digest`: a hash, equal for requests of the same meaning. `parent`: the earlier call whose
+    `request_hash`: equal for requests of the same meaning. `parent`: the earlier call whose
     conversation this call extends, or -1. `messages`: what the request adds after the reply of
     `parent`. `reply`: {} if there was none. `began`: seconds after the attempt's start. `tokens`:
     the reply's length. `conversation`: the number of the conversation with the reply, -1 if not
@@ -39,7 +39,7 @@ class TapedCall(Record):
     """
 
     dialect: str
-    digest: str
+    request_hash: str = msgspec.field(name="digest")
     parent: int
     messages: tuple[dict[str, Any], ...]
     reply: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -100,7 +100,7 @@ def first_difference(
     for number, (one, other) in enumerate(zip_longest(expected, got)):
         if one is None or other is None:
             return f"call {number}: made in only one of the attempts"
-        if one.digest != other.digest:
+        if one.request_hash != other.request_hash:
             shown = difference(messages_of(expected, number), messages_of(got, number), ignore)
             return f"call {number}: {shown}"
     return ""

@@ -124,8 +124,8 @@ class Journal:
         try:
             with path.open("rb") as file:
                 length = int.from_bytes(file.read(8), "big")
-                digest, packed = file.read(8), file.read(min(length, HEAD_LIMIT))
-            if digest != xxh3_64_digest(packed):
+                checksum, packed = file.read(8), file.read(min(length, HEAD_LIMIT))
+            if checksum != xxh3_64_digest(packed):
                 raise _damaged(path, "its head has the wrong checksum")
             head = unpack(packed, HEAD_LIMIT)
             frames = tuple((bool(full), int(size)) for full, size in head["frames"])

@@ -95,7 +95,7 @@ def agent_results(made: Made, version=0) -> list[SlotResult]:
     first = structs.replace(first, seconds=0.25, conversation=0)
     second = TapedCall("chat", "b", 0, (told,), says, "stop", tokens=tokens, read=6 + tokens)
     second = structs.replace(second, conversation=0)
-    third = structs.replace(second, digest="c", messages=(told, other), conversation=1)
+    third = structs.replace(second, request_hash="c", messages=(told, other), conversation=1)
     fourth = TapedCall("messages", "d", -1, (other,), says, "stop", tokens=3, trained=False)
 
     def with_tape(slot: SlotResult, *calls: TapedCall) -> SlotResult:

@@ -74,7 +74,7 @@ def test_a_file_that_has_not_changed_is_not_read_again(
 ) -> None:
     run("save", str(work), kept_of(work), 0, [])
     monkeypatch.setattr(workspace_copy, "RACE_NS", -(10**12))
-    monkeypatch.setattr(workspace_copy, "_digest", lambda path: pytest.fail(f"{path} is read"))
+    monkeypatch.setattr(workspace_copy, "_hash", lambda path: pytest.fail(f"{path} is read"))
     run("save", str(work), kept_of(work), 1, [])
 
 
@@ -93,15 +93,15 @@ def test_the_other_name_of_a_file_and_a_pipe_are_undone(work: Path) -> None:
 
 
 def test_a_file_that_vanishes_is_not_kept(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    digest = workspace_copy._digest
+    hash_of = workspace_copy._hash
 
     def vanishing(path: Path) -> str:
         if path.name == "a.txt":
             shutil.rmtree(path.parent)  # with the folder that is read next
-        return digest(path)
+        return hash_of(path)
 
     (work / "data" / "sub").mkdir()
-    monkeypatch.setattr(workspace_copy, "_digest", vanishing)
+    monkeypatch.setattr(workspace_copy, "_hash", vanishing)
     run("save", str(work), kept_of(work), 0, [])
     assert "data/a.txt" not in listed(work)
 
