@@ -36,8 +36,8 @@ CLOSE_S = 10.0
 
 
 @dataclass
-class Recorded:
-    """One recorded attempt: `replies[k]` is (observation, reward, terminated, truncated) after
+class RecordedAttempt:
+    """An attempt of a check: `replies[k]` is (observation, reward, terminated, truncated) after
     `actions[k]`."""
 
     first: str
@@ -112,15 +112,15 @@ class Check:
         at = "reset" if self.step < 0 else f"step {self.step}"
         return f"seed {self.seed}, {at}: {what}"
 
-    def reset(self, env: TextEnv) -> Recorded:
+    def reset(self, env: TextEnv) -> RecordedAttempt:
         self.step = -1
         seed, options = self.task.seed, dict(self.task.options)
         observation, info = self.call(
             lambda: read_reset(env.spec.name, env.reset(seed=seed, options=options))
         )
-        return Recorded(observation, admissible=list(info.get("admissible", ())))
+        return RecordedAttempt(observation, admissible=list(info.get("admissible", ())))
 
-    def act(self, env: TextEnv, played: Recorded, action: str) -> None:
+    def act(self, env: TextEnv, played: RecordedAttempt, action: str) -> None:
         self.step = len(played.actions)
         *reply, info = self.call(lambda: read_step(env.spec.name, env.step(action)))
         played.actions.append(action)
@@ -143,7 +143,7 @@ class Check:
         assert spec.max_steps >= 1, self.message("spec.max_steps must be at least 1")
         self.call(lambda: Prompts(spec.prompts))
 
-    def _random_attempt(self) -> Recorded:
+    def _random_attempt(self) -> RecordedAttempt:
         """Plays some nonsense and some random actions. The random actions come from
         `admissible`, or from the demonstration if `admissible` is empty."""
         rng, env = random.Random(self.seed), self.env
@@ -168,14 +168,14 @@ class Check:
         self.reset(self.env)  # a demonstration may have played
         return list(actions)
 
-    def _replayed(self, played: Recorded, how: str) -> None:
+    def _replayed(self, played: RecordedAttempt, how: str) -> None:
         second = self.reset(self.env)
         self._same(played.first, second.first, f"{how}: observation")
         for action in played.actions:
             self.act(self.env, second, action)
             self._same_reply(played, second, how)
 
-    def _interleaved(self, played: Recorded) -> None:
+    def _interleaved(self, played: RecordedAttempt) -> None:
         """Replays the attempt in a second instance, with steps of the first instance in between."""
         if self.other is None:
             return
@@ -191,7 +191,7 @@ class Check:
             self.act(self.other, second, action)
             self._same_reply(played, second, how)
 
-    def _snapshots(self, played: Recorded) -> None:
+    def _snapshots(self, played: RecordedAttempt) -> None:
         env = self.env
         if not hasattr(env, "snapshot") or not hasattr(env, "restore"):
             return
@@ -206,7 +206,7 @@ class Check:
                 self.act(env, original, action)
             self.reset(env)
             self.call(lambda state=state: env.restore(state))  # type: ignore[misc]
-            second = Recorded(original.first, original.actions[:cut], original.replies[:cut])
+            second = RecordedAttempt(original.first, original.actions[:cut], original.replies[:cut])
             for action in played.actions[cut:]:
                 self.act(env, second, action)
                 self._same_reply(original, second, f"after the snapshot at step {cut}")
@@ -235,7 +235,7 @@ class Check:
         reached = total >= spec.success_threshold - 1e-9
         assert reached, self.message(f"the demonstration earns {total} of {spec.success_threshold}")
 
-    def _same_reply(self, played: Recorded, second: Recorded, how: str) -> None:
+    def _same_reply(self, played: RecordedAttempt, second: RecordedAttempt, how: str) -> None:
         was, now = played.replies[len(second.replies) - 1], second.replies[-1]
         self._same(was[0], now[0], f"{how}: observation")
         assert was[1:] == now[1:], self.message(f"{how}: {was[1:]} before, {now[1:]} now")

@@ -29,7 +29,7 @@ from actors.gateway.recorded_call import TapePlayer
 from actors.gateway.session import Session
 from actors.gateway.web_app import WebApp
 from envs.agents.agent import KEEPER, MAIN
-from envs.agents.agent_process import State
+from envs.agents.agent_process import ProcessState
 from envs.agents.agent_steps import Outcome, failed, grade, last_line, outcome_of, run_process
 from r3l.actor_metrics import ActorMetrics
 from r3l.config import RunConfig
@@ -254,7 +254,7 @@ class AgentEnvironment:
     async def _serve(self, name: str) -> str:
         return str((await guarded(lambda: self.env.serve(name)))["folder"])
 
-    async def _run_state(self, command: list[Any]) -> tuple[State, bool]:
+    async def _run_state(self, command: list[Any]) -> tuple[ProcessState, bool]:
         limit_s = self.settings.state_s
         return await run_process(self.env, KEEPER, lambda: self.env.keep(*command), limit_s)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from actors.gateway.call_tree import Kind, system_of
-from actors.gateway.recorded_call import Recorded, TapePlayer, diverged
+from actors.gateway.recorded_call import RecordedCall, TapePlayer, diverged
 from r3l.errors import RecordError, ReplayDiverged
 from r3l.process.notices import notice
 from r3l.records import Trajectory
@@ -14,7 +14,7 @@ from r3l.rollout.policy_interface import Sample
 from r3l.views.tape import MCP, WHOLE, read_tape
 
 
-def recorded_calls(attempt: Trajectory) -> list[Recorded]:
+def recorded_calls(attempt: Trajectory) -> list[RecordedCall]:
     """Reads the calls of a recorded attempt with their exact tokens. Raises ReplayDiverged if its
     tape is damaged."""
     try:
@@ -25,7 +25,7 @@ def recorded_calls(attempt: Trajectory) -> list[Recorded]:
     recorded = []
     for call in calls:
         if call.conversation < 0:
-            recorded.append(Recorded(call))
+            recorded.append(RecordedCall(call))
             continue
         own = conversations[call.conversation]
         reply = slice(call.read, call.read + call.tokens)
@@ -40,7 +40,8 @@ def recorded_calls(attempt: Trajectory) -> list[Recorded]:
             newest_version=int(own.step_newest_versions[step]) if trained else 0,
             finish_reason=call.finish,  # type: ignore[arg-type]
         )
-        recorded.append(Recorded(call, tuple(own.token_ids[start : call.read].tolist()), sample))
+        given = tuple(own.token_ids[start : call.read].tolist())
+        recorded.append(RecordedCall(call, given, sample))
     return recorded
 
 

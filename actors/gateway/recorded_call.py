@@ -23,7 +23,7 @@ from r3l.views.tape import WHOLE, TapedCall, difference, messages_of, without
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedCall:
     """A call of an earlier attempt. `given`: ids of the tokens that the call's messages added.
     `sample`: None if the reply's tokens were not kept."""
 
@@ -55,7 +55,7 @@ class TapePlayer:
 
     def __init__(
         self,
-        recorded: Sequence[Recorded],
+        recorded: Sequence[RecordedCall],
         pivot: int = -1,
         ignore: Sequence[str] = (),
         passed: Sequence[TapedCall] = (),
@@ -77,7 +77,7 @@ class TapePlayer:
         self._passed.remove(call)
         return call
 
-    def take(self, request_hash: str, request: AgentRequest, node: Node) -> Recorded | None:
+    def take(self, request_hash: str, request: AgentRequest, node: Node) -> RecordedCall | None:
         """Takes the recorded call that answers a request. Returns None if the reply must be
         sampled. Raises ReplayDiverged if the agent left the tape before the pivot."""
         fitting = (n for n in range(len(self.calls)) if self._answers(n, request_hash, node))

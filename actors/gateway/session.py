@@ -21,7 +21,7 @@ from msgspec import structs
 from actors.gateway.call_tree import CallTree, Kind, Node
 from actors.gateway.chat_completions import AgentRequest, Answer, Refused, bad, write
 from actors.gateway.parsers import ReplyReader
-from actors.gateway.recorded_call import Recorded, TapePlayer, hash_of_request
+from actors.gateway.recorded_call import RecordedCall, TapePlayer, hash_of_request
 from r3l.actor_metrics import ActorMetrics
 from r3l.errors import (
     EngineDead,
@@ -220,7 +220,7 @@ class Session:
         stop = (*own.stop, *request.stop)
         return replace(own, max_tokens=budget, stop=stop, **grammar), bool(grammar)
 
-    async def _repeat(self, node: Node, recorded: Recorded) -> Answer:
+    async def _repeat(self, node: Node, recorded: RecordedCall) -> Answer:
         self.metrics.agent["taped"] += 1
         recorded.answer(node)
         self.full = self.full or node.finish == "overflow"

@@ -22,8 +22,8 @@ from r3l.records import Record
 UNSENT_LIMIT = 64 << 20  # unsent bytes of a client beyond which the service sends it no groups
 
 
-class Reply(NamedTuple):
-    """An encoded reply. `error`: the name under which an error is counted; "" without an error."""
+class EncodedReply(NamedTuple):
+    """A reply as frames. `error`: the name under which an error is counted; "" without an error."""
 
     client: bytes
     error: str
@@ -35,7 +35,7 @@ class Replies:
     the file descriptor `ready`."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Reply] = deque()
+        self._waiting: deque[EncodedReply] = deque()
         self._unsent: Counter[bytes] = Counter()
         self._tracked: deque[tuple[Any, bytes, int]] = deque()  # tracker, client, bytes
         self._lock = threading.Lock()
@@ -52,14 +52,14 @@ class Replies:
         if isinstance(reply, R3LError):
             frames = messages.error_frames(rid, reply)
             name = reply.cause if isinstance(reply, SickResult) else type(reply).__name__
-            self._waiting.append(Reply(client, name, frames))
+            self._waiting.append(EncodedReply(client, name, frames))
             return
         frames = messages.reply_frames(rid, reply, groups)
         if size := _large(frames):
             self._count(client, size)
-        self._waiting.append(Reply(client, "", frames))
+        self._waiting.append(EncodedReply(client, "", frames))
 
-    def take(self) -> list[Reply]:
+    def take(self) -> list[EncodedReply]:
         """Takes the queued replies. Call it only when `ready` is readable."""
         os.eventfd_read(self.ready)
         return [self._waiting.popleft() for _ in range(len(self._waiting))]

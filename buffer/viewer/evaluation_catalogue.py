@@ -16,7 +16,7 @@ RESULTS = "results.jsonl"
 MORE: Facts = {"seed": "", "options": "{}", "weight": 1.0, "unresolved": [], "recalled": []}
 
 
-class Attempt(AttemptView, kw_only=True):
+class EvaluatedAttempt(AttemptView, kw_only=True):
     """A line of the file RESULTS. See Conversation in envs.evaluation.conversation."""
 
     task_id: str
@@ -34,7 +34,7 @@ class EvaluationCatalogue:
         self.folder, self.file = folder, folder / RESULTS
         self.change, self.total, self.version, self._next = -1, 0, 0, 0.0
         self._facts, self._lock = list[Facts](), threading.Lock()
-        self._groups: dict[str, list[Attempt]] = {}
+        self._groups: dict[str, list[EvaluatedAttempt]] = {}
 
     @property
     def gone(self) -> bool:
@@ -58,15 +58,15 @@ class EvaluationCatalogue:
             return self._facts
 
 
-def _groups(file: Path) -> dict[str, list[Attempt]]:
-    tasks: dict[str, dict[int, Attempt]] = {}
-    for line in json_lines.read(file, lambda line: convert(line, Attempt)).values:
+def _groups(file: Path) -> dict[str, list[EvaluatedAttempt]]:
+    tasks: dict[str, dict[int, EvaluatedAttempt]] = {}
+    for line in json_lines.read(file, lambda line: convert(line, EvaluatedAttempt)).values:
         tasks.setdefault(line.task_id, {})[line.attempt] = line  # the last line of an attempt
     attempts = ([own[number] for number in sorted(own)] for own in tasks.values())
     return {f"g{number:06}": own for number, own in enumerate(attempts, 1)}
 
 
-def _facts(group_id: str, attempts: Sequence[Attempt]) -> Facts:
+def _facts(group_id: str, attempts: Sequence[EvaluatedAttempt]) -> Facts:
     rewards, count = [one.reward or 0.0 for one in attempts], len(attempts)
     causes, first = [one.cause for one in attempts if one.cause], attempts[0]
     return {
@@ -79,7 +79,7 @@ def _facts(group_id: str, attempts: Sequence[Attempt]) -> Facts:
     }  # fmt: skip
 
 
-def _pair(attempt: Attempt) -> Facts:
+def _pair(attempt: EvaluatedAttempt) -> Facts:
     """Converts an attempt to a pair that has no retry. The steps have no tokens."""
     shown: Facts = to_builtins(attempt) | {"advantage": None, "tree": []}
     shown["steps"] = [step | {"logprobs": []} for step in shown["steps"]] or None

@@ -25,7 +25,7 @@ from envs.agents.agent_checks import (
     starter_of,
     starter_of_function,
 )
-from envs.agents.agent_process import AgentProcess, Argv, State, child_environment
+from envs.agents.agent_process import AgentProcess, Argv, ProcessState, child_environment
 from envs.agents.agent_tasks import NAME, read_tasks
 from envs.base import TaskSource
 from r3l.errors import UserError
@@ -123,16 +123,16 @@ class Agent:
         """Does nothing, because the agent takes its steps itself."""
         return "an agent takes its steps itself", 0.0, False, False, {}
 
-    def start(self, variables: dict[str, str]) -> State:
+    def start(self, variables: dict[str, str]) -> ProcessState:
         self.given = variables
         return self._start(MAIN, self.starter, self.argv, [self.task, *self.asked])
 
-    def grade(self, calls: list[Any]) -> State:
+    def grade(self, calls: list[Any]) -> ProcessState:
         """Starts the grader's process."""
         self.given = {}
         return self._start(MAIN, self.grader, (), [self.task, calls, self._work])
 
-    def keep(self, operation: str, kept: str, call: int) -> State:
+    def keep(self, operation: str, kept: str, call: int) -> ProcessState:
         """Saves or restores the folder. Starts a process only for a command or a large folder."""
         words = self._words(self.keepers.get(operation, ()))
         arguments = (operation, self._work, kept, call, words)
@@ -141,11 +141,11 @@ class Agent:
             return _copied(*arguments)
         return self._start(KEEPER, COPY, (), [*arguments])
 
-    def serve(self, name: str) -> State:
+    def serve(self, name: str) -> ProcessState:
         """Starts an MCP server, which reads and writes pipes."""
         return self._start(f"mcp-{name}", PROGRAM, self.servers[name], [], pipes=True)
 
-    def stop(self, name: str) -> State:
+    def stop(self, name: str) -> ProcessState:
         """Kills a process and its group. Returns the state that the process had before."""
         process = self.processes.pop(name)
         state = process.state()
@@ -170,7 +170,7 @@ class Agent:
 
     def _start(
         self, name: str, starter: Argv, argv: Argv, arguments: list[Any], *, pipes: bool = False
-    ) -> State:
+    ) -> ProcessState:
         """Starts a process. MAIN uses the attempt's folder, every other process a subfolder."""
         if earlier := self.processes.pop(name, None):
             earlier.kill()
@@ -202,7 +202,7 @@ class Agent:
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _copied(*arguments: Any) -> State:
+def _copied(*arguments: Any) -> ProcessState:
     """Saves or restores a folder in this process. Returns what a separate process would report."""
     try:
         return {"exit": 0, "stdout": json.dumps(workspace_copy.run(*arguments))}

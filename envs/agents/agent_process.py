@@ -13,7 +13,7 @@ from r3l.errors import EnvironmentFailed
 
 LAST = 64 << 10  # bytes at the end of an output that are searched for the last line
 Argv = tuple[str, ...]
-State = dict[str, Any]
+ProcessState = dict[str, Any]
 """A process's `pid` and `folder`. `exit`: the exit code, or None while the process runs. `stdout`
 and `stderr`: the last line of each, absent if the process has pipes."""
 
@@ -71,7 +71,7 @@ class AgentProcess:
                 cause="agent_not_started",
             ) from None
 
-    def state(self) -> State:
+    def state(self) -> ProcessState:
         state = {"exit": self.poll(), "pid": self.pid, "folder": str(self.folder)}
         if not self.pipes:
             state |= {stream: self.last_line(stream) for stream in ("stdout", "stderr")}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envs.agents.agent import MAIN
-from envs.agents.agent_process import State
+from envs.agents.agent_process import ProcessState
 from r3l.errors import EnvironmentFailed
 from r3l.records import LARGEST_REWARD, PART
 from r3l.rollout.env_calls import guarded, number_of, parts_in
@@ -32,7 +32,7 @@ async def run_process(
     start: Callable[[], Any],
     limit_s: float,
     changed: asyncio.Event | None = None,
-) -> tuple[State, bool]:
+) -> tuple[ProcessState, bool]:
     """Starts a process. Waits until the process exits or `changed` is set, for at most `limit_s`
     seconds. Then kills the process and its children. Returns the process's state, and whether the
     wait ended in time. Raises EpisodeError."""
@@ -77,7 +77,7 @@ def outcome_of(result: Any, threshold: float, finish: str) -> Outcome:
     return Outcome(reward, parts, feedback, finish)
 
 
-def last_line(state: State, cause: str, who: str) -> Any:
+def last_line(state: ProcessState, cause: str, who: str) -> Any:
     """Parses the last line of a process's output. Raises EnvironmentFailed if it is not JSON."""
     line = state.get("stdout", "")
     try:

@@ -12,7 +12,7 @@ import torch
 from tokenizers import AddedToken, pre_tokenizers
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
-from r3l.rollout.reflection import FIELDS, Verdict
+from r3l.rollout.reflection import FIELDS, TrajectoryOutcome
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CONTEXT_LENGTH = 4096
@@ -29,7 +29,7 @@ CHAT_TEMPLATE = (
 SCAFFOLDING = (
     *("system\n", "user\n", "assistant\n"),
     *(f'{lead}"{field}":' for field in FIELDS for lead in ("{", '",', ",", "")),
-    *(f'"{outcome}' for outcome in get_args(Verdict)),
+    *(f'"{outcome}' for outcome in get_args(TrajectoryOutcome)),
     *('"', "null", '"}', '",'),
     *(f"{space}{digit}" for digit in range(10) for space in ("", " ")),
 )

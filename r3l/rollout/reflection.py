@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from r3l.errors import ReflectionError
 
-Verdict = Literal["success", "success_but_inefficient", "failure"]
+TrajectoryOutcome = Literal["success", "success_but_inefficient", "failure"]
 Cause = Literal[
     "not_json", "missing_field", "bad_outcome", "bad_pivot", "contradiction", "truncated"
 ]
@@ -54,7 +54,7 @@ class Reflection:
 
     trajectory_summary: str
     root_cause_analysis: str | None
-    trajectory_outcome: Verdict
+    trajectory_outcome: TrajectoryOutcome
     improvement_suggestion: str | None
     retry_from_step: int | None
 
@@ -104,7 +104,7 @@ def json_schema(num_steps: int, *, outcome_first: bool = False) -> dict[str, Any
     order = sorted(FIELDS, key=lambda name: outcome_first and name != "trajectory_outcome")
     null, text = {"type": "null"}, {"type": "string", "maxLength": MAX_CHARS}
 
-    def branch(outcomes: list[Verdict], *rest: dict[str, Any]) -> dict[str, Any]:
+    def branch(outcomes: list[TrajectoryOutcome], *rest: dict[str, Any]) -> dict[str, Any]:
         root_cause, suggestion, pivot = rest
         fields = (text, root_cause, {"enum": outcomes}, suggestion, pivot)
         named = dict(zip(FIELDS, fields, strict=True))
@@ -172,7 +172,7 @@ def _validated(values: dict[str, Any], num_steps: int) -> Reflection:
     )
     if summary is None:
         raise _error("missing_field", "trajectory_summary is null")
-    if not isinstance(outcome, str) or outcome not in get_args(Verdict):
+    if not isinstance(outcome, str) or outcome not in get_args(TrajectoryOutcome):
         raise _error("bad_outcome", f"trajectory_outcome is {outcome!r:.80}")
     # a bool is an int to Python; 2.0 and "2" are not what was asked for
     if pivot is not None and (type(pivot) is not int or not 0 <= pivot < num_steps):
