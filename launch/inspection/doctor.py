@@ -191,8 +191,8 @@ def _pace(now: Snapshot) -> Iterator[Finding]:
 
 def _learning(now: Snapshot) -> Iterator[Finding]:
     """Reports why the last steps taught the policy nothing. Also reports the guidance gain."""
-    for cause in now.learns_nothing:
-        yield _problem(f"the run learns nothing: {cause.what}", cause.remedy)
+    for reason in now.learns_nothing:
+        yield _problem(f"the run learns nothing: {reason.what}", reason.remedy)
     if now.guidance is not None:
         yield _hint(*now.guidance)
 

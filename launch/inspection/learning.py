@@ -18,7 +18,7 @@ LOW_ESS, HIGH_KL, FAR = 0.3, 1.0, 10.0  # share, nats/token, nats/token to the r
 UNCHANGED = 1e-3  # share of the elements of the weights
 
 
-class Cause(NamedTuple):
+class Reason(NamedTuple):
     """`what`: why a run learns little or nothing. `remedy`: what to do about it."""
 
     what: str
@@ -48,7 +48,7 @@ class Recent:
         return max(tags, key=self.mean, default=family).removeprefix(family)
 
 
-def causes(steps: Sequence[StepLine]) -> list[Cause]:
+def reasons(steps: Sequence[StepLine]) -> list[Reason]:
     """Finds why the last LOOKED_AT steps taught the policy nothing; [] if there are fewer steps."""
     if len(steps) < LOOKED_AT:
         return []
@@ -56,7 +56,7 @@ def causes(steps: Sequence[StepLine]) -> list[Cause]:
     return [*_answers(recent), *_contrast(recent), *_reflections(recent), *_updates(recent)]
 
 
-def guidance(steps: Sequence[StepLine]) -> Cause | None:
+def guidance(steps: Sequence[StepLine]) -> Reason | None:
     """Reports the mean guidance gain (r3l.algorithms.guidance_gain) of the last GAIN_STEPS steps
     that measured a gain. Returns None if no step did. Gives a remedy if guidance clearly does harm
     and the run has no gate."""
@@ -71,11 +71,11 @@ def guidance(steps: Sequence[StepLine]) -> Cause | None:
     gated = "group/without_retries" in steps[-1].metrics
     harms = gain < -error < 0 and not gated
     remedy = "algorithm.gate=measured leaves retries out of most groups" if harms else ""
-    return Cause(f"guidance gain: {gain:+.2f} ± {error:.2f} over another attempt", remedy)
+    return Reason(f"guidance gain: {gain:+.2f} ± {error:.2f} over another attempt", remedy)
 
 
 class LearningWatch:
-    """Reports a cause when it appears, and each time it comes back."""
+    """Reports a reason when it appears, and each time it comes back."""
 
     def __init__(self) -> None:
         self._steps: deque[StepLine] = deque(maxlen=LOOKED_AT)
@@ -84,88 +84,88 @@ class LearningWatch:
     def lines(self, step: StepLine) -> list[str]:
         """Returns the lines to show after a step."""
         self._steps.append(step)
-        found = causes(self._steps)
-        new = [cause for cause in found if cause.remedy not in self._reported]
-        self._reported = {cause.remedy for cause in found}
-        return [f"learns nothing: {cause.what}; {cause.remedy}" for cause in new]
+        found = reasons(self._steps)
+        new = [reason for reason in found if reason.remedy not in self._reported]
+        self._reported = {reason.remedy for reason in found}
+        return [f"learns nothing: {reason.what}; {reason.remedy}" for reason in new]
 
 
-def _answers(recent: Recent) -> Iterator[Cause]:
+def _answers(recent: Recent) -> Iterator[Reason]:
     if recent.all("group/cut_attempts", lambda share: share >= NEARLY_ALL):
-        yield Cause(
+        yield Reason(
             f"{recent.mean('group/cut_attempts'):.0%} of the attempts are cut off by the context",
             "raise actor.max_model_len, or shorten responses or observations",
         )
     elif recent.all("group/cut_responses", lambda share: share >= NEARLY_ALL):
-        yield Cause(
+        yield Reason(
             f"{recent.mean('group/cut_responses'):.0%} of the responses are cut off at their limit",
             "raise actor.max_response_tokens",
         )
     elif recent.all("group/part_answered", lambda share: share <= 1 - NEARLY_ALL):
-        yield Cause(
+        yield Reason(
             "no response gives an answer in the form that the environment asks for",
             "warm the model up with r3l-learner warmup, or change the system prompt; "
             "r3l-buffer view shows the responses",
         )
 
 
-def _contrast(recent: Recent) -> Iterator[Cause]:
+def _contrast(recent: Recent) -> Iterator[Reason]:
     if not recent.all("group/no_contrast", lambda share: share == 1.0):
         return
     reward = recent.mean("group/reward_mean")
     what = f"the rewards of every group are equal (their mean is {reward:.3g})"
     if recent.mean("group/success_base") >= NEARLY_ALL:
-        yield Cause(what, "the tasks are solved already: choose harder ones with env.options")
+        yield Reason(what, "the tasks are solved already: choose harder ones with env.options")
     else:
-        yield Cause(
+        yield Reason(
             what,
             "choose easier tasks with env.options, or warm the model up with r3l-learner warmup; "
             "a larger algorithm.group_size finds rarer successes",
         )
 
 
-def _reflections(recent: Recent) -> Iterator[Cause]:
+def _reflections(recent: Recent) -> Iterator[Reason]:
     if recent.all("group/reflection_valid", lambda share: share == 0.0):
         example = f"; one begins {recent.unread}" if recent.unread else ""
-        yield Cause(
+        yield Reason(
             f"no reflection can be read (mostly {recent.most_frequent('group/reflection_')})"
             f"{example}",
             "raise actor.max_reflection_tokens, set algorithm.constrained_reflection=true, warm "
             "the model up with r3l-learner warmup, or set algorithm=grpo",
         )
     elif recent.all("group/improvement_rate", lambda share: share == 0.0):
-        yield Cause(
+        yield Reason(
             "no retry is better than its base attempt",
             "the model does not follow its own advice: warm it up with r3l-learner warmup, or set "
             "algorithm=grpo, which samples no reflections",
         )
 
 
-def _updates(recent: Recent) -> Iterator[Cause]:
+def _updates(recent: Recent) -> Iterator[Reason]:
     solved = recent.mean("group/success_base") >= SOLVED
     if not solved and recent.all("learner/entropy", lambda nats: nats < FLAT_ENTROPY):
-        yield Cause(
+        yield Reason(
             f"the policy's entropy is {recent.mean('learner/entropy'):.2g} nats a token: it always "
             "says the same",
             "go back to an earlier checkpoint with a lower learner.lr, or raise actor.temperature",
         )
     ess, kl = "learner/behaviour_ess_base", "learner/behaviour_kl_base"
     if recent.all(ess, lambda share: share < LOW_ESS) or recent.all(kl, lambda k: k > HIGH_KL):
-        yield Cause(
+        yield Reason(
             "the policy is far from the one that sampled: effective sample size "
             f"{recent.mean(ess):.2g} of the tokens, KL {recent.mean(kl):.2g} nats a token",
             "lower learner.lr or buffer.max_staleness",
         )
     if recent.all("learner/kl_reference", lambda nats: nats > FAR):
-        yield Cause(
+        yield Reason(
             f"the KL to the reference model is {recent.mean('learner/kl_reference'):.2g} nats a "
             "token",
             "lower learner.lr or raise algorithm.kl_coef",
         )
     # Not every step publishes weights (learner.sync_every); the first does so after its line.
     unchanged = recent.all("weights/patch_density", lambda share: share < UNCHANGED, least=1)
-    if unchanged and recent.mean("learner/grad_norm"):  # without one, rounding is not the cause
-        yield Cause(
+    if unchanged and recent.mean("learner/grad_norm"):  # without one, rounding is not the reason
+        yield Reason(
             f"a step changes {recent.mean('weights/patch_density'):.1g} of the weights",
             "raise learner.lr: its updates are lost in rounding",
         )

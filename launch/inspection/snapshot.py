@@ -22,7 +22,7 @@ from buffer import BufferClient
 from buffer.storage.counts import under
 from buffer.storage.store import Store
 from buffer.wire.operations import BufferStats
-from launch.inspection.learning import Cause, causes, guidance
+from launch.inspection.learning import Reason, guidance, reasons
 from r3l.errors import BufferUnavailable, R3LError
 from r3l.files.progress_lines import StepLine
 from r3l.files.run_folder import ProcessStatus, RunFolder
@@ -119,8 +119,8 @@ class Snapshot:
     heartbeat_ago_s: float | None = None
     hangs: int = 0
     damaged_lines: int = 0  # of the run's progress file
-    learns_nothing: list[Cause] = field(default_factory=list)
-    guidance: Cause | None = None
+    learns_nothing: list[Reason] = field(default_factory=list)
+    guidance: Reason | None = None
     buffer: Buffer = field(default_factory=Buffer)
     actors: list[ActorState] = field(default_factory=list)
     errors: dict[str, list[str]] = field(default_factory=dict)
@@ -160,7 +160,7 @@ def take(run: RunFolder) -> Snapshot:
         heartbeat_ago_s=now - beat.time if beat else None,
         hangs=len(run.hangs()),
         damaged_lines=history.damaged,
-        learns_nothing=causes(history.steps),
+        learns_nothing=reasons(history.steps),
         guidance=guidance(history.steps),
         buffer=buffer,
         actors=actors_of(buffer.stats, run, config.buffer.lease_s),

@@ -55,7 +55,7 @@ def lines(now: Snapshot) -> Iterator[str]:
         yield from ["", "who waits:", *(f"  {line}" for line in waiting)]
     if now.learns_nothing:
         yield from ["", "learns nothing:"]
-        yield from (f"  {cause.what}; {cause.remedy}" for cause in now.learns_nothing)
+        yield from (f"  {reason.what}; {reason.remedy}" for reason in now.learns_nothing)
     if now.errors:
         yield from ["", "last errors in the logs:"]
         yield from (

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from launch.cli import main
 from launch.inspection.doctor import findings
-from launch.inspection.learning import Cause
+from launch.inspection.learning import Reason
 from launch.inspection.snapshot import ActorState, Forecast
 from tests.launch.inspection.snapshots import GIB, buffer, healthy, process
 
@@ -47,7 +47,7 @@ ALL = [process("buffer", 11), process("learner", 12), process("actor-0", 13)]
         ({"progress": Forecast(12, 60, 90.0, 10.0, -80.0, 470.0)}, "overdue by 1.3 min", ""),
         ({"actors": [ActorState("actor-0.ab", "actor-0", 0.1, 8, 1, 0.0)]},
          "actor-0 has weights v8, ", "logs/actor-0.log"),
-        ({"learns_nothing": [Cause("no retry is better", "raise it")]},
+        ({"learns_nothing": [Reason("no retry is better", "raise it")]},
          "learns nothing: no retry is better", "raise it"),
     ],
 )  # fmt: skip
@@ -63,7 +63,7 @@ def test_what_is_no_problem_is_a_hint_or_nothing():
     )
     assert not any(one.problem for one in hints)
     said = " | ".join(one.what for one in hints)
-    gain = Cause("guidance gain: -0.11 ± 0.04 over another attempt", "set the gate")
+    gain = Reason("guidance gain: -0.11 ± 0.04 over another attempt", "set the gate")
     (hint,) = findings(healthy(processes=[], progress=Forecast(60, 60), guidance=gain))
     assert (hint.problem, hint.what, hint.remedy) == (False, gain.what, gain.remedy)
     assert "expired leases: 3" in said and "continued 4 of their attempts and dropped 2" in said

@@ -1,10 +1,10 @@
-"""Why a run learns nothing: every cause is named with a setting, and a healthy run is silent."""
+"""Why a run learns nothing: every reason is named with a setting, and a healthy run is silent."""
 
 from dataclasses import replace
 
 import pytest
 
-from launch.inspection.learning import LOOKED_AT, LearningWatch, causes, guidance
+from launch.inspection.learning import LOOKED_AT, LearningWatch, guidance, reasons
 from r3l.files.progress_lines import StepLine
 
 HEALTHY = {
@@ -23,9 +23,9 @@ def steps(count: int = LOOKED_AT, **changed: float) -> list[StepLine]:
 
 
 def test_a_healthy_run_is_silent() -> None:
-    assert causes(steps(40)) == []
-    assert causes(steps(group__success_base=1.0, learner__entropy=0.001)) == []
-    assert causes([StepLine(step) for step in range(9)]) == []
+    assert reasons(steps(40)) == []
+    assert reasons(steps(group__success_base=1.0, learner__entropy=0.001)) == []
+    assert reasons([StepLine(step) for step in range(9)]) == []
 
 
 @pytest.mark.parametrize(
@@ -51,20 +51,20 @@ def test_a_healthy_run_is_silent() -> None:
 def test_every_cause_is_named_with_the_setting_to_change(
     changed: dict[str, float], what: str, setting: str
 ) -> None:
-    (cause,) = causes(steps(**changed))
-    assert what in cause.what and setting in cause.remedy
-    assert causes(steps(LOOKED_AT - 1, **changed)) == []
-    assert causes([*steps(**changed), *steps(1)]) == []  # one good step is enough
+    (reason,) = reasons(steps(**changed))
+    assert what in reason.what and setting in reason.remedy
+    assert reasons(steps(LOOKED_AT - 1, **changed)) == []
+    assert reasons([*steps(**changed), *steps(1)]) == []  # one good step is enough
 
 
 def test_weights_that_do_not_change_are_named_although_few_steps_publish_them() -> None:
     without = {tag: value for tag, value in HEALTHY.items() if tag != "weights/patch_density"}
     rare = [StepLine(step, without) for step in range(1, 5)]
-    (cause,) = causes([*rare, StepLine(5, HEALTHY | {"weights/patch_density": 0.0})])
-    assert "a step changes 0 of the weights" in cause.what
+    (reason,) = reasons([*rare, StepLine(5, HEALTHY | {"weights/patch_density": 0.0})])
+    assert "a step changes 0 of the weights" in reason.what
     flat = {"weights__patch_density": 0.0, "learner__grad_norm": 0.0}
-    assert causes(steps(**flat)) == []  # equal rewards have no gradient
-    assert causes([*rare, StepLine(5, HEALTHY)]) == [] == causes([*rare, StepLine(5, without)])
+    assert reasons(steps(**flat)) == []  # equal rewards have no gradient
+    assert reasons([*rare, StepLine(5, HEALTHY)]) == [] == reasons([*rare, StepLine(5, without)])
 
 
 def test_what_guidance_brings_is_said_with_its_error() -> None:
@@ -93,8 +93,8 @@ def test_a_step_counts_in_the_guidance_gain_by_its_retried_attempts() -> None:
 def test_the_example_of_a_reflection_that_cannot_be_read_is_of_the_last_step() -> None:
     unread = {"group__reflection_valid": 0.0, "group__reflection_not_json": 1.0}
     quoted = [replace(step, unread=f"'Well {step.step}'") for step in steps(**unread)]
-    (cause,) = causes(quoted)
-    assert "mostly not_json" in cause.what and cause.what.endswith(" 'Well 5'")
+    (reason,) = reasons(quoted)
+    assert "mostly not_json" in reason.what and reason.what.endswith(" 'Well 5'")
 
 
 def test_a_cause_is_reported_once_until_it_disappears() -> None:
