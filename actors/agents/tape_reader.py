@@ -22,10 +22,10 @@ def recorded_calls(attempt: Trajectory) -> list[RecordedCall]:
     except RecordError as error:
         raise diverged(str(error), 0) from error
     conversations = attempt.conversations()
-    recorded = []
+    found = []
     for call in calls:
         if call.conversation < 0:
-            recorded.append(RecordedCall(call))
+            found.append(RecordedCall(call))
             continue
         own = conversations[call.conversation]
         reply = slice(call.read, call.read + call.tokens)
@@ -40,9 +40,8 @@ def recorded_calls(attempt: Trajectory) -> list[RecordedCall]:
             newest_version=int(own.step_newest_versions[step]) if trained else 0,
             finish_reason=call.finish,  # type: ignore[arg-type]
         )
-        given = tuple(own.token_ids[start : call.read].tolist())
-        recorded.append(RecordedCall(call, given, sample))
-    return recorded
+        found.append(RecordedCall(call, tuple(own.token_ids[start : call.read].tolist()), sample))
+    return found
 
 
 def player_of(

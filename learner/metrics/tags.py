@@ -182,10 +182,7 @@ SECTIONS = {
         "Ages of a step's groups at its draw, and times: how long each phase took.",
         STALENESS,
     ),
-    "replay": (
-        "Groups that a step trains on again; `group/` and `staleness/` omit them.",
-        REPLAY,
-    ),
+    "replay": ("Groups that are trained again; `group/` and `staleness/` omit them.", REPLAY),
     "recall": ("Stored attempts that join groups; `group/` and `staleness/` omit them.", RECALL),
     "buffer": ("The buffer service, since its store was made unless said otherwise.", BUFFER),
     "actor": ("All actors together; counts since their processes started.", ACTOR),

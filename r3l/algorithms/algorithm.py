@@ -94,7 +94,6 @@ TokenAdvantages = Callable[[Float64, Sequence[Trajectory]], list[Float64]]
 """Maps advantages [G] and trajectories of a group to the token advantages [L] of each trajectory.
 r3l.algorithms.credit.by_step spreads step values over the steps' tokens."""
 
-
 ExtraSamples = Callable[[Group], Sequence[AuxSample]]
 """Maps a whole group to supervised samples, which are trained like its stored auxiliary samples."""
 
