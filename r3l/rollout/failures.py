@@ -1,4 +1,4 @@
-"""Explains the first failure of each cause; later failures are only counted."""
+"""Prints the first failure of each cause. Counts nothing: learner.metrics.group_metrics counts."""
 
 import logging
 import traceback
