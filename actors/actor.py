@@ -3,7 +3,7 @@
 lease ─► explore_group ─► put (durable when acknowledged)    in parallel, so that the engine is busy
 heartbeat: renews all leases of this actor and reports its metrics
 follow:    keeps the engine on the newest weights
-watch:     detects a dead engine, measures how busy a live engine is
+watch:     detects a dead engine (then actors.cli starts another), measures how busy it is
 """
 
 import asyncio

@@ -123,8 +123,8 @@ class Session:
             sampling.cancel()
 
     def repeated(self, request_hash: str) -> TapedCall | None:
-        """Looks on the tape for the answer of another model or an MCP server to a call. Returns
-        None if there is none."""
+        """Looks up a call to another model or an MCP server on the tape. Returns the recorded
+        answer, or None."""
         if recorded := self.tape and self.tape.take_passed(request_hash):
             began = time.monotonic() - self.began
             self.others.append(structs.replace(recorded, began=began, seconds=0.0))

@@ -1,4 +1,4 @@
-"""The HTTP server of the gateway: authentication, limits, dialects and streams.
+"""The HTTP server of the gateway: authentication, limits, streams, and actors.gateway.dialects.
 
     POST /v1/chat/completions, /v1/responses, /v1/messages    GET /v1/models
     POST /r3l/result    GET /r3l/task    POST /mcp/NAME/KEY

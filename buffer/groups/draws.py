@@ -205,8 +205,8 @@ def _most_held(work: UnitOfWork) -> int:
 def _choose(
     work: UnitOfWork, args: operations.DrawGroups, before: DrawRow | None
 ) -> DrawRow | None:
-    """If possible, repeats the returned draw `before`. Otherwise lets the sampler choose. Returns
-    None if there are too few groups."""
+    """If possible, repeats `before`, a draw that was given back. Otherwise lets the
+    sampler choose. Returns None if there are too few groups."""
     while True:
         unsorted = {row.group_id: row for row in work.index.drawable() + work.index.replays()}
         ready = dict(sorted(unsorted.items()))  # in lease order

@@ -27,7 +27,7 @@ def put(work: UnitOfWork, args: operations.Put) -> PutAck:
     row = _row(work, args.group_id)
     sent = [decode_outcome(memoryview(result)) for result in args.results]
     if len({outcome.key for outcome in sent}) < len(sent):
-        raise RecordError("one put has two results for the same slot", field="slot")
+        raise RecordError("a put request has two results for the same slot", field="slot")
     new = [outcome for outcome in sent if outcome.key not in row.resolved]
     if new:
         _check_put(work, row, args.actor, new)
@@ -152,7 +152,7 @@ def _accept(
 def _with_fingerprint(
     work: UnitOfWork, row: GroupRow, fingerprint: tuple[int, str] | None
 ) -> dict[int, str]:
-    """Returns the group's weight fingerprints and the new one, keyed by policy version.
+    """Returns the group's weight fingerprints, keyed by policy version, with the new one added.
     Contradictory fingerprints of a version are joined with "|"."""
     if fingerprint is None:
         return row.fingerprints

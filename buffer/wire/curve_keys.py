@@ -1,4 +1,4 @@
-"""Encrypts a buffer's wire with CURVE. Lists of public keys admit the peers.
+"""Encrypts a buffer's wire with CURVE. Admits only peers whose public keys are listed.
 
 With a client's key a peer may explore and read. Operations that decide about training (`learner`
 in buffer.wire.operations) need a learner's key. To admit another peer, add its public key to

@@ -152,7 +152,7 @@ class Traffic:
 @contextmanager
 def _borrowed(number: int) -> Iterator[socket.socket]:
     """Borrows a file descriptor from libzmq as a Python socket. Raises OSError if the descriptor is
-    closed. If libzmq closed the connection, the descriptor may belong to another one by now."""
+    closed. If libzmq closed the connection, the descriptor may now belong to another connection."""
     borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=number)
     try:
         yield borrowed

@@ -1,4 +1,4 @@
-"""Opens a shop with the code of a WebShop checkout ("upstream"), loaded into this process.
+"""Opens a shop. Loads the code of a WebShop repository ("upstream") into this process.
 
     checkout ─► web_agent_text_env.py ─► SimServer (products, goals, pages)
                      └─ imports gym and torch (stubbed), pyserini and spacy (replaced if missing)

@@ -16,7 +16,7 @@ def read_tasks(file: str) -> ListedTasks:
     """Reads a file of tasks. A task may name a `split`; `split_tasks` divides the others. Raises
     UserError for an invalid file or line."""
     if not file:
-        raise UserError("env agent: needs the option tasks (a file with one JSON object a line)")
+        raise UserError("env agent: needs the option tasks: a file with one JSON object a line")
     path = Path(file).expanduser()
     remedy = "write one JSON object a line"
     listed: list[tuple[Split | None, Task]] = []

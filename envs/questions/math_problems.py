@@ -36,7 +36,7 @@ DATA_SETS: dict[str, tuple[str | None, str | None]] = {
 
 
 class MathProblems(Question):
-    """Problems of a data set. `train` and `eval` name other data (see envs.questions.datasets).
+    """Problems of a data set. The options `train` and `eval` name other data (datasets.py).
 
     `reflect_with_answer`: feedback on a failure names the answer. Other settings: see `Pace`.
     """

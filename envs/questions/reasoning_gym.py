@@ -106,8 +106,8 @@ class FamilyQuestion:
     dataset: Any
 
     def score(self, answer: str) -> tuple[float, str]:
-        """Returns (score from 0 to 1, fault). The score is 0 if nonsense gets at least as much. The
-        fault names the scorer's error, such as scorer_ValueError."""
+        """Returns (score from 0 to 1, fault). The score is 0 if a nonsense answer
+        would score as high. The fault names the scorer's error, such as scorer_ValueError."""
         earned, fault = self._raw(answer)
         nonsense = max(self._raw(text)[0] for text in NONSENSE)
         return (earned if earned > nonsense else 0.0), fault

@@ -182,7 +182,7 @@ def _policy_rows(
     replay: ReplayContext | None,
     version: int | None,
 ) -> list[_Counted]:
-    """Makes rows of those attempts in `group` and `recalled` that the algorithm keeps."""
+    """Makes rows of attempts in `group` and `recalled`, if the algorithm keeps them."""
     name = group.group_id
     sources = [Source(name, name, attempt) for attempt in group.trajectories]
     sources += [Source(name, each.group_id, each.trajectory) for each in recalled]

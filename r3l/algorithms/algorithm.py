@@ -81,7 +81,7 @@ keep [G])."""
 @dataclass(frozen=True)
 class ReplayContext:
     """Describes the batch of a replayed group. `version`: number of optimizer steps so far.
-    `baseline`: median of the groups' mean rewards. If there are new groups, only they count."""
+    `baseline`: median of the new groups' mean rewards, or of all groups' if none is new."""
 
     version: int
     baseline: float

@@ -1,4 +1,5 @@
-"""Ratio correction: weights tokens sampled by another policy. Every ratio loss has this option.
+"""Ratio correction: gives a weight to each token that another policy sampled. An option of every
+ratio loss.
 
 Every term of the loss is multiplied by a weight w_t, which has no gradient. The loss's own ratio
 becomes 1. w_t depends on the token's ratio r_t = π(y_t)/π_old(y_t), or on the sequence's ratio

@@ -103,6 +103,6 @@ class PlayedByAgent(Protocol):
         offer: Offer | None = None,
         retried: bool = False,
     ) -> tuple[Trajectory, AuxSample]:
-        """Plays `retry`, or a new attempt. Returns the attempt and an auxiliary sample: the main
-        conversation with the guidance, if any. `left`: an earlier actor's progress. `retried`:
-        whether a retry may follow. Raises EpisodeError or EngineDead."""
+        """Plays `retry`, or a new attempt. Returns the attempt and, if there was guidance, an
+        auxiliary sample: the main conversation with the guidance. `left`: an earlier actor's
+        progress. `retried`: whether a retry may follow. Raises EpisodeError or EngineDead."""
