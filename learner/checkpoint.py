@@ -1,4 +1,5 @@
-"""Saves and restores everything that a learner needs to continue a run. Uses no pickle.
+"""Saves and restores what a learner needs to continue a run. The place in the list of tasks is in
+the buffer's store. Uses no pickle.
 
     checkpoints/step-000050/
         model.safetensors  tokenizer…   a Hugging Face folder, in the training format (rank 0);
