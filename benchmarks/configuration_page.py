@@ -74,7 +74,10 @@ def sections(annotation: Any) -> Iterator[type[Section]]:
 def _row(key: str, field: FieldInfo) -> str:
     default = field.get_default(call_default_factory=True, validated_data={})
     shown = "required" if default is PydanticUndefined else f"`{_value(default)}`"
-    cells = (f"`{key}`", _type(field.annotation, field.metadata), shown, field.description or "")
+    kind = _type(field.annotation, field.metadata)
+    if default is not None:  # then only null leaves it unset
+        kind = kind.replace(" or unset", " or null")
+    cells = (f"`{key}`", kind, shown, field.description or "")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 

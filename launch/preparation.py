@@ -69,7 +69,7 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
         check_first_steps(settled, chat, tasks, steps)
     check_world(config, settled)
     if not (options.dry_run or starter.starts_later):
-        check_free(RunFolder(options.run).store)  # last: the buffer of a killed run ends meanwhile
+        check_free(RunFolder(options.run).store)  # last: a killed run may end meanwhile
     warnings = notes(settled, steps, slow=not options.dry_run)
     return replace(plan, changed=changed, notes=tuple(warnings))
 

@@ -121,7 +121,7 @@ class Rank0:
             self.client.add_tasks(message)
         released = self.client.release_draws("learner")
         if rewound or released:
-            log.info("at version %d: %d groups may be drawn again", version, rewound + released)
+            log.info("at version %d: %d groups taken back or released", version, rewound + released)
         self.evaluator.take_up(self.reporter.evaluated, version, self.run)
 
     def _check_ledger(self, state: RunState) -> None:

@@ -55,7 +55,12 @@ _JOBS = (
         ("learner.zero_stage=1", "learner.lora.rank=16", "learner.gradient_checkpointing=true"),
     ),
     Job("0.5b grpo", "0.5b", ("ways",), ("learner.zero_stage=1", "algorithm=grpo")),
-    Job("0.5b workshop", "0.5b", ("workshop",), ("learner.zero_stage=1",)),
+    Job(
+        "0.5b workshop",
+        "0.5b",
+        ("workshop",),
+        ("learner.zero_stage=1", "algorithm.sft_share=null"),
+    ),
     Job(
         "1.5b offload",
         "1.5b",

@@ -87,7 +87,7 @@ VARIANTS: dict[str, Variant] = {
     "r3l_lr_16": Variant("R³L, learning rate × 16", ("algorithm=r3l", "learner.lr=3.2e-3")),
     "stored_grpo": _stored("GRPO", "algorithm=grpo"),
     "stored_r3l": _stored("R³L", "algorithm=r3l"),
-    "r3l_recall": _stored("R³L with replay", "algorithm=r3l", "algorithm.recall_count=2"),
+    "r3l_recall": _stored("R³L with recall", "algorithm=r3l", "algorithm.recall_count=2"),
     "r3_no_context": _stored("R³ without reflection in context", "algorithm=r3"),
     "arpo": _stored("ARPO", "algorithm=arpo"),
     "replay_half": _stored(

@@ -50,7 +50,7 @@ def _refusal(folder: Path, error: OSError) -> UserError:
     why = f"cannot be used ({error.strerror})"
     if isinstance(error, BlockingIOError):
         owner = (folder / LOCK).read_bytes()[:32].decode("ascii", "replace").strip() or "unknown"
-        why = f"is already served by process {owner}"
+        why = f"is already served by process {owner}; wait until that process has ended"
     return UserError(f"store {folder}: {why}")
 
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -69,9 +68,10 @@ def starter_of(
     if program is None:
         raise UserError(f"{what}: {words[0]} is not a program")
     _check_script(what, program, words[1:], workspace)
+    module = words[1:2] == ["-m"] and _runs_python(program)
     rest = [
-        os.path.abspath(word) if os.path.exists(word) and before != "-m" else word
-        for before, word in pairwise(words)
+        os.path.abspath(word) if os.path.exists(word) and not (module and i == 1) else word
+        for i, word in enumerate(words[1:])
     ]
     return PROGRAM, (os.path.abspath(program), *rest)
 
@@ -170,10 +170,14 @@ def tried(
         raise UserError(f"env agent: {what}: cannot be checked ({error})") from None
 
 
+def _runs_python(program: str) -> bool:
+    return re.fullmatch(r"python[\d.]*", os.path.basename(program)) is not None
+
+
 def _check_script(what: str, program: str, words: Sequence[str], workspace: str) -> None:
     """Raises UserError if the program's script or module is missing. Also looks in `workspace`,
     because the program runs in a copy of that folder."""
-    runs_python = re.fullmatch(r"python[\d.]*", os.path.basename(program)) is not None
+    runs_python = _runs_python(program)
     first = next((word for word in words if not word.startswith("-")), "")
     scripts = [word for word in words if word.endswith(".py")] if runs_python else [first]
     for script in [script for script in scripts if script.endswith((".py", ".sh"))][:1]:

@@ -54,7 +54,11 @@ GROUP = (
     ("dropped", "share", "trajectories that the algorithm does not train on"),
     ("steps_mean", "steps", "length of a base trajectory"),
     ("generated_tokens", "tokens", "sampled for the groups, reflections included"),
-    ("aux_samples", "samples", "auxiliary samples, trained on by supervised loss"),
+    (
+        "aux_samples",
+        "samples",
+        "auxiliary samples of the groups; `algorithm.sft_share` leaves some out",
+    ),
     *LENGTHS,
     ("part_<name>", "reward", "part of a base attempt's reward that the environment names, mean"),
     ("failed_<cause>", "slots", "failed, by cause"),

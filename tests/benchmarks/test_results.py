@@ -304,6 +304,16 @@ def test_an_unknown_name_is_answered_with_those_that_exist(arguments: tuple[str,
     assert code == 2 and repr(arguments[1]) in said and said.count("\n") == 1
 
 
+def test_r3l_trains_on_all_auxiliary_samples_in_every_variant_but_the_capped() -> None:
+    limits = {}
+    for run in runs():
+        algorithm = run.config("builtin").algorithm
+        if algorithm.name == "r3l":
+            limits[run.variant] = algorithm.sft_share
+    assert limits.pop("sft_quarter") == 0.25
+    assert len(limits) > 15 and set(limits.values()) == {None}
+
+
 def test_every_setting_and_budget_changes_the_setup() -> None:
     run = next(r for r in runs(("e1",)) if r.variant == "grpo")
     others = [

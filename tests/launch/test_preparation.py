@@ -62,7 +62,9 @@ def test_a_check_refuses_a_store_that_another_process_serves_and_writes_nothing(
         before = (store / "owner.lock").stat()
         line = refused("--run", run, "--check")
         assert (store / "owner.lock").stat().st_mtime_ns == before.st_mtime_ns
-    assert f"store {store}: is already served" in line and line.endswith(f" {os.getpid()}")
+        planned = CliRunner().invoke(main, ["--run", str(run), "--dry-run"])
+        assert planned.exit_code == 0, planned.output
+    assert f"store {store}: is already served by process {os.getpid()};" in line
     assert CliRunner().invoke(main, ["--run", str(run), "--check"]).exit_code == 0
     assert [path.name for path in run.iterdir()] == ["buffer"]
 

@@ -77,6 +77,10 @@ def test_a_script_may_lie_in_the_folder_that_each_attempt_gets(script: Path) -> 
     (script.parent / "json").mkdir()  # not the module that the agent's process finds
     assert starter_of("python -m json", "")[1][1:] == ("-m", "json")
     assert starter_of("python -m json.tool", "")[1][1:] == ("-m", "json.tool")
+    (script.parent / "conf").mkdir()  # a file's name after another program's -m
+    place = str(script.parent / "conf")
+    assert starter_of("bash -c true -m conf", "")[1][-1] == place
+    assert starter_of("python agent.py -m conf", "")[1][-1] == place
     assert starter_of("env X=1 missing.sh", "")[1][1:] == ("X=1", "missing.sh")
 
 

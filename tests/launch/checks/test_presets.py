@@ -33,6 +33,7 @@ def test_a_preset_has_the_settings_of_the_paper_and_its_released_code(name: str)
     assert (config.env.name, config.env.train_tasks, given) == (name, tasks, options)
     assert (algorithm.name, algorithm.group_size, algorithm.alpha) == ("r3l", 8, 3.0)
     assert (algorithm.normalize, algorithm.sft_pool, algorithm.sft_weight) == ("token", "shared", 1)
+    assert algorithm.sft_share is None
     assert algorithm.verified_requires_success and algorithm.kl_coef == 0
     assert (actor.temperature, actor.reflect_temperature, config.eval.temperature) == (
         1.0,
