@@ -176,7 +176,7 @@ class Check:
             self._same_reply(played, second, how)
 
     def _interleaved(self, played: RecordedAttempt) -> None:
-        """Replays the attempt in a second instance, with steps of the first instance in between."""
+        """Replays the attempt in a second instance. Lets the two instances take turns."""
         if self.other is None:
             return
         how, rng = "another instance, interleaved", random.Random(self.seed + 1)

@@ -31,7 +31,7 @@ def groups(txn: Txn, args: operations.GetGroups) -> list[GroupRow]:
 
 
 def drawn(txn: Txn, draw: DrawRow) -> list[bytes]:
-    """Returns the encoded groups of a draw, then the encoded recalled attempts that still exist."""
+    """Returns the groups of a draw, then the recalled attempts that still exist, all encoded."""
     recalled = (task_history.read(txn, r.into, r.group_id, r.role, r.slot) for r in draw.recalled)
     found = (codec.encode(group) for group in recalled if group is not None)
     return _limited(chain((txn.record(group_id) for group_id in draw.groups), found))

@@ -20,7 +20,9 @@ GATE = 1  # place of the gate's random numbers among those of a group
 def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
     """Registers the tasks whose ids are new. Returns how many were new."""
     if args.purpose == "train" and args.tag:
-        raise RecordError(f"tag {args.tag!r:.80}: training tasks have no tag", field="tag")
+        raise RecordError(
+            f"tag {args.tag!r:.80}: only evaluation tasks may have a tag", field="tag"
+        )
     for task in args.tasks:
         task_id_key(args.purpose, args.tag, task.task_id)
     known = work.index.tasks[args.purpose, args.tag]

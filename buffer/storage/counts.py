@@ -60,6 +60,6 @@ def under(counts: Mapping[str, int], kind: str) -> Counter[str]:
 
 
 def slot_drops(counts: Mapping[str, int]) -> dict[str, int]:
-    """Counts slots that failed and attempts whose group expired. The keys are "role/cause"."""
+    """Counts failed slots. Also counts attempts of expired groups. The keys are "role/cause"."""
     drops = under(counts, "drop")
     return {name: n for name, n in drops.items() if not name.startswith("group/")}

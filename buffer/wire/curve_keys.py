@@ -60,7 +60,7 @@ def generate(folder: Path) -> tuple[Path, Path, Path]:
     paths = folder / _FILES[ServiceKeys], folder / _FILES[ClientKeys], folder / _LEARNER
     for path in paths:  # all or none: keys of two generations do not match
         if path.exists():
-            raise UserError(f"keys {path}: already exists; choose another folder")
+            raise UserError(f"key file {path} already exists; choose another folder")
     return _write(paths[0], service), _write(paths[1], client), _write(paths[2], learner)
 
 

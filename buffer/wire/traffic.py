@@ -80,7 +80,7 @@ class Traffic:
 
     def check(self, now: float) -> Counter[str]:
         """Counts bytes, and shuts down connections that exceed a limit. Returns the number of
-        shutdowns by cause. Within CHECK_S of a check, does nothing if few connections are new."""
+        shutdowns by cause."""
         causes: Counter[str] = Counter()
         passed = now - self._checked_at
         if passed < CHECK_S and self._opened <= self.limits.silent // 2:  # few new connections

@@ -241,7 +241,7 @@ class Matching:
         return [*remarks, *self.words.marks.values(), *advice, *spec, self._unknown("")]
 
     def practice(self) -> list[dict[str, Any]]:
-        """Returns options that set the number of exceptions, at most one per thing in the row."""
+        """Returns options that set the number of exceptions. A thing has at most one exception."""
         counts = (self.exceptions, self.exceptions, 2, self.length - 1, self.length)
         return [{"exceptions": min(count, self.length)} for count in counts]
 

@@ -284,8 +284,8 @@ def number(text: str) -> Fraction | None:
 
 
 def _same_language(gold: str, answer: str) -> bool:
-    """Returns whether an answer has no mixed number and no unknown letter, command or relation
-    sign. Known are those of the reference, the names in _COMMANDS, and the letters i and e."""
+    """Whether an answer uses only letters, commands and relation signs of the reference, names in
+    _COMMANDS, and the letters i and e. Returns False for a mixed number."""
     symbols = {letter for slash, run in _LETTERS.findall(gold) if not slash for letter in run}
     commands = _COMMANDS | {run for slash, run in _LETTERS.findall(gold) if slash}
     for slash, run in _LETTERS.findall(answer):
@@ -331,6 +331,6 @@ def _squeezed(text: str) -> str:
 
 
 def _is_words(text: str) -> bool:
-    """Returns whether a reference is words, such as a name, and not an expression."""
+    """Whether a reference consists of words, such as a name, and is no expression."""
     runs = [run for slash, run in _LETTERS.findall(text) if not slash and run not in _COMMANDS]
     return any(len(run) > 2 for run in runs) and not re.search(r"[\d\\+*/^=_]", text)

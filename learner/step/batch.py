@@ -276,7 +276,7 @@ def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
 
 def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
     """Computes metrics of the loss weights. `aux_share`: the auxiliary rows' share of the total
-    weight. `largest_token_weight`: in other rows, the largest token weight divided by the mean."""
+    weight. `largest_token_weight`: the largest token weight divided by the mean, over attempts."""
     policy = [(row.weight, float(row.mask.sum())) for row in rows if not row.aux]
     tokens, mass = sum(count for _, count in policy), sum(w * count for w, count in policy)
     aux = sft_weight * sum(row.weight * float(row.mask.sum()) for row in rows if row.aux)
@@ -340,7 +340,7 @@ def _spread(
 
 
 def _runs(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list[int]]:
-    """Cuts rows into runs that share prefixes. Returns (runs, each run's number of nodes)."""
+    """Cuts rows into runs of rows with a common prefix. Returns (runs, nodes of each run)."""
     order, overlaps = prefix_forest.neighbours([row.token_ids for row in rows])
     ordered = [rows[i] for i in order]
     spans = prefix_forest.cut([len(row.token_ids) for row in ordered], overlaps, budget)

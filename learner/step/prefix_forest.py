@@ -44,8 +44,8 @@ def neighbours(sequences: Sequence[Int32]) -> tuple[list[int], list[int]]:
 
 
 def cut(lengths: Sequence[int], overlaps: Sequence[int], budget: int) -> list[range]:
-    """Splits sorted rows into runs of at most `budget` nodes. Makes as few nodes as possible, and
-    then as few runs as possible. A row longer than the budget is a run by itself."""
+    """Splits sorted rows into runs of at most `budget` nodes. Minimizes the number
+    of nodes first, and the number of runs second. A row longer than the budget is its own run."""
     nodes, runs, first = [0], [0], [0]
     for last in range(len(lengths)):
         best, tail = (0, 0, 0), 0

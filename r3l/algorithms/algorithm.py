@@ -81,7 +81,7 @@ keep [G])."""
 @dataclass(frozen=True)
 class ReplayContext:
     """Describes the batch of a replayed group. `version`: number of optimizer steps so far.
-    `baseline`: median of the new groups' mean rewards, or of all groups' if none is new."""
+    `baseline`: median of the mean rewards of the new groups, or of all groups if none is new."""
 
     version: int
     baseline: float
@@ -104,7 +104,7 @@ def keep_all(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
 
 
 def unshaped(rewards: Float64, trajectories: Sequence[Trajectory]) -> Float64:
-    """Shaping: leaves the rewards unchanged."""
+    """Returns the rewards unchanged."""
     return rewards
 
 
@@ -158,8 +158,8 @@ class Algorithm:
     def advantages(
         self, rewards: npt.ArrayLike, trajectories: Sequence[Trajectory], *, recalled: int = 0
     ) -> tuple[Float64, Bool]:
-        """Returns (advantages [G], keep [G]) of a whole group. `recalled`: number of attempts at
-        the end that come from other groups.
+        """Returns (advantages [G], keep [G]) of a whole group. The last `recalled`
+        attempts come from other groups.
 
         A dropped trajectory (keep False) has advantage 0, is not trained on and does not count in
         any mean. A kept trajectory counts even if its advantage is 0. Raises ValueError if a reward

@@ -67,8 +67,8 @@ def by_step(values: npt.ArrayLike, trajectory: Trajectory) -> npt.NDArray[np.flo
 def lengths(
     normalize: Normalize, trajectories: Sequence[Trajectory], masks: Sequence[Bool]
 ) -> list[int]:
-    """Returns each trajectory's length |τ_i|, further conversations included. Counts trained
-    tokens; if `normalize` is "attempt" or "group", all response tokens from `Extra.start` on."""
+    """Returns the number |τ_i| of trained tokens of each trajectory, all conversations included. If
+    `normalize` is "attempt" or "group", counts all response tokens from `Extra.start` on."""
     if normalize in ("attempt", "group"):
         masks = [trajectory.responses_from(trajectory.extra.start) for trajectory in trajectories]
     further = [

@@ -274,7 +274,7 @@ class RunFolder:
         return values["id"] if values else ""
 
     def keep_service_id(self, service: str, own: str) -> str:
-        """Stores `own`, this run's id at `service`, for a resumed run to read. Returns `own`."""
+        """Stores the run's id at a service, so that a resumed run can read it. Returns the id."""
         write_json(self.path / f".{service}-id", {"id": own})
         return own
 

@@ -1,4 +1,4 @@
-"""Prints the first failure of each cause. Counts nothing: learner.metrics.group_metrics counts."""
+"""Prints the first failure of each cause."""
 
 import logging
 import traceback

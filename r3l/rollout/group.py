@@ -123,7 +123,7 @@ class _Explorer:
     played: dict[int, Attempt] = field(default_factory=dict)
 
     async def explore_slot(self, slot: int) -> None:
-        """Plays a base attempt and then its retry. Skips either if it has an accepted result."""
+        """Plays a base attempt and then its retry. Skips an attempt with an accepted result."""
         base = self._accepted("base", slot)
         if base is None:
             base = await self._done(await self._base(slot))

@@ -61,7 +61,7 @@ def by_tag(
     std: Std,
     invalid: Sequence[str],
 ) -> list[Float64]:
-    """TokenAdvantages: adds each step's reward u, normalized for each tag separately."""
+    """Adds the reward u of each step to its advantage. Normalizes u for each tag separately."""
     values = [np.full(t.num_steps, a) for t, a in zip(trajectories, advantages, strict=True)]
     steps: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
     for i, trajectory in enumerate(trajectories):
