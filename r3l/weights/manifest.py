@@ -103,8 +103,8 @@ class Adapters:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Describes a published weight set. `origin`: the publisher's id, new at each start. Sets of
-    one version may differ between origins."""
+    """Describes a published weight set. `origin`: the publisher's id, new at each start. Two
+    publishers may give different weights the same version."""
 
     origin: str
     version: Size
