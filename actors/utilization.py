@@ -16,16 +16,16 @@ class Occupancy:
         self.target, self.share = target, 1.0
 
     def observe(self, running: int, live: int) -> None:
-        """Records that `running` of `live` attempts have a request in the engine."""
+        """Records how many of the live attempts have a request in the engine."""
         if live:
             seen = min(max(running / live, LEAST_SHARE), 1.0)
             self.share += SMOOTHING * (seen - self.share)
 
     def admits(self, live: int, more: int) -> bool:
-        """Returns whether the target has room for `live + more` attempts. If `live` is 0, there is
-        always room."""
+        """Returns whether the target has room for more attempts beside the live ones. Without a
+        live attempt, there is always room."""
         return live == 0 or (live + more) * self.share <= self.target
 
     def missing(self, live: int) -> float:
-        """Returns the share of the target that `live` attempts leave unfilled (0 to 1)."""
+        """Returns the share of the target that the live attempts leave unfilled (0 to 1)."""
         return max(0.0, 1.0 - live * self.share / self.target)

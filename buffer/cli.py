@@ -1,4 +1,4 @@
-"""The command `r3l-buffer`: serve and view. buffer.tools.commands has the others."""
+"""The command `r3l-buffer`, with `serve` and `keygen`. It imports its other subcommands."""
 
 import logging
 import signal

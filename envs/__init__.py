@@ -1,4 +1,4 @@
-"""Import these to write a text environment: its protocol, its spec, its tasks."""
+"""Exports what a text environment needs: protocol, spec and tasks."""
 
 from envs.base import ListedTasks, SeededTasks, Split, TaskSource, TextEnv
 from r3l.records import Task

@@ -104,13 +104,13 @@ class TaskSource(Protocol):
 
 @dataclass(frozen=True)
 class SeededTasks:
-    """Endless tasks: the seed of a reset determines the task. No two splits share a seed."""
+    """Each seed of a reset gives one task. No two splits share a seed."""
 
     env: str
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """Returns `count` tasks of a split from number `start` on. `seed` shifts the numbering.
-        Raises UserError for an unknown split."""
+        """Returns `count` tasks of a split, beginning with task number `start`. `seed` shifts the
+        numbering. Raises UserError for an unknown split."""
         check_split(split)
         first, base = seed * SEED_STRIDE + start, SPLITS.index(split) * SPLIT_SIZE
         numbers = ((first + i) % SPLIT_SIZE for i in range(count))
@@ -119,14 +119,14 @@ class SeededTasks:
 
 @dataclass(frozen=True)
 class ListedTasks:
-    """A finite list of tasks for each split. `tasks` shuffles the list, so that a sorted list also
+    """A finite list of tasks for each split. `tasks` shuffles the list, so that even a sorted list
     gives a mix."""
 
     listed: Mapping[Split, Sequence[Task]]
 
     def tasks(self, split: Split, count: int, seed: int = 0, start: int = 0) -> list[Task]:
-        """Shuffles a split by `seed`. Returns up to `count` tasks from number `start` on. Raises
-        UserError for an unknown split."""
+        """Shuffles a split by `seed`. Returns up to `count` tasks, beginning with task number
+        `start`. Raises UserError for an unknown split."""
         check_split(split)
         order = list(self.listed.get(split, ()))
         random.Random(f"{split}/{seed}").shuffle(order)

@@ -118,8 +118,8 @@ def tasks(
 
 def tasks_of_all(config: EnvConfig, split: Split, count: int, seed: int = 0) -> list[Task]:
     """Returns at most `count` tasks of a split, an equal share from each environment. With several
-    environments, sets each task's `env`. Raises UserError as `tasks` does. Also raises it if two
-    environments have the same task, or a positive `count` is below the number of environments."""
+    environments, sets each task's `env`. Raises UserError as `tasks` does, and also if two
+    environments share a task or if `count` is positive but below the number of environments."""
     kinds = config.each()
     if len(kinds) == 1:
         return tasks(config.name, config.options, split, count, seed)

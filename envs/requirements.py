@@ -42,7 +42,7 @@ def package(env: str, module: str, extra: str) -> Any:
 
 
 def program(env: str, name: str, install: str) -> None:
-    """Raises UserError if a program is not on the path. `install`: what the error says to do."""
+    """Raises UserError if a program is not on the path. `install`: the advice in the message."""
     if shutil.which(name) is None:
         raise UserError(f"env {env}: needs the program {name}; {install}")
 
@@ -53,7 +53,7 @@ def folder(env: str, option: str, value: str | None, holds: str, get: str) -> Pa
     `holds`: a file that the folder must contain. `get`: how to get the folder, for the message.
     """
     if not value:
-        raise UserError(f"env {env}: needs a data folder, option {option}; {get}")
+        raise UserError(f"env {env}: option {option} must name a data folder; {get}")
     path = Path(value).expanduser().resolve()
     if not (path / holds).exists():
         raise UserError(f"env {env}: {option} {path} does not contain {holds}; {get}")

@@ -37,8 +37,8 @@ CLOSE_S = 10.0
 
 @dataclass
 class RecordedAttempt:
-    """An attempt of a check: `replies[k]` is (observation, reward, terminated, truncated) after
-    `actions[k]`."""
+    """An attempt that a check played. `replies[k]`: (observation, reward, terminated, truncated)
+    after `actions[k]`."""
 
     first: str
     actions: list[str] = field(default_factory=list)
@@ -89,7 +89,7 @@ def check_env(
 
 
 class Check:
-    """All checks of one task. `other`: a second instance. Closes neither `env` nor `other`."""
+    """All checks of one task. `other`: a second instance of `env`. The caller closes both."""
 
     def __init__(
         self, env: TextEnv, seed: int, task: Task, max_steps: int, other: TextEnv | None = None

@@ -19,8 +19,8 @@ NOT_COUNTED = {EXIT_CODES[RestartNeeded], EXIT_CODES[BufferUnavailable]}
 
 @dataclass
 class Restarts:
-    """Decides which dead processes are restarted. `limits`: the most restarts of each process in
-    WINDOW_S. A process without a limit is never restarted."""
+    """Decides which dead processes are restarted. `limits`: how often each process may be
+    restarted in WINDOW_S. A process without a limit is never restarted."""
 
     limits: dict[str, int]
     deaths: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # times

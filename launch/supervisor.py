@@ -265,7 +265,7 @@ class Run:
 
     def _kill_hung_learner(self) -> None:
         """Kills a learner whose heartbeat is overdue. Most hung learners end themselves, but a
-        learner that a signal has paused cannot."""
+        learner paused by a signal cannot end itself."""
         learner = self.children.members["learner"]
         if learner.exit_code is None and self.children.heartbeat.overdue():
             learner.show_stacks()
@@ -282,7 +282,7 @@ class Run:
         )
 
     def _report_start(self) -> None:
-        """Shows every few seconds which processes are still starting."""
+        """Shows which processes are still starting, every few seconds."""
         if self.startup.ended:
             return
         names, members = ("buffer", "learner", *self.actor_names), self.children.members

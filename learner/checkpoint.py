@@ -1,5 +1,5 @@
-"""Saves and restores what a learner needs to continue a run. The place in the list of tasks is in
-the buffer's store. Uses no pickle.
+"""Saves and restores what a learner needs to continue a run. The buffer's store keeps the
+position in the list of tasks. Uses no pickle.
 
     checkpoints/step-000050/
         model.safetensors  tokenizer…   a Hugging Face folder, in the training format (rank 0);

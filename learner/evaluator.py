@@ -193,8 +193,8 @@ def candidate_folder(run: Path, version: int) -> Path:
 
 
 def keep_if_best(run: Path, evaluation: Evaluation) -> None:
-    """Moves the evaluated weights to `best/`. If the best model had at least as much success,
-    removes the weights instead. A second call completes an interrupted move."""
+    """If the evaluated weights beat the best model so far, moves them to `best/`. Otherwise
+    removes them. A second call completes an interrupted move."""
     try:
         _keep_if_best(run, evaluation)
     except (OSError, UserError) as error:

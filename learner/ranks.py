@@ -28,7 +28,7 @@ WARN_AFTER_S = 30.0
 
 
 def still_waiting(trainer: Trainer, doing: str = "waiting for actors") -> None:
-    """Tells the ranks in `meet` that rank 0 still waits. Must be called every few seconds. Raises
+    """Tells the ranks that wait in `meet` to keep waiting. Must be called every few seconds. Raises
     RankLost if a rank does not answer."""
     heartbeat(doing)
     if trainer.world > 1:
@@ -36,8 +36,8 @@ def still_waiting(trainer: Trainer, doing: str = "waiting for actors") -> None:
 
 
 def meet(trainer: Trainer) -> None:
-    """Waits until every rank has called `meet`. Raises RankLost if a rank sends nothing before
-    torch's collectives time out."""
+    """Waits until every rank has called `meet`. Raises RankLost if a rank is silent until torch's
+    collectives time out."""
     if trainer.world == 1:
         return
     if trainer.rank == 0:

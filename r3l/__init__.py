@@ -51,7 +51,7 @@ def __dir__() -> list[str]:
 
 def _import_packages() -> None:
     """Imports r3l's packages, even if the user's folder has modules of the same names. Raises
-    ImportError if another package of such a name was imported first."""
+    ImportError if another module of the same name was imported first."""
     sys.path.insert(0, str(_ROOT))
     try:
         for package in PACKAGES:

@@ -170,7 +170,7 @@ def _tree(root: type[R3LError]) -> dict[str, type[R3LError]]:
 
 
 def to_wire(error: R3LError) -> dict[str, Any]:
-    """Returns the error as plain values for a reply, without characters that cannot be sent."""
+    """Returns the error as plain values for a reply. Replaces characters that cannot be sent."""
     facts = {
         name: encodable(fact) if isinstance(fact, str) else fact
         for name, fact in error.facts.items()

@@ -121,7 +121,7 @@ class Extra(Record):
 
 
 class Trajectory(Record):
-    """One attempt as a single sequence of read and sampled tokens, without guidance.
+    """One attempt as a single sequence of tokens, read or sampled, without guidance.
 
     `token_ids` int32 [L]. `logprobs` float32 [L]: from the distribution ∝ exp(logits /
     temperature), or ∝ exp(logits) for a greedy attempt; 0 outside responses. `step_spans` int32 [K,
@@ -201,13 +201,13 @@ class Trajectory(Record):
 
     @property
     def oldest_version(self) -> int:
-        """The oldest of all steps' versions. Ignores steps before a conversation's `start`."""
+        """The oldest version that sampled a step. Ignores steps before a conversation's `start`."""
         own = [int(self.step_versions[self.extra.start :].min())]
         return min(own + [int(s.step_versions[s.start :].min()) for s in self.extra.segments])
 
     @property
     def newest_version(self) -> int:
-        """The newest of all steps' versions. Ignores steps before a conversation's `start`."""
+        """The newest version that sampled a step. Ignores steps before a conversation's `start`."""
         own = [int(self.step_newest_versions[self.extra.start :].max())]
         return max(
             own + [int(s.step_newest_versions[s.start :].max()) for s in self.extra.segments]
@@ -225,12 +225,12 @@ class Trajectory(Record):
 
     @property
     def cut_responses(self) -> int:
-        """How many responses sampled for this attempt were cut off by their token budget."""
+        """How many of this attempt's own responses the token budget cut off."""
         return int(self.extra.step_cut[self.first_played :].sum())
 
     @property
     def generated_tokens(self) -> int:
-        """The number of tokens sampled for this attempt; its prefix does not count."""
+        """The number of tokens that were sampled for this attempt, without its prefix."""
         spans = [self.step_spans[self.first_played :]]
         spans += [segment.step_spans[segment.start :] for segment in self.extra.segments]
         return sum(int((each[:, 1] - each[:, 0]).sum()) for each in spans)

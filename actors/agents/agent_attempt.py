@@ -123,7 +123,7 @@ class AgentEnvironment:
     ) -> tuple[Trajectory, AuxSample]:
         """Plays one attempt. If the agent is killed from outside, starts it once more. In a base
         attempt, the new process gets the earlier replies. A retry may restore a saved world. If the
-        restore fails, or the agent fails afterwards, plays the retry again without the world.
+        restore fails, or the agent fails afterwards, plays the retry again without a restore.
         Raises EpisodeError (docs/agents.md) or the engine's error."""
         self.slot, self.retry, self.offer, self.retried = slot, retry, offer, retried
         world = taken = self.gateway.snapshots.take(retry.base) if retry else None

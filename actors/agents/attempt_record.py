@@ -131,8 +131,8 @@ def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Cha
             known = known.union(chain.steps)
     if not kept:
         raise EnvironmentFailed(
-            "agent: no call of this attempt can be trained; call the policy (not policy-untrained) "
-            "without a grammar (tool_choice, response_format), and wait for the reply",
+            "agent: no call of this attempt can be trained; use the model policy (not "
+            "policy-untrained), leave out tool_choice and response_format, and wait for each reply",
             cause="agent_no_calls",
         )
     return kept

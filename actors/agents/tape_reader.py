@@ -15,7 +15,7 @@ from r3l.views.tape import MCP, WHOLE, read_tape
 
 
 def recorded_calls(attempt: Trajectory) -> list[RecordedCall]:
-    """Reads the calls of a recorded attempt with their exact tokens. Raises ReplayDiverged if its
+    """Reads the calls of a recorded attempt with their exact tokens. Raises ReplayDiverged if the
     tape is damaged."""
     try:
         calls = [call for call in read_tape(attempt.extra.tape) if not call.model]
@@ -47,8 +47,8 @@ def recorded_calls(attempt: Trajectory) -> list[RecordedCall]:
 def player_of(
     attempt: Trajectory, step: int | None = None, ignore: Sequence[str] = ()
 ) -> TapePlayer:
-    """Makes a player of an attempt's tape. With `step`, the player stops before this step of the
-    main conversation. Raises ReplayDiverged."""
+    """Makes a player that replays an attempt's tape. With `step`, the player stops before this step
+    of the main conversation. Raises ReplayDiverged."""
     recorded, pivot = recorded_calls(attempt), -1
     if step is not None:
         places = [(each.call.conversation, each.call.read) for each in recorded]

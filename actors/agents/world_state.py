@@ -90,8 +90,8 @@ class Snapshots:
 
 
 class World:
-    """Saves a base attempt's world before each call. Restores the world in a retry. `saved`: the
-    numbers of the calls with a saved state."""
+    """Saves a base attempt's world before each call. Restores the world in a retry. `saved`:
+    indices of the calls with a saved state."""
 
     def __init__(self, snapshots: Snapshots, folder: Path, run: Run) -> None:
         self.snapshots, self.folder, self.run = snapshots, folder, run  # the current attempt's run

@@ -1,4 +1,4 @@
-"""Sends requests for models other than the policy to their servers, and records the answers.
+"""Handles requests for other models than the policy: calls the model's server, records the answer.
 
 Passes on only the headers in FORWARDED, because other headers may hold the attempt's key. The
 policy is never trained on the answers.

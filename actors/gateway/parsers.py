@@ -62,8 +62,8 @@ class ReplyReader:
         if self.tool_parser and not chat.takes_tools:
             raise UserError(
                 f"actor.agent.tool_parser={tool_parser}: the chat template of "
-                f"{self.tokenizer.name_or_path!r} shows no tools; choose a model that calls tools, "
-                "or set the parser to none"
+                f"{self.tokenizer.name_or_path!r} does not support tools; choose a model that "
+                "calls tools, or set the parser to none"
             )
         if tool_parser == "auto" and chat.takes_tools:
             self.tool_parser = self._found()
@@ -108,7 +108,7 @@ class ReplyReader:
         if not tools:
             return {}
         if not self.chat.takes_tools:
-            raise UserError("tools: the chat template of this policy shows no tools")
+            raise UserError("tools: the chat template of this policy does not support tools")
         request, forced = _request(tools, choice), choice not in ("auto", "none")
         if forced and not self.tool_parser:
             raise UserError(f"tool_choice {choice!r}: this model has no tool parser")

@@ -69,8 +69,8 @@ class TapePlayer:
         self._passed = [call for call in passed if call.finish == WHOLE and call.reply]
 
     def take_passed(self, request_hash: str) -> TapedCall | None:
-        """Takes a recorded call to another model or to an MCP server. Returns None after the
-        pivot's call, or if no unused call has this hash."""
+        """Takes an unused call of `passed`, found by its hash. Returns None if there is none, or
+        after the agent made the pivot's call."""
         call = next((call for call in self._passed if call.request_hash == request_hash), None)
         if call is None or self.pivot_node is not None:
             return None
@@ -101,7 +101,7 @@ class TapePlayer:
             raise diverged(f"the agent ended before it made the recorded call {number}", number)
 
     def _answers(self, number: int, request_hash: str, node: Node) -> bool:
-        """Returns whether recorded call `number` answers `node`. TapePlayer states the rules."""
+        """Returns whether a recorded call answers a request. TapePlayer states the rules."""
         call = self.calls[number]
         if call.request_hash != request_hash or number in self._nodes:
             return False

@@ -85,8 +85,8 @@ class Session:
     def sampling(
         self, request: AgentRequest, body_hash: str, dialect: str, *, again: bool
     ) -> asyncio.Task[Answer]:
-        """Returns the task that answers a request. An equal request gets the same task until the
-        agent has received the answer.
+        """Returns the asyncio task that answers a request. An equal request gets the same task
+        until the agent has received the answer.
 
         `again`: the client says that it repeats a request. Then the task is always the same.
         The task continues if the agent disconnects. This method and the task may raise Refused.
@@ -123,7 +123,7 @@ class Session:
             sampling.cancel()
 
     def repeated(self, request_hash: str) -> TapedCall | None:
-        """Looks up a call to another model or an MCP server on the tape. Returns the recorded
+        """Looks on the tape for a call to another model or an MCP server. Returns the recorded
         answer, or None."""
         if recorded := self.tape and self.tape.take_passed(request_hash):
             began = time.monotonic() - self.began
@@ -152,7 +152,7 @@ class Session:
 
     @property
     def pivot(self) -> Node:
-        """A retry samples from this call on: the tape's pivot, or else the first call."""
+        """The call at which a retry starts to sample: the tape's pivot, or else the first call."""
         return (self.tape and self.tape.pivot_node) or self.tree.nodes[0]
 
     def check_open(self) -> None:
@@ -196,15 +196,15 @@ class Session:
         return node, self._sample(node, request, params)
 
     def _guides(self, node: Node) -> bool:
-        """Returns whether there is guidance and the call has the guided kind. Compares kinds
-        without the text that `ignore` matches."""
+        """Returns whether there is guidance and the call has the guided kind. Before comparing
+        kinds, removes the text that `ignore` matches."""
         if not self.guidance:
             return False
         (system, tools), (main, named) = node.kind, self.main or self.tree.nodes[0].kind
         return tools == named and without(system, self.ignore) == without(main, self.ignore)
 
     def _guide(self, node: Node) -> None:
-        """Shows guidance in a call. Raises EnvironmentFailed if the chat template refuses it."""
+        """Adds guidance to a call. Raises EnvironmentFailed if the chat template refuses it."""
         try:
             self.tree.guide(node, self.guidance)
         except UserError as error:

@@ -48,8 +48,8 @@ class WebApp:
 
     @asynccontextmanager
     async def served(self, host: str, port: int) -> AsyncIterator[str]:
-        """Serves and yields the URL. Port 0 means any free port. With host 0.0.0.0, the URL has
-        this machine's name. Raises UserError if listening fails."""
+        """Runs the server and yields its URL. Port 0 means any free port. With host 0.0.0.0, the
+        URL has this machine's name. Raises UserError if listening fails."""
         try:
             listening = socket.create_server((host, port))
         except OSError as error:

@@ -55,8 +55,8 @@ def return_draws(work: UnitOfWork, consumer: str, by: Literal["release_draws", "
 
 
 def is_free(work: UnitOfWork, group_id: str) -> bool:
-    """Whether a group is free after its draw expired. A free group can be drawn again. Until then
-    the old consumer may commit or discard it."""
+    """Whether a group of an expired draw is free, so that it can be drawn again. The old consumer
+    may still commit or discard a free group."""
     row = work.find(group_id)
     if row is None:
         return False

@@ -141,8 +141,8 @@ def commit(work: UnitOfWork, args: operations.Commit) -> Amount:
 
 
 def discard(work: UnitOfWork, args: operations.Discard) -> Amount:
-    """Expires a draw's groups and returns their number. If the draw itself has expired, leaves
-    out the groups that are no longer free (draw_deadlines.is_free)."""
+    """Expires the groups of a draw, and returns their number. If the draw has timed out, skips the
+    groups that are no longer free (draw_deadlines.is_free)."""
     check_name(args.cause, "cause")
     check_cause(args.cause)
     drawn = _find(work, args.draw_id)
@@ -256,8 +256,8 @@ def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]
 
 
 def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
-    """Returns the groups that `before` names as replaced, then the groups replaced since the last
-    draw. If the list is too long, leaves out the oldest groups."""
+    """Returns the groups in `before.replaced`, then the groups replaced since the last draw. If
+    there are too many groups, leaves out the oldest."""
     replaced = (*(before.replaced if before else ()), *work.index.progress.replaced)
     if work.index.progress.replaced:
         work.update_progress(replaced=())
@@ -297,7 +297,7 @@ def _expire_unusable(work: UnitOfWork, version: int) -> None:
 
 
 def _check_free(work: UnitOfWork, drawn: DrawRow) -> None:
-    """Raises DrawExpired if a group of the expired draw `drawn` is no longer free."""
+    """Raises DrawExpired if a group of `drawn`, an expired draw, is no longer free."""
     taken = [group_id for group_id in drawn.groups if not draw_deadlines.is_free(work, group_id)]
     if taken:
         raise DrawExpired(

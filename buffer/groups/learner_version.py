@@ -21,9 +21,9 @@ def check_version(work: UnitOfWork, version: int) -> None:
 
 
 def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
-    """Sets the version from which a learner starts. Deletes all later steps. A group of a deleted
-    step can be drawn again, unless it expired or an earlier step trained on it too. Returns how
-    many groups of the deleted steps are still stored."""
+    """Sets the version from which a learner starts. Deletes all later steps. A trained group is
+    complete again if only deleted steps trained on it. Returns how many groups of the deleted steps
+    are still stored."""
     draw_deadlines.extend(work, operations.LEARNER)
     rewound = set[str]()
     for step in list(work.txn.steps_after(args.version)):
@@ -40,7 +40,7 @@ def set_version(work: UnitOfWork, args: operations.SetVersion) -> Amount:
 
 
 def _rewind(work: UnitOfWork, drawn: DrawRow) -> Iterator[str]:
-    """Removes a draw's step from the rows of its groups. Yields the groups that are stored."""
+    """Removes a draw's step from the rows of its groups. Yields the groups still stored."""
     for group_id in drawn.groups:
         row = work.find(group_id)
         if row is None:

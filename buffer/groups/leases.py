@@ -83,7 +83,7 @@ def release(work: UnitOfWork, args: operations.Release) -> Ids:
 
 
 def extend(work: UnitOfWork, seconds: float) -> None:
-    """Extends all leases and draws by `seconds`, the time for which the service stood still."""
+    """Prolongs all leases and all draws. `seconds`: how long the service stood still."""
     index = work.index
     for row in [*index.unfinished("eval"), *index.unfinished("train")]:
         if row.has_holder:
@@ -213,8 +213,8 @@ def _fresh_per_step(work: UnitOfWork) -> int:
 
 
 def _ahead(work: UnitOfWork) -> int:
-    """Counts training groups in flight. Of the drawn groups, counts only the learner's. `I` in
-    buffer.groups.staleness is this count minus the unheld groups."""
+    """Counts training groups in flight. Of the drawn groups, counts only those that the learner
+    drew. Without the unheld groups, the count is `I` in buffer.groups.staleness."""
     held = draw_deadlines.held_by(work.index.draws)
     return work.index.in_flight - sum(n for name, n in held.items() if name != operations.LEARNER)
 

@@ -15,7 +15,7 @@ CHUNK = 64  # groups of one transaction, so that other requests do not wait for 
 
 
 def evict(work: UnitOfWork, limits: RetentionConfig, most: int = CHUNK) -> list[str]:
-    """Evicts groups that are due, oldest first, no more than `most`. Returns their ids."""
+    """Evicts up to `most` groups that are due, oldest first. Returns their ids."""
     rows = list(islice(_due(work, limits), most))
     for row in rows:
         work.evict(row)

@@ -22,12 +22,12 @@ from buffer.storage.rows import GroupRow
 
 
 def present(row: GroupRow) -> dict[str, int]:
-    """Returns the counts that a group adds while it is in the store."""
+    """Returns what a group contributes to the counts while it is in the store."""
     return {f"group/{row.purpose}/{row.state}": 1, "bytes": row.nbytes}
 
 
 def lasting(row: GroupRow) -> Counter[str]:
-    """Returns the counts that a group adds permanently, even if the group is evicted later."""
+    """Returns what a group contributes to the counts for good, even after its eviction."""
     counts = Counter(f"drop/{failure}" for failure in row.failures)
     if row.purpose == "eval" and row.closed:
         counts[f"eval_done/{row.tag}"] = 1

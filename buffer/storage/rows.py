@@ -14,7 +14,7 @@ DrawOutcome = Literal["open", "trained", "released", "expired", "rewound", "disc
 
 
 class RecalledRow(Record):
-    """An attempt of the stored group `group_id`. It was added to the drawn group `into`."""
+    """A stored attempt that joined the drawn group `into`. `group_id`: the attempt's own group."""
 
     into: str
     group_id: str
@@ -109,7 +109,7 @@ class GroupRow(Record):
 
 
 class Status(Record):
-    """A group's state. It changes after the group's record is written."""
+    """A group's state. The state can change after the group's record is written."""
 
     state: GroupState
     cause: str

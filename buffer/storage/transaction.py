@@ -203,8 +203,8 @@ class Txn:
         return list(self.keys("partial", group_id.encode() + b"\0"))
 
     def write_record(self, row: GroupRow, last: Parts | None = None) -> None:
-        """Writes a finished group's record from table `part` and from `last`. Deletes the group
-        from the tables `part` and `partial`."""
+        """Writes a finished group's record. The results come from table `part` and from `last`.
+        Deletes the group from the tables `part` and `partial`."""
         parts = self.parts(row.group_id)
         for role, slot in parts:
             self.delete("part", part_key(row.group_id, role, slot))

@@ -109,7 +109,7 @@ def verify(folder: Path) -> None:
 @_store
 @click.argument("target", type=click.Path(path_type=Path))
 def compact(folder: Path, target: Path) -> None:
-    """Write a compacted copy into an empty folder, even while the store is being served."""
+    """Write a compacted copy into an empty folder. A service may use the store meanwhile."""
     with Store(folder, read_only=True) as store:
         store.copy(target)
     echo(str(target))

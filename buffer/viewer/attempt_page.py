@@ -124,8 +124,8 @@ def _conversation(
     *,
     trained: bool,
 ) -> Plain:
-    """Converts each call of a conversation to a step. The main conversation gets no steps here,
-    because the attempt already shows them."""
+    """Converts a conversation, and each of its calls to a step. Leaves out the steps of the main
+    conversation, because the attempt already shows them."""
     numbers = [calls[k].conversation for k in chain if calls[k].conversation >= 0]
     own = attempt.conversations()[numbers[-1]] if numbers else None
     main = numbers[-1:] == [0]

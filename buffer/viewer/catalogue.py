@@ -42,8 +42,8 @@ class Catalogue:
         return plain_group(self.store, group_id, self.texts)
 
     def read(self) -> Sequence[Facts]:
-        """Returns the groups. Reads a changed store again as soon as SHARE allows. The returned
-        list is never changed."""
+        """Returns the groups. Reads a changed store again, but no more often than SHARE allows. The
+        returned list is never changed."""
         with self._lock:
             if time.monotonic() >= self._next and (change := self.store.change) != self.change:
                 began = time.monotonic()

@@ -100,7 +100,7 @@ class Access:
         self._requests.close(linger=0)
 
     def _trim(self, now: float, *, shut_down: bool) -> None:
-        """If connections were shut down, returns freed memory to the system, once per FREES_S."""
+        """After shutdowns, returns freed memory to the system, at most once per FREES_S."""
         if self._trim_at and now >= self._trim_at:
             return_freed_memory()  # else the heap keeps many small frames
             self._trim_at = now + FREES_S if now < self._shut_down_at + FREES_S else 0.0
@@ -122,15 +122,15 @@ class Access:
         return "too_many_connections" if full else ""
 
     def _upper_bound(self, now: float) -> int:
-        """Counts open connections that finished a handshake. Exact, or too high: counts the
-        connections older than HANDSHAKE_S, and all handshakes of the last HANDSHAKE_S."""
+        """Returns at least the number of open connections that finished a handshake: those older
+        than HANDSHAKE_S, plus all handshakes of the last HANDSHAKE_S."""
         since = now - HANDSHAKE_S
         older = itertools.takewhile(lambda opened: opened < since, self._open.values())
         return sum(1 for _ in older) + len(self._accepted)
 
 
 def allow_files(count: int) -> int:
-    """Increases the limit of open files of this process to `count`, or as far as the system allows.
+    """Increases this process's limit of open files to `count`, or as far as the system allows.
     Returns the limit."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY:

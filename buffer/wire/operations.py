@@ -143,7 +143,7 @@ class GetLedger(Request[tuple[str, ...]]):
 
 
 class GetGroups(Request[list[Group]]):
-    """Returns groups in the order of `group_ids`. Unfinished groups have the results put so far."""
+    """Returns groups in the order of `group_ids`. An unfinished group has its results so far."""
 
     group_ids: Sequence[str]
 
@@ -203,8 +203,8 @@ class Amount(Record):
 
 
 class DrawHead(Record):
-    """Announces a batch. The groups follow, then the recalled attempts that still exist. `now`:
-    state of each group. `reason`: why there is no batch."""
+    """Announces a batch, or says why there is none (`reason`). The groups follow, then the
+    recalled attempts that still exist. `now`: state of each group."""
 
     row: DrawRow | None = None
     now: tuple[Status, ...] = ()

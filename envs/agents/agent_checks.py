@@ -77,16 +77,16 @@ def starter_of(
 
 
 def keepers_of(snapshot: str, restore: str, python: str, workspace: str) -> dict[str, Argv]:
-    """Returns the commands that save and restore state outside an agent's folder, or {} if neither
-    is set. Raises UserError if only one is set, or if one is a function or a URL."""
+    """Returns the commands that save and restore what an agent keeps outside its folder, or {} if
+    there are none. Raises UserError if one of the two is missing, a function or a URL."""
     if snapshot in ("", NOTHING, WORKSPACE) and not restore:
         return {}
     for option, command in (("snapshot", snapshot), ("restore", restore)):
         no_program = command in ("", NOTHING, WORKSPACE)
         if no_program or is_function(command) or is_url(command):
             raise UserError(
-                f"env agent: {option} {command!r} is not a command; set snapshot and restore to "
-                f"commands, or set snapshot alone to {WORKSPACE} or {NOTHING}"
+                f"env agent: {option} {command!r} is not a command; give snapshot and restore a "
+                f"command each, or give only snapshot={WORKSPACE} or snapshot={NOTHING}"
             )
     return {
         "save": starter_of(snapshot, python, "snapshot", workspace)[1],
@@ -95,7 +95,7 @@ def keepers_of(snapshot: str, restore: str, python: str, workspace: str) -> dict
 
 
 def servers_of(mcp: dict[str, str], python: str, workspace: str) -> dict[str, Argv]:
-    """Returns the command of each MCP server, or () if the server has a URL. Raises UserError."""
+    """Returns each MCP server's command, or () for a server with a URL. Raises UserError."""
     servers = {}
     for name, command in mcp.items():
         if not re.fullmatch("[a-z0-9][a-z0-9_-]*", name) or is_function(str(command)):

@@ -33,9 +33,9 @@ async def run_process(
     limit_s: float,
     changed: asyncio.Event | None = None,
 ) -> tuple[ProcessState, bool]:
-    """Starts a process. Waits until the process exits or `changed` is set, for at most `limit_s`
-    seconds. Then kills the process and its children. Returns the process's state, and whether the
-    wait ended in time. Raises EpisodeError."""
+    """Starts a process. Waits at most `limit_s` seconds until the process exits or `changed` is
+    set. Then kills the process and its children. Returns the process's state, and False if
+    `limit_s` ran out. Raises EpisodeError."""
     state, ended = await guarded(start), changed or asyncio.Event()
     if "pid" not in state:  # it was done in the worker process
         return state, True

@@ -68,8 +68,8 @@ async def _awaited(value: Any) -> Any:
 
 
 def _called(function: Any) -> int:
-    """Calls the function in a child process. Returns the exit code, or minus the number of the
-    signal that ended the child."""
+    """Calls the function in a child process. Returns the exit code, or -N if signal N ended the
+    child."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -33,7 +33,7 @@ PROMPTS = {
 
 @dataclass(frozen=True)
 class Dials:
-    """Sets how long answers are and how much remarks reveal. Raises UserError if invalid.
+    """Sets how long answers are and what remarks reveal. Raises UserError if invalid.
 
     `words`: number of words of thought before each answer, 0..64. `summary`: whether a reflection
     lists all steps (full) or leaves out steps that may be right (brief). `hint`: what the remark on
@@ -284,7 +284,7 @@ class Matching:
         return f"{self.words.place} {self.state.place} has {self.state.row[self.state.place]}"
 
     def _fact(self, step: int) -> str:
-        """Returns the fact that the remark about a wrong step states."""
+        """Returns what a reflection says about a wrong step."""
         place = self.state.places[step]
         thing = self.state.row[place]
         if self.dials.hint == "where":

@@ -17,7 +17,7 @@ THOUGHT = (
 
 class Workshop(Matching):
     """A row of stations. `items`, `tools`: how many the world has. `exceptions`: number of stations
-    whose tool the note names. `steps`: step limit (default: `stations` + 2). `decisive`: number of
+    whose item is in the note. `steps`: step limit (default: `stations` + 2). `decisive`: number of
     stations that count for success (default: all). `words`, `summary`, `hint`: see Dials."""
 
     words = Words(

@@ -8,7 +8,7 @@ from r3l.views.attempt_view import AttemptView, view
 
 
 class Conversation(AttemptView, kw_only=True):
-    """An attempt at a task. Leaves out durations and an agent's calls. `attempt`: counts from 0.
+    """An attempt at a task, without durations and an agent's calls. `attempt`: counts from 0.
     `family`: the kind of task; with several environments, the environment's name."""
 
     task_id: str

@@ -154,8 +154,8 @@ class EnvPool:
 
 
 def workers_for(wanted: int, sessions: int) -> int:
-    """Returns how many workers to start for `wanted` attempts, at least USUAL_WORKERS. `sessions`:
-    how many attempts a worker can hold."""
+    """Returns the number of workers to start for `wanted` attempts: USUAL_WORKERS or more.
+    `sessions`: how many attempts a worker can hold."""
     needed = math.ceil(wanted / sessions)
     return max(USUAL_WORKERS, min(needed, os.cpu_count() or 1))  # a worker may start a JVM
 
@@ -372,6 +372,6 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Retrieves a future's exception, since asyncio logs one that is never retrieved."""
+    """Retrieves a future's exception. Otherwise asyncio would log the exception."""
     if not future.cancelled():
         future.exception()

@@ -140,7 +140,7 @@ def _answer(env: TextEnv, method: str, arguments: list[Any]) -> Any:
     value = getattr(env, method)(*arguments)
     try:
         if not isinstance(value, str | bytes | list | dict | None):
-            raise ValueError(f"{method} returned {type(value).__name__}, not text, bytes or JSON")
+            raise ValueError(f"{method} returned {type(value).__name__}; use text, bytes or JSON")
         return plain_value(value, method)
     except ValueError as error:
         raise EnvironmentFailed(f"{env.spec.name}: {error}", cause=f"bad_{method}") from None

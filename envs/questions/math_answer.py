@@ -284,8 +284,8 @@ def number(text: str) -> Fraction | None:
 
 
 def _same_language(gold: str, answer: str) -> bool:
-    """Whether an answer uses only letters, commands and relation signs of the reference, names in
-    _COMMANDS, and the letters i and e. Returns False for a mixed number."""
+    """Whether the reference has all letters, commands and relation signs of an answer. The names in
+    _COMMANDS, i and e are always allowed. Returns False for a mixed number."""
     symbols = {letter for slash, run in _LETTERS.findall(gold) if not slash for letter in run}
     commands = _COMMANDS | {run for slash, run in _LETTERS.findall(gold) if slash}
     for slash, run in _LETTERS.findall(answer):
@@ -331,6 +331,6 @@ def _squeezed(text: str) -> str:
 
 
 def _is_words(text: str) -> bool:
-    """Whether a reference consists of words, such as a name, and is no expression."""
+    """Whether a reference is words, for example a name, and not an expression."""
     runs = [run for slash, run in _LETTERS.findall(text) if not slash and run not in _COMMANDS]
     return any(len(run) > 2 for run in runs) and not re.search(r"[\d\\+*/^=_]", text)

@@ -44,8 +44,8 @@ _FUNCTIONS = frozenset("sin cos tan exp log ln sqrt Abs asin acos atan sinh cosh
 
 
 class Reasoning(Question):
-    """Poses questions of one family. `config`: the family's own settings. `partial`: whether
-    a partly right answer is paid. Other options: see envs.questions.question.Pace."""
+    """Poses questions of one family. `config`: the family's own settings. `partial`: whether partly
+    right answers earn reward. Other options: see envs.questions.question.Pace."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Reasoning(Question):
         return OneEvalAttempt(SeededTasks(f"reasoning:{family}"))
 
     def pose(self, seed: int, options: dict[str, Any]) -> str:
-        """Returns the question of a seed. Splits share no questions, except in SLOW families."""
+        """Returns the question of a seed. No two splits share one, except in SLOW families."""
         self.question = family_question(self.family, self.config, seed)
         return str(self.question.entry["question"])
 
@@ -106,8 +106,8 @@ class FamilyQuestion:
     dataset: Any
 
     def score(self, answer: str) -> tuple[float, str]:
-        """Returns (score from 0 to 1, fault). The score is 0 if a nonsense answer
-        would score as high. The fault names the scorer's error, such as scorer_ValueError."""
+        """Returns (score from 0 to 1, fault). If nonsense scores at least as high, the score is 0.
+        The fault names the scorer's error, such as scorer_ValueError."""
         earned, fault = self._raw(answer)
         nonsense = max(self._raw(text)[0] for text in NONSENSE)
         return (earned if earned > nonsense else 0.0), fault

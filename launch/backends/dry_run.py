@@ -14,8 +14,8 @@ ANY = "*"  # a port that is chosen at the start
 
 
 def text(plan: Plan, made: ProcessCommands | None = None, places: Sequence[str] = ()) -> str:
-    """Returns the whole plan as text. `made`: builds the commands, by default for one machine.
-    `places`: paragraphs on where a cluster runs the processes."""
+    """Returns the whole plan as text. `made`: builder of the commands (default: for one
+    machine). `places`: paragraphs on where a cluster runs the processes."""
     typed = "\n\n".join(commands(plan, made or ProcessCommands(plan)))
     parts = ["\n".join(table(plan)), *places, *plan.topology.memory, typed]
     checked = "settings, model folder, tasks, DeepSpeed settings, run folder, addresses and keys"

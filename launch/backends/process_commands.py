@@ -28,7 +28,7 @@ class ProcessCommands:
 
     @contextmanager
     def ports(self) -> Iterator[None]:
-        """Chooses the services' ports that the plan does not set. Every process can then start
+        """Chooses the service ports that the plan leaves open, so that every process can start
         before the services listen."""
         with with_port(self.buffer_endpoint) as buffer, with_port(self.weights_endpoint) as weights:
             self.buffer_endpoint, self.weights_endpoint = buffer, weights

@@ -40,8 +40,7 @@ def check_exists_only_if(run: Path, *, resume: bool) -> None:
 
 
 def check_hardware(options: PlanOptions, backend: Backend) -> None:
-    """Refuses --hardware for a run that is started, not only planned. Refuses several machines
-    without a cluster."""
+    """Refuses --hardware for a run that starts now. Refuses several machines without a cluster."""
     hardware = options.hardware
     if hardware is None:
         return

@@ -1,4 +1,4 @@
-"""Starts an engine and plays the attempts of an evaluation with it. Stores each result as soon as
+"""Starts an engine and uses it to play the attempts of an evaluation. Stores each result as soon as
 the attempt ends.
 
     tasks × attempts ─► those without a result yet ─► play, `at_once` at a time ─► results.jsonl
@@ -37,8 +37,8 @@ async def play_all(
     *,
     at_once: int,
 ) -> None:
-    """Plays every attempt that has no result yet. Raises EngineDead if the engine dies. Results
-    until then are kept."""
+    """Plays every attempt that has no result yet. Raises EngineDead if the engine dies, but keeps
+    the results of the attempts that have ended."""
     config = config.for_evaluation()
     room = asyncio.Semaphore(at_once)
     failures = FirstFailures(say=lambda line: None)  # r3l-eval prints no failures of attempts

@@ -33,7 +33,7 @@ class Recent:
         self.unread = steps[-1].unread
 
     def all(self, tag: str, holds: Callable[[float], bool], least: int = LOOKED_AT) -> bool:
-        """Whether at least `least` steps have the metric, and all its values satisfy `holds`."""
+        """Whether `least` or more steps have the metric, and all its values satisfy `holds`."""
         values = [metrics[tag] for metrics in self.metrics if tag in metrics]
         return len(values) >= least and all(map(holds, values))
 
@@ -43,7 +43,7 @@ class Recent:
         return fmean(values) if values else 0.0
 
     def most_frequent(self, family: str) -> str:
-        """Finds the largest metric that is named `family` plus a suffix. Returns the suffix."""
+        """Finds the largest metric that begins with `family`. Returns the rest of the name."""
         tags = {tag for metrics in self.metrics for tag in metrics if tag.startswith(family)}
         return max(tags, key=self.mean, default=family).removeprefix(family)
 
@@ -58,8 +58,8 @@ def reasons(steps: Sequence[StepLine]) -> list[Reason]:
 
 def guidance(steps: Sequence[StepLine]) -> Reason | None:
     """Reports the mean guidance gain (r3l.algorithms.guidance_gain) of the last GAIN_STEPS steps
-    that measured a gain. Returns None if no step did. Gives a remedy if guidance clearly does harm
-    and the run has no gate."""
+    that measured a gain. Returns None if there are no such steps. Gives a remedy if guidance
+    clearly does harm and the run has no gate."""
     tag = "group/guidance_gain"
     known = [step.metrics for step in steps if tag in step.metrics][-GAIN_STEPS:]
     if not known:

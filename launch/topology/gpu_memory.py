@@ -201,9 +201,9 @@ def share_memory(
     *,
     force: bool,
 ) -> tuple[dict[ActorPlace, float | None], tuple[str, ...]]:
-    """Divides each GPU's memory among its processes. Returns one engine's share at each place, and
-    the lines that show the estimate. A share is None if the user's setting or vLLM's default
-    applies.
+    """Divides each GPU's memory among its processes. For each place, returns the share of a single
+    engine. Also returns the lines that show the estimate. A share is None if the user's setting or
+    vLLM's default applies.
 
     `trained`: machine and GPU of every rank. `engines`: the number of engines at each place. Raises
     UserError if an engine or rank does not fit, unless `force` is set. Also raises UserError if

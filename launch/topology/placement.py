@@ -55,9 +55,9 @@ class Topology:
 class Plan:
     """Holds the settings, folder, places and addresses for starting a run.
 
-    `buffer_bind`, `weights_bind`: addresses of the services. `keys`: folder of the keys of services
-    and clients, None if there are no keys. `changed`: one line for each setting that a resumed run
-    changes. `notes`: warnings.
+    `buffer_bind`, `weights_bind`: addresses of the services. `keys`: folder of all keys, None if
+    there are none. `changed`: one line for each setting that a resumed run changes. `notes`:
+    warnings.
     """
 
     config: RunConfig
@@ -167,7 +167,7 @@ def _threads(
     ranks: Sequence[Ranks],
     engines: Counter[str],
 ) -> tuple[int | None, dict[str, int | None]]:
-    """Returns how many OpenMP threads a rank gets, and how many an actor gets on each machine.
+    """Returns (OpenMP threads per rank, {machine: OpenMP threads per actor}).
 
     A number is None if the cores are not known. Each process gets an equal share of the cores of
     its machine, at most MOST_THREADS. Ranks on CPUs divide all cores of their machine among

@@ -65,5 +65,5 @@ def engine_metrics(sums: dict[str, float]) -> dict[str, float]:
 
 
 def clipped_share(norm: float, limit: float) -> float:
-    """Returns the share of the gradient norm that clipping to `limit` removes."""
+    """Returns the share of the gradient norm that is lost when the norm is clipped to `limit`."""
     return max(0.0, 1.0 - limit / norm) if norm > 0 else 0.0

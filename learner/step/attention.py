@@ -25,8 +25,8 @@ TREE = "r3l_tree"
 
 
 def resolve(pack: str, lm: Any) -> Pack:
-    """Replaces auto by tree if the model allows trees, otherwise by rows. Raises UserError if
-    `pack` is tree and the model does not allow trees."""
+    """Replaces `auto` by `tree` if the model allows trees, otherwise by `rows`. Raises UserError
+    for `tree` if the model does not allow trees."""
     if pack == "rows":
         return "rows"
     obstacle = _obstacle(lm)

@@ -153,7 +153,7 @@ def rows_of(
 
 
 def trained_attempts(rows: Iterable[Row]) -> tuple[TrainedAttempt, ...]:
-    """Describes how a step trains on each attempt in its rows."""
+    """Describes how a step trains on each attempt that became a row."""
     return tuple(_trained(row, *row.source) for row in rows if row.source is not None)
 
 
@@ -168,7 +168,7 @@ def _trained(row: Row, into: str, group_id: str, attempt: Trajectory) -> Trained
 
 
 def _baseline(groups: Sequence[Group], replayed: Container[str]) -> float:
-    """Returns the median of the groups' mean rewards. Only new groups count, if there are any."""
+    """Returns the median of the new groups' mean rewards; of all groups' if none is new."""
     whole = [group for group in groups if group.trajectories]
     means = [group.rewards.mean() for group in whole if group.group_id not in replayed]
     return float(np.median(means or [group.rewards.mean() for group in whole] or [0.0]))
@@ -182,7 +182,7 @@ def _policy_rows(
     replay: ReplayContext | None,
     version: int | None,
 ) -> list[_Counted]:
-    """Makes rows of attempts in `group` and `recalled`, if the algorithm keeps them."""
+    """Makes rows of those attempts in `group` and `recalled` that the algorithm keeps."""
     name = group.group_id
     sources = [Source(name, name, attempt) for attempt in group.trajectories]
     sources += [Source(name, each.group_id, each.trajectory) for each in recalled]
@@ -266,8 +266,8 @@ def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
 
 
 def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
-    """Multiplies the weight of each row by c (r3l.algorithms.credit.token_weights). `counted`:
-    all rows that enter the same mean."""
+    """Multiplies the weight of each row by c (r3l.algorithms.credit.token_weights). `counted`: all
+    rows that are averaged together."""
     lengths, groups = [length for _, length, _ in counted], [group for *_, group in counted]
     shares = credit.token_weights(normalize, lengths, groups)
     pairs = zip(counted, shares, strict=True)
@@ -276,7 +276,7 @@ def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
 
 def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:
     """Computes metrics of the loss weights. `aux_share`: the auxiliary rows' share of the total
-    weight. `largest_token_weight`: the largest token weight divided by the mean, over attempts."""
+    weight. `largest_token_weight`: largest / mean weight of a token outside auxiliary rows."""
     policy = [(row.weight, float(row.mask.sum())) for row in rows if not row.aux]
     tokens, mass = sum(count for _, count in policy), sum(w * count for w, count in policy)
     aux = sft_weight * sum(row.weight * float(row.mask.sum()) for row in rows if row.aux)
@@ -340,7 +340,7 @@ def _spread(
 
 
 def _runs(rows: Sequence[Row], budget: int) -> tuple[list[list[Row]], list[int]]:
-    """Cuts rows into runs of rows with a common prefix. Returns (runs, nodes of each run)."""
+    """Sorts rows by their tokens and cuts them into runs. Returns (runs, nodes of each run)."""
     order, overlaps = prefix_forest.neighbours([row.token_ids for row in rows])
     ordered = [rows[i] for i in order]
     spans = prefix_forest.cut([len(row.token_ids) for row in ordered], overlaps, budget)
@@ -415,7 +415,7 @@ def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
 
 def packing_shares(sums: dict[str, float]) -> dict[str, float]:
     """Computes two shares. `padding`: the share of computed positions that hold no token.
-    `shared_tokens`: the share of the rows' tokens that are computed in another row."""
+    `shared_tokens`: the share of the rows' tokens that are reused from another row."""
     held = sums["sum_held_tokens"]
     return {
         "padding": 1.0 - held / max(sums["sum_computed_tokens"], 1.0),

@@ -104,7 +104,7 @@ def _own(config: LearnerConfig, *, bf16: bool, gpu: bool) -> dict[str, Any]:
 
 
 def _clashes(given: dict[str, Any]) -> list[str]:
-    """Lists keys that the user set, but only the learner may set, each with its value."""
+    """Lists the user's keys that are refused, each with its value."""
     clashes = []
     for path, value in flat_settings(given).items():
         owner = next((o for o in OWNED if path == o or path.startswith(f"{o}.")), None)

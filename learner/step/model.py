@@ -28,9 +28,9 @@ CHUNK = 1024
 
 
 class PolicyModule(nn.Module):
-    """Wraps a Hugging Face causal language model, and computes the head in chunks. `pack`: layout
-    of tokens in the layers, without effect on results. `compute`: dtype of matrix products
-    (default: the weights' dtype)."""
+    """Wraps a Hugging Face causal language model, and computes the head in chunks. `pack`: token
+    layout in the layers (does not change results). `compute`: dtype of matrix products (default:
+    the weights' dtype)."""
 
     def __init__(self, lm: Any, pack: Pack = "rows", compute: torch.dtype | None = None) -> None:
         super().__init__()

@@ -86,7 +86,7 @@ def plant(sequences: Sequence[Int32]) -> Forest:
 
 def lay_out(paths: Sequence[Int64], nodes: int) -> tuple[list[Int64], Int64]:
     """Puts rows of similar length into rectangles [rows, positions], padded with node 0. Also
-    returns the index that each node has once all rectangles are flattened and joined."""
+    returns each node's index in the flattened, joined rectangles."""
     rectangles: list[list[Int64]] = []
     for path in sorted(paths, key=len, reverse=True):
         if not rectangles or len(path) < SIMILAR * len(rectangles[-1][0]):

@@ -153,7 +153,7 @@ class Trainer:
         vocabulary = int(self.module.lm.config.get_text_config().vocab_size)
         check_tokens(draw.groups, vocabulary, draw.recalled)
         if self.algorithm is None:
-            raise ValueError("this trainer has no algorithm; call step with supervised rows")
+            raise ValueError("this trainer has no algorithm; call step() with supervised rows")
         return rows_of(
             draw.groups,
             self.algorithm,

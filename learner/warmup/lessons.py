@@ -48,7 +48,7 @@ class Lesson:
 
 @dataclass
 class Demonstrator:
-    """Replies with an environment's demonstrations, as a policy (r3l.rollout.policy_interface)."""
+    """A policy (r3l.rollout.policy_interface) that replies with an environment's demonstrations."""
 
     env: Demonstrating
     chat: ChatFormat
@@ -138,7 +138,7 @@ def teachers(env: str, chat: ChatFormat, skill: Skill, options: Mapping[str, Any
 
 
 def texts(env: Demonstrating) -> Iterable[str]:
-    """Yields texts with all words that a tokenizer for `env` should know."""
+    """Yields texts that together have all words that a tokenizer for `env` should know."""
     rng, skill = random.Random(0), Skill(mistakes=0.3, waste=0.2)
     yield from env.vocabulary()
     for prompts in (Prompts(env.spec.prompts), Prompts()):

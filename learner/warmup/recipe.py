@@ -138,8 +138,8 @@ class Recipe:
 
 
 def _start_model(folder: Path | None) -> Any:
-    """Returns the warm-up's record in a model's folder. Without a record, returns the path. Without
-    a folder, returns NOTHING."""
+    """Returns the warm-up's record in a model's folder. If the folder has no record, returns the
+    folder's path. For None, returns NOTHING."""
     record = folder / RECORD if folder is not None else None
     if record is not None and record.is_file():
         return json.loads(record.read_text(encoding="utf-8"))

@@ -81,7 +81,7 @@ keep [G])."""
 @dataclass(frozen=True)
 class ReplayContext:
     """Describes the batch of a replayed group. `version`: number of optimizer steps so far.
-    `baseline`: median of the mean rewards of the new groups, or of all groups if none is new."""
+    `baseline`: median of the groups' mean rewards. Only new groups count, if there are any."""
 
     version: int
     baseline: float

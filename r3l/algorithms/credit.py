@@ -40,8 +40,8 @@ def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) ->
 
 def further_masks(trajectory: Trajectory, mask: Bool) -> list[Bool]:
     """Returns the credit masks of an attempt's further conversations. `mask`: mask of the main
-    conversation. In a retried base attempt, responses before the main conversation's first trained
-    step get no credit."""
+    conversation. A retried base attempt gets no credit before the first trained step of the main
+    conversation."""
     if not trajectory.extra.segments:
         return []
     first = int(np.argmax(mask[trajectory.step_spans[:, 0]]))

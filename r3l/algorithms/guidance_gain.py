@@ -25,7 +25,7 @@ FLOOR = 1 / 8  # so that guidance is always measured
 
 
 class GroupGain(NamedTuple):
-    """S_g and n_g of a group: the sum of d_i over its retried slots, and their number."""
+    """S_g of a group, the sum of d_i over the retried slots; and n_g, the number of these slots."""
 
     total: float
     slots: int

@@ -119,8 +119,8 @@ def gspo(batch: TokenBatch, *, clip_low: float, clip_high: float) -> Terms:
 
 
 def critique_grpo(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Terms:
-    """For base attempts, the function `attempts` computes the terms. For refinements
-    (Critique-GRPO, arXiv 2506.03106), term = −Â_i · π/(π + γ)."""
+    """Base attempts: the terms that `attempts` computes. Refinements (Critique-GRPO,
+    arXiv 2506.03106): term = −Â_i · π/(π + γ)."""
     distilled_B1 = batch.distilled_B[:, None]
     terms_BT, measured = attempts(batch)
     probs_BT = batch.logprobs_BT.exp()

@@ -38,7 +38,7 @@ from r3l.settings.user_class import find
 
 
 def _validated(value: Any, known: ValidatorFunctionWrapHandler) -> AlgorithmConfig:
-    """Validates the settings of a known algorithm (r3l by default) or of the user's own one."""
+    """Validates the settings of an algorithm: a known one (r3l by default) or the user's own."""
     value = in_full(value)
     if not isinstance(value, dict):
         own = isinstance(value, AlgorithmConfig) and ".py:" in value.name
@@ -57,8 +57,8 @@ def _validated(value: Any, known: ValidatorFunctionWrapHandler) -> AlgorithmConf
 
 @cache
 def _with_own(path: str) -> type[BaseModel]:
-    """Returns a settings class with one field, `algorithm`, whose type is the user's class at
-    `path`. The algorithm's `name` must be `path`."""
+    """Returns a settings class with one field, `algorithm`. The type of the field is the user's
+    class at `path`. The algorithm's `name` must be `path`."""
     kind: type[AlgorithmConfig] = find("algorithm", path, {}, AlgorithmConfig)
     name: Any = Literal[path]
     own = create_model(kind.__name__, __base__=kind, __module__=kind.__module__, name=(name, path))

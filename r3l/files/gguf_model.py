@@ -42,7 +42,7 @@ def smollm2_folder() -> Path:
 
 def converted(file: Path, called: str) -> Path:
     """Returns the model folder of a GGUF file, from the cache if possible. Raises UserError if the
-    conversion fails. `called`: how the message begins."""
+    conversion fails. `called`: start of the error message."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     try:
         folder = cache / "r3l" / "models" / f"{file.stem[:80]}-{_sha256(file)[:16]}"

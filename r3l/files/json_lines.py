@@ -39,8 +39,8 @@ def append(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def thin(path: Path, most: int, sort: bytes) -> None:
-    """Shortens a file of more than `most` bytes. In the older half, removes every second line that
-    begins with `sort`. Raises OSError."""
+    """Shortens a file if it has more bytes than `most`. Of the lines that begin with `sort` in the
+    older half, removes every second one. Raises OSError."""
     if path.stat().st_size <= most:
         return
     lines = path.read_bytes().splitlines(keepends=True)

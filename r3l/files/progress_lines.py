@@ -14,8 +14,8 @@ MEASURED = {"success", "reward", "steps", "tasks", "failed"}
 
 @dataclass(frozen=True)
 class StepLine:
-    """An optimizer step. It made version `step`. `unread`: the beginning of the first reflection,
-    if none of the step's reflections can be read."""
+    """An optimizer step. It made version `step`. `unread`: if no reflection of the step can be
+    read, the beginning of the first reflection."""
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)

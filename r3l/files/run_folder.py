@@ -274,7 +274,7 @@ class RunFolder:
         return values["id"] if values else ""
 
     def keep_service_id(self, service: str, own: str) -> str:
-        """Stores the run's id at a service, so that a resumed run can read it. Returns the id."""
+        """Stores `own`, the id of this run at a service such as wandb. Returns `own`."""
         write_json(self.path / f".{service}-id", {"id": own})
         return own
 

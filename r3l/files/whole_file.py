@@ -88,9 +88,9 @@ def rename_whole(building: Path, final: Path) -> None:
 
 
 def replace_folder(building: Path, final: Path) -> None:
-    """Renames the folder `building` to `final`. Removes an old `final` only when the new folder is
-    on disk. If the process is killed between the two renames, the next call brings the old folder
-    back. Raises OSError."""
+    """Puts the folder `building` in the place of `final`, by two renames. Removes an old `final`
+    only when the new folder is on disk. If the process is killed between the renames, the next call
+    brings the old folder back. Raises OSError."""
     replaced = final.with_name(f".replaced-{final.name}")
     if replaced.exists() and not final.exists():
         replaced.rename(final)

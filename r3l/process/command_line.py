@@ -12,7 +12,7 @@ from r3l.text import printable
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Prints a line with escaped control characters, since the text may come from a model. Use this
+    """Prints a line. Escapes control characters, since the text may come from a model. Use this
     instead of click's echo."""
     click.echo(printable(text), err=err)
 
@@ -27,8 +27,8 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 class OneLine(click.Command):
-    """Reports a command's error in one line. `errors`: exit codes of error classes besides
-    UserError. The first matching class decides."""
+    """Reports a command's error in one line. Exits with 2 for a UserError. `errors`: the exit codes
+    for other error classes. The first matching class decides."""
 
     def __init__(
         self, *args: Any, errors: Mapping[type[Exception], int] | None = None, **options: Any

@@ -37,7 +37,7 @@ its cache in memory.stat."""
 
 
 def delay_collections() -> None:
-    """Stops garbage collection until `freeze_heap`. Call it first in a process."""
+    """Stops garbage collection until `freeze_heap`. A process calls this function first."""
     gc.disable()
 
 

@@ -78,8 +78,8 @@ def _shows_tools(chat: ChatFormat) -> bool:
 
 
 class AgentChat:
-    """A chat format for tool calls. Raises UserError if a template with tools changes earlier text
-    when a message is appended."""
+    """A chat format for tool calls. Raises UserError if the template takes tools, but appending a
+    message changes earlier text."""
 
     def __init__(self, chat: ChatFormat) -> None:
         self.chat = chat
@@ -121,7 +121,7 @@ class AgentChat:
 
     @cached_property
     def _ends(self) -> int:
-        """How many end-of-turn tokens the template writes for one message and one plain reply."""
+        """How many end-of-turn tokens a chat of one message and one plain reply has."""
         return self.chat.render([_ASKED, _REPLIED]).count(self.chat.end)
 
     def _fitting(self, messages: Sequence[AgentMessage]) -> list[AgentMessage]:

@@ -116,7 +116,7 @@ class Attempt:
         return round(math.fsum(self.rewards) / self.threshold, REWARD_DECIMALS)
 
     def trajectory(self, role: Role, slot: int, *, parent: int = -1, pivot: int = -1) -> Trajectory:
-        """Returns the attempt so far as a record."""
+        """Returns a record of the attempt so far."""
         return Trajectory(
             role=role,
             slot=slot,

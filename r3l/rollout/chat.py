@@ -128,7 +128,7 @@ class ChatFormat:
 
     @cached_property
     def _has_system(self) -> bool:
-        """Whether a chat can begin with a system message. False if it is rendered like a reply."""
+        """Whether a chat can begin with a system message that is not rendered like a reply."""
         opening = [{"role": "system", "content": _NOTE}, *_ASKED]
         try:
             text = self.render(opening)

@@ -91,7 +91,7 @@ Offer = Callable[[Callable[[], Trajectory], float], Awaitable[bool]]
 
 @runtime_checkable
 class PlayedByAgent(Protocol):
-    """Lets an agent play the attempts. The agent calls the policy itself."""
+    """Lets an agent play the attempts. The agent itself calls the policy."""
 
     async def play_with_agent(
         self,

@@ -80,8 +80,8 @@ class Progress:
         return after_step
 
     async def offer(self, result: Callable[[], SlotResult], seconds: float) -> bool:
-        """Saves `result()` if the sampling time `seconds` is at least `every_s`. Returns whether it
-        did. Counts an invalid record, and does not save it."""
+        """If the sampling time `seconds` is at least `every_s`, saves `result()`. An invalid record
+        is only counted. Returns whether a record was saved."""
         if self.save is None or seconds < self.every_s:
             return False
         try:

@@ -9,7 +9,7 @@ from r3l.settings.section import LONGEST_S, Section
 
 
 class RetentionConfig(Section):
-    """Limits of the closed groups in the store. The oldest are evicted first. Unset: no limit."""
+    """Limits on the closed groups in the store. The oldest are evicted first. Unset: no limit."""
 
     groups: int | None = Field(None, ge=0, description="groups kept in the store")
     gib: float | None = Field(None, ge=0, description="size of all results kept, GiB")

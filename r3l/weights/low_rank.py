@@ -22,7 +22,7 @@ A, B = ".lora_A.weight", ".lora_B.weight"
 
 
 def adapted_names(manifest: Manifest) -> list[str]:
-    """Lists, by name, the base model's matrices that have adapters in a weight set."""
+    """Returns the names of the base model's matrices that have adapters in a weight set."""
     names = [entry.name for entry in manifest.layout.tensors if entry.name.endswith(A)]
     return [name.removeprefix(PREFIX).removesuffix(A) + ".weight" for name in names]
 

@@ -53,7 +53,7 @@ class Simulator:
         return [(history[end - 1], self.turn(history[:end])) for end in ends]
 
     def expect(self, history: History, turn: Turn) -> None:
-        """Remembers a reply from another process, so that a replay is checked against it."""
+        """Remembers a reply from another process. A later replay must give the same reply."""
         _known.setdefault(history, turn)
 
     def gold(self, start: History) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ class Simulator:
         return self.jvm.call(lambda: call(self.server))
 
     def close(self) -> None:
-        """Releases the JVM, which ends when the process's last simulator releases it."""
+        """Releases the JVM. The JVM ends when no simulator of the process uses it."""
         self._free()
         if self.jvm is not None:
             machine, self.jvm = self.jvm, None

@@ -26,7 +26,7 @@ class EarlyExperienceConfig(RatioConfig):
 
 def next_observations(group: Group) -> list[AuxSample]:
     """Makes a training sample from each attempt. The policy learns to predict the environment's
-    answers, with the template's tokens around each answer."""
+    answers and the template's tokens around them."""
     return [AuxSample("observation", t.token_ids, _answers(t)) for t in group.trajectories]
 
 

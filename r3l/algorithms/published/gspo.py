@@ -19,6 +19,6 @@ class GSPOConfig(RatioConfig):
     clip_high: float = Field(4e-4, ge=0, description="ratios are clipped at 1 plus this")
 
     def build(self) -> Algorithm:
-        """Builds GSPO: N base attempts with the clipped sequence ratio loss."""
+        """Builds GSPO: N base attempts, and a loss that clips the ratio of each sequence."""
         loss = partial(losses.gspo, clip_low=self.clip_low, clip_high=self.clip_high)
         return replace(super().build(), token_loss=self.ratio_corrected(loss))

@@ -113,5 +113,5 @@ def test_a_parser_that_refuses_the_tokenizer_is_named(tokenizer: Any, name: str)
 def test_a_tool_parser_needs_a_template_that_shows_tools() -> None:
     chat = AgentChat(ChatFormat(tokenizer_for(CHATML)))
     assert ReplyReader(chat, "auto", "none").tool_parser == ""
-    with pytest.raises(UserError, match="shows no tools"):
+    with pytest.raises(UserError, match="does not support tools"):
         ReplyReader(chat, "hermes", "none")

@@ -199,7 +199,7 @@ def test_tools_need_a_template_that_shows_them() -> None:
     async def test() -> None:
         session = session_of(ScriptedPolicy(lambda text: "yes"))
         tool = {"type": "function", "function": {"name": "add"}}
-        with pytest.raises(Refused, match="shows no tools"):
+        with pytest.raises(Refused, match="does not support tools"):
             session.sampling(AgentRequest(ASKED.messages, (tool,)), "d", "chat", again=False)
 
     played(test)
