@@ -27,7 +27,7 @@ def present(row: GroupRow) -> dict[str, int]:
 
 
 def lasting(row: GroupRow) -> Counter[str]:
-    """Returns what a group contributes to the counts for good, even after its eviction."""
+    """Returns what a group adds to the counts permanently, even after its eviction."""
     counts = Counter(f"drop/{failure}" for failure in row.failures)
     if row.purpose == "eval" and row.closed:
         counts[f"eval_done/{row.tag}"] = 1

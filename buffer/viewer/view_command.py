@@ -37,7 +37,7 @@ def view(place: str, port: int, model: Path | None) -> None:
     the folder to show. The run may go on meanwhile."""
     if (Path(place) / RESULTS).is_file():
         if model is not None:
-            raise UserError(f"--model {model}: an evaluation has no tokens; leave out --model")
+            raise UserError(f"--model {model}: an evaluation has no tokens to read; leave it out")
         if not (evaluation := EvaluationCatalogue(Path(place))).read():
             raise UserError(f"view {place}: found no attempt in {RESULTS}; check the path")
         _serve(Viewed(place, evaluation), port)

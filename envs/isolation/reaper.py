@@ -34,7 +34,7 @@ CLEAR_S = 5.0
 
 
 def main(actor: int) -> None:
-    """Forks a worker, and returns in the worker after the work. The parent waits, then exits."""
+    """Forks a worker. Returns in the worker once its work is done. The parent waits and exits."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     end_with(actor, signal.SIGTERM)
     reaper, tempfile.tempdir = os.getpid(), tempfile.mkdtemp(prefix="r3l-env-")

@@ -169,7 +169,7 @@ class CountdownSteps:
         """Does nothing."""
 
     def feedback(self) -> str:
-        """Returns a remark with the numbers that are left and the target."""
+        """Returns a remark with the target and the numbers that are left."""
         return f"Left: {', '.join(map(_shown, self.left))}; the target is {self.puzzle.target}."
 
     def demonstration(self) -> list[str]:

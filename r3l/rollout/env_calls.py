@@ -47,7 +47,7 @@ def read_step(name: str, answer: object) -> StepAnswer:
 
 
 def fault_in(info: dict[str, Any]) -> str:
-    """Returns the fault that a step's info names, or "" if the info names none."""
+    """Returns the fault named in the info of a step, or "" if there is none."""
     fault = info.get("fault")
     return label(fault) if isinstance(fault, str) else ""
 
