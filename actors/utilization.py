@@ -22,8 +22,8 @@ class Occupancy:
             self.share += SMOOTHING * (seen - self.share)
 
     def admits(self, live: int, more: int) -> bool:
-        """Returns whether the target has room for more attempts beside the live ones. Without a
-        live attempt, there is always room."""
+        """Returns whether the target has room for `more` attempts. There is always room if no
+        attempt is live."""
         return live == 0 or (live + more) * self.share <= self.target
 
     def missing(self, live: int) -> float:

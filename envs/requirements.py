@@ -53,7 +53,7 @@ def folder(env: str, option: str, value: str | None, holds: str, get: str) -> Pa
     `holds`: a file that the folder must contain. `get`: how to get the folder, for the message.
     """
     if not value:
-        raise UserError(f"env {env}: needs a data folder; name it in the option {option}: {get}")
+        raise UserError(f"env {env}: needs a data folder (option {option}); {get}")
     path = Path(value).expanduser().resolve()
     if not (path / holds).exists():
         raise UserError(f"env {env}: {option} {path} does not contain {holds}; {get}")

@@ -1,7 +1,7 @@
 """Makes the groups of a dead consumer drawable again after a deadline.
 
 An open draw expires `draw_s` seconds after its consumer's last request about draws. Deadlines are
-not stored. They begin anew when the service starts.
+not stored. A restart of the service sets them again.
 """
 
 import logging

@@ -320,7 +320,7 @@ def read_group(data: bytes | memoryview, now: GroupRow | Status) -> Group:
 
 @lru_cache(maxsize=1024)
 def _read_task(data: bytes) -> Task:
-    """Decodes a task. Cached, because whoever leases or reads a group needs the group's task."""
+    """Decodes a task. Cached, because every lease and read of a group needs the group's task."""
     return codec.decode(Task, data)
 
 

@@ -34,7 +34,7 @@ PORT = 8420
 )
 def view(place: str, port: int, model: Path | None) -> None:
     """Show a run, a store or an evaluation in a browser on this machine. RUN is a run's name, or
-    the folder to show. The run may go on meanwhile."""
+    the folder to show. The run may still train."""
     if (Path(place) / RESULTS).is_file():
         if model is not None:
             raise UserError(f"--model {model}: an evaluation has no tokens to read; leave it out")

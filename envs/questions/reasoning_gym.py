@@ -35,7 +35,7 @@ LONGEST = 4000
 """Longest answer that is scored, characters."""
 TRIES = 500
 NONSENSE = ("zzz", "qqq qqq")
-"""Answers that are wrong for every question. Any other answer must score more than these."""
+"""Answers that are wrong for every question. A scored answer must score more."""
 
 _CALM = re.compile(r"[\w\s.,+\-*/^()\[\]='\"|]*")
 _CODE = re.compile(r"__|[A-Za-z_]\s*\.|\.\s*[A-Za-z_]|\d\s*\*\*|\*\*\s*\(?\s*\d{3}|\)\s*\(|\]\s*\(")

@@ -168,7 +168,7 @@ def _trained(row: Row, into: str, group_id: str, attempt: Trajectory) -> Trained
 
 
 def _baseline(groups: Sequence[Group], replayed: Container[str]) -> float:
-    """Returns the median of the new groups' mean rewards; of all groups' if none is new."""
+    """Returns the median of the new groups' mean rewards. Takes all groups if no group is new."""
     whole = [group for group in groups if group.trajectories]
     means = [group.rewards.mean() for group in whole if group.group_id not in replayed]
     return float(np.median(means or [group.rewards.mean() for group in whole] or [0.0]))
@@ -260,7 +260,7 @@ def _count_tokens(counted: Sequence[_Counted]) -> int:
 
 
 def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
-    """Makes a row that ends after its last trained token, or an empty row if none is trained."""
+    """Makes a row that ends after its last trained token. Without one, the row is empty."""
     end = int(np.flatnonzero(mask)[-1]) + 1 if mask.any() else 0
     return Row(token_ids[:end], mask[:end], logprobs[:end], **more)
 
