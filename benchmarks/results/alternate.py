@@ -18,13 +18,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
 
 from benchmarks.results.buffered import buffered
 from benchmarks.results.local_policy import LocalPolicy
-from benchmarks.results.taught import Taught
+from benchmarks.results.taught import Guidance, taught
 from envs import TaskSource
 from envs.registry import make, task_source
 from learner.metrics.group_metrics import group_metrics
@@ -52,25 +53,26 @@ async def alternate(
     steps: int,
     tokens: int | None = None,
     lag: int = 0,
-    teacher: bool = False,
+    teacher: Guidance = "",
     stored: bool = False,
 ) -> dict[str, Any]:
     """Train `config.model` until `tokens` tokens were sampled, attempts and reflections alike (the
     last step is finished), or, without such a budget, for `steps` optimizer steps or until its
     first attempts succeed. `lag`: steps by which the sampled policy is behind the trained one;
-    `stored`: batches come from a buffer service.
+    `teacher`: whose reflections there are; `stored`: batches come from a buffer service.
 
     Returns what the held-out tasks showed, what was spent (`cpu`: seconds of this process without
     loading and evaluation) and the `curve`: for each step tokens, attempts and CPU seconds so far,
-    and shares of 1 of its attempts (None without attempts)."""
+    shares of 1 of its attempts (None without attempts) and of its groups (`gated`: no retries)."""
     trainer = Trainer(
         Path(config.model), config.learner, config.algorithm.build(), seed=config.seed
     )
     policy = sampler(Path(config.model), config.seed)
-    curve: Curve = {name: [] for name in ("tokens", "attempts", "cpu", "cut_off", *CURVES)}
+    curve: Curve = {name: [] for name in ("tokens", "attempts", "cpu", "cut_off", "gated", *CURVES)}
     waiting: deque[dict[str, torch.Tensor]] = deque()
     attempts = spent = done = 0
-    with buffered(config) if stored else nullcontext(Direct(config, teacher=teacher)) as batches:
+    batched = buffered(config, teacher) if stored else nullcontext(Direct(config, teacher))
+    with batched as batches:
         began = time.process_time()
         while spent < tokens if tokens is not None else done < steps and not _learned(curve):
             rows, groups = await batches.batch(policy, done, trainer)
@@ -86,6 +88,7 @@ async def alternate(
             for name, value in (("tokens", spent), ("attempts", attempts), ("cpu", seconds)):
                 curve[name].append(value)
             curve["cut_off"].append(round(cut_off(groups), 4))
+            curve["gated"].append(round(mean(not group.plan.distilled for group in groups), 4))
             metrics = group_metrics(groups)
             for name in CURVES:
                 share = metrics.get(f"group/{name}")
@@ -99,7 +102,7 @@ async def alternate(
 class Direct:
     """Batches of groups as they are explored; none is stored."""
 
-    def __init__(self, config: RunConfig, *, teacher: bool = False) -> None:
+    def __init__(self, config: RunConfig, teacher: Guidance = "") -> None:
         self.config, self.teacher = config, teacher
         self.source = task_source(config.env.name, **config.env.options)
         self.explored = 0
@@ -151,7 +154,12 @@ def load_weights(policy: LocalPolicy, weights: Mapping[str, torch.Tensor]) -> No
 
 
 async def fill_batch(
-    source: TaskSource, explored: int, policy: Policy, config: RunConfig, *, teacher: bool = False
+    source: TaskSource,
+    explored: int,
+    policy: Policy,
+    config: RunConfig,
+    *,
+    teacher: Guidance = "",
 ) -> tuple[list[Group], list[Group]]:
     """The groups of one step, and all that were explored for it, after `explored` earlier ones.
 
@@ -185,14 +193,14 @@ async def explore(
     config: RunConfig,
     plan: GroupPlan,
     *,
-    teacher: bool = False,
+    teacher: Guidance = "",
 ) -> list[Group]:
     """Explore one group per task, all at once so that their requests are sampled together.
 
-    `teacher`: the environment reflects instead of the policy.
+    `teacher`: whose reflections there are.
     """
     make_env = partial(make, config.env.name, **config.env.options)
-    policies = [Taught(policy, task, make_env()) if teacher else policy for task in tasks]
+    policies = [taught(policy, task, make_env, teacher) for task in tasks]
     results = await asyncio.gather(
         *(
             explore_group(task, mine, make_env, config, plan=plan)

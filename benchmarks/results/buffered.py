@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from benchmarks.results.taught import Guidance, taught
 from buffer import BufferClient, Draw, Lease
 from envs.registry import make, task_source
 from learner.step.batch import Row
@@ -32,8 +33,8 @@ ROUNDS = 1000
 class Buffered:
     """Batches from a buffer service, whose actor and learner are this process."""
 
-    def __init__(self, client: BufferClient, config: RunConfig) -> None:
-        self.client, self.config = client, config
+    def __init__(self, client: BufferClient, config: RunConfig, teacher: Guidance) -> None:
+        self.client, self.config, self.teacher = client, config, teacher
         self.algorithm = config.algorithm.build()
         source = task_source(config.env.name, **config.env.options)
         client.add_tasks(source.tasks("train", config.env.train_tasks, config.seed))
@@ -76,7 +77,7 @@ class Buffered:
         make_env = partial(make, self.config.env.name, **self.config.env.options)
         await explore_group(
             lease.task,
-            policy,
+            taught(policy, lease.task, make_env, self.teacher),
             make_env,
             self.config,
             plan=lease.plan,
@@ -86,9 +87,11 @@ class Buffered:
 
 
 @contextmanager
-def buffered(config: RunConfig, store: Path | None = None) -> Iterator[Buffered]:
-    """Batches from a service of this run's configuration. `store`: folder of its store; without
-    one it is gone afterwards."""
+def buffered(
+    config: RunConfig, teacher: Guidance = "", store: Path | None = None
+) -> Iterator[Buffered]:
+    """Batches from a service of this run's configuration. `teacher`: whose reflections there
+    are; `store`: folder of the store, which is removed afterwards if none is given."""
     with tempfile.TemporaryDirectory(prefix="r3l-results-") as folder:
         file = Path(folder, "config.yaml")
         file.write_text(configuration.dump(config), encoding="utf-8")
@@ -96,14 +99,16 @@ def buffered(config: RunConfig, store: Path | None = None) -> Iterator[Buffered]
         command += ["--store", str(store or Path(folder, "store")), "--bind", "tcp://127.0.0.1:0"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:
             try:
-                yield from _connected(service, config)
+                yield from _connected(service, config, teacher)
             finally:
                 service.terminate()
 
 
-def _connected(service: subprocess.Popen[str], config: RunConfig) -> Iterator[Buffered]:
+def _connected(
+    service: subprocess.Popen[str], config: RunConfig, teacher: Guidance
+) -> Iterator[Buffered]:
     line = service.stdout.readline() if service.stdout else ""
     if not line:
         raise RuntimeError("the buffer service did not start; see above")
     with BufferClient(line.split()[-1], name="results", timeout_s=60) as client:
-        yield Buffered(client, config)
+        yield Buffered(client, config, teacher)

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from benchmarks.results.cells import BRIEF, CELLS, EASIEST, HINTED, LONG_ROW, Cell
 from benchmarks.results.lines import digest
+from benchmarks.results.taught import Guidance
 from r3l import config as configuration
 from r3l.algorithms.algorithm import AlgorithmConfig
 from r3l.config import RunConfig
@@ -17,17 +18,17 @@ from r3l.settings import yaml_text
 @dataclass(frozen=True)
 class Variant:
     """An algorithm under some settings. `lag`: optimizer steps by which the sampled policy is
-    behind the trained one; `teacher`: reflections come from the environment; `stored`: batches
-    come from a buffer service, and tasks from a set of STORED_TASKS, so that they come again."""
+    behind the trained one; `teacher`: whose reflections there are (benchmarks.results.taught);
+    `stored`: batches come from a buffer service."""
 
     label: str
     overrides: tuple[str, ...]
     lag: int = 0
-    teacher: bool = False
+    teacher: Guidance = ""
     stored: bool = False
 
 
-def _r3l(label: str, *settings: str, lag: int = 0, teacher: bool = False) -> Variant:
+def _r3l(label: str, *settings: str, lag: int = 0, teacher: Guidance = "") -> Variant:
     named = tuple(f"algorithm.{setting}" for setting in settings)
     return Variant(label, ("algorithm=r3l", *named), lag, teacher)
 
@@ -36,8 +37,15 @@ def _stored(label: str, *settings: str) -> Variant:
     return Variant(label, (*STORED, *settings), stored=True)
 
 
+def _taught(label: str, guidance: Guidance, *settings: str) -> Variant:
+    """R³L with guidance of known worth, and groups from a buffer service, which has the gate."""
+    return Variant(label, ("algorithm=r3l", *settings, *SERVED), teacher=guidance, stored=True)
+
+
 STORED_TASKS = 128
-STORED = (f"env.train_tasks={STORED_TASKS}", "buffer.max_staleness=0", "buffer.lease_s=3600")
+SERVED = ("buffer.max_staleness=0", "buffer.lease_s=3600")
+STORED = (f"env.train_tasks={STORED_TASKS}", *SERVED)
+GATE = "algorithm.gate=measured"
 _REUSE = ("buffer.sampler.reuse=4", "buffer.sampler.replay_staleness=100")
 
 VARIANTS: dict[str, Variant] = {
@@ -73,7 +81,7 @@ VARIANTS: dict[str, Variant] = {
     "grpo_lag_1": Variant("GRPO, a step stale", ("algorithm=grpo",), lag=1),
     "grpo_lag_4": Variant("GRPO, four steps stale", ("algorithm=grpo",), lag=4),
     "restart": _r3l("restart without guidance", "guidance=false", "from_start=true"),
-    "teacher": _r3l("reflections by the environment", teacher=True),
+    "teacher": _r3l("reflections by the environment", teacher="useful"),
     "pivot_earlier": _r3l("pivots 2 steps earlier", "pivot_shift=-2"),
     "pivot_later": _r3l("pivots 2 steps later", "pivot_shift=2"),
     "grpo_lr_low": Variant("GRPO, learning rate / 2", ("algorithm=grpo", "learner.lr=1.0e-4")),
@@ -113,6 +121,13 @@ VARIANTS: dict[str, Variant] = {
         "buffer.sampler.replay_staleness=5",
     ),
     "curriculum": _stored("GRPO, curriculum", "algorithm=grpo", "buffer.tasks=curriculum"),
+    "no_retries": _taught("without retries", "", "algorithm.reflect=false"),
+    "useful": _taught("useful guidance", "useful"),
+    "useful_gated": _taught("useful guidance, measured gate", "useful", GATE),
+    "useless": _taught("useless guidance", "useless"),
+    "useless_gated": _taught("useless guidance, measured gate", "useless", GATE),
+    "harmful": _taught("harmful guidance", "harmful"),
+    "harmful_gated": _taught("harmful guidance, measured gate", "harmful", GATE),
     "flat_replaced": _stored(
         "DAPO, flat groups replaced by stored ones",
         "algorithm=dapo",
@@ -189,7 +204,10 @@ class Run:
         """Digest of all that was set for it: SETTINGS, its own, its world and budget.
         Settings that nobody gave are not in it, so that a new one changes no old run."""
         variant = VARIANTS[self.variant]
-        ways: tuple[object, ...] = (self.tokens, self.cell.steps, variant.lag, variant.teacher)
+        taught = bool(variant.teacher)
+        ways: tuple[object, ...] = (self.tokens, self.cell.steps, variant.lag, taught)
+        if variant.teacher not in ("", "useful"):
+            ways = (*ways, variant.teacher)
         if variant.stored:
             ways = (*ways, "stored")
         return digest(parsed(SETTINGS), self.settings(), self.cell.digested, ways)
@@ -249,6 +267,8 @@ _COSTLY = tuple(
 _RHO_1 = tuple(name for name in _MAP if CELLS[name].rho == 1)
 _OTHER_RHO = tuple(name for name in _MAP if name not in _RHO_1)
 EQUAL_COMPUTE = ("grpo_no_kl", "sft_none", "sft_quarter")
+WITH_GUIDANCE = tuple(name + gate for name in get_args(Guidance)[1:] for gate in ("", "_gated"))
+"""Variants with guidance of known worth, each with retries in every group and with the gate."""
 _EASY, _HARD = "base-0.13-rho-1", "base-0.002-rho-1"
 REPLAYED = "base-0.005-rho-1"
 GRPO_FASTER = ("grpo_lr_high", "grpo_lr_4", "grpo_lr_8", "grpo_lr_16")
@@ -291,6 +311,7 @@ EXPERIMENTS: dict[str, tuple[Part, ...]] = {
         Part(_RHO_1, ("grpo", *EQUAL_COMPUTE, "r3l"), 3),
         Part(_OTHER_RHO, EQUAL_COMPUTE, 3),
     ),
+    "e12": (Part((_EASY, REPLAYED), ("no_retries", *WITH_GUIDANCE), 3),),
     "e6": (Part((REPLAYED,), ("stored_grpo", "stored_r3l", *_HISTORY), 3),),
 }
 

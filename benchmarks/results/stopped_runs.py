@@ -89,7 +89,7 @@ async def stop(cell: Cell, seed: int, policies: Path, stores: Path) -> Path:
     config = _config(cell, seed, start, (*STORED, "algorithm=r3l"))
     trainer = Trainer(start, config.learner, config.algorithm.build(), seed=seed)
     policy = sampler(start, seed)
-    with buffered(config, folder / "store") as batches:
+    with buffered(config, store=folder / "store") as batches:
         for version in range(STEPS):
             rows, _ = await batches.batch(policy, version, trainer)
             trainer.step(rows)

@@ -119,7 +119,7 @@ def test_groups_without_contrast_are_replaced_until_the_batch_is_full_or_there_w
     drawn: list[list[str]] = []
     never = False
 
-    async def explore(tasks: Sequence[Task], *_: object, teacher: bool) -> list[Group]:
+    async def explore(tasks: Sequence[Task], *_: object, teacher: str) -> list[Group]:
         """The tasks with an odd seed have contrast."""
         drawn.append([task.task_id[-2:] for task in tasks])
         return [explore_group((0.0, 0.0 if never else float(task.seed % 2)), ()) for task in tasks]
@@ -145,7 +145,7 @@ def test_the_teacher_reflects_on_the_attempt_that_was_played() -> None:
     policy = alternate.sampler(builtin_policy(), seed=0)
     tasks = task_source("workshop").tasks("train", 4)
     plan = config.algorithm.build().plan()
-    groups = asyncio.run(alternate.explore(tasks, policy, config, plan, teacher=True))
+    groups = asyncio.run(alternate.explore(tasks, policy, config, plan, teacher="useful"))
     thoughts = [r for g in groups for r in g.results if r.reflection is not None]
     assert len(thoughts) == 16 and not any(r.reflection.cause for r in thoughts)
     env = lessons.demonstrating("workshop")
