@@ -22,7 +22,7 @@ import click
 
 from benchmarks.results import page
 from benchmarks.results.cells import CELLS, Cell
-from benchmarks.results.experiments import EXPERIMENTS, VARIANTS, Run, runs, setup_of
+from benchmarks.results.experiments import EXPERIMENTS, MAP, VARIANTS, Run, runs, setup_of
 from benchmarks.results.lines import (
     LINES,
     POLICIES,
@@ -169,9 +169,9 @@ def _make_all(missing: Sequence[Run], jobs: int, lines: Path, policies: Path) ->
     policies.mkdir(parents=True, exist_ok=True)
     pool, good, running = ThreadPoolExecutor(jobs), True, Running()
     try:
-        cells = {run.cell.name: run.cell for run in missing if run.cell.withheld is not None}
+        first = {run.cell.name: run for run in reversed(missing) if run.cell.withheld is not None}
         warmed = {
-            name: pool.submit(_warm, cell, policies, lines, running) for name, cell in cells.items()
+            name: pool.submit(_warm, run, policies, lines, running) for name, run in first.items()
         }
 
         def make(run: Run) -> str:
@@ -193,9 +193,11 @@ def _make_all(missing: Sequence[Run], jobs: int, lines: Path, policies: Path) ->
     return good
 
 
-def _warm(cell: Cell, policies: Path, lines: Path, running: Running) -> None:
-    """Warm a cell's policy in a process of its own and append what was measured of it, unless that
-    was measured before: on a processor of the same kind a policy is the same to the last bit."""
+def _warm(run: Run, policies: Path, lines: Path, running: Running) -> None:
+    """Warm the policy of a run's cell in a process of its own and append what was measured of it,
+    unless that was measured before: on a processor of the same kind a policy is the same to the
+    last bit. The line of a cell of the map names the experiment if it is not the map's."""
+    cell = run.cell
     if not (policies / cell.folder / RECORD).exists():
         named = ["--warm", cell.name, "--policy", str(cell.number)]
         said = _spawn([*named, "--policies", str(policies)], running)
@@ -203,7 +205,8 @@ def _warm(cell: Cell, policies: Path, lines: Path, running: Running) -> None:
             raise UserError(said.strip().splitlines()[-1].removeprefix("benchmarks.results: "))
     quality = cell.warm(policies)
     file = lines / "warm.jsonl"
-    line = {"cell": cell.name, "setup": cell.setup()} | _numbered(cell) | quality
+    other = {"experiment": run.experiment} if cell.world and run.experiment != MAP else {}
+    line = {"cell": cell.name, "setup": cell.setup()} | _numbered(cell) | other | quality
     if line not in read_lines(file):
         append(file, line)
     click.echo(f"{cell.name}: warm, {quality}")

@@ -285,8 +285,10 @@ LONG_ROW_SEEDS = 6
 _MORE = ("no_credit_no_guidance", "r3l_kl", "raft", "opmd", "reflect_grpo",
          "critique_grpo", "dapo", "gspo", "rloo")  # fmt: skip
 
+MAP = "e1"
+"""The experiment of the regime map."""
 EXPERIMENTS: dict[str, tuple[Part, ...]] = {
-    "e1": (
+    MAP: (
         Part(_MAP, ("r3l", "grpo"), 6),
         Part(_MAP, ("r3l_failures", "no_reflect"), 6),
         Part(_COSTLY, ("grpo_equal",), 6),

@@ -45,12 +45,14 @@ def against(
     return ours, grpo
 
 
-def policies(lines: Iterable[Record]) -> dict[str, Record]:
+def policies(lines: Iterable[Record], experiment: str | None = None) -> dict[str, Record]:
     """What was measured of the warm policies of every cell: the mean if it has several, how many it
-    has (`policies`), and the least that one of them was told."""
+    has (`policies`), and the least that one of them was told. `experiment`: of the policies that
+    were warmed for it in a cell of the map."""
     mine: dict[str, list[Record]] = {}
     for line in lines:
-        mine.setdefault(line["cell"], []).append(line)
+        if line.get("experiment") == experiment:
+            mine.setdefault(line["cell"], []).append(line)
     return {
         cell: {
             name: mean(line[name] for line in its)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import cells, long_row, rates, tables, wall_clock
+from benchmarks.results import cells, guided, long_row, rates, tables, wall_clock
 from benchmarks.results.cells import BASES, CELLS, EASIEST, HINTED, LONG_ROW, TOLD
 from benchmarks.results.charts import grid, overview
 from benchmarks.results.experiments import (
@@ -84,7 +84,8 @@ def render(records: Sequence[Record], lines: Path) -> dict[Path, str]:
 def _values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
     """Every table and number that a template may name."""
     predicted = json.loads((LINES / "prediction.json").read_text(encoding="utf-8"))
-    warm = policies(read_lines(lines / "warm.jsonl", cells.setup_of))
+    measured = read_lines(lines / "warm.jsonl", cells.setup_of)
+    warm = policies(measured)
     gradients = read_lines(lines / "e4.jsonl", gradients_setup_of)
     systems = read_lines(lines / "e5.jsonl", wall_clock.setup_of)
     offline = read_lines(lines / "e8.jsonl", offline_setup_of)
@@ -131,6 +132,10 @@ def _values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
         over_no_kl=tables.over_variant(records, "e11", "grpo_no_kl"),
         compute=tables.over_grpo(
             [run for run in records if run["experiment"] == "e11"], "e11", tables.variants_of("e11")
+        ),
+        guided=guided.costs(records),
+        compute_policies=tables.warm_policies(
+            policies(measured, "e11"), [run for run in records if run["experiment"] == "e11"]
         ),
         controls=tables.over_grpo(records, "e3", tables.variants_of("e3")),
         replayed=tables.final(tables.runs_of(records, "e6", REPLAYED)),

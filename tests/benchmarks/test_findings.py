@@ -71,6 +71,12 @@ def test_a_cell_with_several_warm_policies_has_their_mean() -> None:
     assert found["b"] == {"told": 0.9, "policies": 1, "lowest told": 0.9}
 
 
+def test_a_policy_that_was_warmed_for_another_experiment_is_not_of_the_map() -> None:
+    lines = [{"cell": "a", "told": 0.95}, {"cell": "a", "told": 0.5, "experiment": "e11"}]
+    assert policies(lines)["a"]["told"] == 0.95
+    assert policies(lines, "e11")["a"]["told"] == 0.5
+
+
 @pytest.mark.parametrize(
     ("ratios", "found"),
     [
