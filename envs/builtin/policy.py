@@ -1,6 +1,7 @@
 """Names the built-in worlds, and finds the folders of models."""
 
 from pathlib import Path
+from typing import Any
 
 from r3l.files.gguf_model import SMOLLM2, converted, smollm2_folder
 from r3l.model_folder import user_path
@@ -12,6 +13,13 @@ BUILTIN_WORLDS = ("workshop", "keys")
 def builtin_policy() -> Path:
     """Returns the folder of the shipped tiny policy, which `r3l-learner warmup` made."""
     return Path(__file__).parent / "policies" / "tiny"
+
+
+def shipped_tokenizer() -> Any:
+    """Reads the shipped policy's tokenizer without AutoTokenizer, whose import takes seconds."""
+    from transformers import Qwen2Tokenizer
+
+    return Qwen2Tokenizer.from_pretrained(builtin_policy(), local_files_only=True)
 
 
 def model_path(name: str) -> Path:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from actors.gateway.other_models import OtherModels
 from actors.gateway.parsers import reader_of
-from envs.builtin.policy import builtin_policy, model_path
+from envs.builtin.policy import builtin_policy, model_path, shipped_tokenizer
 from learner import checkpoint
 from learner.step.deepspeed_config import deepspeed_config
 from learner.step.lora_targets import check_targets
@@ -27,7 +27,11 @@ def model_folder(name: str) -> Path:
 
 def chat_format(config: RunConfig, model: Path) -> ChatFormat:
     """Returns the model's chat format. Raises UserError if its chat template is not usable."""
-    tokenizer = read_tokenizer(model, f"model {config.model}")
+    tokenizer = (
+        shipped_tokenizer()
+        if model == builtin_policy()
+        else read_tokenizer(model, f"model {config.model}")
+    )
     return ChatFormat(tokenizer, earlier_reasoning=config.actor.earlier_reasoning)
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from envs import registry
-from envs.builtin.policy import BUILTIN_WORLDS, builtin_policy, model_path
+from envs.builtin.policy import BUILTIN_WORLDS, builtin_policy, model_path, shipped_tokenizer
 from r3l.errors import UserError
-from r3l.model_folder import check_model_folder
+from r3l.model_folder import check_model_folder, read_tokenizer
 
 
 def test_the_shipped_policy_is_a_whole_model_folder():
@@ -27,3 +27,9 @@ def test_a_model_is_named_by_a_path_or_as_builtin(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", BUILTIN_WORLDS)
 def test_the_built_in_worlds_play_inside_the_actor(name):
     assert registry.in_process(name)
+
+
+def test_the_shipped_tokenizer_is_the_one_that_actors_read():
+    quick, usual = shipped_tokenizer(), read_tokenizer(builtin_policy(), "builtin")
+    assert type(quick) is type(usual) and quick.get_vocab() == usual.get_vocab()
+    assert quick.chat_template == usual.chat_template and quick.eos_token == usual.eos_token
