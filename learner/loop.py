@@ -75,8 +75,6 @@ class Training:
                 draw = self._draw(version)
                 if draw is None:
                     break
-                if version == 0:  # not before: it would delay the first groups
-                    self._led(lambda rank0: rank0.evaluate(0))
                 random = torch.get_rng_state(), torch.cuda.get_rng_state_all()
                 try:
                     result = self._train_on(draw)
@@ -103,6 +101,8 @@ class Training:
             self.checkpoints.saved = version
         self._led(lambda rank0: rank0.begin(self.state))
         self._publish(version)
+        if version == 0:
+            self._led(lambda rank0: rank0.evaluate(0))
 
     def _led(self, work: Callable[[Rank0], object]) -> None:
         """Calls `work` on rank 0; the other ranks wait until it returns. Collective."""

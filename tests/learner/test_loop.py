@@ -6,17 +6,13 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
 import torch
 from msgspec.structs import replace
 
 from buffer import BufferClient
-from learner import loop
-from learner.checkpoint import RunState, latest
-from learner.step.trainer import StepLeft
-from r3l.config import load
+from learner.checkpoint import latest
 from r3l.process.last_heartbeat import HEARTBEAT
 from r3l.records import SlotResult
 from tests.learner.fakes import (
@@ -145,32 +141,3 @@ def test_groups_of_another_vocabulary_end_the_learner_before_a_step(
     assert steps_of(run) == [] and not (run / "model").exists()
     with BufferClient(served.endpoint) as client:
         assert client.stats().trained == 0 and client.release_draws("learner") == 3
-
-
-def calls_of(draws: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What rank 0 was asked for, until a draw is None or a step is left."""
-    rank0 = MagicMock(stopped=False)
-    rank0.draw.side_effect = draws
-    training = loop.Training(
-        MagicMock(), MagicMock(), load(), rank0, MagicMock(), tmp_path, RunState(0)
-    )
-    for name in ("meet", "share_draw"):
-        monkeypatch.setattr(loop, name, lambda *_: None)
-    monkeypatch.setattr(training, "_publish", lambda _: {})
-    monkeypatch.setattr(training, "_keep_candidate", lambda _: None)
-    monkeypatch.setattr(training, "_end", lambda _: None)
-    monkeypatch.setattr(training, "_train_on", MagicMock(side_effect=StepLeft))
-    training.execute()
-    return [call[0] for call in rank0.method_calls]
-
-
-def test_the_first_policy_is_evaluated_once_the_first_groups_are_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert calls_of([object()], tmp_path, monkeypatch) == ["begin", "draw", "evaluate"]
-
-
-def test_a_run_that_ends_without_groups_evaluates_nothing_at_its_beginning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert calls_of([None], tmp_path, monkeypatch) == ["begin", "draw"]
