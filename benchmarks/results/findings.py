@@ -91,14 +91,8 @@ def shown(found: Ratio) -> str:
 
 
 def over(mine: Sequence[Record], other: Sequence[Record], worth: float, unit: str) -> str:
-    """What `mine` cost over `other`; a dash without runs on both sides, and for CPU seconds of
-    different kinds of machines."""
-    if not mine or not other:
-        return "–"
-    kinds = [{run.get("machine") for run in runs} for runs in (mine, other)]
-    if unit == "cpu" and kinds[0] != kinds[1] and not pairs(mine, other):
-        return "–"
-    return shown(ratio(mine, other, worth, unit))
+    """What `mine` cost over `other`; a dash if no two runs are a pair."""
+    return shown(ratio(mine, other, worth, unit)) if pairs(mine, other) else "–"
 
 
 def summaries(records: Sequence[Record], warm: Mapping[str, Record]) -> str:

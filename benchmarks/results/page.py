@@ -115,6 +115,7 @@ def _values(records: Sequence[Record], lines: Path) -> dict[str, Any]:
         others=tables.over_grpo(records, "e1", ("r3l_failures", "grpo_equal", "no_reflect",
                                                 "grpo_lr_low", *GRPO_FASTER, *R3L_FASTER)),
         same_rate=tables.same_rate(records),
+        kept=rates.KEPT,
         tuned=rates.over_tuned_grpo(records),
         missing_rates=rates.missing_rates(records),
         easiest=tables.final(tables.runs_of(records, "e0", EASIEST.name)),

@@ -7,10 +7,13 @@ from statistics import mean
 from benchmarks.results.cells import CELLS
 from benchmarks.results.experiments import GRPO_FASTER, R3L_FASTER, VARIANTS
 from benchmarks.results.findings import WORTH, over, select, table
-from benchmarks.results.statistics import UNITS, Record, cost
+from benchmarks.results.statistics import UNITS, Record, cost, counted, pairs
+from benchmarks.results.tables import PAIRS
 
 CHOOSING = 3
 """Seeds before it choose a rate; the others report it."""
+KEPT = 0.9
+"""A rate is too high if a policy loses what it has learned."""
 FASTER = {"r3l": R3L_FASTER, "grpo": GRPO_FASTER}
 
 
@@ -30,17 +33,21 @@ class Choice:
 def best_rate(runs: Mapping[str, Sequence[Record]], algorithm: str, worth: float) -> Choice | None:
     """Which of the rates of grpo or r3l takes the fewest steps to a success of `worth`, by the
     runs of a cell by variant: those of the choosing seeds if every rate that can be reported has
-    them, else the reported ones. None if one rate alone was tried."""
+    them, else the reported ones. A rate counts if every such run ends with a success of at least
+    KEPT. None if fewer than two rates were tried, or none counts."""
     tried = [name for name in (algorithm, *FASTER[algorithm]) if reported(runs.get(name, ()))]
     if len(tried) < 2 or algorithm not in tried:
         return None
     apart = all(_choosing(runs[name]) == set(range(CHOOSING)) for name in tried)
+    mine = {
+        name: [run for run in runs[name] if (run["seed"] < CHOOSING) == apart] for name in tried
+    }
+    kept = [name for name in tried if all(run["success"] >= KEPT for run in mine[name])]
 
     def steps(name: str) -> float:
-        mine = [run for run in runs[name] if (run["seed"] < CHOOSING) == apart]
-        return mean(cost(run, worth, "steps").amount for run in mine)
+        return mean(cost(run, worth, "steps").amount for run in mine[name])
 
-    return Choice(min(tried, key=steps), apart)
+    return Choice(min(kept, key=steps), apart) if kept else None
 
 
 def reported(runs: Iterable[Record]) -> list[Record]:
@@ -64,8 +71,17 @@ def over_tuned_grpo(records: Sequence[Record]) -> str:
         for choice in (Choice("r3l", apart=True), ours):
             mine = reported(runs[choice.variant])
             costs = [over(mine, under, worth, unit) for unit in UNITS]
-            rows.append([cell, f"{worth:g}", choice.label, theirs.label, *costs, str(len(mine))])
-    return table(["cell", "success", "R³L", "GRPO", *UNITS.values(), "seeds"], rows)
+            rows.append(
+                [
+                    cell,
+                    f"{worth:g}",
+                    choice.label,
+                    theirs.label,
+                    *costs,
+                    counted(pairs(mine, under)),
+                ]
+            )
+    return table(["cell", "success", "R³L", "GRPO", *UNITS.values(), PAIRS], rows)
 
 
 def missing_rates(records: Sequence[Record]) -> str:

@@ -113,6 +113,11 @@ def pairs(over: Sequence[Record], under: Sequence[Record]) -> list[tuple[Record,
     return [(run, others[_twins(run)]) for run in mine]
 
 
+def counted(twins: Sequence[tuple[Record, Record]]) -> str:
+    """How many pairs there are, and of how many warm policies."""
+    return f"{len(twins)}, {len({_twins(mine)[1:] for mine, _ in twins})}"
+
+
 def _twins(run: Record) -> tuple[Any, ...]:
     return run["seed"], run.get("machine"), run.get("policy", 0)
 

@@ -28,8 +28,10 @@ from benchmarks.results.statistics import (
     Record,
     ceiling,
     cost,
+    counted,
     gained,
     over_price,
+    pairs,
     price,
     smooth,
 )
@@ -37,6 +39,8 @@ from benchmarks.results.statistics import (
 FINAL = ("success", "steps", "attempts")
 ALONE_AT_FIRST = ("grpo", "r3l")
 """Variants whose first attempts see nothing that is stored."""
+PAIRS = "seeds, policies"
+"""The column that says how many pairs of runs a ratio has, and of how many warm policies."""
 LABELS = {name: variant.label for name, variant in VARIANTS.items()}
 
 
@@ -68,7 +72,6 @@ def regime_map(
             ours, theirs = both(records, base, rho)
             told = warm.get(cell_of(base, rho).name, {}).get("told", 0.0)
             mark = "" if told >= TOLD else " †"
-            shared = {run["seed"] for run in ours} & {run["seed"] for run in theirs}
             for worth in WORTH:
                 foreseen = guess[f"to_{worth}"]["ratio"]
                 shown = [
@@ -77,11 +80,11 @@ def regime_map(
                     str(foreseen[f"tokens_rho_{rho}"]),
                     over(ours, theirs, worth, "tokens"),
                     over(ours, theirs, worth, "cpu"),
-                    str(len(shared)),
+                    counted(pairs(ours, theirs)),
                 ]
                 rows.append([f"{base:g}{mark}", f"{rho:g}", f"{worth:g}", *shown])
     columns = ["ρ", "success", "steps, predicted", "steps", "tokens, predicted", "tokens",
-               "CPU seconds", "seeds"]  # fmt: skip
+               "CPU seconds", PAIRS]  # fmt: skip
     return table(["base success", *columns], rows)
 
 
@@ -92,10 +95,9 @@ def map_to_half(records: Sequence[Record], warm: Mapping[str, Record]) -> str:
         for rho in RHOS:
             ours, theirs = both(records, base, rho)
             mark = "" if warm.get(cell_of(base, rho).name, {}).get("told", 0.0) >= TOLD else " †"
-            seeds = {run["seed"] for run in ours} & {run["seed"] for run in theirs}
             costs = [over(ours, theirs, WORTH[0], unit) for unit in UNITS]
-            rows.append([f"{base:g}{mark}", f"{rho:g}", *costs, str(len(seeds))])
-    columns = ["ρ", "steps", "tokens", "CPU seconds", "seeds"]
+            rows.append([f"{base:g}{mark}", f"{rho:g}", *costs, counted(pairs(ours, theirs))])
+    columns = ["ρ", "steps", "tokens", "CPU seconds", PAIRS]
     return table(["base success", *columns], rows)
 
 
@@ -130,11 +132,11 @@ def over_grpo(records: Sequence[Record], experiment: str, variants: Iterable[str
     for cell in CELLS:
         for variant in variants:
             ours, grpo = against(records, experiment, cell, variant)
-            if ours:
+            if pairs(ours, grpo):
                 shown = [over(ours, grpo, worth, unit) for worth in WORTH for unit in UNITS]
-                rows.append([cell, LABELS[variant], *shown, str(len(ours))])
+                rows.append([cell, LABELS[variant], *shown, counted(pairs(ours, grpo))])
     columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
-    return table(["cell", "variant", *columns, "seeds"], rows)
+    return table(["cell", "variant", *columns, PAIRS], rows)
 
 
 def without_auxiliary(records: Sequence[Record]) -> str:
@@ -174,9 +176,9 @@ def over_variant(records: Sequence[Record], experiment: str, baseline: str) -> s
             if twins := runs.get(baseline):
                 mine = runs[variant]
                 costs = [over(mine, twins, worth, unit) for worth in WORTH for unit in UNITS]
-                rows.append([cell, LABELS[variant], *costs, str(len(mine))])
+                rows.append([cell, LABELS[variant], *costs, counted(pairs(mine, twins))])
     columns = [f"{UNITS[unit]} to {worth:g}" for worth in WORTH for unit in UNITS]
-    return table(["cell", "variant", *columns, "seeds"], rows)
+    return table(["cell", "variant", *columns, PAIRS], rows)
 
 
 def same_rate(records: Sequence[Record]) -> str:

@@ -39,6 +39,11 @@ def one_line(root: type[BaseModel], error: ValidationError) -> str:
         guess = did_you_mean(name, section.model_fields)
         if not guess and key not in (keys := list(all_keys(root))):
             guess = did_you_mean(name, keys)
+        parent = key.removesuffix(f".{name}")
+        others = [s for s in _sections_in(root, parent) if name in s.model_fields]
+        if others:  # settings of other algorithms
+            names = ", ".join(str(_default_name(other)) for other in others)
+            guess = f" to {parent}={_default_name(section)}, known to {names}"
         return f"config key {key}: unknown{guess}; this section knows {known}"
     if kind == "union_tag_invalid":
         tag, known = str(context["tag"]), str(context["expected_tags"]).replace("'", "")

@@ -18,6 +18,8 @@ def test_the_best_rate_is_chosen_by_seeds_that_do_not_report_it() -> None:
             "grpo_lr_4": made("grpo_lr_4", 25, 10), "grpo_equal": made("grpo_equal", 8, 8),
             "grpo_lr_low": [run(CELL, "grpo_lr_low", 9, seed=s) for s in range(3)]}  # fmt: skip
     assert best_rate(runs, "grpo", 0.5) == Choice("grpo_lr_high", apart=True)
+    forgot = [one | {"success": 0.85} for one in made("grpo_lr_16", 2, 2)]
+    assert best_rate(runs | {"grpo_lr_16": forgot}, "grpo", 0.5) == Choice("grpo_lr_high", True)
     runs["grpo_lr_8"] = made("grpo_lr_8", None, 15)
     assert best_rate(runs, "grpo", 0.5) == Choice("grpo_lr_4", apart=False)
     assert best_rate({"grpo": made("grpo", 40, 40)}, "grpo", 0.5) is None
@@ -38,7 +40,7 @@ def test_a_tuned_rate_is_reported_by_the_seeds_that_did_not_choose_it() -> None:
     assert best.split(" | ")[2:5] == [
         "R³L, learning rate × 2 ‡", "GRPO, learning rate × 2", "0.50 (0.50–0.50)",
     ]  # fmt: skip
-    assert best.endswith("| 3 |")
+    assert best.endswith("| 3, 1 |")
 
 
 def test_rates_without_runs_are_named() -> None:
