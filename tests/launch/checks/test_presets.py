@@ -20,7 +20,7 @@ PAPER = {  # environment -> training tasks, optimizer steps, tokens per response
         {"products": 0, "goals": "human", "admissible": True, "max_steps": 15},
     ),
     "scienceworld": (2288, 476, 512, {"max_steps": 30}),
-    "gsm8k": (7473, 1556, 4096, {"attempts": 3}),
+    "gsm8k": (7473, 1556, 4096, {"attempts": 3, "reflect_with_answer": True}),
 }
 
 

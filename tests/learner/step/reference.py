@@ -7,6 +7,7 @@ sequence at a temperature, float64 [L], by the policy or the reference.
 """
 
 import math
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -158,6 +159,19 @@ def term(
     return (-free, -free) if free <= clipped else (-clipped, 0.0)
 
 
+def fitting(samples: list[tuple[AuxSample, Drawn]], room: float) -> list[tuple[AuxSample, Drawn]]:
+    """The samples that fit into `room` tokens, in the order of their checksums. A sample's tokens
+    end with its last trained one."""
+    ends = [max(np.flatnonzero(one.response_mask), default=-1) + 1 for one, _ in samples]
+    cut = [one.token_ids[:end].tobytes() for (one, _), end in zip(samples, ends, strict=True)]
+    found = []
+    for at in sorted(range(len(samples)), key=lambda i: zlib.crc32(cut[i])):
+        if ends[at] <= room:
+            room -= ends[at]
+            found.append(samples[at])
+    return found
+
+
 def whole(
     groups: list[Drawn], settings: dict[str, Any], policy: LogProbs, reference: LogProbs
 ) -> Result:
@@ -177,6 +191,10 @@ def whole(
         samples = [(answers(one), group) for group in groups for one in group.attempts]
     elif name != "r3l" or not settings.get("reflect", True):
         samples = []
+    if name == "r3l" and (share := settings.get("sft_share", 0.25)) is not None:
+        samples = fitting(
+            samples, share * sum(max(places, default=-1) + 1 for *_, places, _ in rows)
+        )
     shared = samples if settings.get("sft_pool") == "shared" else []
     count = len(rows) + len(shared)
     if means == "token":

@@ -27,6 +27,9 @@ VOCAB = 40
 REWARDS = ([0.0], [0.0, 1.0], [0.0, 0.3, 0.5, 1.0], [1.0], [-0.5, 0.0, 2.0], [0.7], [1.0, 1.5])
 SETTINGS: list[dict[str, Any]] = [
     {"name": "r3l"},
+    {"name": "r3l", "sft_share": None},
+    {"name": "r3l", "sft_share": 0.05},
+    {"name": "r3l", "sft_share": 0.1, "sft_pool": "shared"},
     {"name": "r3l", "alpha": 1.7, "normalize": "token"},
     {"name": "r3l", "max_rule": "group_max", "sft_weight": 0.3},
     {"name": "r3l", "max_advantage": 1.0, "credit": False},
