@@ -206,9 +206,9 @@ def _warm(run: Run, policies: Path, lines: Path, running: Running) -> None:
     quality = cell.warm(policies)
     file = lines / "warm.jsonl"
     other = {"experiment": run.experiment} if cell.world and run.experiment != MAP else {}
-    line = {"cell": cell.name, "setup": cell.setup()} | _numbered(cell) | other | quality
-    if line not in read_lines(file):
-        append(file, line)
+    line = {"cell": cell.name, "setup": cell.setup()} | _numbered(cell) | quality
+    if not any(known.items() >= line.items() for known in read_lines(file)):
+        append(file, line | other)
     click.echo(f"{cell.name}: warm, {quality}")
 
 
