@@ -46,6 +46,7 @@ STORED_TASKS = 128
 SERVED = ("buffer.max_staleness=0", "buffer.lease_s=3600")
 STORED = (f"env.train_tasks={STORED_TASKS}", *SERVED)
 GATE = "algorithm.gate=measured"
+NO_SFT = "algorithm.sft_weight=0"
 _REUSE = ("buffer.sampler.reuse=4", "buffer.sampler.replay_staleness=100")
 
 VARIANTS: dict[str, Variant] = {
@@ -128,6 +129,12 @@ VARIANTS: dict[str, Variant] = {
     "useless_gated": _taught("useless guidance, measured gate", "useless", GATE),
     "harmful": _taught("harmful guidance", "harmful"),
     "harmful_gated": _taught("harmful guidance, measured gate", "harmful", GATE),
+    "useless_gated_only": _taught(
+        "useless guidance, measured gate, no auxiliary loss", "useless", GATE, NO_SFT
+    ),
+    "harmful_gated_only": _taught(
+        "harmful guidance, measured gate, no auxiliary loss", "harmful", GATE, NO_SFT
+    ),
     "flat_replaced": _stored(
         "DAPO, flat groups replaced by stored ones",
         "algorithm=dapo",
@@ -313,7 +320,10 @@ EXPERIMENTS: dict[str, tuple[Part, ...]] = {
         Part(_RHO_1, ("grpo", *EQUAL_COMPUTE, "r3l"), 3),
         Part(_OTHER_RHO, EQUAL_COMPUTE, 3),
     ),
-    "e12": (Part((_EASY, REPLAYED), ("no_retries", *WITH_GUIDANCE), 3),),
+    "e12": (
+        Part((_EASY, REPLAYED), ("no_retries", *WITH_GUIDANCE), 3),
+        Part((_EASY, REPLAYED), ("useless_gated_only", "harmful_gated_only"), 1),
+    ),
     "e6": (Part((REPLAYED,), ("stored_grpo", "stored_r3l", *_HISTORY), 3),),
 }
 

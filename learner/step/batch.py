@@ -125,10 +125,9 @@ def rows_of(
         Σ_g w_g [ Σ_{i in g, kept} c_i Σ_t term_it + λ Σ_{j in g, auxiliary} c_j Σ_t −log π(y_jt) ]
 
     term_it is defined in r3l.algorithms.losses. r3l.algorithms.credit.token_weights computes c over
-    all rows, before any is left out. c_j is 1 / (auxiliary tokens of the step), times the share of
-    the groups that were given retries, if any was. If `sft_pool` is shared, c_i and c_j are the
-    weights of one mean over both sums. c does not depend on w_g. So with w_g = (n P_g)^-1 the
-    expectation over draws is the mean over all n candidates.
+    all rows, before any is left out. c_j is 1 / (auxiliary tokens of the step). If `sft_pool` is
+    shared, c_i and c_j are the weights of one mean over both sums. c does not depend on w_g. So
+    with w_g = (n P_g)^-1 the expectation over draws is the mean over all n candidates.
     """
     policy: list[_Counted] = []
     aux: list[_Counted] = []
@@ -148,8 +147,7 @@ def rows_of(
     if algorithm.sft_pool == "shared":
         rows = _weigh([*policy, *aux], algorithm.normalize)
     else:
-        share = np.mean([group.plan.distilled > 0 for group in groups]) if aux else 0.0
-        rows = [*_weigh(policy, algorithm.normalize), *_weigh(aux, "token", float(share) or 1.0)]
+        rows = [*_weigh(policy, algorithm.normalize), *_weigh(aux, "token")]
     penalized = algorithm.needs_reference  # a row of advantage 0 then has a gradient too
     return [row for row in rows if len(row.mask) and (row.aux or row.learns or penalized)]
 
@@ -267,12 +265,13 @@ def _row(token_ids: Int32, mask: Bool, logprobs: Float32, **more: Any) -> Row:
     return Row(token_ids[:end], mask[:end], logprobs[:end], **more)
 
 
-def _weigh(counted: Sequence[_Counted], normalize: Normalize, share: float = 1.0) -> list[Row]:
-    """Multiplies the weight of each row by `share` and c (r3l.algorithms.credit.token_weights).
-    `counted`: all rows that are averaged together."""
+def _weigh(counted: Sequence[_Counted], normalize: Normalize) -> list[Row]:
+    """Multiplies the weight of each row by c (r3l.algorithms.credit.token_weights). `counted`: all
+    rows that are averaged together."""
     lengths, groups = [length for _, length, _ in counted], [group for *_, group in counted]
-    pairs = zip(counted, credit.token_weights(normalize, lengths, groups), strict=True)
-    return [replace(row, weight=row.weight * share * c) for (rows, *_), c in pairs for row in rows]
+    shares = credit.token_weights(normalize, lengths, groups)
+    pairs = zip(counted, shares, strict=True)
+    return [replace(row, weight=row.weight * share) for (rows, *_), share in pairs for row in rows]
 
 
 def weight_metrics(rows: Sequence[Row], sft_weight: float) -> dict[str, float]:

@@ -140,9 +140,8 @@ def test_the_weight_of_a_token_follows_normalize_and_the_pool_of_auxiliary_sampl
         [group, explore_group(group_id="g2", base_rewards=(0.0,), retry_rewards=())],
         R3LConfig(group_size=4, sft_share=None, normalize="group", amplify=False).build(),
     )
-    # half of the weight for each group; the second one's only attempt has no advantage, and it was
-    # given no retries, which halves the auxiliary samples' weight
-    assert [row.weight for row in rows] == pytest.approx([1 / 96] * 3 + [1 / 64] * 2)
+    # half of the weight for each group; the second one's only attempt has no advantage
+    assert [row.weight for row in rows] == pytest.approx([1 / 96] * 3 + [1 / 32] * 2)
 
 
 def test_the_largest_weight_of_a_token_and_the_share_of_auxiliary_samples_are_measured() -> None:
@@ -175,19 +174,6 @@ def test_auxiliary_samples_have_a_share_of_the_tokens_and_the_same_ones_each_tim
     assert [len(samples(share)) for share in (None, 9.0, 0.5, 0.26, 0.1)] == [12, 12, 6, 3, 1]
     assert samples(0.5) == samples(0.5)
     assert set(samples(0.26)) < set(samples(0.5)) < set(samples(None))
-
-
-def test_auxiliary_samples_weigh_as_much_as_the_groups_that_were_given_retries() -> None:
-    with_retries = explore_group((0.0, 0.0), (1.0, 1.0), pivot=1)
-    plain = replace(explore_group((0.0, 1.0), (), group_id="g2"), plan=GroupPlan(4))
-
-    def weight(*groups: Group) -> float:
-        rows = rows_of(groups, R3LConfig(group_size=4, sft_share=None).build())
-        return float(sum(row.weight * row.mask.sum() for row in rows if row.aux))
-
-    assert weight(with_retries) == pytest.approx(1.0)
-    assert weight(with_retries, plain, plain, plain) == pytest.approx(1 / 4)
-    assert weight(plain) == 0.0
 
 
 def test_a_group_without_contrast_costs_no_forward_pass_but_counts_in_the_mean() -> None:
