@@ -27,6 +27,7 @@ def costs(records: Sequence[Record]) -> str:
             if not all(arms):
                 continue
             gated = [retries(run) for run in arms[2]]
+            alone = select(records, EXPERIMENT, cell, f"{guidance}_gated_only")
             rows.append([
                 f"{CELLS[cell].base:g}",
                 guidance,
@@ -34,10 +35,12 @@ def costs(records: Sequence[Record]) -> str:
                 shown(over_the_better(*arms)),
                 over(arms[0], arms[1], WORTH[0], "tokens"),
                 f"{mean(gated):.2f}",
+                f"{_mean(alone, 'steps')}, {_mean(alone, 'tokens')}" if alone else "–",
                 str(len(gated)),
             ])  # fmt: skip
     columns = ["guidance", "with retries", "without", "measured", "over the better",
-               "with over without", "groups with retries", "seeds"]  # fmt: skip
+               "with over without", "groups with retries",
+               "measured, no auxiliary loss", "seeds"]  # fmt: skip
     return table(["base success", *columns], rows)
 
 
