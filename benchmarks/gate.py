@@ -165,8 +165,8 @@ better* divides tokens. q is the mean chance of retries at a step.
 TAIL = """
 - It judges by reward alone. At base success 0.136 useful retries cost more tokens than they save,
   and it keeps them.
-- Useless guidance has a gain near 0, so q stays near one half. The gate then saves a fifth of what
-  the retries cost at base success 0.136, and three fifths at 0.005."""
+- Useless guidance has a gain near 0, so q stays between 0.4 and 0.7. The gate then saves a
+  quarter of what retries cost at base success 0.136, and three fifths at 0.005."""
 
 if __name__ == "__main__":
     main()

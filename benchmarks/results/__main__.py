@@ -196,7 +196,7 @@ def _make_all(missing: Sequence[Run], jobs: int, lines: Path, policies: Path) ->
 def _warm(run: Run, policies: Path, lines: Path, running: Running) -> None:
     """Warm the policy of a run's cell in a process of its own and append what was measured of it,
     unless that was measured before: on a processor of the same kind a policy is the same to the
-    last bit. The line of a cell of the map names the experiment if it is not the map's."""
+    last bit. In a cell of the map the line names the experiment, unless that is the map."""
     cell = run.cell
     if not (policies / cell.folder / RECORD).exists():
         named = ["--warm", cell.name, "--policy", str(cell.number)]

@@ -59,7 +59,7 @@ async def alternate(
     """Train `config.model` until `tokens` tokens were sampled, attempts and reflections alike (the
     last step is finished), or, without such a budget, for `steps` optimizer steps or until its
     first attempts succeed. `lag`: steps by which the sampled policy is behind the trained one;
-    `teacher`: whose reflections there are; `stored`: batches come from a buffer service.
+    `teacher`: whose reflections are used; `stored`: batches come from a buffer service.
 
     Returns what the held-out tasks showed, what was spent (`cpu`: seconds of this process without
     loading and evaluation) and the `curve`: for each step tokens, attempts and CPU seconds so far,
@@ -197,7 +197,7 @@ async def explore(
 ) -> list[Group]:
     """Explore one group per task, all at once so that their requests are sampled together.
 
-    `teacher`: whose reflections there are.
+    `teacher`: whose reflections are used.
     """
     make_env = partial(make, config.env.name, **config.env.options)
     policies = [taught(policy, task, make_env, teacher) for task in tasks]

@@ -90,8 +90,8 @@ class Buffered:
 def buffered(
     config: RunConfig, teacher: Guidance = "", store: Path | None = None
 ) -> Iterator[Buffered]:
-    """Batches from a service of this run's configuration. `teacher`: whose reflections there
-    are; `store`: folder of the store, which is removed afterwards if none is given."""
+    """Batches from a service of this run's configuration. `teacher`: whose reflections
+    are used; `store`: folder of the store, which is removed afterwards if none is given."""
     with tempfile.TemporaryDirectory(prefix="r3l-results-") as folder:
         file = Path(folder, "config.yaml")
         file.write_text(configuration.dump(config), encoding="utf-8")

@@ -18,7 +18,7 @@ from r3l.settings import yaml_text
 @dataclass(frozen=True)
 class Variant:
     """An algorithm under some settings. `lag`: optimizer steps by which the sampled policy is
-    behind the trained one; `teacher`: whose reflections there are (benchmarks.results.taught);
+    behind the trained one; `teacher`: whose reflections are used (benchmarks.results.taught);
     `stored`: batches come from a buffer service."""
 
     label: str

@@ -47,8 +47,8 @@ def against(
 
 def policies(lines: Iterable[Record], experiment: str | None = None) -> dict[str, Record]:
     """What was measured of the warm policies of every cell: the mean if it has several, how many it
-    has (`policies`), and the least that one of them was told. `experiment`: of the policies that
-    were warmed for it in a cell of the map."""
+    has (`policies`), and the least that one of them was told. `experiment`: only of policies
+    that it warmed itself in cells of the map."""
     mine: dict[str, list[Record]] = {}
     for line in lines:
         if line.get("experiment") == experiment:

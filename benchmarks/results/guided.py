@@ -40,7 +40,7 @@ def costs(records: Sequence[Record]) -> str:
             ])  # fmt: skip
     columns = ["guidance", "with retries", "without", "measured", "over the better",
                "with over without", "groups with retries",
-               "measured, no auxiliary loss", "seeds"]  # fmt: skip
+               "no auxiliary loss", "seeds"]  # fmt: skip
     return table(["base success", *columns], rows)
 
 

@@ -13,7 +13,7 @@ from benchmarks.results.tables import PAIRS
 CHOOSING = 3
 """Seeds before it choose a rate; the others report it."""
 KEPT = 0.9
-"""A rate is too high if a policy loses what it has learned."""
+"""A run that ends with less success had too high a rate."""
 FASTER = {"r3l": R3L_FASTER, "grpo": GRPO_FASTER}
 
 
