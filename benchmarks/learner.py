@@ -25,7 +25,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 import click
 import numpy as np
@@ -43,6 +43,7 @@ from learner.step.model import resolve_dtype
 from learner.step.trainer import Trainer
 from r3l.config import RunConfig, load
 from r3l.records import Group
+from r3l.settings.learner import Compute
 
 SIZES: dict[str, dict[str, int]] = {
     "1.5b": {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960,
@@ -85,7 +86,7 @@ class Work:
 @click.option("--budget", default=1024, show_default=True, help="computed tokens, micro-batch")
 @click.option("--threads", default=os.cpu_count(), show_default=True, help="of PyTorch")
 @click.option("--clock", type=click.Choice(list(CLOCKS)), default="wall", show_default=True)
-@click.option("--compute", type=click.Choice(["auto", "bfloat16"]), default="auto")
+@click.option("--compute", type=click.Choice(get_args(Compute)), default="dtype")
 @click.option("--ways", default=",".join(WAYS), show_default=True, help="separated by commas")
 @click.option("--crossover", is_flag=True, help="also measure tree against rows by shared share")
 def main(

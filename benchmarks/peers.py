@@ -138,7 +138,7 @@ def settings(folder: Path, work: Work) -> list[str]:
         "algorithm=grpo", "algorithm.kl_coef=0", f"algorithm.group_size={SAMPLES}",
         f"env={folder / 'words.py'}:Words", f"model={folder / 'model'}", "eval.tasks=0",
         f"learner.groups_per_step={work.prompts}", f"learner.lr={LEARNING_RATE}",
-        f"learner.compute={'bfloat16' if work.bf16 else 'auto'}",
+        f"learner.compute={'bfloat16' if work.bf16 else 'dtype'}",
         "learner.checkpoint_every=1000", "buffer.max_staleness=1",
         f"actor.concurrent_requests={work.prompts * SAMPLES}",
         "actor.engine.kv_cache_memory_bytes=536870912", "actor.max_model_len=256",

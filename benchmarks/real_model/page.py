@@ -27,6 +27,7 @@ KINDS = {
 }
 TITLES = {
     "grpo": "GRPO without reference",
+    "grpo_float32": "GRPO without reference, products in float32",
     "no_reflect": "R³L without reflection",
     "r3l": "R³L",
     "capped": "R³L, auxiliary rows capped at 0.25",

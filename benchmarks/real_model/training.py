@@ -21,6 +21,7 @@ from r3l.files.run_folder import RunFolder
 R3L = ("algorithm=r3l", "algorithm.sft_share=null")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "grpo": ("algorithm=grpo", "algorithm.kl_coef=0"),
+    "grpo_float32": ("algorithm=grpo", "algorithm.kl_coef=0", "learner.compute=dtype"),
     "r3l": R3L,
     "no_reflect": (*R3L, "algorithm.reflect=false"),
     "capped": ("algorithm=r3l", "algorithm.sft_share=0.25"),

@@ -21,10 +21,13 @@ from learner.step import adapters, attention
 from learner.step.attention import Pack
 from learner.step.batch import Nodes
 from r3l.errors import UserError
-from r3l.settings.learner import LoraConfig
+from r3l.settings.learner import Compute, LoraConfig
 
 CHUNK = 1024
 """Selected positions projected at a time."""
+LARGE = 10_000_000
+"""Parameters of a model that `learner.compute=auto` computes in bfloat16 where a CPU has it. With 1
+million, products in bfloat16 took 1.1 times the CPU time of float32, with 12 million 0.8."""
 
 
 class PolicyModule(nn.Module):
@@ -123,7 +126,7 @@ def load_model(
     pack: str = "auto",
     *,
     implementation: str = "auto",
-    compute: torch.dtype | None = None,
+    compute: Compute = "dtype",
     gradient_checkpointing: bool = False,
     lora: LoraConfig | None = None,
     adapter: Path | None = None,
@@ -157,7 +160,7 @@ def load_model(
     if gradient_checkpointing:
         lm.gradient_checkpointing_enable({"use_reentrant": False})
         lm.train()  # transformers checkpoints only modules in training mode
-    return PolicyModule(lm, attention.resolve(pack, lm), compute)
+    return PolicyModule(lm, attention.resolve(pack, lm), resolve_compute(compute, lm))
 
 
 def resolve_dtype(name: str) -> torch.dtype:
@@ -165,3 +168,14 @@ def resolve_dtype(name: str) -> torch.dtype:
     if name == "auto":
         return torch.bfloat16 if torch.cuda.is_available() else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
+def resolve_compute(name: Compute, lm: Any) -> torch.dtype | None:
+    """Returns the torch dtype for `learner.compute`, or None for that of the weights."""
+    if name == "auto":
+        has = torch.cpu.get_capabilities()
+        native = has["avx512_bf16"] or has["amx_bf16"]
+        large = sum(weights.numel() for weights in lm.parameters()) >= LARGE
+        exact = lm.dtype == torch.float32 and not torch.cuda.is_available()
+        name = "bfloat16" if native and large and exact else "dtype"
+    return torch.bfloat16 if name == "bfloat16" else None

@@ -109,7 +109,7 @@ class Trainer:
             dtype=self.dtype,
             pack=config.pack,
             implementation=config.attention,
-            compute=torch.bfloat16 if config.compute == "bfloat16" else None,
+            compute=config.compute,
         )
         recomputes = config.gradient_checkpointing
         module = load(model, gradient_checkpointing=recomputes, lora=config.lora, adapter=adapter)

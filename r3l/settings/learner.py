@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from r3l.settings.section import LONGEST_S, Section
 
-Compute = Literal["auto", "bfloat16"]
+Compute = Literal["auto", "dtype", "bfloat16"]
 ADAPTERS_LR = 1e-5
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -58,8 +58,9 @@ class LearnerConfig(Section):
     )
     compute: Compute = Field(
         "auto",
-        description="format of matrix products; auto: that of dtype; bfloat16: less CPU time with "
-        "AVX512_BF16, but less exact log-probabilities",
+        description="format of matrix products; dtype: that of dtype; bfloat16: less CPU time with "
+        "AVX512_BF16 or AMX, but less exact log-probabilities; auto: bfloat16 on a CPU that has one "
+        "of them, for a model of at least 10 million parameters, otherwise dtype",
     )
     lora: LoraConfig = Field(default_factory=lambda: LoraConfig())
     attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = Field(

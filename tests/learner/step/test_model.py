@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from learner.step import model
 from learner.step.attention import Pack
 from learner.step.batch import Row, collate
 from learner.step.model import PolicyModule
+from r3l.settings.learner import Compute
 
 
 def test_selected_logprobs_equal_those_of_full_logits_at_each_rows_temperature(
@@ -58,7 +60,7 @@ def test_products_in_bfloat16_leave_weights_and_gradients_in_float32(model_folde
     ids = np.arange(3, 43, dtype="i4")
     micro = collate([Row(ids, ids > 3, np.zeros(40, "f4"))], torch.device("cpu"))
     found = {}
-    for compute in (None, torch.bfloat16):
+    for compute in get_args(Compute):
         module = model.load_model(model_folder, torch.float32, compute=compute)
         logprobs, _ = module(micro.nodes, micro.mask_BT, micro.temperatures_B)
         logprobs.sum().backward()
@@ -66,9 +68,39 @@ def test_products_in_bfloat16_leave_weights_and_gradients_in_float32(model_folde
         norm = torch.nn.utils.get_total_norm([p.grad for p in module.parameters()])
         assert logprobs.dtype == torch.float32 and grads == {torch.float32}
         found[compute] = logprobs.detach(), float(norm)
-    exact, rounded = found[None], found[torch.bfloat16]
+    exact, rounded = found["dtype"], found["bfloat16"]
+    assert found["auto"][1] == exact[1], "a small model"
     assert 0 < (exact[0] - rounded[0]).abs().max() < 0.05
     assert rounded[1] == pytest.approx(exact[1], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("has", "parameters", "dtype", "gpu", "chosen"),
+    [
+        ("avx512_bf16", 30, "float32", False, torch.bfloat16),
+        ("amx_bf16", 30, "float32", False, torch.bfloat16),
+        ("avx512_f", 30, "float32", False, None),
+        ("avx512_bf16", 29, "float32", False, None),
+        ("avx512_bf16", 30, "bfloat16", False, None),
+        ("avx512_bf16", 30, "float32", True, None),
+    ],
+)
+def test_large_models_are_computed_in_bfloat16_on_a_cpu_that_has_it(
+    has: str,
+    parameters: int,
+    dtype: str,
+    gpu: bool,
+    chosen: torch.dtype | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flags = {"avx512_bf16": False, "amx_bf16": False} | {has: True}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: flags)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(model, "LARGE", 30)
+    lm = torch.nn.Linear(parameters, 1, bias=False, dtype=getattr(torch, dtype))
+    lm.dtype = lm.weight.dtype
+    assert model.resolve_compute("auto", lm) == chosen
+    assert model.resolve_compute("dtype", lm) is None
 
 
 def test_logits_are_divided_by_the_temperature_before_the_softmax() -> None:

@@ -72,7 +72,7 @@ def test_a_group_of_weight_two_counts_twice_and_one_of_weight_zero_not_at_all(
 def test_products_in_bfloat16_learn_alike_and_from_an_equal_reference(model_folder: Path) -> None:
     groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
     found = {}
-    for compute in ("auto", "bfloat16"):
+    for compute in ("dtype", "bfloat16"):
         settings = ["algorithm=grpo", "learner.lr=1e-3", f"learner.compute={compute}"]
         config = load(None, settings)
         algorithm = config.algorithm.build()
@@ -81,7 +81,7 @@ def test_products_in_bfloat16_learn_alike_and_from_an_equal_reference(model_fold
         found[compute] = [measured(trainer.step(rows)) for _ in range(4)]
         assert {weights.dtype for _, weights in trainer.weights()} == {torch.float32}
     assert found["bfloat16"][0]["kl_reference"] == 0.0, "the reference computes as the policy does"
-    for exact, rounded in zip(found["auto"], found["bfloat16"], strict=True):
+    for exact, rounded in zip(found["dtype"], found["bfloat16"], strict=True):
         assert rounded["loss"] == pytest.approx(exact["loss"], rel=0.05, abs=0.02)
         assert rounded["grad_norm"] == pytest.approx(exact["grad_norm"], rel=0.05)
 
