@@ -229,11 +229,12 @@ def profile(runs: list[Measured], file: Path) -> str:
     return f"CPU s/step: {', '.join(parts)}; {', '.join(spans)}"
 
 
-def floor(folder: Path, work: Work) -> tuple[float, float]:
-    """CPU seconds a step of sampling and of training alone; no system made of the two can take less
-    than their sum divided by the number of cores."""
+def floor(folder: Path, work: Work) -> tuple[float, float, float]:
+    """CPU seconds a step of sampling and of training alone, and of a bare PyTorch loop over the
+    same tokens. No system made of the first two can take less than their sum divided by the number
+    of cores."""
     spent = list[float]()
-    for part in ("generation", "training"):
+    for part in ("generation", "training", "bare"):
         command = [sys.executable, "-m", "benchmarks.peers_floor", part, str(folder)]
         command += [str(work.steps), *settings(folder, work)]
         environment = os.environ | {"OMP_NUM_THREADS": "1"} | STEADY_MEMORY
@@ -243,7 +244,7 @@ def floor(folder: Path, work: Work) -> tuple[float, float]:
         if made.returncode:
             raise click.ClickException(f"{' '.join(command)}\n{made.stderr[-2000:]}")
         spent.append(median(json.loads(made.stdout.splitlines()[-1])[SKIPPED:]))
-    return spent[0], spent[1]
+    return spent[0], spent[1], spent[2]
 
 
 def table(size: str, found: dict[str, list[Measured]]) -> list[str]:
@@ -320,11 +321,12 @@ def main(sizes: str, steps: int, rounds: int, bf16: bool, lines: Path, read: boo
                     made.append(named | {"peer": peer} | asdict(found[peer][-1]))
                     append(lines, made[-1])
             alone = floor(folder, work)
-            spent = dict(zip(("sampling_s", "training_s"), alone, strict=True))
+            spent = dict(zip(("sampling_s", "training_s", "bare_s"), alone, strict=True))
             made.append(named | {"peer": "floor", "cores": len(os.sched_getaffinity(0))} | spent)
             append(lines, made[-1])
             notes += [
-                f"{size} M: sampling alone {alone[0]:.2f} CPU s/step, training {alone[1]:.2f}",
+                f"{size} M: sampling alone {alone[0]:.2f} CPU s/step, training {alone[1]:.2f}, "
+                f"a bare loop {alone[2]:.2f}",
                 f"{size} M: {profile(found['r3l'], max(folder.glob('run-*/progress.jsonl')))}",
             ]
         rows += rows_of(made)

@@ -1,11 +1,12 @@
 """The floor of `python -m benchmarks.peers`: the CPU seconds of its sampling and of its training,
 each alone and with one thread.
 
-    python -m benchmarks.peers_floor generation|training FOLDER STEPS [section.key=value ...]
+    python -m benchmarks.peers_floor generation|training|bare FOLDER STEPS [section.key=value ...]
 
 FOLDER has the model and the prompts. `generation` samples every step's responses with the actor's
-engine and writes them to FOLDER/samples.json; `training` makes the same steps from them. Each
-prints a list of the CPU seconds of every step.
+engine and writes them to FOLDER/samples.json; `training` makes the same steps from them; `bare`
+trains on the same tokens with PyTorch and transformers alone. Each prints a list of the CPU seconds
+of every step.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,32 @@ def train(folder: Path, config: RunConfig) -> list[float]:
     return spent
 
 
+def train_bare(folder: Path, config: RunConfig) -> list[float]:
+    """Make each step with the loop that one would write by hand: every group is one sequence, its
+    prompt and then all responses, without regard to which token may see which."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    lm = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+    optimizer = torch.optim.AdamW(lm.parameters(), lr=config.learner.lr)
+    bfloat16 = config.learner.compute == "bfloat16"
+    spent = []
+    for attempts in json.loads((folder / "samples.json").read_text(encoding="utf-8")):
+        before = time.process_time()
+        for prompt, group in groupby(attempts, key=lambda attempt: attempt["prompt"]):
+            said = [token for attempt in group for token in attempt["response"]]
+            ids = torch.tensor([*prompt, *said])
+            with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+                kept = lm(ids[None], use_cache=False, logits_to_keep=len(said) + 1).logits[0, :-1]
+            loss = torch.nn.functional.cross_entropy(kept.float(), ids[-len(said) :])
+            (loss * len(said) / len(attempts)).backward()
+        torch.nn.utils.clip_grad_norm_(lm.parameters(), config.learner.grad_clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        spent.append(time.process_time() - before)
+    return spent
+
+
 def rows_of(attempts: Step) -> list[Any]:
     """Rows of a step with advantages of 1 and -1."""
     from learner.step.batch import Row
@@ -106,7 +134,7 @@ def main(part: str, folder: Path, steps: int, settings: list[str]) -> None:
     if part == "generation":
         spent = asyncio.run(generate(folder, steps, config))
     else:
-        spent = train(folder, config)
+        spent = (train_bare if part == "bare" else train)(folder, config)
     print(json.dumps(spent))
 
 

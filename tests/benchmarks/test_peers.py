@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 
 from benchmarks import peers, peers_floor
 from benchmarks.peers import Measured
+from r3l.config import load
 
 
 def test_both_get_prompts_of_64_tokens_from_the_same_words(tmp_path: Path) -> None:
@@ -59,7 +60,7 @@ def test_the_table_can_be_made_again_from_the_lines(
     monkeypatch.setattr(peers, "install", lambda: None)
     monkeypatch.setattr(peers, "write_work", lambda folder, size: None)
     monkeypatch.setattr(peers, "measure", lambda *_: run)
-    monkeypatch.setattr(peers, "floor", lambda folder, work: (1.0, 0.5))
+    monkeypatch.setattr(peers, "floor", lambda folder, work: (1.0, 0.5, 0.4))
     monkeypatch.setattr(peers, "profile", lambda runs, file: "spans")
     monkeypatch.setattr(peers.os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setattr(Path, "glob", lambda self, pattern: [self])
@@ -100,3 +101,12 @@ def test_the_floor_trains_on_what_was_sampled() -> None:
     assert second.token_ids.tolist() == [5, 8, 9, 4] and second.advantage == -1.0
     assert second.old_logprobs.tolist() == [0.0, -1.0, -2.0, -3.0]
     assert first.weight == second.weight == 0.25
+
+
+def test_a_bare_loop_trains_on_the_same_tokens(tmp_path: Path) -> None:
+    prompt = [5, 6, 7]
+    group = [{"prompt": prompt, "response": [8, 9], "logprobs": [-1.0, -1.0]} for _ in range(2)]
+    peers.write_model(tmp_path / "model", 16, 1, 8)
+    (tmp_path / "samples.json").write_text(json.dumps([group] * 3))
+    spent = peers_floor.train_bare(tmp_path, load(None, ["learner.compute=bfloat16"]))
+    assert len(spent) == 3 and min(spent) > 0
