@@ -59,8 +59,8 @@ class LearnerConfig(Section):
     compute: Compute = Field(
         "auto",
         description="format of matrix products; dtype: that of dtype; bfloat16: less CPU time with "
-        "AVX512_BF16 or AMX, but less exact log-probabilities; auto: bfloat16 on a CPU that has one "
-        "of them, for a model of at least 10 million parameters, otherwise dtype",
+        "AVX512_BF16 or AMX, but less exact log-probabilities; auto: bfloat16 on a CPU that has "
+        "one of them, for a model of at least 10 million parameters, otherwise dtype",
     )
     lora: LoraConfig = Field(default_factory=lambda: LoraConfig())
     attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = Field(
