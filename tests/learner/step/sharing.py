@@ -16,7 +16,10 @@ from r3l.config import RunConfig, load
 from tests.learner.fakes import explore_group, measured
 from tests.learner.step.fakes import GROUPS
 
-SETTINGS = ("algorithm=reflect_grpo", "algorithm.group_size=4", "learner.lr=1e-3")
+SETTINGS = (
+    "algorithm=reflect_grpo", "algorithm.group_size=4", "learner.lr=1e-3",
+    "learner.compute=dtype",  # ranks agree to the last digits of float32
+)  # fmt: skip
 M_MMAP_THRESHOLD = -3  # of malloc.h
 
 
