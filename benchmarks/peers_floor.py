@@ -91,8 +91,7 @@ def train_bare(folder: Path, config: RunConfig) -> list[float]:
             ids = torch.tensor([*prompt, *said])
             with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
                 kept = lm(ids[None], use_cache=False, logits_to_keep=len(said) + 1).logits[0, :-1]
-            loss = torch.nn.functional.cross_entropy(kept.float(), ids[-len(said) :])
-            (loss * len(said) / len(attempts)).backward()
+            torch.nn.functional.cross_entropy(kept.float(), ids[-len(said) :]).backward()
         torch.nn.utils.clip_grad_norm_(lm.parameters(), config.learner.grad_clip)
         optimizer.step()
         optimizer.zero_grad()

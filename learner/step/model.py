@@ -173,9 +173,14 @@ def resolve_dtype(name: str) -> torch.dtype:
 def resolve_compute(name: Compute, lm: Any) -> torch.dtype | None:
     """Returns the torch dtype for `learner.compute`, or None for that of the weights."""
     if name == "auto":
-        has = torch.cpu.get_capabilities()
-        native = has["avx512_bf16"] or has["amx_bf16"]
         large = sum(weights.numel() for weights in lm.parameters()) >= LARGE
-        exact = lm.dtype == torch.float32 and not torch.cuda.is_available()
-        name = "bfloat16" if native and large and exact else "dtype"
+        on_cpu = lm.dtype == torch.float32 and not torch.cuda.is_available()
+        name = "bfloat16" if large and on_cpu and _has_bfloat16() else "dtype"
     return torch.bfloat16 if name == "bfloat16" else None
+
+
+def _has_bfloat16() -> bool:
+    """Whether this CPU multiplies matrices in bfloat16. Architectures other than x86 lack both
+    names."""
+    has = torch.cpu.get_capabilities()
+    return any(has.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
