@@ -57,12 +57,17 @@ def tree_attention(
         rows_BTHE = nodes_NHE.index_select(0, paths_BT.flatten()).unflatten(0, paths_BT.shape)
         return rows_BTHE.transpose(1, 2)
 
+    states, dtype = [query_1HNE, key_1HNE, value_1HNE], value_1HNE.dtype
+    if dtype == torch.bfloat16 and query_1HNE.device.type == "cpu":
+        # With rows of 140 tokens, PyTorch takes 1.7 times the CPU time for it in bfloat16.
+        states = [each.float() for each in states]
     outs = []
-    for paths_BT in rectangles:
-        laid_out = (rows(each, paths_BT) for each in (query_1HNE, key_1HNE, value_1HNE))
-        out_BTHE, _ = sdpa_attention_forward(module, *laid_out, None, **options)
-        outs.append(out_BTHE.flatten(0, 1))
-    return torch.cat(outs).index_select(0, places_N)[None], None
+    with torch.autocast("cpu", enabled=False):
+        for paths_BT in rectangles:
+            laid_out = (rows(each, paths_BT) for each in states)
+            out_BTHE, _ = sdpa_attention_forward(module, *laid_out, None, **options)
+            outs.append(out_BTHE.flatten(0, 1))
+    return torch.cat(outs).to(dtype).index_select(0, places_N)[None], None
 
 
 def _obstacle(lm: Any) -> str:

@@ -94,8 +94,10 @@ def score(
 ) -> tuple[Tensor, Tensor]:
     """Returns (log-probabilities of the targets, entropies), both float32 [N]. To save memory, the
     backward pass recomputes the logits of all chunks but the last."""
+    full = (len(targets_N) - 1) // CHUNK
+    sizes = [len(targets_N) - full * CHUNK, *[CHUNK] * full]  # the last is not the small one
     *earlier, last = zip(
-        hidden_ND.split(CHUNK), targets_N.split(CHUNK), temperatures_N.split(CHUNK), strict=True
+        hidden_ND.split(sizes), targets_N.split(sizes), temperatures_N.split(sizes), strict=True
     )
     parts = [
         checkpoint(_score_chunk, head.weight, head.bias, *chunk, use_reentrant=False)
@@ -115,9 +117,10 @@ def _score_chunk(
     logits_NV = nn.functional.linear(hidden_ND, weight_VD, bias_V).float()
     # In place: another tensor of this size would raise the peak of memory.
     logprobs_NV = logits_NV.div_(temperatures_N[:, None]).log_softmax(dim=-1)
-    with torch.no_grad():
-        entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(dim=-1)
-    return logprobs_NV.gather(1, targets_N[:, None])[:, 0], entropy_N
+    logprobs_N = logprobs_NV.gather(1, targets_N[:, None])[:, 0]
+    with torch.no_grad():  # the recomputation ends before this
+        entropy_N = -logprobs_NV.exp().mul_(logprobs_NV).sum(dim=-1)
+    return logprobs_N, entropy_N
 
 
 def load_model(

@@ -189,6 +189,24 @@ def test_a_model_with_windowed_layers_keeps_its_rows_apart(make):
         attention.resolve("tree", lm)
 
 
+def test_attention_on_a_cpu_is_in_float32_if_products_are_in_bfloat16(monkeypatch):
+    kernel, dtypes = attention.sdpa_attention_forward, set()
+
+    def noting(module, query, *others, **options):
+        dtypes.add(query.dtype)
+        return kernel(module, query, *others, **options)
+
+    monkeypatch.setattr(attention, "sdpa_attention_forward", noting)
+    ids = np.arange(3, 13, dtype="i4")
+    micro = collate([Row(ids, ids > 3, np.zeros(10, "f4"))] * 2, CPU)
+    for lm, compute in ((qwen2(), torch.bfloat16), (qwen2().bfloat16(), None)):
+        logprobs_BT = PolicyModule(lm, "tree", compute)(
+            micro.nodes, micro.mask_BT, micro.temperatures_B
+        )[0]
+        logprobs_BT.sum().backward()
+    assert dtypes == {torch.float32}
+
+
 def test_packing_changes_neither_checkpointed_layers_nor_the_saved_model(tmp_path: Path):
     rows = [np.array(r, np.int32) for r in ([1, 2, 3, 4], [1, 2, 5])]
     micro = collate([Row(r, r > 1, np.zeros(len(r), np.float32), 1.0) for r in rows], CPU)

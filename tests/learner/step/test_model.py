@@ -156,6 +156,27 @@ def test_no_tensor_of_the_loss_grows_with_length_times_vocabulary(
         assert largest.elements == 16 * vocab, (length, largest.elements)
 
 
+def test_the_backward_pass_recomputes_neither_the_last_chunk_nor_entropies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Counted(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func in (torch.ops.aten.mm.default, torch.ops.aten.exp.default):
+                made[func.name()].append(len(args[0]))
+            return func(*args, **(kwargs or {}))
+
+    monkeypatch.setattr(model, "CHUNK", 16)
+    made: dict[str, list[int]] = {"aten::mm": [], "aten::exp": []}
+    head, hidden = torch.nn.Linear(8, 50, bias=False), torch.randn(33, 8)
+    with Counted():
+        logprobs, _ = model.score(head, hidden, torch.arange(33), torch.ones(33))
+        assert made == {"aten::mm": [1, 16, 16], "aten::exp": [1, 16, 16]}
+        logprobs.sum().backward()
+    gradients = [50] * 3  # of the weights, by chunk
+    assert sorted(made["aten::mm"]) == sorted([1, 16, 16, 1, 16, *gradients])
+    assert made["aten::exp"] == [1, 16, 16]
+
+
 @pytest.mark.parametrize("pack", ["tree", "rows"])
 def test_a_gradient_that_many_rows_share_is_the_same_bit_for_bit_with_several_threads(
     model_folder: Path, pack: Pack
