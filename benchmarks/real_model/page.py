@@ -57,6 +57,7 @@ def render(lines: Lines) -> str:
         "gains": gains(probes),
         "ways": ways(probes),
         "examples": examples(probes),
+        "pairs": pairs([line for line in lines if line["kind"] == "train"]),
         "training": training(runs, ("tokens", "trained", "cpu")),
         "gpu_training": training(elsewhere, ("tokens", "trained", "cpu", "wall")),
         "workshop": workshop([line for line in lines if line["kind"] == "workshop"]),
@@ -104,6 +105,42 @@ def examples(probes: Lines) -> str:
         for answer, text in found["examples"][:1]
     ]
     return "```text\n" + "\n".join(shown) + "\n```"
+
+
+def pairs(runs: Lines) -> str:
+    """R³L beside R³L without reflection by machine, dose and seed; over the seeds of a dose, the
+    difference of their means after. Of a run that was stopped, and of the other, what both have."""
+    rows, differences = [], dict[int, list[float]]()
+    for where, dose, _, made in _by_variant([run for run in runs if run["variant"] == "r3l"]):
+        for one in sorted(made, key=lambda run: run["seed"]):
+            named = {"variant": "no_reflect"} | {
+                key: one[key] for key in ("machine", "dose", "seed")
+            }
+            other = next((run for run in runs if run.items() >= named.items()), None)
+            if other is None:
+                continue
+            shared = min(len(one["evaluations"]), len(other["evaluations"]))
+            both = [run | {"evaluations": run["evaluations"][:shared]} for run in (one, other)]
+            after = [after_start(run) for run in both]
+            differences.setdefault(dose, []).append(after[0] - after[1])
+            cells = [
+                f"{_before([run]):.3f} → {mean:.3f}" for run, mean in zip(both, after, strict=True)
+            ]
+            gain = f"{one['means'].get('group/guidance_gain', 0.0):+.2f}"
+            row = [
+                f"{dose:,}",
+                where,
+                str(one["seed"]),
+                gain,
+                *cells,
+                f"{after[0] - after[1]:+.3f}",
+            ]
+            rows.append((dose, row))
+    for dose, values in differences.items():
+        count = f"{len(values)} seeds"
+        rows.append((dose, [f"**{dose:,}**", "all", count, "", "", "", over_seeds(values, 3)]))
+    head = "dose, machine, seed, gain in training, R³L, without reflection, difference"
+    return _table(head.split(", "), [row for _, row in sorted(rows, key=lambda row: row[0])])
 
 
 def training(runs: Lines, units: Sequence[str]) -> str:
