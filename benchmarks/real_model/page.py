@@ -190,7 +190,7 @@ def draw(lines: Lines, out: Path) -> None:
     panels = [
         Panel("sums", _by_title(sums)),
         Panel("sums, also 80 steps", _by_title(longer), "tokens"),
-        Panel("workshop, on a GPU", _by_title(kinds["workshop"])),
+        Panel("workshop", _by_title(kinds["workshop"])),
         Panel("calculator agent, on a GPU", _by_title(kinds["calculator"])),
     ]
     chart.draw(panels, out)
