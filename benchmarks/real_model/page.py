@@ -108,8 +108,8 @@ def examples(probes: Lines) -> str:
 
 
 def pairs(runs: Lines) -> str:
-    """R³L beside R³L without reflection by machine, dose and seed; over the seeds of a dose, the
-    difference of their means after. Of a run that was stopped, and of the other, what both have."""
+    """R³L with and without reflection, by dose, machine and seed, and their mean difference over the
+    seeds of a dose. If a run was stopped, counts only the evaluations that both runs have."""
     rows, differences = [], dict[int, list[float]]()
     for where, dose, _, made in _by_variant([run for run in runs if run["variant"] == "r3l"]):
         for one in sorted(made, key=lambda run: run["seed"]):
@@ -127,15 +127,8 @@ def pairs(runs: Lines) -> str:
                 f"{_before([run]):.3f} → {mean:.3f}" for run, mean in zip(both, after, strict=True)
             ]
             gain = f"{one['means'].get('group/guidance_gain', 0.0):+.2f}"
-            row = [
-                f"{dose:,}",
-                where,
-                str(one["seed"]),
-                gain,
-                *cells,
-                f"{after[0] - after[1]:+.3f}",
-            ]
-            rows.append((dose, row))
+            names = [f"{dose:,}", where, str(one["seed"]), gain]
+            rows.append((dose, [*names, *cells, f"{after[0] - after[1]:+.3f}"]))
     for dose, values in differences.items():
         count = f"{len(values)} seeds"
         rows.append((dose, [f"**{dose:,}**", "all", count, "", "", "", over_seeds(values, 3)]))

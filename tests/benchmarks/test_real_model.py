@@ -3,6 +3,7 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,6 +124,24 @@ def test_runs_of_several_seeds_have_a_mean_with_its_interval_and_no_other_machin
     assert page.training(runs, ["cpu"]).splitlines()[2:] == [
         "| AMD EPYC | 200 | R³L | 0.150 | 0.500 ± 0.000 | 0.500 ± 0.000 | 4 | 1, 2 |",
         "| Intel Xeon | 200 | R³L | 0.400 | 0.500 | 0.500 | 4 | 1 |",
+    ]
+
+
+def test_a_pair_is_compared_over_the_evaluations_that_both_runs_have() -> None:
+    def run(variant: str, seed: int, *successes: float) -> dict[str, Any]:
+        made = {"machine": "M", "dose": 200, "variant": variant, "seed": seed}
+        evaluations = [[5 * n, success] for n, success in enumerate(successes)]
+        return made | {"means": {"group/guidance_gain": 0.3}, "evaluations": evaluations}
+
+    runs = [
+        run("r3l", 1, 0.1, 0.3), run("no_reflect", 1, 0.2, 0.2, 0.9),
+        run("r3l", 2, 0.1, 0.5), run("no_reflect", 2, 0.1, 0.3),
+        run("r3l", 3, 0.1, 0.9),
+    ]  # fmt: skip
+    assert page.pairs(runs).splitlines()[2:] == [
+        "| 200 | M | 1 | +0.30 | 0.100 → 0.300 | 0.200 → 0.200 | +0.100 |",
+        "| 200 | M | 2 | +0.30 | 0.100 → 0.500 | 0.100 → 0.300 | +0.200 |",
+        "| **200** | all | 2 seeds |  |  |  | 0.150 ± 0.635 |",
     ]
 
 

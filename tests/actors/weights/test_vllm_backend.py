@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from actors.weights.vllm_backend import register
+from actors.weights.vllm_backend import CPU_BLOCK_WORDS, element_sums, register
 from envs.builtin.policy import builtin_policy
+from r3l.weights.sums import sums_of
 from tests.actors.fakes import PROMPT, Served, Tensors, stepped
 from tests.processes import command_line
 
@@ -31,6 +32,13 @@ def differences(served: Served, weights: Tensors) -> float:
     """The largest one between the engine's log-probabilities and those expected."""
     right = expected(weights)
     return max(abs(p - float(right[token])) for token, p in served.logits().items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sums_over_several_blocks_are_those_of_the_published_bytes(dtype: torch.dtype) -> None:
+    parameter = torch.randn(3, CPU_BLOCK_WORDS - 1).to(dtype)
+    data = parameter.view(torch.uint8).numpy().reshape(-1)
+    assert element_sums(parameter) == sums_of(data, str(dtype).removeprefix("torch."))
 
 
 def test_two_workers_hold_their_shares_of_every_update_and_end_with_their_engine(
