@@ -108,8 +108,8 @@ def examples(probes: Lines) -> str:
 
 
 def pairs(runs: Lines) -> str:
-    """R³L with and without reflection, by dose, machine and seed, and their mean difference over the
-    seeds of a dose. If a run was stopped, counts only the evaluations that both runs have."""
+    """R³L with and without reflection, by dose, machine and seed, with the mean difference of each
+    dose. If a run was stopped, counts only the evaluations that both runs have."""
     rows, differences = [], dict[int, list[float]]()
     for where, dose, _, made in _by_variant([run for run in runs if run["variant"] == "r3l"]):
         for one in sorted(made, key=lambda run: run["seed"]):
