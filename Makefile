@@ -50,8 +50,10 @@ format: $(VENV)/.installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# The pages that come from the code, then the site in build/site, without any network.
+# The pages that come from the code, then the site in build/site, without any network. A name that
+# the code no longer has needs its line in docs/removed.txt.
 docs: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.inventory
 	$(BIN)/python -m benchmarks.configuration_page > docs/configuration.md
 	$(BIN)/python -m learner.metrics.tags > docs/metrics.md
 	$(SITE)
