@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
-from r3l.algorithms.r3l import R3LConfig
+from r3l.algorithms.r3l import R3L
 from r3l.algorithms.registry import REGISTRY, AnyAlgorithm
 from r3l.errors import UserError
 from r3l.files import user_file
@@ -47,7 +47,7 @@ class RunConfig(Section):
         "name:target (docs/operations.md)",
     )
     env: EnvConfig = Field(default_factory=lambda: EnvConfig())
-    algorithm: AnyAlgorithm = Field(default_factory=lambda: R3LConfig())
+    algorithm: AnyAlgorithm = Field(default_factory=lambda: R3L())
     actor: ActorConfig = Field(default_factory=lambda: ActorConfig())
     buffer: BufferConfig = Field(default_factory=lambda: BufferConfig())
     learner: LearnerConfig = Field(default_factory=lambda: LearnerConfig())
@@ -60,7 +60,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _replaced_groups_leave_places(self) -> Self:
-        if self.buffer.sampler.replay_no_contrast and not self.algorithm.needs_contrast:
+        if self.buffer.sampler.replay_no_contrast and not self.algorithm.replaces_groups:
             raise ValueError(
                 f"buffer.sampler.replay_no_contrast: {self.algorithm.name} never replaces groups "
                 "that lack contrast; use algorithm=dapo"

@@ -49,6 +49,14 @@ class EpisodeError(R3LError, RuntimeError):
     """An attempt ended without a trajectory; its slot counts as failed."""
 
 
+class PlanError(UserError):
+    """An algorithm's `explore` asks for what its group cannot have, such as a slot out of plan."""
+
+
+class ExploreFailed(EpisodeError):
+    """An algorithm's `explore` raised, hung, or left slots without a result."""
+
+
 class EnvironmentFailed(EpisodeError):
     """The environment raised, hung or returned an invalid value."""
 

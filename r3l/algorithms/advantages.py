@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from r3l.records import LARGEST_REWARD
+from r3l.records import LARGEST_REWARD, SUCCESS
 
 Float64 = npt.NDArray[np.float64]
 MaxRule = Literal["success", "group_max"]
@@ -21,8 +21,6 @@ STD = (
     "what R − mean is divided by: the group's standard deviation as a population or as a sample, "
     "or none"
 )
-SUCCESS = 1.0
-"""The smallest reward R(τ) of a full success."""
 
 
 def checked_rewards(rewards: npt.ArrayLike) -> Float64:

@@ -22,18 +22,20 @@ NORMALIZE = (
 
 
 def group_masks(trajectories: Sequence[Trajectory], mask_prefix: bool = True) -> list[Bool]:
-    """Returns the credit masks of one group's trajectories. With `mask_prefix`, a retry and its
-    base attempt get no credit before the pivot. Steps before `Extra.start` never get credit."""
+    """Returns the credit masks of one group's trajectories. With `mask_prefix`, a retry and the
+    attempt that it retries get no credit before the pivot; with several retries, before their
+    earliest pivot. Steps that another group's attempt played, and steps before `Extra.start`, never
+    get credit."""
     pivots: dict[int, int] = {}
     for child in trajectories:
-        if child.role == "distilled":
-            pivots[child.parent] = min(child.pivot, pivots.get(child.parent, child.pivot))
+        if child.of >= 0:
+            pivots[child.of] = min(child.pivot, pivots.get(child.of, child.pivot))
     masks = []
     for trajectory in trajectories:
-        pivot = (
-            trajectory.pivot if trajectory.role == "distilled" else pivots.get(trajectory.slot, -1)
-        )
-        first = max(pivot if mask_prefix else -1, trajectory.extra.start)
+        parts = trajectory.pivot if trajectory.of >= 0 else pivots.get(trajectory.slot, -1)
+        first = max(parts if mask_prefix else -1, trajectory.extra.start)
+        if trajectory.origin is not None:
+            first = max(first, trajectory.pivot)
         masks.append(trajectory.responses_from(first))
     return masks
 
@@ -45,7 +47,7 @@ def further_masks(trajectory: Trajectory, mask: Bool) -> list[Bool]:
     if not trajectory.extra.segments:
         return []
     first = int(np.argmax(mask[trajectory.step_spans[:, 0]]))
-    retried = first > 0 and trajectory.role == "base"
+    retried = first > 0 and trajectory.of < 0
     return [
         each.responses_from(max(segment.start, retried and int((segment.after <= first).sum())))
         for segment, each in zip(

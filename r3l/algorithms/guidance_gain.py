@@ -1,12 +1,12 @@
 """Guidance gain: the reward of guided retries minus the reward of further attempts. The gain can
 decide how many groups get retries.
 
-The gain of the retry of slot i, in a group with n_b ≥ 2 base attempts, is
+The gain of a retry of slot i, in a group with n_b ≥ 2 base attempts, is
 
     d_i = R(retry_i) − (1/(n_b − 1)) Σ_{j≠i} R(base_j)
 
 The mean of d_i is 0 for useless guidance. R(base_i) is left out, because mostly failures are
-retried. Group g has n_g retried slots and the sum S_g = Σ d_i. Over all groups,
+retried. Group g has n_g retries and the sum S_g = Σ d_i. Over all groups,
 
     m = Σ S_g / Σ n_g        se² = Σ (S_g − m·n_g)² / (Σ n_g)²
 
@@ -18,30 +18,26 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from r3l.records import Role
-
 GROUPS, ENOUGH = 64, 16
 FLOOR = 1 / 8  # so that guidance is always measured
 
 
 class GroupGain(NamedTuple):
-    """S_g of a group, the sum of d_i over the retried slots; and n_g, the number of these slots."""
+    """S_g of a group, the sum of d_i over its retries; and n_g, the number of its retries."""
 
     total: float
     slots: int
 
 
-def of_group(attempts: Iterable[tuple[Role, int, float]]) -> GroupGain:
-    """Computes a group's gain from the (role, slot, reward) of each attempt. The gain is zero
-    without retries or with fewer than two base attempts."""
-    rewards: dict[Role, dict[int, float]] = {"base": {}, "distilled": {}}
-    for role, slot, reward in attempts:
-        rewards[role][slot] = reward
-    bases = rewards["base"]
+def of_group(attempts: Iterable[tuple[int, int, float]]) -> GroupGain:
+    """Computes a group's gain from (slot, of, reward) of each attempt; `of` is the slot that it
+    retried, or -1. The gain is zero without retries or with fewer than two base attempts."""
+    attempts = list(attempts)
+    bases = {slot: reward for slot, of, reward in attempts if of < 0}
     gains = [
-        reward - math.fsum(r for j, r in bases.items() if j != slot) / (len(bases) - 1)
-        for slot, reward in rewards["distilled"].items()
-        if slot in bases and len(bases) > 1
+        reward - math.fsum(r for j, r in bases.items() if j != of) / (len(bases) - 1)
+        for _, of, reward in attempts
+        if of in bases and len(bases) > 1
     ]
     return GroupGain(math.fsum(gains), len(gains))
 

@@ -1,23 +1,25 @@
-"""Computes the loss of each token. Algorithm.loss adds further terms.
+"""Computes the loss of each token. Algorithm.loss weighs and adds the terms.
 
 Axes: B trajectories (rows), T token positions. A loss function maps a TokenBatch to terms [B, T].
 The loss of a batch is the weighted sum of the terms of trained tokens,
 
-    L = Σ_i w_i Σ_t mask_it · term_it,
+    L = Σ_i Σ_t w_it · mask_it · term_it,
 
-with w_i from r3l.algorithms.credit.token_weights. The losses of micro-batches and ranks add up to
-the loss of the whole batch.
+with w_it from r3l.algorithms.rows. The losses of micro-batches and ranks add up to the loss of the
+whole batch.
 
-Â_i is the advantage of row i, π the policy being trained, π_old the policy that sampled the token,
-π_ref the reference model. All logarithms are natural. This module does not import torch, so that
-settings load without it.
+Â_it is the advantage of a token, π the policy being trained, π_old the policy that sampled the
+token, π_ref the reference model. All logarithms are natural. This module does not import torch, so
+that settings load without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
+
+from r3l.algorithms.rows import IMITATION, POLICY
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,17 +31,19 @@ MAX_LOG_RATIO = 20.0
 @dataclass(frozen=True)
 class TokenBatch:
     """A micro-batch, with log π, log π_old and log π_ref. `mask_BT`: True on trained tokens.
-    `weights_B`: w_i, the weight of each token of a row. `advantages_BT`: token advantages, which
-    replace Â_i."""
+    `weights_BT`: w_it. `distilled_B`: rows whose log π_old belongs to another context.
+    `losses`: which loss each row belongs to, B names; () if all belong to the policy's.
+    `measured`: sums for metrics, which `measure` adds to."""
 
     logprobs_BT: Tensor
     old_logprobs_BT: Tensor
     mask_BT: Tensor
-    advantages_B: Tensor
-    weights_B: Tensor
+    advantages_BT: Tensor
+    weights_BT: Tensor
     distilled_B: Tensor
-    ref_logprobs_BT: Tensor | None = None
-    advantages_BT: Tensor | None = None
+    reference_BT: Tensor | None = None
+    losses: tuple[str, ...] = ()
+    measured: dict[str, float] = field(default_factory=dict)
 
     def masked(self) -> TokenBatch:
         """Sets log-probabilities outside the mask to 0, since they may be NaN. Converts half
@@ -47,16 +51,25 @@ class TokenBatch:
         if self.logprobs_BT.shape != self.mask_BT.shape:
             shapes = f"{tuple(self.logprobs_BT.shape)} and {tuple(self.mask_BT.shape)}"
             raise ValueError(f"log-probabilities and mask have shapes {shapes}; make them equal")
-        for name in ("advantages_B", "weights_B", "distilled_B"):
-            if (shape := tuple(getattr(self, name).shape)) != self.mask_BT.shape[:1]:
-                raise ValueError(f"{name} has shape {shape} for {len(self.mask_BT)} rows")
-        reference_BT = self.ref_logprobs_BT
+        for name in ("advantages_BT", "weights_BT"):
+            if (shape := tuple(getattr(self, name).shape)) != self.mask_BT.shape:
+                wanted = tuple(self.mask_BT.shape)
+                raise ValueError(f"{name} has shape {shape}; the mask has {wanted}")
+        reference_BT = self.reference_BT
         return replace(
             self,
             logprobs_BT=_masked(self.logprobs_BT, self.mask_BT),
             old_logprobs_BT=_masked(self.old_logprobs_BT, self.mask_BT),
-            ref_logprobs_BT=None if reference_BT is None else _masked(reference_BT, self.mask_BT),
+            reference_BT=None if reference_BT is None else _masked(reference_BT, self.mask_BT),
         )
+
+    def of(self, loss: str) -> TokenBatch:
+        """Returns the batch with only the rows of one loss in the mask."""
+        if not self.losses:
+            return self if loss == POLICY else replace(self, mask_BT=self.mask_BT & False)
+        own = [name == loss for name in self.losses]
+        own_B = self.mask_BT.new_tensor(own)
+        return replace(self, mask_BT=self.mask_BT & own_B[:, None])
 
     def with_unit_ratio_for_distilled(self) -> TokenBatch:
         """Sets π_old = π in distilled rows. The recorded π_old was measured with guidance, which
@@ -67,15 +80,18 @@ class TokenBatch:
 
     @property
     def advantages(self) -> Tensor:
-        """Returns the token advantages [B, T] if there are any, else Â as a column [B, 1]."""
-        if self.advantages_BT is not None:
-            return self.advantages_BT.to(self.logprobs_BT.dtype)
-        return self.advantages_B.to(self.logprobs_BT.dtype)[:, None]
+        """Returns the token advantages [B, T] in the precision of the log-probabilities."""
+        return self.advantages_BT.to(self.logprobs_BT.dtype)
 
     def total(self, terms_BT: Tensor) -> Tensor:
-        """Computes the scalar Σ_i w_i Σ_t mask_it · term_it."""
-        weights_B1 = self.weights_B.to(terms_BT.dtype)[:, None]
-        return (terms_BT.masked_fill(~self.mask_BT, 0.0) * weights_B1).sum()
+        """Computes the scalar Σ_i Σ_t w_it · mask_it · term_it."""
+        weights_BT = self.weights_BT.to(terms_BT.dtype)
+        return (terms_BT.masked_fill(~self.mask_BT, 0.0) * weights_BT).sum()
+
+    def measure(self, name: str, amount: Tensor | float) -> None:
+        """Adds a scalar to a metric `learner/NAME` of the step. A step's metric is the sum over its
+        micro-batches."""
+        self.measured[name] = self.measured.get(name, 0.0) + float(amount)
 
 
 Terms = tuple["Tensor", dict[str, "Tensor"]]
@@ -168,10 +184,17 @@ def k3_kl(batch: TokenBatch) -> Tensor:
     return log_ratio_BT.exp() - log_ratio_BT - 1.0
 
 
-def sft(logprobs_BT: Tensor, mask_BT: Tensor, weights_B: Tensor) -> Tensor:
-    """Computes the scalar L_SFT = Σ_i w_i Σ_t −log π(y_it) over the tokens in the mask, in nats."""
-    terms_BT = -_masked(logprobs_BT, mask_BT)
-    return (terms_BT * weights_B.to(terms_BT.dtype)[:, None]).sum()
+def sft(batch: TokenBatch) -> Terms:
+    """term = −log π(y_it) in nats: supervised learning."""
+    return -batch.logprobs_BT, {}
+
+
+def imitation_loss(batch: TokenBatch) -> dict[str, Tensor]:
+    """The loss of supervised rows alone, as in a warm-up. Measures `loss_sft`."""
+    own = batch.of(IMITATION).masked()
+    total = own.total(sft(own)[0])
+    batch.measure("loss_sft", total.detach())
+    return {"sft": total}
 
 
 def _clipped(ratio_BT: Tensor, advantages: Tensor, low: float, high: float) -> Terms:
@@ -190,9 +213,9 @@ def _token_ratio(batch: TokenBatch) -> Tensor:
 
 def _reference_ratio(batch: TokenBatch) -> Tensor:
     """Computes log(π_ref/π)."""
-    if batch.ref_logprobs_BT is None:
+    if batch.reference_BT is None:
         raise ValueError("the KL needs the reference model's log-probabilities")
-    log_ratio_BT = batch.ref_logprobs_BT - batch.logprobs_BT
+    log_ratio_BT = batch.reference_BT - batch.logprobs_BT
     return log_ratio_BT.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 

@@ -1,27 +1,55 @@
 """R³L: reflect, retry from the pivot, train with pivotal credit and positive amplification
 (arXiv 2601.03715).
 
-The exploration is in r3l.rollout.group, the credit in r3l.algorithms.credit.group_masks, the
-amplification (Eq. 11) in r3l.algorithms.advantages.amplified.
+    explore    N/2 attempts; each gets a reflection, and perhaps a retry from its pivot
+    rows       attempts, amplified (Eq. 11) and masked before the pivot; verified corrections as
+               supervised samples
+    loss       −Â · log π, and λ times the supervised loss
+
+Six parts are methods, for a subclass to replace: the question, what triggers a retry, its pivot,
+its guidance, the credit (`masks`) and the amplification (`amplified`).
 """
 
-from functools import partial
-from typing import Literal, Self
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from r3l.algorithms import advantages, recall
+from r3l.algorithms import advantages, credit, guidance_gain, losses, recall, rows
 from r3l.algorithms.advantages import STD, Std
-from r3l.algorithms.algorithm import Algorithm, Estimator, Exploration, Float64, ReflectOn, SftPool
-from r3l.algorithms.losses import k2_kl, policy_gradient
-from r3l.algorithms.ratio_correction import RatioCorrectedConfig
-from r3l.algorithms.recall import Recall
-from r3l.records import Bool
+from r3l.algorithms.batch import Batch
+from r3l.algorithms.facts import GroupFacts, History, LeaseFacts, RandomSource, StoredAttempt
+from r3l.algorithms.losses import Terms, TokenBatch
+from r3l.algorithms.reflect_and_retry import ReflectAndRetry
+from r3l.algorithms.rows import IMITATION, Advantages, Counted, Float64, Row
+from r3l.records import (
+    SUCCESS,
+    Bool,
+    Group,
+    GroupPlan,
+    Int32,
+    ReflectionRecord,
+    Trajectory,
+)
+from r3l.rollout import reflection
+from r3l.rollout.exploration import Exploration
+from r3l.rollout.prompts import Prompts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ReflectOn = Literal["all", "failures"]
+SftPool = Literal["separate", "shared"]
+PLAIN = "plain"
+"""The kind of groups that are explored without retries."""
 
 
-class R3LConfig(RatioCorrectedConfig):
-    """Settings of R³L. Each ablation of the paper can be set here.
+class R3L(ReflectAndRetry):
+    """R³L. Each ablation of the paper can be set here.
 
     The paper's ablations `from start` and `no guidance` also switch off the credit: set
     `credit: false` too.
@@ -119,33 +147,6 @@ class R3LConfig(RatioCorrectedConfig):
             )
         return self
 
-    def build(self) -> Algorithm:
-        """Builds R³L: N/2 base attempts, retries, a policy gradient and an auxiliary loss."""
-        amplified = partial(
-            advantages.amplified,
-            alpha=self.alpha,
-            max_rule=self.max_rule,
-            max_advantage=self.max_advantage,
-            std=self.std,
-        )
-        plain = partial(advantages.normalized, std=self.std)
-        estimator = amplified if self.amplify else plain
-        loss = self.ppo_clipped() if self.clipped else self.ratio_corrected(policy_gradient)
-        return Algorithm(
-            name=self.name,
-            exploration=self._exploration(),
-            estimator=estimator,
-            mix_recalled=partial(softer_recalled, estimator=estimator, alpha=self.recall_alpha),
-            token_loss=loss,
-            normalize=self.normalize,
-            mask_prefix=self.credit,
-            kl_coef=self.kl_coef,
-            kl=k2_kl,
-            sft_weight=self.sft_weight if self.reflect else 0.0,
-            sft_share=self.sft_share,
-            sft_pool=self.sft_pool,
-        )
-
     @model_validator(mode="after")
     def _gain_can_be_measured(self) -> Self:
         if self.gate == "none":
@@ -160,40 +161,153 @@ class R3LConfig(RatioCorrectedConfig):
         return self
 
     @property
-    def gates_retries(self) -> bool:
-        return self.gate == "measured"
+    def base_attempts(self) -> int:
+        return self.group_size // 2 if self.reflect else self.group_size
 
-    @property
-    def recall(self) -> Recall | None:
-        """Returns the rule that recalls stored successes for a group without success, or None if
-        `recall_count` is 0."""
+    # ── exploration ─────────────────────────────────────────────────────────────────────
+
+    def plan(self, lease: LeaseFacts) -> GroupPlan:
+        """N slots. With the gate, a group gets retries with the probability of
+        r3l.algorithms.guidance_gain."""
+        if self.reflect and self.gate == "measured":
+            probability = guidance_gain.retry_probability(lease.gains)
+            if lease.random().random() >= probability:
+                return GroupPlan(self.group_size, PLAIN)
+        return GroupPlan(self.group_size, "" if self.reflect else PLAIN)
+
+    def recalls(
+        self, group: GroupFacts, history: History, random: RandomSource
+    ) -> Sequence[StoredAttempt]:
+        """Recalls stored successes for a group without success."""
         if not self.recall_count:
+            return []
+        count, age = self.recall_count, self.recall_age
+        return recall.opposing(
+            group, history, random, count=count, successes_only=True, max_age=age
+        )
+
+    async def explore(self, x: Exploration) -> None:
+        if not self.reflect or x.plan.kind == PLAIN:
+            await x.each(range(x.plan.slots), x.play)
+        else:
+            await super().explore(x)
+
+    def reflects_on(self, base: Trajectory) -> bool:
+        return self.reflect_on == "all" or base.reward < SUCCESS
+
+    def answer_schema(self, base: Trajectory) -> dict[str, Any] | None:
+        if not self.constrained_reflection:
             return None
-        return partial(
-            recall.opposing, count=self.recall_count, successes_only=True, max_age=self.recall_age
+        return reflection.json_schema(base.num_steps, outcome_first=self.outcome_first)
+
+    def pivot_of(self, thought: ReflectionRecord, base: Trajectory) -> int:
+        """Returns the step that the reflection names, shifted within the attempt."""
+        if self.from_start:
+            return 0
+        return min(max(thought.pivot + self.pivot_shift, 0), base.num_steps - 1)
+
+    def guidance_of(self, thought: ReflectionRecord, base: Trajectory, prompts: Prompts) -> str:
+        return super().guidance_of(thought, base, prompts) if self.guidance else ""
+
+    # ── learning ────────────────────────────────────────────────────────────────────────
+
+    def weigh(
+        self, rewards: Float64, attempts: Sequence[Trajectory], recalled: int = 0
+    ) -> Advantages:
+        """Amplifies the rewards. Divides the advantages of recalled attempts by α_off."""
+        values = self.amplified(rewards)
+        if recalled:
+            values = values / np.where(
+                np.arange(len(values)) < len(values) - recalled, 1, self.recall_alpha
+            )
+        return values
+
+    def amplified(self, rewards: Float64) -> Float64:
+        """Returns the advantages of Eq. 11, or R − mean without amplification, [G]."""
+        if not self.amplify:
+            return self.standardised(rewards)
+        return advantages.amplified(
+            rewards,
+            self.alpha,
+            max_rule=self.max_rule,
+            max_advantage=self.max_advantage,
+            std=self.std,
         )
 
-    def _exploration(self) -> Exploration:
-        if not self.reflect:
-            return Exploration(self.group_size)
-        return Exploration(
-            base_slots=self.group_size // 2,
-            distilled_slots=self.group_size // 2,
-            reflect_on=self.reflect_on,
-            guidance="reflection" if self.guidance else "none",
-            from_start=self.from_start,
-            pivot_shift=self.pivot_shift,
-            constrained=self.constrained_reflection,
-            outcome_first=self.outcome_first,
-            aux=True,
-            praise=self.praise,
-            verified_requires_success=self.verified_requires_success,
-        )
+    def masks(self, attempts: Sequence[Trajectory]) -> list[Bool]:
+        """Pivotal credit: a retry and its attempt are trained from the pivot on."""
+        return credit.group_masks(attempts, mask_prefix=self.credit)
+
+    def rows(self, batch: Batch) -> list[Row]:
+        """Makes the rows of the attempts and, with λ > 0, of the supervised samples."""
+        found, masks = self.advantages(batch), self.credit_masks(batch)
+        policy, aux = rows.policy(batch, found, masks, self.normalize), list[Counted]()
+        if self.reflect and self.sft_weight:
+            for number, group in enumerate(batch.groups):
+                aux += [
+                    rows.imitation(group, ids, mask, batch.weight(number))
+                    for ids, mask in self.samples(group)
+                ]
+        if self.sft_share is not None:
+            aux = at_most(aux, self.sft_share * rows.count_tokens(policy))
+        if self.sft_pool == "shared":
+            weighed = rows.weigh([*policy, *aux], self.normalize)
+        else:
+            weighed = [*rows.weigh(policy, self.normalize), *rows.weigh(aux, "token")]
+        return rows.with_gradient(weighed, penalized=self.kl_coef > 0)
+
+    def samples(self, group: Group) -> list[tuple[Int32, Bool]]:
+        """Returns the supervised samples of a group, as token ids and masks: both conversations of
+        every verified correction and, with `praise`, reflections that recognise a success."""
+        found, thoughts = list[tuple[Int32, Bool]](), {r.name: r for r in group.reflections}
+        for base, retry in group.retries:
+            if retry.reflection in thoughts and self.verifies(base, retry):
+                thought = thoughts[retry.reflection]
+                found += [(thought.token_ids, thought.response_mask), retry.as_shown()]
+        solved = {t.slot for t in group.trajectories if t.reward >= SUCCESS}
+        if self.praise:
+            for thought in group.reflections:
+                if thought.outcome == "success" and thought.of in solved:
+                    found.append((thought.token_ids, thought.response_mask))
+        return found
+
+    def verifies(self, base: Trajectory, retry: Trajectory) -> bool:
+        """Whether a retry is a verified correction."""
+        return verified(base, retry, requires_success=self.verified_requires_success)
+
+    def token_loss(self, batch: TokenBatch) -> Terms:
+        loss = self.clipped_ratio if self.clipped else losses.policy_gradient
+        return self.corrected(loss)(batch)
+
+    def kl(self, batch: TokenBatch) -> Tensor:
+        return losses.k2_kl(batch)
+
+    def loss(self, batch: TokenBatch) -> dict[str, Tensor]:
+        """Adds λ times the supervised loss. Measures also `loss_sft`."""
+        supervised = losses.imitation_loss(batch)
+        return super().loss(batch) | {"sft": self.sft_weight * supervised[IMITATION]}
 
 
-def softer_recalled(
-    rewards: Float64, recalled: Bool, *, estimator: Estimator, alpha: float
-) -> tuple[Float64, Bool]:
-    """MixRecalled: divides the advantages of recalled attempts by α_off."""
-    values = estimator(rewards)
-    return np.where(recalled, values / alpha, values), np.ones_like(recalled)
+def verified(base: Trajectory, retry: Trajectory, *, requires_success: bool = True) -> bool:
+    """Whether a retry is a verified correction of its attempt:
+
+        R(retry) > R(base), or both reach 1 and the retry takes fewer steps
+
+    and, with `requires_success` (as in the released code of R³L), R(retry) ≥ 1.
+    """
+    if requires_success and retry.reward < SUCCESS:
+        return False
+    both_succeed = min(base.reward, retry.reward) >= SUCCESS
+    return retry.reward > base.reward or (both_succeed and retry.num_steps < base.num_steps)
+
+
+def at_most(counted: Sequence[Counted], tokens: float) -> list[Counted]:
+    """Keeps samples that together have at most `tokens` tokens. The choice is pseudo-random, but
+    the same on all ranks."""
+    kept = []
+    for each in sorted(counted, key=lambda each: zlib.crc32(each.rows[0].token_ids.tobytes())):
+        size = rows.count_tokens([each])
+        if size <= tokens:
+            kept.append(each)
+            tokens -= size
+    return kept

@@ -1,54 +1,19 @@
-"""Recall: a rule adds stored attempts at the same task to a drawn group.
+"""Recall: rules that add stored attempts at the same task to a drawn group.
 
     task's history ─► rule ─► the draw's entry in the ledger ─► rows after the group's own attempts
 
-The buffer service calls the rule (`AlgorithmConfig.recall`) once, when it draws the group. The
-draw's entry keeps the choice, so that a resumed or replayed step recalls the same attempts.
+The buffer service calls `Algorithm.recalls` once, when it draws the group. The draw's entry keeps
+the choice, so that a resumed or replayed step recalls the same attempts.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-
-import numpy as np
-
-from r3l.algorithms.advantages import SUCCESS
-from r3l.records import Role
-
-
-@dataclass(frozen=True)
-class StoredAttempt:
-    """An attempt of a stored group. `version`: the oldest policy version that sampled the group."""
-
-    group_id: str
-    role: Role
-    slot: int
-    reward: float
-    version: int
-
-    @property
-    def success(self) -> bool:
-        return self.reward >= SUCCESS
-
-
-@dataclass(frozen=True)
-class GroupContext:
-    """Describes a drawn group to a recall rule. `history`: stored attempts at the same task, newest
-    group first, read on demand."""
-
-    rewards: Sequence[float]
-    history: Iterable[StoredAttempt]
-    version: int  # the learner's
-
-
-RandomSource = Callable[[], np.random.Generator]
-"""Makes the random generator of one choice, if a rule needs it."""
-
-Recall = Callable[[GroupContext, RandomSource], Sequence[StoredAttempt]]
+from r3l.algorithms.facts import GroupFacts, History, RandomSource, StoredAttempt
+from r3l.records import SUCCESS
 
 
 def opposing(
-    context: GroupContext,
-    source: RandomSource,
+    group: GroupFacts,
+    history: History,
+    random: RandomSource,
     *,
     count: int,
     successes_only: bool = False,
@@ -57,16 +22,16 @@ def opposing(
     """If a whole group failed or succeeded, draws up to `count` stored attempts with the other
     outcome. With `successes_only`, draws no failures. `max_age`: in versions. Source: R³, arXiv
     2601.19620."""
-    outcomes = {reward >= SUCCESS for reward in context.rewards}
+    outcomes = {reward >= SUCCESS for reward in group.rewards}
     if len(outcomes) != 1 or (successes_only and True in outcomes):
         return []
     wanted = False in outcomes
     candidates = [
         attempt
-        for attempt in context.history
+        for attempt in history
         if attempt.success == wanted
-        and (max_age is None or context.version - attempt.version <= max_age)
+        and (max_age is None or group.version - attempt.version <= max_age)
     ]
     if len(candidates) <= count:
         return candidates
-    return [candidates[i] for i in sorted(source().choice(len(candidates), count, replace=False))]
+    return [candidates[i] for i in sorted(random().choice(len(candidates), count, replace=False))]

@@ -16,32 +16,32 @@ from pydantic import (
     create_model,
 )
 
-from r3l.algorithms.algorithm import AlgorithmConfig
-from r3l.algorithms.published.arpo import ARPOConfig
-from r3l.algorithms.published.critique_grpo import CritiqueGRPOConfig
-from r3l.algorithms.published.dapo import DAPOConfig
-from r3l.algorithms.published.early_experience import EarlyExperienceConfig
-from r3l.algorithms.published.grpo import GRPOConfig
-from r3l.algorithms.published.gspo import GSPOConfig
-from r3l.algorithms.published.opmd import OPMDConfig
-from r3l.algorithms.published.r3 import R3Config
-from r3l.algorithms.published.raft import RAFTConfig
-from r3l.algorithms.published.reflect_grpo import ReflectGRPOConfig
-from r3l.algorithms.published.rloo import RLOOConfig
-from r3l.algorithms.published.rlvmr import RLVMRConfig
-from r3l.algorithms.published.spear import SPEARConfig
-from r3l.algorithms.r3l import R3LConfig
+from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.published.arpo import ARPO
+from r3l.algorithms.published.critique_grpo import CritiqueGRPO
+from r3l.algorithms.published.dapo import DAPO
+from r3l.algorithms.published.early_experience import EarlyExperience
+from r3l.algorithms.published.grpo import GRPO
+from r3l.algorithms.published.gspo import GSPO
+from r3l.algorithms.published.opmd import OPMD
+from r3l.algorithms.published.r3 import R3
+from r3l.algorithms.published.raft import RAFT
+from r3l.algorithms.published.reflect_grpo import ReflectGRPO
+from r3l.algorithms.published.rloo import RLOO
+from r3l.algorithms.published.rlvmr import RLVMR
+from r3l.algorithms.published.spear import SPEAR
+from r3l.algorithms.r3l import R3L
 from r3l.errors import UserError
 from r3l.settings.error_text import one_line
 from r3l.settings.section import in_full
 from r3l.settings.user_class import find
 
 
-def _validated(value: Any, known: ValidatorFunctionWrapHandler) -> AlgorithmConfig:
+def _validated(value: Any, known: ValidatorFunctionWrapHandler) -> Algorithm:
     """Validates the settings of an algorithm: a known one (r3l by default) or the user's own."""
     value = in_full(value)
     if not isinstance(value, dict):
-        own = isinstance(value, AlgorithmConfig) and ".py:" in value.name
+        own = isinstance(value, Algorithm) and ".py:" in value.name
         return value if own else known(value)  # type: ignore[no-any-return]
     value = {"name": "r3l", **value}
     path = str(value["name"])
@@ -59,39 +59,39 @@ def _validated(value: Any, known: ValidatorFunctionWrapHandler) -> AlgorithmConf
 def _with_own(path: str) -> type[BaseModel]:
     """Returns a settings class with one field, `algorithm`. The type of the field is the user's
     class at `path`. The algorithm's `name` must be `path`."""
-    kind: type[AlgorithmConfig] = find("algorithm", path, {}, AlgorithmConfig)
+    kind: type[Algorithm] = find("algorithm", path, {}, Algorithm)
     name: Any = Literal[path]
     own = create_model(kind.__name__, __base__=kind, __module__=kind.__module__, name=(name, path))
     return create_model("Settings", algorithm=(own, ...))
 
 
 def _written(
-    value: AlgorithmConfig, known: SerializerFunctionWrapHandler, info: SerializationInfo
+    value: Algorithm, known: SerializerFunctionWrapHandler, info: SerializationInfo
 ) -> Any:
     return value.model_dump(mode=info.mode) if ".py:" in value.name else known(value)
 
 
 AnyAlgorithm = Annotated[
-    R3LConfig
-    | GRPOConfig
-    | DAPOConfig
-    | GSPOConfig
-    | OPMDConfig
-    | RAFTConfig
-    | ReflectGRPOConfig
-    | CritiqueGRPOConfig
-    | RLOOConfig
-    | R3Config
-    | ARPOConfig
-    | SPEARConfig
-    | EarlyExperienceConfig
-    | RLVMRConfig,
+    R3L
+    | GRPO
+    | DAPO
+    | GSPO
+    | OPMD
+    | RAFT
+    | ReflectGRPO
+    | CritiqueGRPO
+    | RLOO
+    | R3
+    | ARPO
+    | SPEAR
+    | EarlyExperience
+    | RLVMR,
     Field(discriminator="name"),
     WrapValidator(_validated),
     WrapSerializer(_written),
 ]
 """The settings of any algorithm; `name` selects the class."""
 
-REGISTRY: dict[str, type[AlgorithmConfig]] = {
+REGISTRY: dict[str, type[Algorithm]] = {
     kind.model_fields["name"].default: kind for kind in get_args(get_args(AnyAlgorithm)[0])
 }

@@ -5,7 +5,7 @@
 Recorded rewards are divided by the environment's success threshold, so 1.0 is full success.
 
 A retry starts from the state before step k*, and its reward includes the steps before k*. The
-policy reads the guidance, but the recorded sequence leaves it out.
+policy reads the guidance, but the recorded sequence leaves it out (r3l.records.Shown).
 """
 
 import math
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from r3l.errors import EngineFailed, EnvironmentFailed, ReplayDiverged
-from r3l.records import LARGEST_REWARD, MOST_PARTS, Extra, Int32, Role, Task, Trajectory
+from r3l.records import LARGEST_REWARD, MOST_PARTS, Extra, Origin, Shown, Task, Trajectory
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_calls import fault_in, guarded, parts_in, read_reset, read_step, read_text
 from r3l.rollout.env_interface import Environment, StepAnswer
@@ -61,10 +61,6 @@ class Tokens:
         self.newest_versions.append(sample.newest_version)
         self.cuts.append(sample.finish_reason == "length")
 
-    def arrays(self) -> tuple[Int32, Any]:
-        """Returns (token_ids int32 [L], response_mask bool [L])."""
-        return np.array(self.ids, dtype=np.int32), np.array(self.mask, dtype=np.bool_)
-
     def recorded(self) -> dict[str, Any]:
         """Returns the fields that a Trajectory and a Segment have in common."""
         return {
@@ -78,15 +74,15 @@ class Tokens:
 
 @dataclass
 class Attempt:
-    """An attempt in progress. The policy reads `shown`, and the trajectory keeps `record`. Without
-    guidance, both are the same object. `rewards`: not divided by `threshold`. `snapshots[k]`: the
-    state before step k."""
+    """An attempt in progress. `tokens`: what the trajectory keeps. `shown`: what the policy reads
+    in place of some of them, if there is guidance. `rewards`: not divided by `threshold`.
+    `snapshots[k]`: the state before step k."""
 
     task: Task
     system: str
-    record: Tokens
-    shown: Tokens
+    tokens: Tokens
     observations: list[str]
+    shown: Shown | None = None
     actions: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
@@ -98,36 +94,42 @@ class Attempt:
     temperature: float = 1.0
     reward_parts: dict[str, float] = field(default_factory=dict)
 
-    def given(self, ids: Sequence[int]) -> None:
-        """Appends tokens that the policy only reads."""
-        self.record.given(ids)
-        if self.shown is not self.record:
-            self.shown.given(ids)
-
-    def sampled(self, sample: Sample) -> None:
-        """Appends one response as the next step."""
-        self.record.sampled(sample)
-        if self.shown is not self.record:
-            self.shown.sampled(sample)
+    @property
+    def read(self) -> list[int]:
+        """The tokens that the policy reads: the attempt so far, with its guidance."""
+        ids, shown = self.tokens.ids, self.shown
+        if shown is None:
+            return ids
+        return [*ids[: shown.keep], *shown.tokens.tolist(), *ids[shown.resume :]]
 
     @property
     def reward(self) -> float:
         """The reward R(τ): the sum of the step rewards, divided by the success threshold."""
         return round(math.fsum(self.rewards) / self.threshold, REWARD_DECIMALS)
 
-    def trajectory(self, role: Role, slot: int, *, parent: int = -1, pivot: int = -1) -> Trajectory:
+    def trajectory(
+        self,
+        slot: int,
+        *,
+        of: int = -1,
+        pivot: int = -1,
+        origin: Origin | None = None,
+        reflection: str = "",
+    ) -> Trajectory:
         """Returns a record of the attempt so far."""
         return Trajectory(
-            role=role,
             slot=slot,
-            **self.record.recorded(),
+            **self.tokens.recorded(),
             step_seconds=np.array(self.seconds, dtype=np.float32),
             reward=self.reward,
             system=self.system,
             observations=tuple(self.observations),
             actions=tuple(self.actions),
-            parent=parent,
+            of=of,
             pivot=pivot,
+            origin=origin,
+            reflection=reflection,
+            shown=self.shown,
             finish=self.finish,
             feedback=self.feedback,
             faults=tuple(self.faults),
@@ -135,13 +137,14 @@ class Attempt:
             extra=Extra(
                 reward_parts=dict(list(self.reward_parts.items())[:MOST_PARTS]),
                 step_rewards=(np.array(self.rewards) / self.threshold).astype(np.float32),
-                step_cut=np.array(self.record.cuts, dtype=np.bool_),
+                step_cut=np.array(self.tokens.cuts, dtype=np.bool_),
             ),
         )
 
 
-async def start(task: Task, chat: ChatFormat, env: Environment) -> Attempt:
-    """Resets `env` to the task and opens the conversation. Raises EnvironmentFailed."""
+async def start(task: Task, chat: ChatFormat, env: Environment, context: str = "") -> Attempt:
+    """Resets `env` to the task and opens the conversation. `context`: text that the policy reads
+    below the system prompt, and that the record leaves out. Raises EnvironmentFailed."""
     system = env.spec.system_prompt
     first = await _reset(env, task)
     tokens = Tokens()
@@ -149,9 +152,9 @@ async def start(task: Task, chat: ChatFormat, env: Environment) -> Attempt:
     return Attempt(
         task,
         system,
-        record=tokens,
-        shown=tokens,
+        tokens,
         observations=[first],
+        shown=_opened(chat, system, context, first, len(tokens.ids)) if context else None,
         threshold=env.spec.success_threshold,
     )
 
@@ -176,7 +179,7 @@ async def branch(
     prefix_end = len(base.token_ids)
     if step < base.num_steps:
         prefix_end = int(base.step_spans[step, 0]) - len(chat.prompt_ids)
-    record = Tokens(
+    tokens = Tokens(
         ids=base.token_ids[:prefix_end].tolist(),
         mask=base.response_mask[:prefix_end].tolist(),
         logprobs=base.logprobs[:prefix_end].tolist(),
@@ -185,27 +188,29 @@ async def branch(
         newest_versions=base.step_newest_versions[:step].tolist(),
         cuts=base.extra.step_cut[:step].tolist() or [False] * step,
     )
-    shown = record
-    if guidance:
-        shown = Tokens()
-        if step == 0:
-            system = f"{base.system}\n{guidance}".strip()
-            shown.given(chat.open(system, base.observations[0]))
-        else:
-            shown.given(record.ids)
-            shown.given(chat.guidance(guidance))
+    shown = None
+    if guidance and step == 0:
+        shown = _opened(chat, base.system, guidance, base.observations[0], prefix_end)
+    elif guidance:
+        shown = Shown(np.array(chat.guidance(guidance), np.int32), prefix_end, prefix_end)
     return Attempt(
         task,
         base.system,
-        record,
-        shown,
+        tokens,
         observations=list(base.observations[: step + 1]),
+        shown=shown,
         actions=list(base.actions[:step]),
         seconds=base.step_seconds[:step].tolist(),
         rewards=rewards,
         snapshots=[] if played is None else played.snapshots[:step],
         threshold=env.spec.success_threshold,
     )
+
+
+def _opened(chat: ChatFormat, system: str, context: str, first: str, resume: int) -> Shown:
+    """Returns the opening of a conversation with `context` below the system prompt."""
+    ids = chat.open(f"{system}\n{context}".strip(), first)
+    return Shown(np.array(ids, np.int32), 0, resume)
 
 
 async def play(
@@ -222,15 +227,15 @@ async def play(
     while not attempt.finish:
         if take_snapshot is not None:
             attempt.snapshots.append(await guarded(take_snapshot))
-        attempt.given(chat.prompt_ids)
+        attempt.tokens.given(chat.prompt_ids)
         began = time.monotonic()
         asked = params(len(attempt.actions))
         attempt.temperature = asked.temperature
-        sample = await policy.sample(attempt.shown.ids, asked)
+        sample = await policy.sample(attempt.read, asked)
         if not sample.token_ids:
             attempt.finish = "context_overflow"
             break
-        attempt.sampled(sample)
+        attempt.tokens.sampled(sample)
         attempt.seconds.append(time.monotonic() - began)
         action = chat.text(sample.token_ids)
         observation, reward, terminated, truncated, info = await _step(env, action)
@@ -243,8 +248,8 @@ async def play(
             attempt.reward_parts[name] = attempt.reward_parts.get(name, 0.0) + value
         attempt.finish = _finish(attempt, env, sample, terminated, truncated)
         if not attempt.finish:
-            attempt.given(chat.close(sample.token_ids))
-            attempt.given(chat.turn("user", observation))
+            attempt.tokens.given(chat.close(sample.token_ids))
+            attempt.tokens.given(chat.turn("user", observation))
             if after_step is not None:
                 await after_step()
     if len(attempt.actions) == first:

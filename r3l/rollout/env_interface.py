@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from r3l.errors import UserError
-from r3l.records import AuxSample, Task, Trajectory
+from r3l.records import Origin, Task, Trajectory
 from r3l.rollout.policy_interface import SampleParams
 from r3l.text import plain_value
 
@@ -78,11 +78,15 @@ class Environment(Protocol):
 @dataclass(frozen=True)
 class Retry:
     """A retry of a recorded attempt from its step `pivot`. `guidance`: the text that the policy
-    reads from that step on."""
+    reads from that step on. `of`: the slot of the retried attempt, -1 if it is of another group.
+    `reflection`: the name of the reflection that advises it."""
 
     base: Trajectory
     pivot: int
-    guidance: str
+    guidance: str = ""
+    of: int = -1
+    origin: Origin | None = None
+    reflection: str = ""
 
 
 Offer = Callable[[Callable[[], Trajectory], float], Awaitable[bool]]
@@ -102,7 +106,6 @@ class PlayedByAgent(Protocol):
         left: Trajectory | None = None,
         offer: Offer | None = None,
         retried: bool = False,
-    ) -> tuple[Trajectory, AuxSample]:
-        """Plays `retry`, or a new attempt. Returns the attempt and, if there was guidance, an
-        auxiliary sample: the main conversation with the guidance. `left`: an earlier actor's
-        progress. `retried`: whether a retry may follow. Raises EpisodeError or EngineDead."""
+    ) -> Trajectory:
+        """Plays `retry`, or a new attempt. `left`: an earlier actor's progress. `retried`: whether
+        a retry may follow. Raises EpisodeError or EngineDead."""

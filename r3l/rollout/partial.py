@@ -3,11 +3,7 @@
 an attempt makes a step ─► progress_s of sampling since the last save? ─► save ─► buffer
 another actor leases the group ─► find ─► replay the environment to the last saved step ─► play
 
-A partial result is the slot's result so far:
-
-    base slot          done: the attempt up to a complete step, without a finish
-    before the retry   not_triggered: the reflection, and its conversation as an auxiliary sample
-    during the retry   done: also the retry, and a second sample with what the policy saw
+A partial result is the slot's result so far: the attempt up to a complete step, without a finish.
 """
 
 import logging
@@ -16,8 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from r3l.errors import RecordError, ReplayDiverged
-from r3l.records import AuxSample, Role, SlotResult, Task
-from r3l.rollout.attempt import Attempt, Tokens, branch
+from r3l.records import SlotResult, Task
+from r3l.rollout.attempt import Attempt, branch
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_interface import Environment
 
@@ -34,34 +30,32 @@ class Progress:
     every_s: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
 
-    def find(self, role: Role, slot: int) -> SlotResult | None:
+    def find(self, slot: int) -> SlotResult | None:
         """Returns the partial result that an earlier actor left for a slot, or None."""
-        return next((r for r in self.found if (r.role, r.slot) == (role, slot)), None)
+        return next((result for result in self.found if result.slot == slot), None)
 
     async def resume(
-        self, role: Role, slot: int, task: Task, chat: ChatFormat, env: Environment, heat: float
+        self, slot: int, task: Task, chat: ChatFormat, env: Environment, heat: float
     ) -> Attempt | None:
         """Rebuilds the attempt that an earlier actor left. Returns None if no attempt can be
         rebuilt. `heat`: the temperature. Raises EnvironmentFailed."""
-        left = self.find(role, slot)
+        left = self.find(slot)
         if left is None or left.trajectory is None:
             return None
+        found = left.trajectory
         try:
-            if (left.trajectory.system, left.trajectory.temperature) != (
-                env.spec.system_prompt, heat,
-            ):  # fmt: skip
+            if (found.system, found.temperature) != (env.spec.system_prompt, heat):
                 raise ReplayDiverged("its settings have changed", cause="replay_diverged")
-            attempt = await branch(left.trajectory, left.trajectory.num_steps, task, chat, env)
+            attempt = await branch(found, found.num_steps, task, chat, env)
         except ReplayDiverged as error:
             self.counts["dropped"] += 1
             log.warning("a partial attempt is dropped, and its slot played afresh: %s", error)
             return None
         self.counts["continued"] += 1
-        self.counts["tokens"] += left.trajectory.generated_tokens
-        attempt.faults += left.trajectory.faults
-        attempt.reward_parts |= left.trajectory.extra.reward_parts
-        for shown in left.aux[1:]:
-            attempt.shown = conversation(shown)
+        self.counts["tokens"] += found.generated_tokens
+        attempt.faults += found.faults
+        attempt.reward_parts |= found.extra.reward_parts
+        attempt.shown = found.shown
         return attempt
 
     def saving(
@@ -92,9 +86,3 @@ class Progress:
             return False
         await self.save(made)
         return True
-
-
-def conversation(sample: AuxSample) -> Tokens:
-    """Returns the tokens of an auxiliary sample. Sets the unknown log-probabilities to 0."""
-    ids = sample.token_ids.tolist()
-    return Tokens(ids, sample.response_mask.tolist(), [0.0] * len(ids))

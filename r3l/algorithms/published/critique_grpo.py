@@ -2,65 +2,83 @@
 free-text critique."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from r3l.algorithms import advantages, losses
-from r3l.algorithms.algorithm import Algorithm, Exploration, Float64
-from r3l.algorithms.published.grpo import RatioConfig, kl_weight
-from r3l.records import Bool, Trajectory
+from r3l.algorithms import losses
+from r3l.algorithms.facts import LeaseFacts
+from r3l.algorithms.losses import Terms, TokenBatch
+from r3l.algorithms.reflect_and_retry import ReflectAndRetry
+from r3l.algorithms.rows import Advantages, Float64, left_out
+from r3l.records import SUCCESS, Bool, GroupPlan, ReflectionRecord, Trajectory
+from r3l.rollout.exploration import Question, Verdict
+from r3l.rollout.prompts import Prompts
 
 GAMMA = 0.1
 """γ of the shaping π/(π + γ) of refinements."""
 
 
-class CritiqueGRPOConfig(RatioConfig):
-    """Settings of Critique-GRPO. The defaults follow the R³L paper. For the original form, set
-    `std: none`, `normalize: sum` and `clip: false`."""
+class CritiqueGRPO(ReflectAndRetry):
+    """Critique-GRPO. The defaults follow the R³L paper. For the original form, set `std: none`,
+    `normalize: sum` and `clip: false`."""
 
     name: Literal["critique_grpo"] = Field("critique_grpo", description="algorithm")
     clip: bool = Field(True, description="clip the ratio of base attempts")
-    kl_coef: float = kl_weight(0.0)
 
-    def build(self) -> Algorithm:
-        """Builds Critique-GRPO: N base attempts. Each failure is refined in a retry from step 0."""
-        attempts = self.ppo_clipped() if self.clip else self.ratio_corrected(losses.importance)
-        return replace(
-            super().build(),
-            exploration=Exploration(
-                base_slots=self.group_size,
-                distilled_slots=self.group_size,
-                reflect_on="failures",
-                guidance="critique",
-                from_start=True,
-                constrained=False,
-            ),
-            selection=one_refinement,
-            token_loss=partial(losses.critique_grpo, attempts=attempts, gamma=GAMMA),
-        )
+    def plan(self, lease: LeaseFacts) -> GroupPlan:
+        """Each of N attempts may be refined."""
+        return GroupPlan(2 * self.group_size)
+
+    def reflects_on(self, base: Trajectory) -> bool:
+        return base.reward < SUCCESS
+
+    def question(self, base: Trajectory, prompts: Prompts) -> Question:
+        return prompts.question("critique", base)
+
+    def answer_schema(self, base: Trajectory) -> dict[str, Any] | None:
+        return None
+
+    def read(self, text: str, complete: bool, base: Trajectory) -> Verdict:
+        return Verdict()
+
+    def triggers(self, thought: ReflectionRecord, base: Trajectory) -> bool:
+        return True
+
+    def pivot_of(self, thought: ReflectionRecord, base: Trajectory) -> int:
+        return 0
+
+    def guidance_of(self, thought: ReflectionRecord, base: Trajectory, prompts: Prompts) -> str:
+        return prompts.critique_guidance(thought.text)
+
+    def weigh(
+        self, rewards: Float64, attempts: Sequence[Trajectory], recalled: int = 0
+    ) -> Advantages:
+        """Keeps the base attempts, but replaces at most one failure by a refinement that earned
+        more."""
+        keep = np.ones(len(rewards), np.bool_) if recalled else one_refinement(rewards, attempts)
+        values = np.zeros_like(rewards)
+        values[keep] = self.standardised(rewards[keep])
+        return left_out(values, keep)
+
+    def token_loss(self, batch: TokenBatch) -> Terms:
+        loss = self.corrected(self.clipped_ratio if self.clip else losses.importance)
+        return losses.critique_grpo(batch, attempts=loss, gamma=GAMMA)
 
 
-def one_refinement(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
-    """Selection: keeps the base attempts, but replaces at most one failure by a refinement that
-    earned more. Takes the best refinement, or the first among equals."""
-    keep = np.array([trajectory.role == "base" for trajectory in trajectories], dtype=np.bool_)
-    bases = {
-        trajectory.slot: index
-        for index, trajectory in enumerate(trajectories)
-        if trajectory.role == "base"
-    }
+def one_refinement(rewards: Float64, attempts: Sequence[Trajectory]) -> Bool:
+    """Returns which attempts are kept, bool [G]: those that are no retry, but at most one failure
+    is replaced by a refinement that earned more. Takes the best refinement, or the first among
+    equals."""
+    keep = np.array([attempt.of < 0 for attempt in attempts], dtype=np.bool_)
+    bases = {attempt.slot: i for i, attempt in enumerate(attempts) if attempt.of < 0}
     better = [
-        index
-        for index, trajectory in enumerate(trajectories)
-        if trajectory.role == "distilled"
-        and trajectory.parent in bases
-        and rewards[bases[trajectory.parent]] < min(rewards[index], advantages.SUCCESS)
+        i
+        for i, attempt in enumerate(attempts)
+        if attempt.of in bases and rewards[bases[attempt.of]] < min(rewards[i], SUCCESS)
     ]
     if better:
-        best = max(better, key=lambda index: (rewards[index], -trajectories[index].slot))
-        keep[best], keep[bases[trajectories[best].parent]] = True, False
+        best = max(better, key=lambda i: (rewards[i], -attempts[i].slot))
+        keep[best], keep[bases[attempts[best].of]] = True, False
     return keep

@@ -1,28 +1,26 @@
 """DAPO (arXiv 2503.14476): GRPO with a higher upper clip, a token mean, a length penalty and no KL.
-A group whose rewards are equal expires and is replaced (buffer.groups.completion)."""
+A group whose rewards are equal is replaced."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from r3l.algorithms import advantages
-from r3l.algorithms.algorithm import Algorithm, Float64, Shaping, keep_all, unshaped
 from r3l.algorithms.credit import NORMALIZE, Normalize
-from r3l.algorithms.published.grpo import RatioConfig, kl_weight
-from r3l.records import Bool, Trajectory
+from r3l.algorithms.facts import GroupFacts
+from r3l.algorithms.ratio_correction import RatioAlgorithm
+from r3l.algorithms.rows import Advantages, Float64, left_out
+from r3l.records import Trajectory
 
 
-class DAPOConfig(RatioConfig):
-    """Settings of DAPO, as in its paper. The released code of R³L runs it with `filter: false` and
+class DAPO(RatioAlgorithm):
+    """DAPO, as in its paper. The released code of R³L runs it with `filter: false` and
     `kl_coef: 0.01`."""
 
     name: Literal["dapo"] = Field("dapo", description="algorithm")
     clip_high: float = Field(0.28, ge=0, description="ratios are clipped at 1 plus this")
-    kl_coef: float = kl_weight(0.0)
     normalize: Normalize = Field("token", description=NORMALIZE)
     filter: bool = Field(
         True, description="replace groups whose rewards are all equal until the batch is full"
@@ -43,29 +41,22 @@ class DAPOConfig(RatioConfig):
             )
         return self
 
-    @property
-    def needs_contrast(self) -> bool:
-        return self.filter
+    def admits(self, group: GroupFacts) -> str:
+        """Refuses a group whose rewards are all equal."""
+        flat = self.filter and min(group.rewards) == max(group.rewards)
+        return "no_contrast" if flat else ""
 
-    def build(self) -> Algorithm:
-        """Builds DAPO: N base attempts with the clipped ratio loss."""
-        shaping: Shaping = unshaped
+    def weigh(
+        self, rewards: Float64, attempts: Sequence[Trajectory], recalled: int = 0
+    ) -> Advantages:
+        """Standardises the rewards, after a penalty for long responses. Leaves out a group whose
+        rewards are equal, unless stored attempts joined it."""
+        shaped = rewards
         if self.overlong_buffer:
+            lengths = [int(attempt.response_mask.sum()) for attempt in attempts]
             limit, buffer = self.overlong_limit, self.overlong_buffer
-            shaping = partial(less_overlong, limit=limit, buffer=buffer)
-        return replace(
-            super().build(), selection=with_contrast if self.filter else keep_all, shaping=shaping
-        )
-
-
-def with_contrast(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
-    """Selection: keeps the whole group if its rewards differ, else drops it."""
-    return np.full(len(rewards), rewards.min() < rewards.max(), dtype=np.bool_)
-
-
-def less_overlong(
-    rewards: Float64, trajectories: Sequence[Trajectory], *, limit: int, buffer: int
-) -> Float64:
-    """Shaping: adds an overlong penalty (0 or negative) to each attempt's reward."""
-    lengths = [int(trajectory.response_mask.sum()) for trajectory in trajectories]
-    return rewards + advantages.overlong_penalty(lengths, limit, buffer)
+            shaped = rewards + advantages.overlong_penalty(lengths, limit, buffer)
+        values = self.standardised(shaped)
+        if not self.filter or recalled or rewards.min() < rewards.max():
+            return values
+        return left_out(values, np.zeros(len(rewards), np.bool_))

@@ -1,27 +1,20 @@
 """OPMD, online policy mirror descent in the R³L paper's form: a policy gradient on centred
-rewards."""
+rewards, −(R − mean) · log π / (1 + tau)."""
 
-from functools import partial
 from typing import Literal
 
 from pydantic import Field
 
-from r3l.algorithms import advantages, losses
-from r3l.algorithms.algorithm import Algorithm, AlgorithmConfig, Exploration
+from r3l.algorithms import losses
+from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.losses import Terms, TokenBatch
 
 
-class OPMDConfig(AlgorithmConfig):
-    """Settings of OPMD."""
+class OPMD(Algorithm):
+    """OPMD."""
 
     name: Literal["opmd"] = Field("opmd", description="algorithm")
     tau: float = Field(1.0, ge=0, description="the gradient is divided by 1 + tau")
 
-    def build(self) -> Algorithm:
-        """Builds OPMD: N base attempts with the loss −(R − mean) · log π / (1 + tau)."""
-        return Algorithm(
-            name=self.name,
-            exploration=Exploration(self.group_size),
-            estimator=advantages.centered,
-            token_loss=partial(losses.policy_gradient, scale=1 / (1 + self.tau)),
-            normalize=self.normalize,
-        )
+    def token_loss(self, batch: TokenBatch) -> Terms:
+        return losses.policy_gradient(batch, scale=1 / (1 + self.tau))

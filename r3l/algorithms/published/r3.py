@@ -5,28 +5,26 @@ The rule distinguishes correct attempts (R ≥ 1) from incorrect ones. Over a gr
 attempts, eq. 3 is Â = (R − mean) / (α·std + λ). α is a setting, λ is EPS.
 """
 
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
 from pydantic import Field
 
 from r3l.algorithms import advantages, recall
-from r3l.algorithms.advantages import Std
-from r3l.algorithms.algorithm import Algorithm, Float64
-from r3l.algorithms.published.grpo import RatioConfig
-from r3l.algorithms.recall import Recall
-from r3l.records import Bool
+from r3l.algorithms.facts import GroupFacts, History, RandomSource, StoredAttempt
+from r3l.algorithms.ratio_correction import RatioAlgorithm, kl_weight
+from r3l.algorithms.rows import Advantages, Float64
+from r3l.records import Trajectory
 
 EPS = 1e-6
 """λ of eq. 3."""
 
 
-class R3Config(RatioConfig):
-    """Settings of R³. The paper gives no values for α and k; the defaults are ours."""
+class R3(RatioAlgorithm):
+    """R³. The paper gives no values for α and k; the defaults are ours."""
 
     name: Literal["r3"] = Field("r3", description="algorithm")
+    kl_coef: float = kl_weight(0.01)
     recall_count: int | None = Field(
         None,
         ge=0,
@@ -40,20 +38,21 @@ class R3Config(RatioConfig):
         2.0, gt=0, description="α, factor on the deviation of a group with recalled attempts"
     )
 
-    @property
-    def recall(self) -> Recall | None:
-        """Returns the rule of cross-context replay."""
+    def recalls(
+        self, group: GroupFacts, history: History, random: RandomSource
+    ) -> Sequence[StoredAttempt]:
+        """Cross-context replay: recalls stored attempts with the other outcome."""
         count = self.recall_count
         if count is None:
             count = min(2, max(1, self.group_size // 4))
-        return partial(recall.opposing, count=count, max_age=self.recall_age) if count else None
+        if not count:
+            return []
+        return recall.opposing(group, history, random, count=count, max_age=self.recall_age)
 
-    def build(self) -> Algorithm:
-        """Builds R³: N base attempts and recalled attempts, all with the clipped ratio loss."""
-        return replace(super().build(), mix_recalled=partial(mixed, alpha=self.alpha, std=self.std))
-
-
-def mixed(rewards: Float64, recalled: Bool, *, alpha: float, std: Std) -> tuple[Float64, Bool]:
-    """MixRecalled: keeps all attempts, with the advantages of eq. 3."""
-    softened = advantages.normalized(rewards, EPS, std=std, factor=alpha)
-    return softened, np.ones(len(rewards), dtype=np.bool_)
+    def weigh(
+        self, rewards: Float64, attempts: Sequence[Trajectory], recalled: int = 0
+    ) -> Advantages:
+        """Standardises the rewards; with recalled attempts, by eq. 3."""
+        if not recalled:
+            return self.standardised(rewards)
+        return advantages.normalized(rewards, EPS, std=self.std, factor=self.alpha)

@@ -5,28 +5,18 @@ from typing import Literal
 
 from pydantic import Field
 
-from r3l.algorithms import advantages, losses
-from r3l.algorithms.algorithm import Algorithm, AlgorithmConfig, Exploration, Float64
-from r3l.records import Bool, Trajectory
+from r3l.algorithms import advantages
+from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.rows import Advantages, Float64, left_out
+from r3l.records import SUCCESS, Trajectory
 
 
-class RAFTConfig(AlgorithmConfig):
-    """Settings of RAFT."""
+class RAFT(Algorithm):
+    """RAFT: the full successes are imitated, all other attempts are left out."""
 
     name: Literal["raft"] = Field("raft", description="algorithm")
 
-    def build(self) -> Algorithm:
-        """Builds RAFT: N base attempts; the full successes are imitated."""
-        return Algorithm(
-            name=self.name,
-            exploration=Exploration(self.group_size),
-            estimator=advantages.successes,
-            selection=succeeded,
-            token_loss=losses.policy_gradient,
-            normalize=self.normalize,
-        )
-
-
-def succeeded(rewards: Float64, trajectories: Sequence[Trajectory]) -> Bool:
-    """Selection: keeps the full successes."""
-    return rewards >= advantages.SUCCESS
+    def weigh(
+        self, rewards: Float64, attempts: Sequence[Trajectory], recalled: int = 0
+    ) -> Advantages:
+        return left_out(advantages.successes(rewards), rewards >= SUCCESS)

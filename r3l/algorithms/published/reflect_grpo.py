@@ -3,33 +3,38 @@
 The retries are trained without their guidance, at a ratio of 1 (r3l.algorithms.losses.TokenBatch).
 """
 
-from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from r3l.algorithms.algorithm import Algorithm, Exploration
-from r3l.algorithms.published.grpo import RatioConfig
+from r3l.algorithms.facts import LeaseFacts
+from r3l.algorithms.ratio_correction import kl_weight
+from r3l.algorithms.reflect_and_retry import ReflectAndRetry
+from r3l.records import SUCCESS, GroupPlan, ReflectionRecord, Trajectory
 
 
-class ReflectGRPOConfig(RatioConfig):
-    """Settings of Reflect-GRPO."""
+class ReflectGRPO(ReflectAndRetry):
+    """Reflect-GRPO. A failure among the first ⌊N/2⌋ attempts gets a reflection, and perhaps a retry
+    from step 0."""
 
     name: Literal["reflect_grpo"] = Field("reflect_grpo", description="algorithm")
+    kl_coef: float = kl_weight(0.01)
     constrained_reflection: bool = Field(
         True, description="decode reflections under their JSON schema"
     )
 
-    def build(self) -> Algorithm:
-        """Builds Reflect-GRPO with N base attempts. A failure among the first ⌊N/2⌋ gets a
-        reflection, and perhaps a retry from step 0."""
-        return replace(
-            super().build(),
-            exploration=Exploration(
-                base_slots=self.group_size,
-                distilled_slots=self.group_size // 2,
-                reflect_on="failures",
-                from_start=True,
-                constrained=self.constrained_reflection,
-            ),
-        )
+    def plan(self, lease: LeaseFacts) -> GroupPlan:
+        return GroupPlan(self.group_size + self.group_size // 2)
+
+    def pairs(self, slots: int) -> list[tuple[int, int]]:
+        bases = min(self.group_size, slots)
+        return [(i, bases + i if bases + i < slots else -1) for i in range(bases)]
+
+    def reflects_on(self, base: Trajectory) -> bool:
+        return base.reward < SUCCESS
+
+    def answer_schema(self, base: Trajectory) -> dict[str, Any] | None:
+        return super().answer_schema(base) if self.constrained_reflection else None
+
+    def pivot_of(self, thought: ReflectionRecord, base: Trajectory) -> int:
+        return 0

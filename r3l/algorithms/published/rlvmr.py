@@ -19,38 +19,54 @@ another form. Here this penalty is left to the environment.
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
-from r3l.algorithms.advantages import STD, SUCCESS, Std, normalized
-from r3l.algorithms.algorithm import Algorithm, Float64
+from r3l.algorithms import rows
+from r3l.algorithms.advantages import STD, Std, normalized
+from r3l.algorithms.batch import Batch
 from r3l.algorithms.credit import by_step
-from r3l.algorithms.published.grpo import RatioConfig
-from r3l.records import Trajectory
+from r3l.algorithms.ratio_correction import RatioAlgorithm, kl_weight
+from r3l.algorithms.rows import Advantages, Float64, Row
+from r3l.records import SUCCESS, Trajectory
 
 THOUGHT = re.compile(r"<(planning|explore|reflection|monitor)>([^<]*)</\1>")
 ACTION = re.compile(r"<action>([^<]*)</action>")
 
 
-class RLVMRConfig(RatioConfig):
-    """Settings of RLVMR: the settings of GRPO, and two for the rewards of steps."""
+class RLVMR(RatioAlgorithm):
+    """RLVMR: GRPO with the advantages of tagged steps."""
 
     name: Literal["rlvmr"] = Field("rlvmr", description="algorithm")
     std: Std = Field("sample", description=STD)
+    kl_coef: float = kl_weight(0.01)
     step_weight: float = Field(1.0, ge=0, description="w, weight of the steps' own advantages")
     invalid: tuple[str, ...] = Field(
         ("Nothing happens.", "No known action matches that input."),
         description="what the environment answers to an invalid action",
     )
 
-    def build(self) -> Algorithm:
-        """Builds GRPO with the advantages of tagged steps."""
-        rule = partial(by_tag, weight=self.step_weight, std=self.std, invalid=self.invalid)
-        return replace(super().build(), token_advantages=rule)
+    def by_token(self, batch: Batch, found: Sequence[Advantages]) -> list[list[Float64]]:
+        """Adds the advantages of the steps to those of their attempts."""
+        return [
+            by_tag(
+                rows.plain(values),
+                batch.attempts(group),
+                weight=self.step_weight,
+                std=self.std,
+                invalid=self.invalid,
+            )
+            for group, values in zip(batch.groups, found, strict=True)
+        ]
+
+    def rows(self, batch: Batch) -> list[Row]:
+        found, masks = self.advantages(batch), self.credit_masks(batch)
+        by_token = self.by_token(batch, found)
+        counted = rows.policy(batch, found, masks, self.normalize, by_token)
+        penalized = self.kl_coef > 0
+        return rows.with_gradient(rows.weigh(counted, self.normalize), penalized=penalized)
 
 
 def by_tag(

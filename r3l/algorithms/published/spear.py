@@ -13,38 +13,39 @@ is at github.com/TencentYoutuResearch/SPEAR.
 """
 
 import math
-from dataclasses import replace
-from functools import partial
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
-from r3l.algorithms.algorithm import Algorithm, Float64, ReplayContext
-from r3l.algorithms.published.grpo import RatioConfig, kl_weight
-from r3l.records import Bool
+from r3l.algorithms import rows
+from r3l.algorithms.batch import Batch
+from r3l.algorithms.ratio_correction import RatioAlgorithm
+from r3l.algorithms.rows import Advantages, left_out
 
 
-class SPEARConfig(RatioConfig):
-    """Settings of SPEAR. By default it has no KL."""
+class SPEAR(RatioAlgorithm):
+    """SPEAR: GRPO that imitates good replayed attempts. By default it has no KL."""
 
     name: Literal["spear"] = Field("spear", description="algorithm")
-    kl_coef: float = kl_weight(0.0)
     imitation_steps: int = Field(
         200, ge=0, description="T, optimizer step at which the weight of replayed attempts is 1"
     )
 
-    def build(self) -> Algorithm:
-        """Builds SPEAR: GRPO that imitates good replayed attempts."""
-        return replace(super().build(), replay_rule=partial(imitated, steps=self.imitation_steps))
+    def advantages(self, batch: Batch) -> list[Advantages]:
+        """Recalibrates the advantages of replayed groups."""
+        found = super().advantages(batch)
+        for number, group in enumerate(batch.groups):
+            if group.group_id in batch.replayed and len(found[number]):
+                rewards = np.array([attempt.reward for attempt in batch.attempts(group)])
+                recalibrated = rewards - batch.baseline
+                keep = (rows.plain(found[number]) > 0) & (recalibrated > 0)
+                share = self.imitation_share(batch.version or 0)
+                found[number] = left_out(share * recalibrated, keep)
+        return found
 
-
-def imitated(
-    rewards: Float64, advantages: Float64, context: ReplayContext, *, steps: int
-) -> tuple[Float64, Bool]:
-    """ReplayRule: keeps the attempts with A > 0 and R − b > 0, weighted by γ(t)."""
-    share = min((context.version + 1) / steps, 1.0) if steps else 1.0
-    weight = 0.5 * (1 - math.cos(math.pi * share))
-    recalibrated = rewards - context.baseline
-    keep = (advantages > 0) & (recalibrated > 0)
-    return np.where(keep, weight * recalibrated, 0.0), keep
+    def imitation_share(self, version: int) -> float:
+        """Returns γ(t) of the step that follows `version`."""
+        steps = self.imitation_steps
+        share = min((version + 1) / steps, 1.0) if steps else 1.0
+        return 0.5 * (1 - math.cos(math.pi * share))

@@ -1,0 +1,71 @@
+"""A batch: the groups of one optimizer step, as an algorithm gets them.
+
+A draw of a buffer client is a batch (buffer.client). A loop in one process makes its own:
+Batch([group, …]).
+"""
+
+from collections.abc import Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from r3l.records import Group, Recalled, Trajectory
+
+
+class Source(NamedTuple):
+    """An attempt in a batch. `into`: the group in which it is trained. `group_id`: the group that
+    stores it."""
+
+    into: str
+    group_id: str
+    attempt: Trajectory
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The groups of one optimizer step.
+
+    `weights`: importance weight w_g of each group, by default 1. `recalled`: stored attempts that
+    join the groups. `replayed`: ids of groups that an earlier step trained on. `version`: the
+    version of the learner's weights, None if unknown. `answers`: what the queries found, by key
+    (r3l.algorithms.queries).
+    """
+
+    groups: Sequence[Group]
+    weights: Sequence[float] = ()
+    recalled: Sequence[Recalled] = ()
+    replayed: Container[str] = ()
+    version: int | None = None
+    answers: Mapping[Hashable, Any] = field(default_factory=dict)
+
+    def answered(self, answers: Mapping[Hashable, Any]) -> Self:
+        """Returns the batch with the answers of its queries."""
+        return replace(self, answers=answers)
+
+    def weight(self, number: int) -> float:
+        """Returns w_g of group `number`."""
+        return self.weights[number] if self.weights else 1.0
+
+    def sources(self, group: Group) -> list[Source]:
+        """Returns the attempts that are trained in a group: its own, then the recalled ones. None
+        if the group has no attempt of its own."""
+        name = group.group_id
+        own = [Source(name, name, attempt) for attempt in group.trajectories]
+        joined = [each for each in self.recalled if each.into == name]
+        return own and own + [Source(name, each.group_id, each.trajectory) for each in joined]
+
+    def attempts(self, group: Group) -> list[Trajectory]:
+        """Returns the trajectories of `sources`, G of them."""
+        return [source.attempt for source in self.sources(group)]
+
+    def recalls(self, group: Group) -> int:
+        """Returns how many of a group's attempts were recalled. They are the last ones."""
+        return len(self.sources(group)) - len(group.trajectories)
+
+    @property
+    def baseline(self) -> float:
+        """The median of the new groups' mean rewards; of all groups, if no group is new."""
+        whole = [group for group in self.groups if group.trajectories]
+        means = [group.rewards.mean() for group in whole if group.group_id not in self.replayed]
+        return float(np.median(means or [group.rewards.mean() for group in whole] or [0.0]))
