@@ -23,7 +23,6 @@ from msgspec.structs import replace
 
 from r3l.algorithms.advantages import SUCCESS
 from r3l.algorithms.algorithm import Exploration
-from r3l.config import RunConfig
 from r3l.errors import EnvironmentFailed, EpisodeError, ReflectionError
 from r3l.records import (
     AuxSample,
@@ -41,6 +40,7 @@ from r3l.rollout.env_interface import Environment, EnvSpec, PlayedByAgent, Retry
 from r3l.rollout.partial import Progress, conversation
 from r3l.rollout.policy_interface import Policy, SampleParams
 from r3l.rollout.prompts import Prompts
+from r3l.run.config import RunConfig
 
 log = logging.getLogger(__name__)
 
