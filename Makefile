@@ -61,7 +61,7 @@ docs: $(VENV)/.installed
 # Kills, power losses, hostile messages and flipped bits by the hundreds and thousands; half an hour.
 soak: $(VENV)/.installed
 	R3L_SOAK=1 $(BIN)/python -m pytest -s -o timeout=1200 tests/buffer/stress
-	R3L_SOAK=1 $(BIN)/python -m pytest -s -o timeout=1200 tests/r3l/files tests/r3l/weights tests/learner/test_checkpoint.py tests/learner/test_loop.py tests/buffer/wire tests/buffer/storage tests/buffer/groups tests/actors/weights -k "flipped or damaged_message or random_moments or random_schedules or bad_link"
+	R3L_SOAK=1 $(BIN)/python -m pytest -s -o timeout=1200 tests/r3l/files tests/r3l/run/files tests/r3l/weights tests/learner/test_checkpoint.py tests/learner/test_loop.py tests/buffer/wire tests/buffer/storage tests/buffer/groups tests/actors/weights -k "flipped or damaged_message or random_moments or random_schedules or bad_link"
 
 # Ten minutes in which actors are killed.
 soak-actors: $(VENV)/.installed

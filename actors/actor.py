@@ -20,13 +20,13 @@ from actors.engine import VLLMPolicy
 from actors.utilization import Occupancy
 from actors.weights.subscriber import WeightSubscriber, follow
 from buffer import AsyncBufferClient, Lease
-from r3l.config import RunConfig
 from r3l.errors import Conflict, EngineDead, EngineSick, LeaseLost
 from r3l.records import GroupPlan, SlotResult, Task
 from r3l.rollout.env_interface import Environment
 from r3l.rollout.failures import FirstFailures
 from r3l.rollout.group import explore_group
 from r3l.rollout.partial import Progress
+from r3l.run.config import RunConfig
 
 log = logging.getLogger(__name__)
 

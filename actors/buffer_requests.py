@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from buffer import AsyncBufferClient, Lease, Wait
-from r3l.actor_metrics import ActorMetrics
 from r3l.errors import (
     BufferUnavailable,
     EngineSick,
@@ -23,6 +22,7 @@ from r3l.errors import (
     StoreError,
 )
 from r3l.records import GroupPlan, SlotResult
+from r3l.run.actor_metrics import ActorMetrics
 
 log = logging.getLogger(__name__)
 

@@ -13,17 +13,17 @@ from pathlib import Path
 import click
 
 from actors.engine_process import leave_threads_to_engine
-from envs.builtin.policy import model_path
-from r3l import config as configuration
-from r3l.actor_metrics import ActorMetrics
-from r3l.config import RunConfig
 from r3l.errors import EngineDead, UserError
-from r3l.files.run_folder import ProcessStatus, RunFolder
-from r3l.model_folder import check_model_folder, weight_bytes
-from r3l.process.command_line import OneLine, echo
-from r3l.process.end_with_parent import end_with_starter, name_starter
-from r3l.process.memory import delay_collections
-from r3l.process.notices import notice
+from r3l.models.model_folder import check_model_folder, weight_bytes
+from r3l.models.model_path import model_path
+from r3l.notices import notice
+from r3l.run import config as configuration
+from r3l.run.actor_metrics import ActorMetrics
+from r3l.run.config import RunConfig
+from r3l.run.files.run_folder import ProcessStatus, RunFolder
+from r3l.run.process.command_line import OneLine, echo
+from r3l.run.process.end_with_parent import end_with_starter, name_starter
+from r3l.run.process.memory import delay_collections
 
 log = logging.getLogger(__name__)
 SET_LIMIT = 4  # times the bytes of the model folder: float32 for bfloat16, and tied weights twice

@@ -18,15 +18,15 @@ from actors import engine_process
 from actors.engine_arguments import engine_arguments
 from actors.weights.load_check import LoadCheck
 from actors.weights.merging import Merger
-from r3l.actor_metrics import ActorMetrics
 from r3l.errors import EngineDead, EngineFailed, EngineSick, RequestRefused, UserError
-from r3l.model_folder import read_tokenizer
-from r3l.process.memory import STEADY_MEMORY, freeze_heap
-from r3l.process.pinned_versions import warn_of_other_versions
+from r3l.models.model_folder import read_tokenizer
 from r3l.rollout import engine_symptoms
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.policy_interface import FinishReason, Sample, SampleParams
-from r3l.settings.actor import ActorConfig
+from r3l.run.actor_metrics import ActorMetrics
+from r3l.run.process.memory import STEADY_MEMORY, freeze_heap
+from r3l.run.process.pinned_versions import warn_of_other_versions
+from r3l.run.settings.actor import ActorConfig
 from r3l.weights.manifest import Manifest, fingerprint
 
 ENVIRONMENT = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from r3l.errors import UserError, did_you_mean
-from r3l.settings.actor import ActorConfig
+from r3l.run.settings.actor import ActorConfig
 
 OWNED_ARGUMENTS = {
     "model": "model",

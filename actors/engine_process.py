@@ -8,7 +8,7 @@ forks by default, but not on CPU. Two kinds of processes cannot be forked:
 - one that has joined a torch.distributed process group, as a learner has: the engine's workers
   would use that group instead of a group of their own
 
-The fork is killed with its actor (r3l.process.end_with_parent). It gives up the actor's
+The fork is killed with its actor (r3l.run.process.end_with_parent). It gives up the actor's
 connections, because an environment's worker exits only when no process holds its pipe.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 
-from r3l.process.end_with_parent import end_with, name_starter
+from r3l.run.process.end_with_parent import end_with, name_starter
 
 METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 # Otherwise asking whether there is a GPU opens it, and then no fork of this process can use it.

@@ -4,7 +4,7 @@ from typing import Any
 
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from r3l.actor_metrics import ActorMetrics
+from r3l.run.actor_metrics import ActorMetrics
 
 
 class CacheLogger(StatLoggerBase):

@@ -30,15 +30,15 @@ from actors.agents.agent_attempt import agents_served
 from actors.engine import VLLMPolicy
 from actors.weights.subscriber import WeightSubscriber
 from buffer import AsyncBufferClient
-from envs.builtin.policy import builtin_policy, model_path
 from envs.isolation.pool import environments_of_all
 from envs.registry import make, tasks_of_all
 from launch.checks.presets import DEMO
-from r3l import config as configuration
-from r3l.actor_metrics import ActorMetrics
-from r3l.config import RunConfig
-from r3l.process.memory import freeze_heap
+from r3l.models.model_path import builtin_policy, model_path
 from r3l.rollout.policy_interface import Sample, SampleParams
+from r3l.run import config as configuration
+from r3l.run.actor_metrics import ActorMetrics
+from r3l.run.config import RunConfig
+from r3l.run.process.memory import freeze_heap
 
 SERVE = [sys.executable, "-m", "buffer.cli", "serve", "--bind", "tcp://127.0.0.1:0",
          "buffer.max_staleness=100000", "learner.groups_per_step=1000"]  # fmt: skip

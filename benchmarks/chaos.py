@@ -29,8 +29,8 @@ from buffer.storage.store import Store
 from buffer.storage.transaction import read_group
 from buffer.tools.verify import verify
 from r3l.errors import R3LError
-from r3l.files.run_folder import RunFolder
-from r3l.process.process_list import every_process
+from r3l.run.files.run_folder import RunFolder
+from r3l.run.process.process_list import every_process
 
 INSIDE = "R3L_CHAOS_INSIDE"
 RECOVERY_S = 240.0  # without a step after an event, until chaos gives up

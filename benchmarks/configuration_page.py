@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from r3l.config import RunConfig
+from r3l.run.config import RunConfig
 from r3l.settings.section import Section
 
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 WORDS = {int: "integer", float: "number", str: "text", bool: "true or false", dict: "mapping"}
 HEAD = """# Configuration
 
-Every setting of a run. `make docs` writes this page from `r3l/config.py`, `r3l/settings/` and
-`r3l/algorithms/`.
+Every setting of a run. `make docs` writes this page from `r3l/run/config.py`,
+`r3l/run/settings/` and `r3l/algorithms/`.
 A value comes from the first of these that has it:
 
 1. a `KEY=VALUE` argument of a command;

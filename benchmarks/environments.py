@@ -16,7 +16,7 @@ import psutil
 from envs.isolation.pool import EnvPool, RemoteEnv
 from envs.registry import task_source
 from r3l.records import Task
-from r3l.settings.environment import EnvConfig
+from r3l.run.settings.environment import EnvConfig
 
 COMMANDS = {
     "scienceworld": ("look around", "go to kitchen", "inventory", "open cupboard", "go to hallway"),

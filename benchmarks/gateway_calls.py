@@ -20,10 +20,10 @@ from actors.gateway.parsers import ReplyReader, reader_of
 from actors.gateway.session import Session
 from actors.gateway.web_app import WebApp
 from benchmarks.actors import settings
-from envs.builtin.policy import builtin_policy, model_path
-from r3l.actor_metrics import ActorMetrics
+from r3l.models.model_path import builtin_policy, model_path
 from r3l.records import Task
 from r3l.rollout.policy_interface import SampleParams
+from r3l.run.actor_metrics import ActorMetrics
 
 ASKED = [{"role": "user", "content": "station 0 has drum"}]
 CLIENT = """

@@ -34,8 +34,8 @@ from pydantic import Field
 
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.published.grpo import GRPOConfig
-from r3l.files.run_folder import RunFolder
-from r3l.process.process_list import every_process
+from r3l.run.files.run_folder import RunFolder
+from r3l.run.process.process_list import every_process
 
 HOW = ("Ctrl-C", "SIGTERM", "terminal lost")
 SETTINGS = (

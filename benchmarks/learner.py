@@ -34,16 +34,16 @@ from torch import Tensor
 
 from benchmarks.results.alternate import check_played, explore, sampler
 from buffer import BufferClient, Lease
-from envs.builtin.policy import builtin_policy
 from envs.registry import task_source
 from learner.step import attention
 from learner.step.batch import Nodes, Row, collate, micro_batches, rows_of
 from learner.step.full_weights import full_shape
 from learner.step.model import resolve_dtype
 from learner.step.trainer import Trainer
-from r3l.config import RunConfig, load
+from r3l.models.model_path import builtin_policy
 from r3l.records import Group
-from r3l.settings.learner import Compute
+from r3l.run.config import RunConfig, load
+from r3l.run.settings.learner import Compute
 
 SIZES: dict[str, dict[str, int]] = {
     "1.5b": {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960,

@@ -23,16 +23,16 @@ import click
 import psutil
 
 from actors.engine import VLLMPolicy
-from envs.evaluation.evaluation_folder import EvaluationFolder
 from envs.isolation.pool import environments_of_all
 from launch.checks.presets import DEMO
 from launch.evaluation.play import play_all
+from learner.evaluation.evaluation_folder import EvaluationFolder
 from learner.warmup import tiny_policy
-from r3l import config as configuration
-from r3l.process.memory import freeze_heap
 from r3l.records import Task
 from r3l.rollout.env_interface import Environment
-from r3l.settings.environment import EnvConfig
+from r3l.run import config as configuration
+from r3l.run.process.memory import freeze_heap
+from r3l.run.settings.environment import EnvConfig
 
 TOKENS = 64
 WORDS = "river stone lamp window garden letter bridge candle".split()

@@ -33,10 +33,10 @@ from msgspec import convert
 
 from benchmarks.peers_trl import LEARNING_RATE, SAMPLES, TOKENS
 from benchmarks.results.lines import LINES, append, processor
-from envs.builtin.policy import model_path
 from envs.registry import make
 from learner.warmup import tiny_policy
-from r3l.process.memory import STEADY_MEMORY
+from r3l.models.model_path import model_path
+from r3l.run.process.memory import STEADY_MEMORY
 
 ROOT = Path(__file__).parent.parent
 FILE = LINES / "peers.jsonl"

@@ -24,9 +24,9 @@ import psutil
 
 from benchmarks.peers_trl import SAMPLES, TOKENS
 from launch.checks.presets import DEMO
-from r3l import config as configuration
-from r3l.config import RunConfig
 from r3l.rollout.policy_interface import Sample, SampleParams
+from r3l.run import config as configuration
+from r3l.run.config import RunConfig
 
 Step = list[dict[str, Any]]
 """Every attempt of a step: `prompt` and `response` are token ids, `logprobs` as sampled."""

@@ -21,17 +21,17 @@ from envs.demonstrations import demonstrating
 from launch.checks.of_model import chat_format, model_folder
 from launch.evaluation.play import own_engine
 from learner.warmup.recipe import RECORD
-from r3l import config as configuration
 from r3l.algorithms.algorithm import AlgorithmConfig
 from r3l.algorithms.published.grpo import GRPOConfig
 from r3l.algorithms.r3l import R3LConfig
-from r3l.config import RunConfig
-from r3l.process.command_line import OneLine, echo
 from r3l.records import ReflectionRecord, SlotResult, Task, Trajectory
 from r3l.rollout.group import explore_group
 from r3l.rollout.policy_interface import Policy
-from r3l.settings.actor import ActorConfig
-from r3l.settings.environment import EnvConfig
+from r3l.run import config as configuration
+from r3l.run.config import RunConfig
+from r3l.run.process.command_line import OneLine, echo
+from r3l.run.settings.actor import ActorConfig
+from r3l.run.settings.environment import EnvConfig
 
 
 @dataclass(frozen=True)

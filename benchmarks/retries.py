@@ -28,19 +28,19 @@ import psutil
 
 from actors.agents.agent_attempt import AgentEnvironment, agents_served
 from actors.engine import VLLMPolicy
-from envs.builtin.policy import model_path
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
 from launch.checks.presets import DEMO
-from r3l import config as configuration
-from r3l.config import RunConfig
 from r3l.errors import EpisodeError
-from r3l.model_folder import read_tokenizer
+from r3l.models.model_folder import read_tokenizer
+from r3l.models.model_path import model_path
 from r3l.records import Task, Trajectory
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_calls import guarded
 from r3l.rollout.env_interface import Environment, Retry
 from r3l.rollout.policy_interface import Policy, Sample, SampleParams
+from r3l.run import config as configuration
+from r3l.run.config import RunConfig
 from r3l.views.tape import without
 
 T = TypeVar("T")

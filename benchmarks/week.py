@@ -23,7 +23,7 @@ import click
 import psutil
 
 from benchmarks.results.charts import new_figure, save
-from r3l.files.run_folder import RunFolder
+from r3l.run.files.run_folder import RunFolder
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 SETTINGS = (

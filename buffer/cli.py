@@ -9,16 +9,16 @@ import click
 import lmdb
 
 from buffer.sampling import samplers, task_samplers
-from buffer.server.service import Service
+from buffer.server.service import Service, rules_of
 from buffer.storage.store import Store
 from buffer.tools import commands as tools
 from buffer.viewer.view_command import view
 from buffer.wire.curve_keys import ServiceKeys, generate, load
-from r3l import config as configuration
 from r3l.errors import NotAllowed, NotFound, R3LError, SchemaVersionError
-from r3l.files.run_folder import ProcessStatus, RunFolder
-from r3l.process.command_line import OneLineGroup, echo
-from r3l.process.endpoints import check_bind
+from r3l.run import config as configuration
+from r3l.run.files.run_folder import ProcessStatus, RunFolder
+from r3l.run.process.command_line import OneLineGroup, echo
+from r3l.run.process.endpoints import check_bind
 
 PATH = click.Path(path_type=Path)
 ERRORS = {
@@ -51,7 +51,7 @@ def serve(
     check_bind(bind, "bind", encrypted=service_keys is not None)
     store = Store(folder, map_gib=config.buffer.map_gib)
     try:
-        service = Service(store, config, bind, service_keys)
+        service = Service(store, rules_of(config), bind, service_keys)
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, lambda *_: service.stop())
         echo(f"r3l-buffer ready {service.endpoint}")

@@ -15,7 +15,7 @@ from r3l.rollout.env_calls import guarded, read_step
 from r3l.rollout.env_interface import Environment
 from r3l.rollout.policy_interface import Sample
 from r3l.rollout.prompts import Prompts
-from r3l.settings.environment import EnvConfig
+from r3l.run.settings.environment import EnvConfig
 
 NONSENSE = "try"
 """The action of each step. An environment must answer any action, even one without meaning."""

@@ -20,8 +20,8 @@ from envs.base import SeededTasks, Split, TaskSource, TextEnv
 from r3l.errors import UserError, did_you_mean
 from r3l.records import Task
 from r3l.rollout.env_interface import Environment, EnvSpec
+from r3l.run.settings.environment import EnvConfig
 from r3l.settings import user_class
-from r3l.settings.environment import EnvConfig
 
 MATHEMATICS = "gsm8k math olympiadbench dapo-math aime24 aime25 amc23".split()
 """The data sets of envs.questions.math_problems."""
@@ -36,6 +36,8 @@ ENVIRONMENTS = {
     "agent": "envs.agents.agent:Agent",
     "countdown-steps": "envs.questions.countdown:CountdownSteps",
 }
+BUILTIN_WORLDS = ("workshop", "keys")
+"""The environments of envs.builtin. They need no other package and have a demonstrator."""
 FAMILIES = {
     "openenv": "envs.adapters.openenv:OpenEnv",
     "reasoning": "envs.questions.reasoning_gym:Reasoning",

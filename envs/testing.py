@@ -25,8 +25,8 @@ from r3l.records import Task
 from r3l.rollout.env_calls import read_reset, read_step
 from r3l.rollout.env_interface import EnvSpec
 from r3l.rollout.prompts import Prompts
+from r3l.run.settings.environment import by_agent
 from r3l.settings import yaml_text
-from r3l.settings.environment import by_agent
 from r3l.text import printable
 
 NONSENSE = ("", "zzz", "<action>", "go go go " * 40, "ünï©ode 🔥\n\x00 {}[]()'\"\\")

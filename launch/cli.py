@@ -16,11 +16,11 @@ import click
 
 from launch.backends.registry import BACKENDS, LOCAL, backend
 from r3l.errors import R3LError, TrainingStopped, UserError
-from r3l.process.command_line import OneLineGroup, echo
+from r3l.run.process.command_line import OneLineGroup, echo
 
 if TYPE_CHECKING:
     from launch.agent_function import Agent, Tasks
-    from r3l.config import RunConfig
+    from r3l.run.config import RunConfig
 
 
 SHORTCUTS = ("env", "model", "learner.steps", "seed", "actor.engine.tensor_parallel_size")
@@ -153,8 +153,8 @@ def train_command(
         from launch.checks.resume import nothing_to_do
         from launch.preparation import prepare, write_run_folder
         from launch.supervisor import Run
-        from r3l import config as configuration
-        from r3l.files.run_folder import run_folder
+        from r3l.run import config as configuration
+        from r3l.run.files.run_folder import run_folder
 
         options = PlanOptions(run_folder(run_name), resume=resume, **places)
         file, demo = settings_file(config_path, preset, options.run, resume=resume)
@@ -224,8 +224,8 @@ def train(
     from launch.checks.resume import nothing_to_do
     from launch.preparation import prepare, write_run_folder
     from launch.supervisor import Run
-    from r3l import config as configuration
-    from r3l.files.run_folder import run_folder
+    from r3l.run import config as configuration
+    from r3l.run.files.run_folder import run_folder
     from r3l.settings.section import flat_settings
 
     folder = run_folder(run)

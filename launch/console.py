@@ -6,9 +6,9 @@ from pathlib import Path
 
 from launch.inspection.snapshot import BALANCED, forecast
 from launch.inspection.status import ago
-from r3l.files.json_lines import GrowingFile
-from r3l.files.progress_lines import EvalLine, StepLine
-from r3l.process.notices import NOTICE_LINE
+from r3l.notices import NOTICE_LINE
+from r3l.run.files.json_lines import GrowingFile
+from r3l.run.files.progress_lines import EvalLine, StepLine
 
 SHOWN_SHARE = 0.005  # the least that is not printed as 0%
 START_LINES_S = 5.0  # between two lines about processes that are starting

@@ -15,8 +15,11 @@ import click
 from click.core import ParameterSource
 from msgspec import to_builtins
 
-from envs.evaluation.conversation import Conversation
-from envs.evaluation.evaluation_folder import (
+from launch.cli import as_overrides, as_typed
+from launch.evaluation.play import keys_of, own_engine, play_all
+from launch.evaluation.printing import comparison_table, conversations, table
+from learner.evaluation.conversation import Conversation
+from learner.evaluation.evaluation_folder import (
     EvaluationFolder,
     Settings,
     read_attempts,
@@ -24,17 +27,14 @@ from envs.evaluation.evaluation_folder import (
     read_settings,
     settings_of,
 )
-from envs.evaluation.metrics import Report, by_task, compare, report
-from launch.cli import as_overrides, as_typed
-from launch.evaluation.play import keys_of, own_engine, play_all
-from launch.evaluation.printing import comparison_table, conversations, table
-from r3l import config as configuration
-from r3l.config import RunConfig
+from learner.evaluation.metrics import Report, by_task, compare, report
 from r3l.errors import EngineDead, UserError
-from r3l.files.run_folder import RunFolder, run_folder
-from r3l.model_folder import read_checksums
-from r3l.process.command_line import OneLine, echo
+from r3l.models.model_folder import read_checksums
 from r3l.records import Task
+from r3l.run import config as configuration
+from r3l.run.config import RunConfig
+from r3l.run.files.run_folder import RunFolder, run_folder
+from r3l.run.process.command_line import OneLine, echo
 
 PROGRESS_S = 5.0
 READING = {"read", "pass_at", "show", "against", "as_json"}

@@ -6,7 +6,7 @@ from launch.checks.services import with_reachable_services
 from launch.topology.gpu_memory import MemoryEstimate
 from launch.topology.machines import described
 from launch.topology.placement import Plan, place
-from r3l.config import RunConfig
+from r3l.run.config import RunConfig
 
 ANY_NODE = "other nodes"
 

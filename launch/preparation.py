@@ -33,9 +33,9 @@ from launch.checks.services import check_addresses
 from launch.inspection import versions
 from launch.plan import make_plan
 from launch.topology.placement import Plan
-from r3l.config import RunConfig
 from r3l.errors import UserError
-from r3l.files.run_folder import RunFolder
+from r3l.run.config import RunConfig
+from r3l.run.files.run_folder import RunFolder
 
 
 def prepare(config: RunConfig, options: PlanOptions) -> Plan:

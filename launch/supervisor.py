@@ -32,11 +32,11 @@ from launch.unresponsive import Unresponsive
 from learner.checkpoint import CHECKPOINTS, latest, read_state
 from learner.exit_codes import EXIT_CODES
 from r3l.errors import LearnerHung
-from r3l.files.json_lines import GrowingFile, parsed
-from r3l.files.progress_lines import AgainLine, EvalLine, StepLine, from_json
-from r3l.files.run_folder import RunFolder
-from r3l.process.endpoints import reached
-from r3l.process.free_space import lacking_space
+from r3l.run.files.json_lines import GrowingFile, parsed
+from r3l.run.files.progress_lines import AgainLine, EvalLine, StepLine, from_json
+from r3l.run.files.run_folder import RunFolder
+from r3l.run.process.endpoints import reached
+from r3l.run.process.free_space import lacking_space
 from r3l.text import printable
 
 WATCH_S = 0.2

@@ -12,7 +12,7 @@ from pathlib import Path
 from buffer import BufferClient, BufferStats
 from launch.backends.processes import Child
 from r3l.errors import ClientClosed, R3LError
-from r3l.settings.buffer import BufferConfig
+from r3l.run.settings.buffer import BufferConfig
 
 ASK_S = 2.0
 BUFFER_SILENT_S = 10.0  # until the user is warned

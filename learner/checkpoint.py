@@ -36,9 +36,9 @@ from r3l.algorithms.algorithm import Algorithm
 from r3l.errors import UserError
 from r3l.files import checksums
 from r3l.files.whole_file import read_json, replace_folder, write_json
-from r3l.model_folder import write_checksums
-from r3l.process.notices import notice, notice_again
-from r3l.settings.learner import LearnerConfig
+from r3l.models.model_folder import write_checksums
+from r3l.notices import notice, notice_again
+from r3l.run.settings.learner import LearnerConfig
 
 if TYPE_CHECKING:  # r3l-launch reads checkpoints without torch, which takes seconds to import
     from learner.step.tensor_file import Copies

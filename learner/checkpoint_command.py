@@ -16,7 +16,7 @@ from subprocess import DEVNULL
 import psutil
 
 from r3l.errors import UserError
-from r3l.process.notices import notice
+from r3l.notices import notice
 
 ROUND_S = 0.2
 STOPPED_S = 5.0

@@ -14,25 +14,25 @@ from typing import Any, Literal
 import click
 
 from buffer.storage.store_path import check_store, store_path
-from envs.builtin.policy import model_path
 from learner.exit_codes import EXIT_CODES
 from learner.metrics.loggers import registry as loggers
 from learner.warmup.cli import warmup_command
 from learner.watchdog import Watchdog
-from r3l import config as configuration
-from r3l.config import RunConfig
 from r3l.errors import RestartNeeded, UserError
-from r3l.files.run_folder import JOURNAL, ProcessStatus, RunFolder, run_folder
-from r3l.model_folder import check_model_folder, model_digest, read_tokenizer
-from r3l.process.command_line import OneLineGroup, echo
-from r3l.process.endpoints import check_bind, check_endpoint
-from r3l.process.memory import delay_collections, freeze_heap
-from r3l.process.pinned_versions import warn_of_other_versions
-from r3l.process.torch_exit import end_process
+from r3l.models.model_folder import check_model_folder, model_digest, read_tokenizer
+from r3l.models.model_path import model_path
 from r3l.records import Task
 from r3l.rollout.agent_chat import add_tools
 from r3l.rollout.chat import ChatFormat
-from r3l.settings.learner import LearnerConfig
+from r3l.run import config as configuration
+from r3l.run.config import RunConfig
+from r3l.run.files.run_folder import JOURNAL, ProcessStatus, RunFolder, run_folder
+from r3l.run.process.command_line import OneLineGroup, echo
+from r3l.run.process.endpoints import check_bind, check_endpoint
+from r3l.run.process.memory import delay_collections, freeze_heap
+from r3l.run.process.pinned_versions import warn_of_other_versions
+from r3l.run.process.torch_exit import end_process
+from r3l.run.settings.learner import LearnerConfig
 from r3l.weights.journal import Journal
 
 LATER_S = 3.0

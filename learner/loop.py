@@ -21,7 +21,7 @@ from buffer import Draw
 from learner import checkpoint
 from learner.checkpoint import CHECKPOINTS, Checkpoints, RunState
 from learner.checkpoint_command import CheckpointCommand
-from learner.evaluator import candidate_folder
+from learner.evaluation.evaluator import candidate_folder
 from learner.rank0 import Rank0
 from learner.ranks import meet, receive_draw, share_draw, still_waiting
 from learner.step.batch import weight_metrics
@@ -29,9 +29,9 @@ from learner.step.tensor_file import drain
 from learner.step.trainer import StepLeft, StepResult, Trainer
 from learner.watchdog import heartbeat
 from r3l.algorithms.algorithm import Algorithm
-from r3l.config import RunConfig
 from r3l.errors import TrainingStopped, UserError
-from r3l.files.run_folder import BEST, RunFolder
+from r3l.run.config import RunConfig
+from r3l.run.files.run_folder import BEST, RunFolder
 
 
 @dataclass

@@ -34,8 +34,8 @@ from buffer.wire.traffic import CHECK_S, Limits
 from learner.step.tensor_file import on_host
 from r3l.codec import pack, unpack
 from r3l.errors import R3LError, RecordError, UserError, WeightsError, to_wire
-from r3l.process.endpoints import check_bind
-from r3l.process.notices import notice_again
+from r3l.notices import notice_again
+from r3l.run.process.endpoints import check_bind
 from r3l.weights.chunks import Chunk, assemble
 from r3l.weights.journal import Journal
 from r3l.weights.manifest import (

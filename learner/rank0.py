@@ -19,7 +19,7 @@ from torch import Tensor
 
 from buffer import BufferClient, Draw
 from learner.checkpoint import RunState
-from learner.evaluator import (
+from learner.evaluation.evaluator import (
     CANDIDATES,
     Evaluation,
     Evaluator,
@@ -46,12 +46,12 @@ from learner.ranks import still_waiting
 from learner.step.tensor_file import Shape
 from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import heartbeat
-from r3l.config import RunConfig
 from r3l.errors import BufferUnavailable, NotFound, UserError
-from r3l.files.run_folder import RunFolder, SkippedStep
-from r3l.process.command_line import echo
-from r3l.process.notices import notice, notice_again
+from r3l.notices import notice, notice_again
 from r3l.records import Group, Task
+from r3l.run.config import RunConfig
+from r3l.run.files.run_folder import RunFolder, SkippedStep
+from r3l.run.process.command_line import echo
 
 log = logging.getLogger(__name__)
 

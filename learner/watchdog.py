@@ -18,7 +18,7 @@ from typing import Self
 
 from learner.exit_codes import EXIT_CODES, STACKS
 from r3l.errors import LearnerHung
-from r3l.files.run_folder import RunFolder
+from r3l.run.files.run_folder import RunFolder
 
 STDERR = 2  # not sys.stderr, whose lock the hung thread may hold
 LONGEST_TICK_S = 1.0

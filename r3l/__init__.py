@@ -22,9 +22,9 @@ PUBLIC = {
     "SeededTasks": "envs",
     "check_env": "envs.testing",
     "make_env": "envs.registry",
-    "RunConfig": "r3l.config",
+    "RunConfig": "r3l.run.config",
     "UserError": "r3l.errors",
-    "load_config": "r3l.config",
+    "load_config": "r3l.run.config",
     "train": "launch.cli",
 }
 """The public names and their modules."""

@@ -29,11 +29,11 @@ FORBIDDEN = {
     "launch": {"lmdb", "deepspeed"},
 }
 FOLDERS = {
-    "r3l": "views rollout algorithms weights files process settings".split(),
+    "r3l": "run views rollout algorithms weights models files settings".split(),
     "buffer": "viewer tools server groups client wire sampling storage".split(),
-    "envs": "agents evaluation isolation adapters questions builtin".split(),
+    "envs": "agents isolation adapters questions builtin".split(),
     "actors": "agents gateway weights".split(),
-    "learner": "offline warmup step metrics".split(),
+    "learner": "offline warmup step metrics evaluation".split(),
     "launch": "evaluation inspection checks backends topology".split(),
 }
 """The folders of each room from the top down: a folder imports only those listed after it."""
@@ -124,12 +124,39 @@ def test_a_folder_of_a_room_imports_only_folders_below_it(room: str) -> None:
             assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
 
 
+RUN = "r3l.run"
+"""The lowest room of the services. The core is the rest of r3l."""
+MENTION_RUN_CONFIG = ("r3l/__init__.py", "r3l/run/", "buffer/cli.py", "buffer/server/service.py",
+                      "buffer/viewer/", "actors/", "learner/", "launch/")  # fmt: skip
+"""The core, the buffer's groups, storage and messages, and the environments are told values."""
+
+
+def test_the_core_never_imports_what_services_share() -> None:
+    paths = list((ROOT / "r3l").rglob("*.py"))
+    known = {module_of(path) for path in paths}
+    for path in (path for path in paths if folder_of(module_of(path)) != "run"):
+        wrong = {m for m in imported_modules(path, known) if f"{m}.".startswith(f"{RUN}.")}
+        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+
+
+def test_the_settings_of_a_run_are_mentioned_only_where_they_belong() -> None:
+    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if not name.startswith(MENTION_RUN_CONFIG):
+            assert "RunConfig" not in path.read_text(encoding="utf-8"), f"{name}: take values"
+
+
+OF_ALTERNATIVES = {"adapters", "loggers", "presets", "published", "questions", "variants"}
+"""Folders in which each module is one of many that a name chooses: they may grow."""
+
+
 def test_a_folder_holds_3_to_14_files_and_folders_of_code() -> None:
     for package in (path for room in ROOMS for path in (ROOT / room).rglob("__init__.py")):
         folder = package.parent
         modules = {path for path in folder.glob("*.py") if path != package}
         inside = {path.parent for path in folder.glob("*/__init__.py")}
-        assert 2 <= len(modules | inside) <= 14, f"{folder}: {len(modules)} and {len(inside)}"
+        most = 1000 if folder.name in OF_ALTERNATIVES else 14
+        assert 2 <= len(modules | inside) <= most, f"{folder}: {len(modules)} and {len(inside)}"
 
 
 def test_no_two_modules_have_one_name() -> None:
@@ -181,7 +208,7 @@ def test_a_room_imports_only_rooms_below_it(room: str) -> None:
 def test_a_room_touches_only_its_own_libraries(room: str) -> None:
     for path in (ROOT / room).rglob("*.py"):
         wrong = set(imports(path)) & (FORBIDDEN[room] | PICKLES)
-        if path in (ROOT / "r3l" / "model_folder.py", ROOT / "r3l" / "files" / "gguf_model.py"):
+        if path.parent == ROOT / "r3l" / "models":
             wrong -= {"torch", "transformers"}  # which alone can tell what they can read
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
 
@@ -194,7 +221,7 @@ def test_torch_is_used_in_r3l_only_for_losses_merged_adapters_and_gguf_files() -
 LIGHT = (
     ("import r3l", "numpy zmq pydantic buffer"),
     ("import launch.cli", "numpy pydantic torch"),
-    ("import r3l.config; r3l.config.RunConfig().algorithm.build()", "torch vllm"),
+    ("import r3l.run.config; r3l.run.config.RunConfig().algorithm.build()", "torch vllm"),
     ("import envs.registry; envs.registry.make('keys')", "torch transformers envs.builtin.workshop "
      "reasoning_gym textworld scienceworld"),
     ("import r3l.algorithms.registry, r3l.weights.chunks, buffer", "torch vllm"),

@@ -31,16 +31,16 @@ from actors.gateway.web_app import WebApp
 from envs.agents.agent import KEEPER, MAIN
 from envs.agents.agent_process import ProcessState
 from envs.agents.agent_steps import Outcome, failed, grade, last_line, outcome_of, run_process
-from r3l.actor_metrics import ActorMetrics
-from r3l.config import RunConfig
 from r3l.errors import EnvironmentFailed, R3LError, ReplayDiverged
 from r3l.records import AuxSample, Task, Trajectory
 from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.env_calls import guarded, raised
 from r3l.rollout.env_interface import Environment, Offer, Retry
 from r3l.rollout.policy_interface import Policy
-from r3l.settings.actor import AgentConfig
-from r3l.settings.environment import by_agent
+from r3l.run.actor_metrics import ActorMetrics
+from r3l.run.config import RunConfig
+from r3l.run.settings.actor import AgentConfig
+from r3l.run.settings.environment import by_agent
 
 log = logging.getLogger(__name__)
 

@@ -17,18 +17,18 @@ from typing import Any
 from actors.agents.agent_attempt import AgentEnvironment, agents_served
 from actors.gateway.call_tree import Node
 from actors.gateway.parsers import ReplyReader, reader_of
-from envs.builtin.policy import model_path
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
-from r3l import config as configuration
-from r3l.config import RunConfig
 from r3l.errors import EpisodeError, UserError
-from r3l.model_folder import read_tokenizer
+from r3l.models.model_folder import read_tokenizer
+from r3l.models.model_path import model_path
 from r3l.records import Task
 from r3l.rollout.agent_chat import tool_call
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_calls import guarded
 from r3l.rollout.policy_interface import Sample, SampleParams
+from r3l.run import config as configuration
+from r3l.run.config import RunConfig
 from r3l.text import printable
 from r3l.views.tape import TapedCall, first_difference
 

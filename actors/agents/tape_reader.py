@@ -7,7 +7,7 @@ import numpy as np
 from actors.gateway.call_tree import Kind, system_of
 from actors.gateway.recorded_call import RecordedCall, TapePlayer, diverged
 from r3l.errors import RecordError, ReplayDiverged
-from r3l.process.notices import notice
+from r3l.notices import notice
 from r3l.records import Trajectory
 from r3l.rollout.env_interface import Retry
 from r3l.rollout.policy_interface import Sample

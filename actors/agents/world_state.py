@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from r3l.errors import EnvironmentFailed
-from r3l.process.notices import notice
+from r3l.notices import notice
 from r3l.records import Trajectory
 
 MOST_ATTEMPTS = 256

@@ -20,7 +20,7 @@ from actors.gateway.dialects import MESSAGES, Dialect
 from actors.gateway.recorded_call import hash_of_passed
 from actors.gateway.session import MOST_CALLS, Session
 from r3l.errors import UserError
-from r3l.settings.actor import ModelServer
+from r3l.run.settings.actor import ModelServer
 
 FORWARDED = ("accept", "content-type", "anthropic-version", "anthropic-beta")
 LIMIT_S = 600.0

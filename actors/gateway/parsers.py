@@ -21,7 +21,7 @@ from r3l.rollout.agent_chat import (
     tool_call,
 )
 from r3l.rollout.chat import ChatFormat
-from r3l.settings.actor import AgentConfig
+from r3l.run.settings.actor import AgentConfig
 
 log = logging.getLogger(__name__)
 

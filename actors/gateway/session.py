@@ -22,7 +22,6 @@ from actors.gateway.call_tree import CallTree, Kind, Node
 from actors.gateway.chat_completions import AgentRequest, Answer, Refused, bad, write
 from actors.gateway.parsers import ReplyReader
 from actors.gateway.recorded_call import RecordedCall, TapePlayer, hash_of_request
-from r3l.actor_metrics import ActorMetrics
 from r3l.errors import (
     EngineDead,
     EnvironmentFailed,
@@ -34,6 +33,7 @@ from r3l.errors import (
 from r3l.records import Task
 from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.policy_interface import Policy, SampleParams
+from r3l.run.actor_metrics import ActorMetrics
 from r3l.views.tape import WHOLE, TapedCall, without
 
 MOST_CALLS = 256

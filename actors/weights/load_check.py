@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from r3l.errors import EngineSick
-from r3l.process.notices import notice
+from r3l.notices import notice
 from r3l.weights.manifest import Manifest
 from r3l.weights.sums import Sums, added
 

@@ -24,11 +24,11 @@ from actors.weights.chunk_ranges import ChunkRange, ChunkRanges, CompleteChunk, 
 from actors.weights.staging import UNKNOWN, StagedWeights
 from buffer.wire import curve_keys
 from buffer.wire.sockets import new_socket
-from r3l.actor_metrics import ActorMetrics
 from r3l.codec import pack, unpack
 from r3l.errors import PublisherUnavailable, RecordError, WeightsError, from_wire
-from r3l.process.endpoints import check_endpoint
-from r3l.process.memory import private_bytes
+from r3l.run.actor_metrics import ActorMetrics
+from r3l.run.process.endpoints import check_endpoint
+from r3l.run.process.memory import private_bytes
 from r3l.weights.manifest import MANIFEST_LIMIT, Manifest
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.platforms import current_platform
 
 from actors.weights.staging import staged_tensors
-from r3l.process.end_with_parent import end_with_starter
+from r3l.run.process.end_with_parent import end_with_starter
 from r3l.weights.manifest import Manifest
 from r3l.weights.sums import MODULUS
 

@@ -27,11 +27,12 @@ from buffer.groups import draws, leases, results
 from buffer.groups.index import Index
 from buffer.groups.tasks import add_tasks
 from buffer.groups.unit_of_work import UnitOfWork
+from buffer.server.service import rules_of
 from buffer.storage.store import Store
 from buffer.wire import operations
 from r3l import codec
-from r3l import config as configuration
 from r3l.records import GroupPlan, SlotResult, Task, Trajectory
+from r3l.run import config as configuration
 
 PLAN = GroupPlan(8)
 PER_STEP = 12
@@ -41,7 +42,7 @@ SETTINGS = (
     "buffer.max_staleness=1000",
     f"learner.groups_per_step={PER_STEP}",
 )
-CONFIG = configuration.load(None, SETTINGS)
+RULES = rules_of(configuration.load(None, SETTINGS))
 
 
 @click.command()
@@ -117,16 +118,16 @@ def _serve(folder: Path) -> list[str]:
 def _fill(folder: Path, groups: int, results: list[SlotResult]) -> int:
     """Make a store of trained groups; returns the learner's version."""
     store = Store(folder)
-    index, steps = Index.load(store, CONFIG.buffer), -(-groups // PER_STEP)
+    index, steps = Index.load(store, RULES.buffer), -(-groups // PER_STEP)
     encoded = tuple(msgspec.Raw(codec.encode(result)) for result in results)
     with store.write() as txn:
-        work = UnitOfWork(txn, index, CONFIG, time.time())
+        work = UnitOfWork(txn, index, RULES, time.time())
         tasks = tuple(Task(f"t{i}", "workshop", i) for i in range(4096))
         add_tasks(work, operations.AddTasks(tasks, "train", "", 0))
         work.finish()
     for first in range(0, steps, AT_ONCE):
         with store.write() as txn:
-            work = UnitOfWork(txn, index, CONFIG, time.time())
+            work = UnitOfWork(txn, index, RULES, time.time())
             for step in range(first, min(first + AT_ONCE, steps)):
                 _train(work, step, encoded)
             work.finish()

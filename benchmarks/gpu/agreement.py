@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 from benchmarks.learner import synthetic, write_random_model
-from envs.builtin.policy import builtin_policy
 from learner.checkpoint import Checkpoints, RunState, latest, load_run
 from learner.step.batch import Row, collate
 from learner.step.model import load_model
 from learner.step.trainer import Trainer
-from r3l.config import load
+from r3l.models.model_path import builtin_policy
+from r3l.run.config import load
 
 SHAPE = {
     "vocab_size": 8192, "hidden_size": 128, "intermediate_size": 256,

@@ -24,9 +24,9 @@ from safetensors.torch import load_file
 from actors.engine import VLLMPolicy
 from actors.weights.subscriber import WeightSubscriber
 from benchmarks.gpu.lines import Lines, versions
-from envs.builtin.policy import builtin_policy
-from r3l import config as configuration
+from r3l.models.model_path import builtin_policy
 from r3l.rollout.policy_interface import Sample, SampleParams
+from r3l.run import config as configuration
 
 PROMPT, BUDGET = 128, 128
 Tensors = list[tuple[str, torch.Tensor]]

@@ -27,15 +27,15 @@ from benchmarks.learner import (
     synthetic,
     write_random_model,
 )
-from envs.builtin.policy import builtin_policy
 from launch.topology.gpu_memory import MemoryEstimate, total
 from learner.checkpoint import Checkpoints, RunState, latest, load_run
 from learner.publisher import WeightPublisher
 from learner.step.batch import rows_of
 from learner.step.tensor_file import host_copy
 from learner.step.trainer import Trainer
-from r3l.config import RunConfig, load
 from r3l.errors import RestartNeeded
+from r3l.models.model_path import builtin_policy
+from r3l.run.config import RunConfig, load
 
 GIB = float(1 << 30)
 NOMINAL = {"H100": 989e12, "H200": 989e12}

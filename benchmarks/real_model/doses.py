@@ -16,9 +16,9 @@ from benchmarks.real_model import calculator
 from benchmarks.results.lines import ROOT
 from envs.base import Skill
 from envs.demonstrations import demonstrating, warmup_tasks
-from r3l import config as configuration
 from r3l.errors import UserError
-from r3l.settings.environment import EnvConfig
+from r3l.run import config as configuration
+from r3l.run.settings.environment import EnvConfig
 
 SETTINGS = Path(__file__).parent / "settings.yaml"
 WORKSHOP = Path(__file__).parent / "workshop.yaml"

@@ -17,9 +17,7 @@ from envs import registry
 from envs.base import Demonstrating
 from envs.demonstrations import demonstrating
 from launch.evaluation.play import own_engine
-from r3l import config as configuration
 from r3l.algorithms.guidance_gain import estimate, of_group
-from r3l.config import RunConfig
 from r3l.errors import ReflectionError
 from r3l.records import Role, Task, Trajectory
 from r3l.rollout import reflection
@@ -27,6 +25,8 @@ from r3l.rollout.attempt import branch, play, start
 from r3l.rollout.policy_interface import Policy, SampleParams
 from r3l.rollout.prompts import Prompts
 from r3l.rollout.reflection import Reflection
+from r3l.run import config as configuration
+from r3l.run.config import RunConfig
 
 TASKS, SLOTS, AT_ONCE = 72, 4, 32
 WAYS = {"free": None, "schema": False, "outcome first": True}

@@ -7,7 +7,7 @@ from buffer.storage.store import Store
 from buffer.tools.store_reads import trained_draw
 from learner.step.batch import Row, rows_of
 from learner.step.prefix_forest import plant
-from r3l.files.run_folder import RunFolder
+from r3l.run.files.run_folder import RunFolder
 
 ALL = "all"
 

@@ -15,8 +15,8 @@ from benchmarks.real_model.doses import SETTINGS
 from benchmarks.real_model.step_rows import computed_tokens
 from benchmarks.results.lines import ROOT
 from r3l.errors import UserError
-from r3l.files import json_lines
-from r3l.files.run_folder import RunFolder
+from r3l.run.files import json_lines
+from r3l.run.files.run_folder import RunFolder
 
 R3L = ("algorithm=r3l", "algorithm.sft_share=null")
 VARIANTS: dict[str, tuple[str, ...]] = {

@@ -34,7 +34,7 @@ from benchmarks.results.lines import (
 )
 from learner.warmup.recipe import RECORD
 from r3l.errors import UserError
-from r3l.process.end_with_parent import end_with
+from r3l.run.process.end_with_parent import end_with
 
 LEAVE_S = 20
 _FOLDER = click.Path(path_type=Path, file_okay=False)

@@ -32,11 +32,11 @@ from learner.metrics.group_metrics import group_metrics
 from learner.step.batch import Row, rows_of
 from learner.step.trainer import Trainer
 from r3l.algorithms.advantages import SUCCESS
-from r3l.config import RunConfig
 from r3l.records import Group, GroupPlan, Task
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.group import explore_group
 from r3l.rollout.policy_interface import Policy
+from r3l.run.config import RunConfig
 
 CURVES = ("success_base", "success_retry", "trigger_rate", "improvement_rate")
 LEARNED = 0.95

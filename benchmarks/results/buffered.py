@@ -19,11 +19,11 @@ from buffer import BufferClient, Draw, Lease
 from envs.registry import make, task_source
 from learner.step.batch import Row
 from learner.step.trainer import Trainer
-from r3l import config as configuration
-from r3l.config import RunConfig
 from r3l.records import Group, SlotResult
 from r3l.rollout.group import explore_group
 from r3l.rollout.policy_interface import Policy
+from r3l.run import config as configuration
+from r3l.run.config import RunConfig
 
 ACTOR = "actor"
 ROUNDS = 1000

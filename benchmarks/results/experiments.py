@@ -9,9 +9,9 @@ from typing import Any, get_args
 from benchmarks.results.cells import BRIEF, CELLS, EASIEST, HINTED, LONG_ROW, Cell
 from benchmarks.results.lines import digest
 from benchmarks.results.taught import Guidance
-from r3l import config as configuration
 from r3l.algorithms.algorithm import AlgorithmConfig
-from r3l.config import RunConfig
+from r3l.run import config as configuration
+from r3l.run.config import RunConfig
 from r3l.settings import yaml_text
 
 

@@ -36,9 +36,9 @@ from benchmarks.results.local_policy import LocalPolicy
 from envs.registry import task_source
 from learner.step.batch import Row, collate, micro_batches, rows_of
 from learner.step.trainer import Trainer
-from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.records import Group
+from r3l.run.config import RunConfig
 
 FILE = "e4.jsonl"
 

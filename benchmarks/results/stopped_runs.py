@@ -36,9 +36,9 @@ from benchmarks.results.experiments import (
 )
 from benchmarks.results.lines import LINES, POLICIES, ROOT, append, known, read_lines
 from learner.step.trainer import Trainer
-from r3l import config as configuration
-from r3l.config import RunConfig
 from r3l.errors import UserError
+from r3l.run import config as configuration
+from r3l.run.config import RunConfig
 
 FILE = "e8.jsonl"
 LEAST_ESS, MOST_KL, BEYOND = 0.3, 0.5, 3

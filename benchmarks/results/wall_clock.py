@@ -24,8 +24,8 @@ from benchmarks.results.lines import LINES, POLICIES, append, digest, known, pro
 from benchmarks.warmed import warmed_for
 from envs.registry import all_options
 from launch.checks.presets import preset_file
-from r3l import config as configuration
 from r3l.errors import UserError
+from r3l.run import config as configuration
 
 EASY, HARD = "base-0.13-rho-1", "base-0.002-rho-1"
 SCIENCEWORLD, SCIENCEWORLD_LONG = "scienceworld", "scienceworld-long"

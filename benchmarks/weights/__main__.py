@@ -36,7 +36,7 @@ def build_model(folder: Path, hidden: int, layers: int) -> None:
     """A random Qwen2 of about 100 M parameters (hidden 768, 12 layers), with a tokenizer."""
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-    from envs.builtin.policy import builtin_policy
+    from r3l.models.model_path import builtin_policy
 
     torch.manual_seed(0)
     config = Qwen2Config(

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.weights.publisher import Metrics
 from benchmarks.weights.updates import Updates
-from r3l.process.memory import freeze_heap
+from r3l.run.process.memory import freeze_heap
 
 PAUSES, LONG = 10, 60  # updates, and tokens of the requests that run at the time
 
@@ -78,7 +78,7 @@ class NoEngine:
 def start_engine(folder: Path) -> Any:
     """The model in a vLLM engine."""
     from actors.engine import VLLMPolicy
-    from r3l.settings.actor import ActorConfig
+    from r3l.run.settings.actor import ActorConfig
 
     cache = {"kv_cache_memory_bytes": 1 << 28}
     config = ActorConfig(dtype="bfloat16", max_model_len=1024, engine=cache)

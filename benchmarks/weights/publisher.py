@@ -15,7 +15,7 @@ import torch
 import zmq
 
 from learner.publisher import WeightPublisher
-from r3l.process.memory import STEADY_MEMORY
+from r3l.run.process.memory import STEADY_MEMORY
 from r3l.weights.journal import Journal
 
 LEARNER_ENV = STEADY_MEMORY | os.environ

@@ -32,7 +32,7 @@ from buffer.wire import messages
 from buffer.wire.curve_keys import ClientKeys, load, present
 from buffer.wire.sockets import Frame, has_message, new_socket, receive_message, send_message
 from r3l.errors import BufferUnavailable, ClientClosed, RecordError
-from r3l.process.endpoints import check_endpoint
+from r3l.run.process.endpoints import check_endpoint
 
 FIRST_TRY_S = 1.0  # wait for a reply before asking again; doubles
 LONGEST_TRY_S = 5.0

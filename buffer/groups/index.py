@@ -8,7 +8,7 @@ from buffer.storage.counts import under
 from buffer.storage.rows import DrawRow, GroupRow, RunPosition
 from buffer.storage.store import Store
 from r3l.records import Purpose
-from r3l.settings.buffer import BufferConfig
+from r3l.run.settings.buffer import BufferConfig
 
 
 class Index:

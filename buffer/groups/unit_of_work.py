@@ -1,5 +1,6 @@
 """A unit of work: writes to the store in one transaction and updates the index."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
@@ -10,24 +11,33 @@ from buffer.groups.states import Trigger
 from buffer.storage import counts
 from buffer.storage.rows import DrawRow, GroupRow
 from buffer.storage.transaction import Parts, Txn
-from r3l.config import RunConfig
+from r3l.algorithms.algorithm import AlgorithmConfig
 from r3l.records import GroupState
+from r3l.run.settings.buffer import BufferConfig
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the buffer is told of a run. `groups_per_step`: groups of a training step."""
+
+    buffer: BufferConfig
+    groups_per_step: int
+    seed: int
+    algorithm: AlgorithmConfig
 
 
 class UnitOfWork:
     """One write transaction. `now`: wall-clock seconds. `full`: why new results are refused, or ""
     if they are accepted."""
 
-    def __init__(
-        self, txn: Txn, index: Index, config: RunConfig, now: float, full: str = ""
-    ) -> None:
+    def __init__(self, txn: Txn, index: Index, rules: Rules, now: float, full: str = "") -> None:
         self.txn, self.index, self.now, self.full = txn, index, now, full
-        self.config = config.buffer
-        self.groups_per_step = config.learner.groups_per_step
-        self.seed = config.seed
-        self.needs_contrast = config.algorithm.needs_contrast
-        self.recall = config.algorithm.recall
-        self.gates_retries = config.algorithm.gates_retries
+        self.config = rules.buffer
+        self.groups_per_step = rules.groups_per_step
+        self.seed = rules.seed
+        self.needs_contrast = rules.algorithm.needs_contrast
+        self.recall = rules.algorithm.recall
+        self.gates_retries = rules.algorithm.gates_retries
         self._progressed = False
         self._counted: set[str] = set()
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from buffer.storage.rows import GroupRow
 from r3l.algorithms.recall import RandomSource
+from r3l.run.settings.sampling import SamplerConfig
 from r3l.settings import user_class
-from r3l.settings.sampling import SamplerConfig
 
 FLOOR = 0.01  # priority of a group without contrast, so that it can be drawn before it is stale
 

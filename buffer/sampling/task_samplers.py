@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from buffer.storage.rows import GroupRow
 from r3l.algorithms.advantages import SUCCESS
+from r3l.run.settings.sampling import TaskSamplerConfig
 from r3l.settings import user_class
-from r3l.settings.sampling import TaskSamplerConfig
 
 Order = npt.NDArray[np.int64]
 

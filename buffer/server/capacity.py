@@ -5,7 +5,7 @@ store may not hold more bytes of results than it holds at that moment.
 """
 
 from buffer.storage.store import Store
-from r3l.process.free_space import DISK_FLOOR
+from r3l.run.process.free_space import DISK_FLOOR
 
 RESERVE = 64 << 20  # bytes of the map for other writes than results; an eighth of a small map
 

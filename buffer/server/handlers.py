@@ -26,7 +26,7 @@ from buffer.wire.operations import (
     Wait,
 )
 from r3l.errors import IllegalMove, R3LError, SickResult
-from r3l.process.notices import notice_again
+from r3l.notices import notice_again
 from r3l.records import Record
 
 Read = Callable[[Txn], tuple[Record, list[bytes]]]  # returns a reply and the groups behind it

@@ -1,7 +1,7 @@
 """Limits the memory of messages in transit. buffer.wire.traffic limits only bytes on the wire. An
 empty frame takes 2 bytes on the wire, but 64 bytes in memory."""
 
-from r3l.process.memory import private_bytes, return_freed_memory
+from r3l.run.process.memory import private_bytes, return_freed_memory
 
 TRIMS = 40  # checks that also return freed memory, two seconds
 LITTLE = 1 << 20  # bytes in transit that do not matter

@@ -18,6 +18,7 @@ from queue import SimpleQueue
 
 import zmq
 
+from buffer.groups.unit_of_work import Rules
 from buffer.server.handlers import READ_HANDLERS, Read
 from buffer.server.memory_limit import MemoryLimit
 from buffer.server.replies import Replies
@@ -29,9 +30,9 @@ from buffer.wire.curve_keys import ServiceKeys
 from buffer.wire.messages import DAMAGED, REQUESTS_IN_FLIGHT, ReceivedRequest
 from buffer.wire.sockets import LARGE, Frame, bind, has_message, new_socket, receive_from_peer
 from buffer.wire.traffic import CHECK_S, Limits
-from r3l.config import RunConfig
 from r3l.errors import BufferError_, LimitExceeded, R3LError, RecordError, UserError
 from r3l.records import Record
+from r3l.run.config import RunConfig
 
 CONNECTIONS = 1024  # most clients; never more than half of the files that may be open
 FILES = 20_000  # open files, including those of connections without a finished handshake
@@ -45,6 +46,11 @@ BACKLOG = 1024  # connections that the system holds until they are accepted
 log = logging.getLogger(__name__)
 
 
+def rules_of(config: RunConfig) -> Rules:
+    """Returns what the service needs of a run's settings."""
+    return Rules(config.buffer, config.learner.groups_per_step, config.seed, config.algorithm)
+
+
 class Service:
     """The buffer service. Binds its address at creation. `run` serves until `stop`. `endpoint` has
     the bound port."""
@@ -52,7 +58,7 @@ class Service:
     def __init__(
         self,
         store: Store,
-        config: RunConfig,
+        rules: Rules,
         address: str,
         keys: ServiceKeys | None = None,
     ) -> None:
@@ -80,9 +86,9 @@ class Service:
         self._checked: list[ReceivedRequest] = []  # for the writer, until it gets them together
         self._to_writer: SimpleQueue[ReceivedRequest | None] = SimpleQueue()
         self._to_reader: SimpleQueue[tuple[ReceivedRequest, Read] | None] = SimpleQueue()
-        self._writer = Writer(store, config, self._to_writer, self._refused)
+        self._writer = Writer(store, rules, self._to_writer, self._refused)
         self._sent_bytes = 0  # of requests that were given to the writer
-        self._memory = MemoryLimit(config.buffer.memory_gib)
+        self._memory = MemoryLimit(rules.buffer.memory_gib)
         self._router.copy_threshold = LARGE
         try:
             self.endpoint = bind(self._router, address, "bind")

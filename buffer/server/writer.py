@@ -18,14 +18,13 @@ from queue import Empty, SimpleQueue
 
 from buffer.groups import leases, retention
 from buffer.groups.index import Index
-from buffer.groups.unit_of_work import UnitOfWork
+from buffer.groups.unit_of_work import Rules, UnitOfWork
 from buffer.server.capacity import Capacity
 from buffer.server.handlers import Result, WriteHandlers
 from buffer.storage.store import Store
 from buffer.wire.messages import ReceivedRequest
-from r3l.config import RunConfig
 from r3l.errors import BufferError_, R3LError, StoreError, UserError
-from r3l.process.notices import notice_again
+from r3l.notices import notice_again
 
 BATCH_REQUESTS = 256
 BATCH_BYTES = 16 << 20
@@ -43,12 +42,12 @@ class Writer:
     def __init__(
         self,
         store: Store,
-        config: RunConfig,
+        rules: Rules,
         queue: SimpleQueue[ReceivedRequest | None],
         refused: Counter[str],
     ) -> None:
-        self.store, self.config, self.queue = store, config, queue
-        self.index = Index.load(store, config.buffer)
+        self.store, self.rules, self.queue = store, rules, queue
+        self.index = Index.load(store, rules.buffer)
         self.handlers = WriteHandlers(store, refused)
         self.refused = refused
         self.done_bytes = 0  # read by the front, for back-pressure
@@ -98,7 +97,7 @@ class Writer:
                 full = self._capacity.refusal(self.index.counts["bytes"])
                 if full:
                     notice_again("full", f"new results are refused, actors wait: {full}")
-                work = UnitOfWork(txn, self.index, self.config, time.time(), full)
+                work = UnitOfWork(txn, self.index, self.rules, time.time(), full)
                 stalled = work.now - self._worked
                 if stalled > STALLED_S:
                     leases.extend(work, stalled)
@@ -114,7 +113,7 @@ class Writer:
             self.refused["failed_transactions"] += 1
             if isinstance(error, StoreError) and error.cause == "disk":
                 notice_again("disk", f"requests are refused: {error}")
-            self.index = Index.load(self.store, self.config.buffer)
+            self.index = Index.load(self.store, self.rules.buffer)
             self._failed = True
             if not requests:
                 time.sleep(TICK_S)  # no request waits, and a retry would fail at once

@@ -22,7 +22,7 @@ from buffer.storage.transaction import Txn
 from r3l import codec
 from r3l.errors import SchemaVersionError, StoreError, UserError
 from r3l.files.whole_file import flush, rename_whole, whole_folder
-from r3l.process.process_list import every_process
+from r3l.run.process.process_list import every_process
 
 PAGE = 4096  # bytes of LMDB's pages
 GIB = 1 << 30

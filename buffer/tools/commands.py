@@ -13,7 +13,7 @@ from buffer.storage.store_path import store_path
 from buffer.tools import group_facts, store_reads
 from buffer.tools import verify as verification
 from buffer.tools.json_values import plain
-from r3l.process.command_line import echo
+from r3l.run.process.command_line import echo
 from r3l.views import attempt_view
 
 _store = click.argument("folder", metavar="RUN", type=store_path)

@@ -9,7 +9,7 @@ from msgspec import convert, to_builtins
 
 from buffer.viewer.catalogue import SHARE, Facts
 from r3l.errors import NotFound
-from r3l.files import json_lines
+from r3l.run.files import json_lines
 from r3l.views.attempt_view import AttemptView
 
 RESULTS = "results.jsonl"
@@ -17,7 +17,7 @@ MORE: Facts = {"seed": "", "options": "{}", "weight": 1.0, "unresolved": [], "re
 
 
 class EvaluatedAttempt(AttemptView, kw_only=True):
-    """A line of the file RESULTS. See Conversation in envs.evaluation.conversation."""
+    """A line of the file RESULTS. See Conversation in learner.evaluation.conversation."""
 
     task_id: str
     attempt: int

@@ -10,10 +10,10 @@ from buffer.viewer.attempt_page import Texts
 from buffer.viewer.catalogue import Catalogue
 from buffer.viewer.evaluation_catalogue import RESULTS, EvaluationCatalogue
 from buffer.viewer.web_server import Viewed, Viewer
-from r3l import config as configuration
-from r3l.config import RunConfig
 from r3l.errors import UserError
-from r3l.process.command_line import echo
+from r3l.run import config as configuration
+from r3l.run.config import RunConfig
+from r3l.run.process.command_line import echo
 
 PORT = 8420
 

@@ -25,7 +25,7 @@ from zmq.utils import z85
 from buffer.wire.curve_keys import ServiceKeys
 from buffer.wire.sockets import new_socket
 from buffer.wire.traffic import CHECK_S, Limits, Traffic
-from r3l.process.memory import return_freed_memory
+from r3l.run.process.memory import return_freed_memory
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"r3l-buffer"

@@ -1,1 +1,1 @@
-"""Environments without dependencies, and the tiny policy shipped for them."""
+"""Environments without dependencies."""

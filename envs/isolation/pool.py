@@ -33,13 +33,13 @@ import psutil
 
 from envs import registry
 from envs.isolation.reaper import CLEAR_S, MARK
-from r3l.actor_metrics import ActorMetrics
 from r3l.codec import RECORD_LIMIT, pack, unpack
 from r3l.errors import EnvironmentFailed, RecordError, UserError, from_wire
-from r3l.process.process_list import every_process
 from r3l.records import Task
 from r3l.rollout.env_interface import Environment, EnvSpec
-from r3l.settings.environment import EnvConfig
+from r3l.run.actor_metrics import ActorMetrics
+from r3l.run.process.process_list import every_process
+from r3l.run.settings.environment import EnvConfig
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator
 from typing import NoReturn
 
-from r3l.process.end_with_parent import end_with
+from r3l.run.process.end_with_parent import end_with
 
 MARK = "R3L_ENV_REAPER"
 """Environment variable that identifies the reaper. All processes under the reaper inherit it."""

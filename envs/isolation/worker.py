@@ -23,7 +23,7 @@ from envs.base import TextEnv
 from r3l.codec import RECORD_LIMIT, pack, unpack
 from r3l.errors import EnvironmentFailed, R3LError, to_wire
 from r3l.rollout.env_calls import fault_in, parts_in, raised, read_reset, read_step
-from r3l.settings.environment import by_agent
+from r3l.run.settings.environment import by_agent
 from r3l.text import plain_value
 
 OPTIONAL = ("snapshot", "restore", "feedback", "demonstration")

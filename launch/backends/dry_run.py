@@ -7,7 +7,7 @@ from launch.backends.process_commands import ProcessCommands
 from launch.topology.gpu_memory import MOST
 from launch.topology.machines import ActorPlace
 from launch.topology.placement import Plan
-from r3l.process.command_line import columns
+from r3l.run.process.command_line import columns
 
 HEADINGS = ("process", "machine", "GPUs", "memory", "threads", "address")
 ANY = "*"  # a port that is chosen at the start

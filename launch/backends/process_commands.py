@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from launch.backends.processes import Command
 from launch.topology.placement import Plan
-from r3l.files.run_folder import RunFolder
-from r3l.process.endpoints import reached, with_port
+from r3l.run.files.run_folder import RunFolder
+from r3l.run.process.endpoints import reached, with_port
 
 
 class ProcessCommands:

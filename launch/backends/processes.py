@@ -14,12 +14,12 @@ from pathlib import Path
 
 import psutil
 
+from launch.backends.run_keeper import KeptProcess, end_in_order, tell_keeper
 from learner.exit_codes import STACKS
 from r3l.errors import R3LError, UserError
-from r3l.files.run_folder import ProcessStatus, RunFolder
-from r3l.process.last_heartbeat import LastHeartbeat
-from r3l.process.memory import STEADY_MEMORY, oom_kills
-from r3l.process.run_keeper import KeptProcess, end_in_order, tell_keeper
+from r3l.run.files.run_folder import ProcessStatus, RunFolder
+from r3l.run.process.last_heartbeat import LastHeartbeat
+from r3l.run.process.memory import STEADY_MEMORY, oom_kills
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ class Children:
             with (self.logs / "keeper.log").open("ab") as output:
                 self._keeper = subprocess.Popen(
                     [
-                        *[sys.executable, "-P", "-m", "r3l.process.run_keeper"],
+                        *[sys.executable, "-P", "-m", "launch.backends.run_keeper"],
                         *[str(self.logs.parent), str(self.hang_s)],
                     ],
                     stdin=subprocess.PIPE,

@@ -32,7 +32,7 @@ from launch.topology.machines import Machine
 from launch.topology.placement import Plan
 from learner.exit_codes import STACKS
 from r3l.errors import UserError
-from r3l.process.file_modes import set_file_modes
+from r3l.run.process.file_modes import set_file_modes
 
 ROOM_S = 60  # timeout of reserving all bundles
 GPUS = "CUDA_VISIBLE_DEVICES"

@@ -17,7 +17,7 @@ from launch.backends.processes import import_path
 from launch.topology.machines import Machine
 from launch.topology.placement import Plan
 from r3l.errors import UserError
-from r3l.process.memory import STEADY_MEMORY
+from r3l.run.process.memory import STEADY_MEMORY
 
 TEMPLATE = Path(__file__).with_name("job.sbatch.j2")
 BUFFER_PORT, WEIGHTS_PORT, RANKS_PORT = 5555, 5556, 29500

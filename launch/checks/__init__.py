@@ -1,2 +1,2 @@
 """Refuses an impossible run before any of its processes is started. Contradictory settings are
-refused earlier, when they are read (r3l.config, r3l.settings)."""
+refused earlier, when they are read (r3l.run.config, r3l.run.settings)."""

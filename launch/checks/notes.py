@@ -8,9 +8,9 @@ from envs.preflight import FirstStep
 from envs.registry import tasks_of_all
 from launch.checks.of_model import foreign_world
 from launch.topology.machines import visible_gpus
-from r3l.config import RunConfig
 from r3l.records import Task
-from r3l.settings.actor import ActorConfig
+from r3l.run.config import RunConfig
+from r3l.run.settings.actor import ActorConfig
 
 MOST_TASKS = 100_000  # of each split that are compared
 CPU, BFLOAT16 = Path("/proc/cpuinfo"), {"avx512f", "avx_ne_convert"}

@@ -10,12 +10,12 @@ from launch.checks.plan_options import PlanOptions
 from launch.topology.machines import RequestedPlaces, described
 from learner import checkpoint_command
 from learner.metrics.loggers import registry as loggers
-from r3l.config import RunConfig
 from r3l.errors import UserError
-from r3l.files.run_folder import RunFolder
-from r3l.model_folder import float32_bytes
-from r3l.process.free_space import check_free_space
-from r3l.settings.learner import LearnerConfig
+from r3l.models.model_folder import float32_bytes
+from r3l.run.config import RunConfig
+from r3l.run.files.run_folder import RunFolder
+from r3l.run.process.free_space import check_free_space
+from r3l.run.settings.learner import LearnerConfig
 
 
 def check_run_folder(options: PlanOptions) -> None:

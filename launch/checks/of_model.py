@@ -5,16 +5,21 @@ from pathlib import Path
 
 from actors.gateway.other_models import OtherModels
 from actors.gateway.parsers import reader_of
-from envs.builtin.policy import builtin_policy, model_path, shipped_tokenizer
 from learner import checkpoint
 from learner.step.deepspeed_config import deepspeed_config
 from learner.step.lora_targets import check_targets
 from learner.warmup.recipe import RECORD
-from r3l.config import RunConfig
 from r3l.errors import UserError
-from r3l.model_folder import check_checksums, check_model_folder, model_digest, read_tokenizer
+from r3l.models.model_folder import (
+    check_checksums,
+    check_model_folder,
+    model_digest,
+    read_tokenizer,
+)
+from r3l.models.model_path import builtin_policy, model_path, shipped_tokenizer
 from r3l.rollout.chat import ChatFormat
-from r3l.settings.learner import LearnerConfig
+from r3l.run.config import RunConfig
+from r3l.run.settings.learner import LearnerConfig
 
 
 def model_folder(name: str) -> Path:

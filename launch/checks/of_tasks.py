@@ -6,12 +6,12 @@ from pathlib import Path
 
 from envs.preflight import FirstStep, try_tasks
 from envs.registry import tasks_of_all
-from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.reflection import SHORTEST
-from r3l.settings.actor import ActorConfig
+from r3l.run.config import RunConfig
+from r3l.run.settings.actor import ActorConfig
 
 LONGEST_OF = 1000
 

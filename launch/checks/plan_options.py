@@ -6,7 +6,7 @@ from pathlib import Path
 from launch.backends.registry import LOCAL
 from launch.topology.machines import RequestedPlaces, parse_learner
 from r3l.errors import UserError
-from r3l.settings.actor import ActorConfig
+from r3l.run.settings.actor import ActorConfig
 
 LOOPBACK = "tcp://127.0.0.1:*"
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from launch.checks.of_command_line import check_exists_only_if
-from r3l.config import RunConfig
 from r3l.errors import UserError, did_you_mean
-from r3l.files.run_folder import RunFolder
+from r3l.run.config import RunConfig
+from r3l.run.files.run_folder import RunFolder
 
 PRESETS = Path(__file__).parents[1] / "presets"
 DEMO = PRESETS / "demo.yaml"

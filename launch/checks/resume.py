@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from envs.builtin.policy import model_path
 from learner.checkpoint import CHECKPOINTS, latest, read_state
-from r3l.config import RunConfig
 from r3l.errors import UserError
-from r3l.files.run_folder import RunFolder
-from r3l.model_folder import model_digest
+from r3l.models.model_folder import model_digest
+from r3l.models.model_path import model_path
+from r3l.run.config import RunConfig
+from r3l.run.files.run_folder import RunFolder
 from r3l.settings.section import flat_settings
 
 FIXED = (

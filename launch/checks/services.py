@@ -8,7 +8,7 @@ from dataclasses import replace
 from buffer.wire.curve_keys import ClientKeys, ServiceKeys, load
 from launch.checks.plan_options import LOOPBACK, PlanOptions
 from r3l.errors import UserError
-from r3l.process.endpoints import check_bind, is_local
+from r3l.run.process.endpoints import check_bind, is_local
 
 EVERYWHERE = "tcp://0.0.0.0:*"
 KEYS = "keys"  # in a run's folder, made if keys are needed but not given

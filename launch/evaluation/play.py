@@ -16,15 +16,15 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
-from envs.evaluation.conversation import conversation
-from envs.evaluation.evaluation_folder import EvaluationFolder
-from r3l.config import RunConfig
+from learner.evaluation.conversation import conversation
+from learner.evaluation.evaluation_folder import EvaluationFolder
 from r3l.errors import EngineDead
 from r3l.records import GroupPlan, Task
 from r3l.rollout.env_interface import Environment
 from r3l.rollout.failures import FirstFailures
 from r3l.rollout.group import explore_group
 from r3l.rollout.policy_interface import Policy
+from r3l.run.config import RunConfig
 
 
 async def play_all(

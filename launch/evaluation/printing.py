@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from envs.evaluation.conversation import Conversation
-from envs.evaluation.metrics import INTERVAL, Comparison, Estimate, Metrics, Report
-from r3l.process.command_line import columns
+from learner.evaluation.conversation import Conversation
+from learner.evaluation.metrics import INTERVAL, Comparison, Estimate, Metrics, Report
+from r3l.run.process.command_line import columns
 
 INDENT = "    "
 

@@ -12,8 +12,8 @@ import click
 from launch.inspection import snapshot
 from launch.inspection.snapshot import BALANCED, Snapshot
 from launch.inspection.status import ago, waits
-from r3l.files.run_folder import RunFolder, run_folder
-from r3l.process.command_line import echo
+from r3l.run.files.run_folder import RunFolder, run_folder
+from r3l.run.process.command_line import echo
 
 GIB = 1 << 30
 LITTLE_DISK, LITTLE_MAP = 2 * GIB, GIB // 4

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from r3l.files.progress_lines import StepLine
+from r3l.run.files.progress_lines import StepLine
 
 LOOKED_AT = 5
 """How many of the last optimizer steps are examined."""

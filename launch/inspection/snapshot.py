@@ -24,10 +24,10 @@ from buffer.storage.store import Store
 from buffer.wire.operations import BufferStats
 from launch.inspection.learning import Reason, guidance, reasons
 from r3l.errors import BufferUnavailable, R3LError
-from r3l.files.progress_lines import StepLine
-from r3l.files.run_folder import ProcessStatus, RunFolder
-from r3l.process.endpoints import reached
-from r3l.process.process_list import every_process
+from r3l.run.files.progress_lines import StepLine
+from r3l.run.files.run_folder import ProcessStatus, RunFolder
+from r3l.run.process.endpoints import reached
+from r3l.run.process.process_list import every_process
 
 REPLY_S = 5.0  # timeout of the buffer's reply
 BALANCED = 0.1  # idle share of learner and actors below which neither limits the other

@@ -9,8 +9,8 @@ from msgspec import to_builtins
 from buffer.viewer import page
 from launch.inspection import snapshot
 from launch.inspection.snapshot import ActorState, Snapshot
-from r3l.files.run_folder import RunFolder, run_folder
-from r3l.process.command_line import echo
+from r3l.run.files.run_folder import RunFolder, run_folder
+from r3l.run.process.command_line import echo
 
 MIB = 1 << 20
 WAITS = "waiting for "

@@ -46,11 +46,11 @@ from typing import Any, Self
 
 from launch.topology.machines import ActorPlace, Machine, RequestedPlaces
 from learner.step.deepspeed_config import zero_stage
-from r3l.config import RunConfig
 from r3l.errors import UserError
-from r3l.model_folder import float32_bytes
-from r3l.settings.actor import ActorConfig
-from r3l.settings.learner import LearnerConfig
+from r3l.models.model_folder import float32_bytes
+from r3l.run.config import RunConfig
+from r3l.run.settings.actor import ActorConfig
+from r3l.run.settings.learner import LearnerConfig
 
 GIB = float(1 << 30)
 FIXED_GIB = 2.0

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from launch.topology.gpu_memory import MemoryEstimate, share_memory
 from launch.topology.machines import ActorPlace, Machine, RequestedPlaces
-from r3l.config import RunConfig
 from r3l.errors import UserError
+from r3l.run.config import RunConfig
 
 MOST_THREADS = 16  # of a process whose work is on a GPU
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from buffer import BufferStats
 from learner.metrics.group_metrics import Metrics, finite
-from r3l.actor_metrics import ActorMetrics, combined
+from r3l.run.actor_metrics import ActorMetrics, combined
 
 GONE_S = 30.0  # without a heartbeat (due every 2 s) for this long, an actor counts as gone
 
@@ -32,7 +32,7 @@ def buffer_metrics(stats: BufferStats) -> Metrics:
 
 
 def actor_metrics(actors: Mapping[str, Mapping[str, float]], version: int) -> Metrics:
-    """Combines the actors' reports (BufferStats.actors) into the metrics of r3l.actor_metrics.
+    """Combines the actors' reports (BufferStats.actors) into the metrics of r3l.run.actor_metrics.
     `version`: the learner's version."""
     here = [numbers for numbers in actors.values() if numbers.get("seen_s", 0.0) < GONE_S]
     present = [*map(ActorMetrics.read, here)]

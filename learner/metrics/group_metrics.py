@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from buffer import Draw
-from envs.evaluation.lengths import length_metrics
+from learner.evaluation.lengths import length_metrics
 from r3l.algorithms import guidance_gain
 from r3l.algorithms.advantages import SUCCESS
 from r3l.algorithms.algorithm import Algorithm

@@ -6,9 +6,9 @@ from typing import Any
 
 from learner.metrics.loggers.logger import Logger
 from learner.metrics.tags import check_tag
-from r3l.files.progress_lines import AgainLine, EvalLine, ProgressLine, StepLine
-from r3l.files.run_folder import RunFolder
-from r3l.process.notices import notice_again
+from r3l.notices import notice_again
+from r3l.run.files.progress_lines import AgainLine, EvalLine, ProgressLine, StepLine
+from r3l.run.files.run_folder import RunFolder
 
 
 class Reporter:

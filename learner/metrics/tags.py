@@ -1,14 +1,14 @@
 """Lists the tag, unit and meaning of every metric. `python -m learner.metrics.tags` prints
-docs/metrics.md. Actors' metrics come from r3l.actor_metrics."""
+docs/metrics.md. Actors' metrics come from r3l.run.actor_metrics."""
 
 import re
 import warnings
 from functools import cache
 from typing import NamedTuple
 
-from envs.evaluation.metrics import METRICS as EVAL_METRICS
-from r3l.actor_metrics import described_fields
+from learner.evaluation.metrics import METRICS as EVAL_METRICS
 from r3l.records import GROUP_STATES
+from r3l.run.actor_metrics import described_fields
 
 
 class Metric(NamedTuple):
@@ -209,8 +209,8 @@ _KNOWN = re.compile("|".join(re.sub(r"<\w+>", ".+", re.escape(metric.tag)) for m
 
 
 INTRODUCTION = """\
-`make docs` writes this page from `learner/metrics/tags.py` and `r3l/actor_metrics.py`. The unit and
-the meaning of a metric read as one phrase; a tag with `<…>` is a family of tags.
+`make docs` writes this page from `learner/metrics/tags.py` and `r3l/run/actor_metrics.py`. The
+unit and the meaning of a metric read as one phrase; a tag with `<…>` is a family of tags.
 [Operations](operations.md#metrics) says where to watch the metrics."""
 
 

@@ -14,11 +14,11 @@ from torch import Tensor
 from buffer.storage.folder_lock import new_folder
 from buffer.storage.store import Store
 from buffer.tools import store_reads
-from envs.builtin.policy import model_path
-from r3l.config import RunConfig
 from r3l.errors import UserError
-from r3l.files.run_folder import JOURNAL
-from r3l.model_folder import check_model_folder
+from r3l.models.model_folder import check_model_folder
+from r3l.models.model_path import model_path
+from r3l.run.config import RunConfig
+from r3l.run.files.run_folder import JOURNAL
 from r3l.weights.journal import Journal
 from r3l.weights.low_rank import base_tensors, check_base, merged_into
 from r3l.weights.manifest import Bytes, Manifest, digest_of

@@ -17,14 +17,14 @@ from torch import Tensor
 from buffer import Draw
 from buffer.storage.store import Store
 from buffer.tools import store_reads
-from envs.builtin.policy import model_path
 from learner import checkpoint
 from learner.offline.rebuild import tensors_of
 from learner.step.model import resolve_dtype
 from learner.step.trainer import Trainer
 from r3l.errors import NotFound, UserError
-from r3l.files.run_folder import JOURNAL, RunFolder
-from r3l.model_folder import check_model_folder, model_digest
+from r3l.models.model_folder import check_model_folder, model_digest
+from r3l.models.model_path import model_path
+from r3l.run.files.run_folder import JOURNAL, RunFolder
 from r3l.weights.journal import Journal
 from r3l.weights.low_rank import PREFIX
 

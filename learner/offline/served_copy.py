@@ -12,14 +12,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from buffer.server.service import Service
+from buffer.server.service import Service, rules_of
 from buffer.storage.store import Store
 from buffer.tools.finished_copy import copy_finished, finished_groups
 from learner.watchdog import heartbeat
-from r3l.config import RunConfig
 from r3l.errors import UserError
 from r3l.records import Group
-from r3l.settings.buffer import RetentionConfig
+from r3l.run.config import RunConfig
+from r3l.run.settings.buffer import RetentionConfig
 
 CHECKED = 8
 """How many groups of each store are checked against the tokenizer."""
@@ -57,7 +57,7 @@ def served_copy(
     if not folder.exists():
         _copy(stores, folder, config, tokenizer)
     with Store(folder, map_gib=config.buffer.map_gib) as store:
-        service = Service(store, config, "tcp://127.0.0.1:0")
+        service = Service(store, rules_of(config), "tcp://127.0.0.1:0")
         thread = threading.Thread(target=service.run, name="buffer service", daemon=True)
         thread.start()
         try:

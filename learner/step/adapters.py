@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from r3l.errors import UserError
-from r3l.model_folder import model_digest
-from r3l.settings.learner import LoraConfig
+from r3l.models.model_folder import model_digest
+from r3l.run.settings.learner import LoraConfig
 from r3l.weights import low_rank
 from r3l.weights.low_rank import PREFIX, base_files
 from r3l.weights.manifest import Adapters

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from r3l.errors import UserError
-from r3l.settings.learner import LearnerConfig
+from r3l.run.settings.learner import LearnerConfig
 from r3l.settings.section import flat_settings
 
 OWNED = {

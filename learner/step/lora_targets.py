@@ -6,7 +6,7 @@ from pathlib import Path
 from safetensors import safe_open
 
 from r3l.errors import UserError, did_you_mean
-from r3l.settings.learner import LoraConfig
+from r3l.run.settings.learner import LoraConfig
 
 LINEAR = re.compile(r"\.\d+\.(?:.+\.)?(\w+)\.weight$")
 """The name of a matrix in one of a model's numbered blocks."""

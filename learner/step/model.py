@@ -21,7 +21,7 @@ from learner.step import adapters, attention
 from learner.step.attention import Pack
 from learner.step.batch import Nodes
 from r3l.errors import UserError
-from r3l.settings.learner import Compute, LoraConfig
+from r3l.run.settings.learner import Compute, LoraConfig
 
 CHUNK = 1024
 """Selected positions projected at a time."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from r3l.process.memory import free_memory
+from r3l.run.process.memory import free_memory
 
 Shape = tuple[str, torch.dtype, tuple[int, ...]]
 """Name, dtype and shape of a tensor."""

@@ -46,7 +46,7 @@ from learner.watchdog import heartbeat
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.losses import TokenBatch, sft
 from r3l.errors import RestartNeeded, TrainingStopped
-from r3l.settings.learner import LearnerConfig
+from r3l.run.settings.learner import LearnerConfig
 
 log = logging.getLogger(__name__)
 LARGEST = 1e6

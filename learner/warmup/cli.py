@@ -21,11 +21,11 @@ from learner.warmup.recipe import (
     Recipe,
 )
 from r3l.errors import UserError
-from r3l.model_folder import user_path, weight_bytes
-from r3l.process.command_line import echo
+from r3l.models.model_folder import user_path, weight_bytes
 from r3l.rollout.chat import EarlierReasoning
+from r3l.run.process.command_line import echo
+from r3l.run.settings.learner import Compute
 from r3l.settings import yaml_text
-from r3l.settings.learner import Compute
 
 F = TypeVar("F", bound=Callable[..., Any])
 SMALL_BYTES = 64 << 20  # of weights

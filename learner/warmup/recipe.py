@@ -9,10 +9,10 @@ from typing import Any, Self
 
 from envs import registry
 from envs.base import Skill
-from envs.builtin.policy import model_path
+from r3l.models.model_path import model_path
 from r3l.rollout.chat import EarlierReasoning
+from r3l.run.settings.learner import Compute, LearnerConfig, LoraConfig
 from r3l.settings import yaml_text
-from r3l.settings.learner import Compute, LearnerConfig, LoraConfig
 
 RECORD = "warmup.json"
 """The file in a model's folder that records its warm-up and, once measured, its quality."""

@@ -21,8 +21,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from envs.builtin.policy import BUILTIN_WORLDS
 from envs.demonstrations import demonstrating, warmup_tasks
+from envs.registry import BUILTIN_WORLDS
 from learner import checkpoint
 from learner.checkpoint import CHECKPOINTS, Checkpoints, RunState, load_run
 from learner.step.batch import Row, supervised_row
@@ -31,10 +31,10 @@ from learner.warmup import lessons, tiny_policy
 from learner.warmup.lessons import Lesson, message_lessons, shuffled
 from learner.warmup.recipe import RECORD, UNFINISHED, Recipe
 from r3l.errors import UserError
-from r3l.model_folder import CHECKSUMS, check_model_folder, read_tokenizer
-from r3l.process.command_line import echo
+from r3l.models.model_folder import CHECKSUMS, check_model_folder, read_tokenizer
 from r3l.records import Bool, Int32, Task
 from r3l.rollout.chat import ChatFormat
+from r3l.run.process.command_line import echo
 
 TASK_POOL = 64
 """The number of tasks that are requested at a time."""

@@ -1,1 +1,1 @@
-"""Files on disk: how they are written (whole or not at all), and the contents of a run's folder."""
+"""Files on disk: how they are written (whole or not at all), checked and read."""

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from r3l.errors import UserError
-from r3l.process.limits import limited
+from r3l.rollout.limits import limited
 
 EarlierReasoning = Literal["refuse", "keep"]
 Message = dict[str, str]

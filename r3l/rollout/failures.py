@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Callable
 
 from r3l.errors import EpisodeError
-from r3l.process.notices import notice
+from r3l.notices import notice
 
 log = logging.getLogger(__name__)
 

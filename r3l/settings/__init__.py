@@ -1,1 +1,1 @@
-"""The sections of a run's configuration (r3l.config), and how values are read and checked."""
+"""How settings are read and checked, and what the user is told of a wrong one."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r3l.errors import UserError
-from r3l.model_folder import model_digest
+from r3l.models.model_folder import model_digest
 from r3l.weights.manifest import Adapters, Manifest
 
 if TYPE_CHECKING:

@@ -10,8 +10,6 @@ import pytest
 from actors.actor import Actor
 from actors.weights.subscriber import WeightSubscriber
 from buffer import Lease, PutAck, Wait
-from r3l.actor_metrics import ActorMetrics
-from r3l.config import RunConfig
 from r3l.errors import (
     Conflict,
     EngineDead,
@@ -23,6 +21,8 @@ from r3l.errors import (
 )
 from r3l.records import GroupPlan, SlotResult, Task
 from r3l.rollout.policy_interface import Sample, SampleParams
+from r3l.run.actor_metrics import ActorMetrics
+from r3l.run.config import RunConfig
 from tests.r3l.fakes import Corridor, ScriptedPolicy
 
 

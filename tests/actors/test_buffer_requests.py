@@ -8,7 +8,6 @@ import pytest
 
 from actors.buffer_requests import BufferRequests
 from buffer import Lease, PutAck, Wait
-from r3l.actor_metrics import ActorMetrics
 from r3l.errors import (
     BufferUnavailable,
     EngineSick,
@@ -18,6 +17,7 @@ from r3l.errors import (
     StoreError,
 )
 from r3l.records import GroupPlan, SlotResult, Task
+from r3l.run.actor_metrics import ActorMetrics
 
 PLAN = GroupPlan(1)
 LEASE = Lease("g1", Task("t", "corridor", 0), "train", "", PLAN, (), 60.0)

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from actors.cli import main
 from actors.engine import VLLMPolicy
 from buffer import AsyncBufferClient, BufferClient
-from envs.builtin.policy import builtin_policy
 from launch.checks.presets import DEMO
-from r3l.config import dump, load
 from r3l.errors import EngineDead
+from r3l.models.model_path import builtin_policy
+from r3l.run.config import dump, load
 from tests.buffer.fakes import Served
 
 

@@ -22,16 +22,16 @@ from safetensors.torch import save_file
 
 from actors.engine import VLLMPolicy
 from actors.weights.subscriber import follow
-from envs.builtin.policy import builtin_policy
 from learner.publisher import WeightPublisher
-from r3l.actor_metrics import ActorMetrics
 from r3l.errors import EngineDead, EngineSick, RequestRefused, UserError
-from r3l.model_folder import model_digest
+from r3l.models.model_folder import model_digest
+from r3l.models.model_path import builtin_policy
 from r3l.records import Task
 from r3l.rollout import attempt as rollout
 from r3l.rollout.env_interface import EnvSpec
 from r3l.rollout.policy_interface import SampleParams
-from r3l.settings.actor import ActorConfig
+from r3l.run.actor_metrics import ActorMetrics
+from r3l.run.settings.actor import ActorConfig
 from r3l.weights.low_rank import PREFIX
 from r3l.weights.manifest import Adapters
 from r3l.weights.patch import Patch

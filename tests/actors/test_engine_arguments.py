@@ -6,10 +6,10 @@ import json
 import pytest
 
 from actors.engine_arguments import check_engine_arguments, known_arguments
-from envs.builtin.policy import builtin_policy
 from r3l.errors import UserError
+from r3l.models.model_path import builtin_policy
 from r3l.rollout.reflection import FIELDS, json_schema
-from r3l.settings.actor import ActorConfig
+from r3l.run.settings.actor import ActorConfig
 
 
 @pytest.mark.parametrize(

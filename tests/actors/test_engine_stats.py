@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from r3l.actor_metrics import ActorMetrics
+from r3l.run.actor_metrics import ActorMetrics
 
 
 def test_usage_is_the_latest_and_preemptions_add_up() -> None:

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from benchmarks import peers, peers_floor
 from benchmarks.peers import Measured
-from r3l.config import load
+from r3l.run.config import load
 
 
 def test_both_get_prompts_of_64_tokens_from_the_same_words(tmp_path: Path) -> None:

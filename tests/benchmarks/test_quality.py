@@ -12,9 +12,9 @@ from benchmarks import quality as command
 from benchmarks.quality import measure, quality
 from benchmarks.results.alternate import sampler
 from benchmarks.warmed import warmed_for
-from envs.builtin.policy import builtin_policy
 from learner.warmup.recipe import RECORD
 from r3l.errors import EngineDead
+from r3l.models.model_path import builtin_policy
 from r3l.rollout import reflection
 
 

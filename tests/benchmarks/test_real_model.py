@@ -14,10 +14,10 @@ from benchmarks.real_model.sums import worked
 from benchmarks.results.lines import read_lines
 from envs import registry
 from envs.base import Demonstrating, Skill
-from r3l.files import json_lines
-from r3l.files.progress_lines import EvalLine, StepLine, to_json
 from r3l.records import Trajectory
 from r3l.rollout import reflection
+from r3l.run.files import json_lines
+from r3l.run.files.progress_lines import EvalLine, StepLine, to_json
 
 
 def sums() -> Demonstrating:
@@ -153,6 +153,6 @@ def test_a_demonstrated_conversation_calls_the_tool_and_repeats_its_result() -> 
 
 @pytest.mark.parametrize("variant", training.VARIANTS)
 def test_the_settings_of_a_variant_are_accepted(variant: str) -> None:
-    from r3l import config as configuration
+    from r3l.run import config as configuration
 
     assert configuration.load(doses.SETTINGS, list(training.VARIANTS[variant])).algorithm

@@ -21,15 +21,15 @@ from benchmarks.results.__main__ import finished, main
 from benchmarks.results.cells import CELLS
 from benchmarks.results.experiments import EXPERIMENTS, VARIANTS, Run, runs
 from benchmarks.results.lines import LINES, ROOT, read_lines
-from envs.builtin.policy import builtin_policy
 from envs.registry import task_source
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from learner.warmup import lessons, tiny_policy
-from r3l import config as configuration
-from r3l.config import RunConfig
+from r3l.models.model_path import builtin_policy
 from r3l.records import Group, SlotResult, Task
 from r3l.rollout.policy_interface import Policy
+from r3l.run import config as configuration
+from r3l.run.config import RunConfig
 from tests.launch.fakes import until
 from tests.learner.fakes import explore_group
 from tests.processes import command_line, lives

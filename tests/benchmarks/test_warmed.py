@@ -8,9 +8,9 @@ import pytest
 from benchmarks.warmed import warmed_for
 from envs import registry
 from envs.base import Skill
-from envs.builtin.policy import builtin_policy
 from learner.warmup.recipe import RECORD, TINY_STEPS, Recipe
 from r3l.errors import UserError
+from r3l.models.model_path import builtin_policy
 
 
 def test_a_folder_tells_the_world_it_was_warmed_up_for(tmp_path: Path) -> None:

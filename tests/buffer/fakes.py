@@ -17,11 +17,12 @@ from buffer.groups import draws, learner_version, leases, results, retention
 from buffer.groups.index import Index
 from buffer.groups.tasks import add_tasks
 from buffer.groups.unit_of_work import UnitOfWork
+from buffer.server.service import rules_of
 from buffer.storage.store import Store
 from buffer.wire import operations
 from r3l import codec
-from r3l.config import RunConfig
 from r3l.records import AuxSample, GroupPlan, ReflectionRecord, SlotResult, Trajectory
+from r3l.run.config import RunConfig
 
 
 def finished(role="base", slot=0, *, version=0, reward=0.0, length=8) -> SlotResult:
@@ -72,6 +73,7 @@ class Desk:
         self.config = RunConfig(
             seed=buffer.pop("seed"), learner=learner, algorithm=algorithm, buffer=buffer
         )
+        self.rules = rules_of(self.config)
 
     def open(self):
         self.store = Store(self.folder, map_gib=0.25)
@@ -83,7 +85,7 @@ class Desk:
 
     def do(self, operation, *arguments, **more):
         with self.store.write() as txn:
-            work = UnitOfWork(txn, self.index, self.config, self.now, more.pop("full", ""))
+            work = UnitOfWork(txn, self.index, self.rules, self.now, more.pop("full", ""))
             result = operation(work, *arguments)
             work.finish()
         return result

@@ -4,8 +4,8 @@ from click.testing import CliRunner
 
 from buffer import cli
 from buffer.wire.curve_keys import ServiceKeys, generate, load
-from r3l.config import RunConfig
 from r3l.errors import UserError
+from r3l.run.config import RunConfig
 
 
 def test_file_and_overrides_reach_the_service(tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from benchmarks.configuration_page import page, sections
-from r3l.config import RunConfig
+from r3l.run.config import RunConfig
 from r3l.settings.section import Section
 
 

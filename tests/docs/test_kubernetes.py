@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from buffer.wire.curve_keys import generate
-from r3l import config
+from r3l.run import config
 from tests.docs.test_pages import COMMANDS, parsed
 
 FILE = Path(__file__).parents[2] / "examples" / "kubernetes.yaml"

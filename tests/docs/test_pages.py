@@ -18,8 +18,8 @@ from launch.cli import DEFAULT
 from launch.cli import main as launch
 from launch.eval_cli import main as evaluate
 from learner.cli import main as learner
-from r3l import config
 from r3l.errors import UserError
+from r3l.run import config
 from r3l.settings.section import Section
 
 ROOT = Path(__file__).parents[2]

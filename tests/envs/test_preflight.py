@@ -10,7 +10,7 @@ from envs.registry import tasks
 from r3l.errors import UserError
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat
-from r3l.settings.environment import EnvConfig
+from r3l.run.settings.environment import EnvConfig
 from tests.r3l.fakes import CharTokenizer
 
 MINE = """

@@ -3,8 +3,8 @@
 import pytest
 
 from envs import registry
-from r3l.config import load
 from r3l.errors import UserError
+from r3l.run.config import load
 
 
 def test_an_unknown_environment_is_one_line_that_lists_the_known_ones():
@@ -119,3 +119,8 @@ def test_a_source_without_tasks_is_refused(tmp_path):
     )
     with pytest.raises(UserError, match="train split has no"):
         registry.tasks(f"{file}:Door", {}, "train", 5)
+
+
+@pytest.mark.parametrize("name", registry.BUILTIN_WORLDS)
+def test_the_built_in_worlds_play_inside_the_actor(name):
+    assert registry.in_process(name)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from envs import EnvSpec, testing
-from envs.builtin.policy import BUILTIN_WORLDS
+from envs.registry import BUILTIN_WORLDS
 from envs.testing import check_env
 
 

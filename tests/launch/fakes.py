@@ -17,9 +17,9 @@ from launch.backends.processes import Child, Command
 from launch.cli import main
 from launch.topology.machines import Machine, RequestedPlaces, parse_learner
 from launch.topology.placement import Topology, place
-from r3l.config import load
 from r3l.files.checksums import with_checksum
-from r3l.files.run_folder import RunFolder
+from r3l.run.config import load
+from r3l.run.files.run_folder import RunFolder
 
 
 def refused(*arguments: str | Path) -> str:

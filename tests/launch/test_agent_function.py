@@ -9,9 +9,9 @@ import pytest
 
 from launch.agent_function import TASKS, agent_settings
 from launch.cli import train
-from r3l.config import load
 from r3l.errors import UserError
-from r3l.files.run_folder import RunFolder, run_folder
+from r3l.run.config import load
+from r3l.run.files.run_folder import RunFolder, run_folder
 
 ROOT = Path(__file__).parents[2]
 

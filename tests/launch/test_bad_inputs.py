@@ -21,10 +21,10 @@ import pytest
 from actors.cli import main as actor
 from buffer.cli import main as buffer
 from buffer.storage.store import Store
-from envs.builtin.policy import builtin_policy
 from launch.cli import main as launch
 from launch.eval_cli import main as evaluate
 from learner.cli import main as learner
+from r3l.models.model_path import builtin_policy
 
 COMMANDS: dict[str, Any] = {
     "r3l-launch": launch,

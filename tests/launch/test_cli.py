@@ -10,12 +10,12 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 import r3l
-from envs.builtin.policy import model_path
 from envs.preflight import FirstStep
 from launch.checks import notes, of_tasks, presets
 from launch.cli import DEFAULT, INSPECTIONS, main
-from r3l.config import load
+from r3l.models.model_path import model_path
 from r3l.records import Task
+from r3l.run.config import load
 from tests.launch.fakes import refused
 
 

@@ -13,7 +13,7 @@ from launch.console import (
     step_line,
     who_waits,
 )
-from r3l.files.progress_lines import StepLine
+from r3l.run.files.progress_lines import StepLine
 from tests.r3l.files.made import evaluation
 
 

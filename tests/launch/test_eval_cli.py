@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from envs.builtin.policy import builtin_policy
 from launch.eval_cli import main, progress_line
-from r3l.config import dump, load
 from r3l.errors import EngineDead
-from r3l.model_folder import write_checksums
-from tests.envs.evaluation.fakes import attempted, turn
+from r3l.models.model_folder import write_checksums
+from r3l.models.model_path import builtin_policy
+from r3l.run.config import dump, load
+from tests.learner.evaluation.fakes import attempted, turn
 from tests.r3l.fakes import ScriptedPolicy
 from tests.r3l.rollout.test_chat import FORGETFUL, tokenizer_for
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from r3l.files.run_folder import RunFolder
+from r3l.run.files.run_folder import RunFolder
 from tests.launch.fakes import until
 from tests.processes import lives
 
@@ -21,7 +21,7 @@ LEARNER = """
 import json, os, signal, sys, time
 from pathlib import Path
 from buffer import BufferClient
-from r3l.files.run_folder import ProcessStatus, RunFolder
+from r3l.run.files.run_folder import ProcessStatus, RunFolder
 
 run, ended = Path(sys.argv[2]), []
 with BufferClient(sys.argv[1], timeout_s=60) as client:
@@ -42,7 +42,7 @@ from pathlib import Path
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Command
 from launch.supervisor import Run
-from r3l.config import dump
+from r3l.run.config import dump
 from tests.launch.fakes import Played, plan_for, reports
 
 class Real(Played):

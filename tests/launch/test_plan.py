@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from envs.builtin.policy import builtin_policy
 from launch.backends.backend import Backend
 from launch.checks.plan_options import PlanOptions
 from launch.plan import make_plan
 from launch.topology.placement import Plan
-from r3l.config import load
+from r3l.models.model_path import builtin_policy
+from r3l.run.config import load
 
 
 def plan_of(run: Path, *settings: str, **options: Any) -> Plan:

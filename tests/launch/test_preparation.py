@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from buffer.storage.store import Store
-from envs.builtin.policy import builtin_policy
 from launch import checks
 from launch.cli import main
-from r3l.config import dump, load
+from r3l.models.model_path import builtin_policy
+from r3l.run.config import dump, load
 from tests.launch.fakes import refused
 
 

@@ -13,9 +13,9 @@ from launch import restarts
 from launch.backends.processes import Command
 from launch.supervisor import Run
 from learner.checkpoint import SCHEMA
-from r3l.files.progress_lines import AgainLine, StepLine
-from r3l.files.run_folder import RunFolder
 from r3l.files.whole_file import write_json
+from r3l.run.files.progress_lines import AgainLine, StepLine
+from r3l.run.files.run_folder import RunFolder
 from tests.launch.fakes import Played, handlers_put_back, plan_for, reports
 from tests.launch.fakes import said as said_by
 from tests.r3l.files.made import evaluation
@@ -263,7 +263,7 @@ HANGING = """
 import os, signal, sys, time
 from pathlib import Path
 from learner.watchdog import Watchdog, heartbeat
-from r3l.files.run_folder import ProcessStatus, RunFolder
+from r3l.run.files.run_folder import ProcessStatus, RunFolder
 
 run, how = Path(sys.argv[5]).parent, sys.argv[6]
 with Watchdog(2.0, run):

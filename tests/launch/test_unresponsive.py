@@ -18,7 +18,7 @@ from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Child, Command
 from launch.supervisor import Run
 from launch.unresponsive import Unresponsive
-from r3l.config import dump, load
+from r3l.run.config import dump, load
 from tests.launch.fakes import Played, handlers_put_back, plan_for
 
 pytestmark = pytest.mark.system
@@ -27,7 +27,7 @@ HEARTBEATS = """
 import os, sys, time
 from pathlib import Path
 from buffer import BufferClient
-from r3l.files.run_folder import ProcessStatus, RunFolder
+from r3l.run.files.run_folder import ProcessStatus, RunFolder
 with BufferClient(sys.argv[1], timeout_s=60) as client:
     name = f"actor-0.{os.getpid()}"
     RunFolder(Path(sys.argv[2])).report("actor-0", ProcessStatus("ready", name=name))

@@ -19,8 +19,8 @@ from buffer import BufferClient, Lease
 from launch.backends.process_commands import free_port
 from learner.step.trainer import StepResult
 from learner.warmup import tiny_policy
-from r3l.config import dump, load
 from r3l.records import AuxSample, Group, GroupPlan, SlotResult, Task, Trajectory
+from r3l.run.config import dump, load
 from tests.processes import command_line
 
 STEP, FIRST, RESPONSE = 9, 12, 4

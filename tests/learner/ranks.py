@@ -12,8 +12,8 @@ import torch
 from launch.backends.process_commands import free_port
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
-from r3l.config import load
-from r3l.process.torch_exit import end_process
+from r3l.run.config import load
+from r3l.run.process.torch_exit import end_process
 from tests.learner.fakes import explore_group, measured
 from tests.learner.step.fakes import GROUPS
 

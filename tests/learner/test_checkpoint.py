@@ -13,18 +13,18 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from envs.builtin.policy import builtin_policy
 from learner import checkpoint
 from learner.checkpoint import Checkpoints, RunState
 from learner.checkpoint_command import CheckpointCommand
 from learner.step import optimizer_state, tensor_file
 from learner.step.trainer import Trainer
-from r3l.config import load
 from r3l.errors import UserError
 from r3l.files import checksums, whole_file
 from r3l.files.checksums import with_checksum, without_checksum
 from r3l.files.whole_file import read_json
-from r3l.model_folder import CHECKSUMS, check_checksums
+from r3l.models.model_folder import CHECKSUMS, check_checksums
+from r3l.models.model_path import builtin_policy
+from r3l.run.config import load
 from tests.learner.step.fakes import tiny_folder
 from tests.learner.step.faulty import Silent, saved
 from tests.r3l.files.made import flips

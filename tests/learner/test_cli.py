@@ -12,8 +12,8 @@ from buffer.storage.store import Store
 from learner import cli
 from learner.checkpoint import SCHEMA
 from learner.cli import _start, main
-from r3l.config import dump, load
 from r3l.files.whole_file import write_json
+from r3l.run.config import dump, load
 from tests.learner.fakes import tiny_model
 
 NOWHERE = ["--buffer", "tcp://127.0.0.1:1", "--weights", "tcp://127.0.0.1:0"]

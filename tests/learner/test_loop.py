@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from buffer import BufferClient
 from learner.checkpoint import latest
-from r3l.process.last_heartbeat import HEARTBEAT
 from r3l.records import SlotResult
+from r3l.run.process.last_heartbeat import HEARTBEAT
 from tests.learner.fakes import (
     Learning,
     Recording,

@@ -20,7 +20,7 @@ from learner import publisher
 from learner.publisher import WeightPublisher
 from r3l.codec import pack, unpack
 from r3l.errors import UserError, WeightsError
-from r3l.process.memory import STEADY_MEMORY
+from r3l.run.process.memory import STEADY_MEMORY
 from tests.buffer.fakes import until
 from tests.buffer.wire.strangers import MIB, Memory, connect, flood, frame
 

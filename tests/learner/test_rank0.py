@@ -20,12 +20,12 @@ from learner.metrics.reporter import Reporter
 from learner.rank0 import Rank0
 from learner.step.trainer import StepResult
 from learner.watchdog import Watchdog
-from r3l.actor_metrics import ActorMetrics
 from r3l.codec import encode
-from r3l.config import load
 from r3l.errors import BufferUnavailable, DrawExpired, NotFound, UserError
-from r3l.files.run_folder import RunFolder
 from r3l.records import Group, ReflectionRecord
+from r3l.run.actor_metrics import ActorMetrics
+from r3l.run.config import load
+from r3l.run.files.run_folder import RunFolder
 from tests.learner.fakes import explore_group
 
 GROUP = explore_group((0.0, 1.0), (1.0, None), group_id="g5")

@@ -9,7 +9,7 @@ import pytest
 
 from learner.exit_codes import EXIT_CODES, STACKS
 from r3l.errors import LearnerHung
-from r3l.files.run_folder import RunFolder
+from r3l.run.files.run_folder import RunFolder
 from tests.buffer.fakes import until
 from tests.learner.fakes import (
     ROOT,

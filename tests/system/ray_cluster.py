@@ -18,13 +18,13 @@ from pathlib import Path
 
 from ray.cluster_utils import Cluster
 
-from envs.builtin.policy import builtin_policy
 from launch.backends import ray_cluster, ray_placement
 from launch.backends.processes import Command
 from launch.checks.plan_options import PlanOptions
 from launch.preparation import prepare, write_run_folder
 from launch.supervisor import Run
-from r3l.config import load
+from r3l.models.model_path import builtin_policy
+from r3l.run.config import load
 from tests.launch.fakes import until
 from tests.system.test_run import processes_of, trained_once
 

@@ -10,14 +10,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from envs.builtin.policy import builtin_policy
 from launch.backends.dry_run import table
 from launch.backends.process_commands import ProcessCommands
 from launch.backends.processes import Command
 from launch.checks.plan_options import PlanOptions
 from launch.preparation import prepare, write_run_folder
 from launch.supervisor import Run
-from r3l.config import load
+from r3l.models.model_path import builtin_policy
+from r3l.run.config import load
 
 ACTORS, RANKS, STEPS = 16, 8, 3
 SETTINGS = (

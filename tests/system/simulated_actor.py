@@ -14,10 +14,10 @@ from transformers import PreTrainedTokenizerFast  # the whole of AutoTokenizer w
 import actors.engine
 from actors.cli import main
 from actors.engine import VLLMPolicy
-from r3l.actor_metrics import ActorMetrics
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.policy_interface import Sample, SampleParams
-from r3l.settings.actor import ActorConfig
+from r3l.run.actor_metrics import ActorMetrics
+from r3l.run.settings.actor import ActorConfig
 from r3l.weights.manifest import Manifest
 
 SECONDS = 0.2  # of a response

@@ -18,13 +18,13 @@ from buffer.storage.store import Store
 from buffer.tools import store_reads
 from buffer.tools.verify import verify
 from buffer.wire.curve_keys import generate
-from envs.builtin.policy import builtin_policy
 from envs.registry import task_source
 from launch.checks.presets import DEMO
 from learner.publisher import WeightPublisher
-from r3l import config as configuration
-from r3l.process.notices import NOTICE_LINE
+from r3l.models.model_path import builtin_policy
+from r3l.notices import NOTICE_LINE
 from r3l.records import Group, GroupPlan
+from r3l.run import config as configuration
 from tests.processes import command_line, lives
 
 pytestmark = pytest.mark.system

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from r3l.config import RunConfig
 from r3l.records import Group
+from r3l.run.config import RunConfig
 from tests.system import long_walk
 from tests.system.test_actor import Job, until
 from tests.system.test_actor_soak import Learner

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from buffer.storage.store import Store
-from r3l.process.process_list import every_process
+from r3l.run.process.process_list import every_process
 from r3l.views.tape import read_tape
 from tests.processes import command_line, lives
 from tests.system.test_actor import Job, until

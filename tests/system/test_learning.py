@@ -14,7 +14,7 @@ SMALL = (
     "eval.tasks=1", "eval.every=0", "learner.steps=7",
 )  # fmt: skip
 HOPELESS = (
-    *("--model", str(ROOT / "envs/builtin/policies/tiny")),
+    *("--model", str(ROOT / "r3l/models/policies/tiny")),
     *("--env", str(Path(__file__).with_name("hopeless.py")) + ":Hopeless"),
 )
 CHANCE = ("algorithm=grpo", "env.options.chance=true")

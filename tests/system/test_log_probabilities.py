@@ -13,17 +13,17 @@ import pytest
 import torch
 
 from actors.agents.agent_attempt import agents_served
-from envs.builtin.policy import builtin_policy
 from envs.isolation.pool import environments_of_all
 from envs.registry import make, tasks, tasks_of_all
 from learner.step.batch import Row, rows_of
 from learner.step.trainer import Trainer
 from r3l import codec
-from r3l.config import RunConfig, load
+from r3l.models.model_path import builtin_policy
 from r3l.records import Group, GroupPlan, SlotResult
 from r3l.rollout.group import explore_group
 from r3l.rollout.policy_interface import SampleParams
-from r3l.settings.learner import LearnerConfig
+from r3l.run.config import RunConfig, load
+from r3l.run.settings.learner import LearnerConfig
 from tests.actors.fakes import PROMPT, Served
 
 pytestmark = pytest.mark.system

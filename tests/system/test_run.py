@@ -18,7 +18,7 @@ from buffer.storage.store import Store
 from buffer.tools.verify import verify
 from buffer.wire.curve_keys import generate
 from learner.metrics.tags import check_tag
-from r3l.process.process_list import every_process
+from r3l.run.process.process_list import every_process
 from tests.buffer.fakes import until
 from tests.processes import command_line, lives
 from tests.system.generate import PROMPT

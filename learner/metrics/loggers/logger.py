@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from r3l.config import RunConfig
 from r3l.errors import UserError, install
+from r3l.run.config import RunConfig
 from r3l.settings.section import flat_settings
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlparse
 
 from learner.metrics.loggers.logger import Logger, LoggerContext
 from r3l.errors import UserError
-from r3l.files.run_folder import RunFolder
+from r3l.run.files.run_folder import RunFolder
 
 EXPERIMENT = "r3l"
 REACH_S = 5.0

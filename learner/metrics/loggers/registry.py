@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from learner.metrics.loggers.logger import Logger, LoggerContext, check_installed
 from r3l.errors import UserError, did_you_mean
-from r3l.process.notices import notice_again
+from r3l.notices import notice_again
 
 log = logging.getLogger(__name__)
 WAITING = 1000  # calls, some hundred steps

@@ -15,7 +15,7 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from learner.metrics.loggers.logger import Logger, LoggerContext
-from r3l.process.notices import notice_again
+from r3l.notices import notice_again
 
 log = logging.getLogger(__name__)
 AGAIN_S = 60.0  # between two attempts to write

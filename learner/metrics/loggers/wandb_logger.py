@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from learner.metrics.loggers.logger import Logger, LoggerContext
 from r3l.errors import UserError
-from r3l.files.run_folder import RunFolder
+from r3l.run.files.run_folder import RunFolder
 
 UNSENT = ("offline", "disabled", "dryrun")
 

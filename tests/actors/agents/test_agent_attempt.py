@@ -19,14 +19,14 @@ from actors.agents.agent_attempt import AgentEnvironment, agents_served
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
 from r3l import codec
-from r3l.actor_metrics import ActorMetrics
-from r3l.config import RunConfig, load
 from r3l.errors import EngineDead, LeaseLost
-from r3l.process.process_list import every_process
 from r3l.records import GroupPlan, SlotResult
 from r3l.rollout.group import explore_group
 from r3l.rollout.partial import Progress
 from r3l.rollout.policy_interface import Sample, SampleParams
+from r3l.run.actor_metrics import ActorMetrics
+from r3l.run.config import RunConfig, load
+from r3l.run.process.process_list import every_process
 from r3l.views.tape import read_tape
 from tests.processes import lives
 from tests.r3l.fakes import ScriptedPolicy

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from actors.agents.check_agent import check_agent, example, main
-from r3l.config import load
 from r3l.rollout.chat import ChatFormat
+from r3l.run.config import load
 from tests.actors.gateway.test_real_clients import Vocabulary
 from tests.r3l.rollout.test_agent_chat import QWEN
 

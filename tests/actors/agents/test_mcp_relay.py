@@ -16,9 +16,9 @@ from actors.agents.mcp_relay import HttpServer, McpRelay, PipeServer
 from actors.gateway.call_tree import Node
 from actors.gateway.chat_completions import Refused
 from actors.gateway.recorded_call import TapePlayer
-from r3l.config import RunConfig, load
 from r3l.errors import EnvironmentFailed
 from r3l.records import SlotResult
+from r3l.run.config import RunConfig, load
 from r3l.views.tape import MCP, read_tape
 from tests.actors.agents import test_tape_reader
 from tests.actors.agents.test_tape_reader import answers, attempts, explored

@@ -22,12 +22,12 @@ from actors.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_
 from actors.gateway.recorded_call import TapePlayer
 from actors.gateway.session import Session
 from envs.agents.agent_steps import Outcome
-from r3l.config import load
 from r3l.errors import ReplayDiverged
 from r3l.records import Trajectory
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_interface import Retry
 from r3l.rollout.policy_interface import Sample, SampleParams
+from r3l.run.config import load
 from tests.actors.agents.test_tape_reader import (
     ADVICE,
     EXAMPLES,

@@ -20,11 +20,11 @@ from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
 from learner.step.batch import rows_of
 from r3l import codec
-from r3l.actor_metrics import ActorMetrics
 from r3l.algorithms.credit import further_masks, lengths
-from r3l.config import RunConfig, load
 from r3l.records import Group, GroupPlan, SlotResult, Task, Trajectory
 from r3l.rollout.group import explore_group
+from r3l.run.actor_metrics import ActorMetrics
+from r3l.run.config import RunConfig, load
 from r3l.views.attempt_view import text
 from r3l.views.tape import TapedCall, messages_of, read_tape, write_tape
 from tests.r3l.fakes import ScriptedPolicy

@@ -13,9 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from actors.agents.world_state import MOST_ATTEMPTS, MOST_BYTES, Snapshots
-from r3l.actor_metrics import ActorMetrics
-from r3l.config import RunConfig
 from r3l.records import SlotResult
+from r3l.run.actor_metrics import ActorMetrics
+from r3l.run.config import RunConfig
 from tests.actors.agents import test_agent_attempt, test_tape_reader
 from tests.actors.agents.test_tape_reader import answers, attempts, explored
 from tests.r3l.fakes import ScriptedPolicy

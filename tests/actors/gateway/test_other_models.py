@@ -15,10 +15,10 @@ from actors.gateway.dialects import CHAT
 from actors.gateway.other_models import OtherModels
 from actors.gateway.session import LONGEST_KEPT, MOST_CALLS
 from actors.gateway.web_app import WebApp
-from r3l.config import load
 from r3l.errors import UserError
 from r3l.records import Trajectory
-from r3l.settings.actor import AgentConfig, ModelServer
+from r3l.run.config import load
+from r3l.run.settings.actor import AgentConfig, ModelServer
 from r3l.views.tape import read_tape
 from tests.actors.gateway.test_session import session_of
 from tests.r3l.fakes import ScriptedPolicy

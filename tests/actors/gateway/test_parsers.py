@@ -8,7 +8,7 @@ from actors.gateway.parsers import Reply, ReplyReader, reader_of
 from r3l.errors import UserError
 from r3l.rollout.agent_chat import PROBE_TOOLS, AgentChat
 from r3l.rollout.chat import ChatFormat
-from r3l.settings.actor import AgentConfig
+from r3l.run.settings.actor import AgentConfig
 from tests.r3l.fakes import CHATML
 from tests.r3l.rollout.test_agent_chat import QWEN
 from tests.r3l.rollout.test_chat import SPECIALS, tokenizer_for

@@ -14,12 +14,12 @@ import pytest
 from actors.agents.agent_attempt import agents_served
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
-from r3l.actor_metrics import ActorMetrics
-from r3l.config import load
 from r3l.records import GroupPlan, Trajectory
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.group import explore_group
 from r3l.rollout.policy_interface import Sample, SampleParams
+from r3l.run.actor_metrics import ActorMetrics
+from r3l.run.config import load
 from r3l.views.tape import read_tape
 from tests.r3l.fakes import END, CharTokenizer, ScriptedPolicy
 from tests.r3l.rollout.test_agent_chat import QWEN

@@ -15,11 +15,11 @@ from actors.gateway.chat_completions import AgentRequest, Refused
 from actors.gateway.parsers import ReplyReader
 from actors.gateway.recorded_call import RecordedCall, TapePlayer, hash_of_request
 from actors.gateway.session import Session
-from r3l.actor_metrics import ActorMetrics
 from r3l.errors import EngineDead, EngineFailed, RequestRefused, UserError
 from r3l.records import Task
 from r3l.rollout.agent_chat import AgentChat
 from r3l.rollout.policy_interface import Sample, SampleParams
+from r3l.run.actor_metrics import ActorMetrics
 from r3l.views.tape import TapedCall
 from tests.r3l.fakes import ScriptedPolicy
 

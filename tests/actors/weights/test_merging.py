@@ -13,7 +13,7 @@ from learner.step import full_weights
 from learner.step.adapters import published_apart
 from learner.step.model import load_model
 from r3l.errors import UserError
-from r3l.settings.learner import LoraConfig
+from r3l.run.settings.learner import LoraConfig
 from r3l.weights.journal import Journal
 from r3l.weights.manifest import Manifest
 from tests.learner.step.fakes import tiny_folder

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from actors.weights.vllm_backend import CPU_BLOCK_WORDS, element_sums, register
-from envs.builtin.policy import builtin_policy
+from r3l.models.model_path import builtin_policy
 from r3l.weights.sums import sums_of
 from tests.actors.fakes import PROMPT, Served, Tensors, stepped
 from tests.processes import command_line

@@ -10,7 +10,7 @@ from buffer.tools.verify import verify
 from buffer.wire.operations import Wait
 from r3l.errors import Conflict, DrawExpired, LimitExceeded
 from r3l.records import GroupPlan
-from r3l.settings.buffer import RetentionConfig
+from r3l.run.settings.buffer import RetentionConfig
 
 
 @pytest.fixture

@@ -154,7 +154,7 @@ def test_a_batch_with_an_expired_group_is_replaced_by_another(desk, tasks):
     draw = desk.draw(2, version=0)
     desk.release_draws()
     with desk.store.write() as txn:
-        work = UnitOfWork(txn, desk.index, desk.config, desk.now)
+        work = UnitOfWork(txn, desk.index, desk.rules, desk.now)
         work.expire(work.row(draw.groups[0]), "stale", "draw")
         work.finish()
     assert set(desk.draw(2, version=0).groups) < set(groups) - {draw.groups[0]}

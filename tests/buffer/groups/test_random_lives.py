@@ -19,7 +19,7 @@ from buffer.wire.operations import Lease
 from r3l import codec
 from r3l.errors import Conflict, DrawExpired, LeaseLost
 from r3l.records import Group, GroupPlan, SlotResult, Task
-from r3l.settings.buffer import RetentionConfig
+from r3l.run.settings.buffer import RetentionConfig
 from tests.buffer.fakes import Desk, finished
 
 PER_STEP, ETA = 2, 2

@@ -13,7 +13,7 @@ from buffer.wire import operations
 from r3l import codec
 from r3l.errors import LeaseLost, NotFound
 from r3l.records import GroupPlan, SlotResult
-from r3l.settings.buffer import RetentionConfig
+from r3l.run.settings.buffer import RetentionConfig
 
 
 def _trained(desk, count=2):

@@ -11,7 +11,7 @@ from buffer.storage.rows import GroupRow
 from buffer.tools.verify import verify
 from r3l.errors import IllegalMove
 from r3l.records import GROUP_STATES, GroupPlan, SlotResult, Task
-from r3l.settings.buffer import RetentionConfig
+from r3l.run.settings.buffer import RetentionConfig
 from tests.buffer.fakes import Desk, finished
 
 TRIGGERS = get_args(Trigger)

@@ -7,7 +7,7 @@ import pytest
 from buffer.groups import retention
 from r3l.errors import LimitExceeded, RecordError
 from r3l.records import GroupPlan, SlotResult, Task
-from r3l.settings.buffer import RetentionConfig
+from r3l.run.settings.buffer import RetentionConfig
 from tests.buffer.fakes import finished
 
 

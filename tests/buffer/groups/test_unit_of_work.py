@@ -14,7 +14,7 @@ def begin(desk):
 
     def run(change):
         with desk.store.write() as txn:
-            work = UnitOfWork(txn, desk.index, desk.config, desk.now)
+            work = UnitOfWork(txn, desk.index, desk.rules, desk.now)
             result = change(work)
             work.finish()
         return result

@@ -11,7 +11,7 @@ from buffer.tools import commands, store_reads
 from buffer.tools.verify import verify
 from r3l.errors import NotFound
 from r3l.records import GroupPlan
-from r3l.settings.buffer import RetentionConfig
+from r3l.run.settings.buffer import RetentionConfig
 
 R3 = {"name": "r3", "group_size": 2}
 

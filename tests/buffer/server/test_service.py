@@ -20,14 +20,14 @@ from msgspec.structs import replace
 from buffer import AsyncBufferClient, BufferClient
 from buffer.client.calls import Call
 from buffer.sampling.samplers import FLOOR
-from buffer.server.service import Service
+from buffer.server.service import Service, rules_of
 from buffer.storage.store import Store
 from buffer.wire import messages, operations
 from buffer.wire.access import LEARNER
 from r3l import codec
-from r3l.config import load
 from r3l.errors import Conflict, LeaseLost, LimitExceeded, RecordError, SickResult, StoreError
 from r3l.records import GroupPlan, SlotResult
+from r3l.run.config import load
 from tests.buffer.fakes import calls
 
 pytestmark = pytest.mark.system
@@ -182,7 +182,7 @@ def test_a_learner_goes_back_beside_a_notebook_that_waits(serve, tasks, done):
 
 def test_a_client_with_the_most_waiting_requests_is_refused_one_more(tmp_path):
     with Store(tmp_path) as store:
-        service = Service(store, load(), "tcp://127.0.0.1:0")
+        service = Service(store, rules_of(load()), "tcp://127.0.0.1:0")
         for number in range(messages.REQUESTS_IN_FLIGHT + 1):
             service._receive(b"crowd", LEARNER, calls.stats().frames(f"r{number}"))
         assert service._refused["LimitExceeded"] == 1

@@ -6,7 +6,7 @@ import pytest
 
 from buffer.server import stats
 from r3l.records import GROUP_STATES, GroupPlan
-from r3l.settings.buffer import RetentionConfig
+from r3l.run.settings.buffer import RetentionConfig
 
 
 def test_metrics_are_bounded_per_actor_and_the_longest_silent_actor_is_forgotten():

@@ -26,7 +26,7 @@ def queue():
 def working(desk, queue, tasks):
     """A writer on the desk's store, which has three tasks."""
     desk.add(tasks(3))
-    return Writer(desk.store, desk.config, queue, Counter())
+    return Writer(desk.store, desk.rules, queue, Counter())
 
 
 def run(working, queue, *requests):

@@ -8,7 +8,7 @@ from buffer.storage import result_checksums
 from buffer.storage.rows import DrawRow
 from r3l import codec
 from r3l.records import AuxSample, Extra, GroupPlan, ReflectionRecord, SlotResult, Task, Trajectory
-from r3l.settings.buffer import RetentionConfig
+from r3l.run.settings.buffer import RetentionConfig
 from tests.buffer.fakes import finished
 
 SAMPLER = {"name": "prioritised", "reuse": 2, "cooldown": 1, "beta": 0.5}

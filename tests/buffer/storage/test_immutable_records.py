@@ -13,7 +13,7 @@ from buffer.storage.store import Store
 from buffer.tools import store_reads
 from buffer.tools.verify import verify
 from r3l import codec
-from r3l.settings.buffer import RetentionConfig
+from r3l.run.settings.buffer import RetentionConfig
 from tests.buffer.storage.full_store import SETTINGS, fill
 
 

@@ -10,7 +10,7 @@ from lmdb import verify
 
 from buffer.storage.store import Store
 from r3l.errors import StoreError, UserError
-from r3l.settings.buffer import RetentionConfig
+from r3l.run.settings.buffer import RetentionConfig
 
 
 def test_a_file_of_another_lmdb_is_refused(tmp_path):

@@ -22,7 +22,7 @@ from buffer.storage.transaction import read_group
 from buffer.tools.verify import verify
 from r3l.errors import R3LError
 from r3l.records import GroupPlan
-from r3l.settings.buffer import BufferConfig
+from r3l.run.settings.buffer import BufferConfig
 from tests.buffer.stress import power
 
 pytestmark = pytest.mark.system

@@ -12,9 +12,9 @@ from buffer.storage.store import Store
 from buffer.viewer.evaluation_catalogue import RESULTS
 from buffer.viewer.view_command import viewed
 from buffer.viewer.web_server import Viewer
-from r3l.files import json_lines
+from r3l.run.files import json_lines
 from tests.buffer.viewer import stores
-from tests.envs.evaluation.fakes import attempted, turn
+from tests.learner.evaluation.fakes import attempted, turn
 
 
 @pytest.fixture

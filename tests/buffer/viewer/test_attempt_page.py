@@ -6,8 +6,8 @@ import pytest
 
 from buffer.storage.rows import TrainedAttempt
 from buffer.viewer.attempt_page import Texts, pairs, plain_group
-from envs.builtin.policy import model_path
 from r3l.errors import NotFound
+from r3l.models.model_path import model_path
 from r3l.records import Group, GroupPlan, Task
 from tests.buffer.viewer.stores import Made, agent_results, results, trained
 

@@ -8,9 +8,9 @@ from msgspec import to_builtins
 from buffer.tools import group_facts
 from buffer.viewer.evaluation_catalogue import RESULTS, EvaluationCatalogue
 from buffer.viewer.web_server import Viewed
-from envs.evaluation import evaluation_folder
-from r3l.files import json_lines
-from tests.envs.evaluation.fakes import attempted
+from learner.evaluation import evaluation_folder
+from r3l.run.files import json_lines
+from tests.learner.evaluation.fakes import attempted
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from buffer.storage.store import Store
 from buffer.viewer.evaluation_catalogue import RESULTS, EvaluationCatalogue
 from buffer.viewer.view_command import view, viewed
 from buffer.viewer.web_server import Viewed
-from r3l import config as configuration
-from r3l.config import RunConfig
-from r3l.files import json_lines
+from r3l.run import config as configuration
+from r3l.run.config import RunConfig
+from r3l.run.files import json_lines
 from tests.buffer.fakes import refused
 from tests.buffer.viewer import stores
 from tests.buffer.viewer.chromium import Browser
-from tests.envs.evaluation.fakes import attempted
+from tests.learner.evaluation.fakes import attempted
 
 HOSTILE = "</pre></script><script>document.title='owned'</script><img src=x onerror=alert(1)>"
 
@@ -299,6 +299,6 @@ def test_an_agents_calls_are_a_tree_of_which_one_conversation_is_shown(
 
 
 def _policy():
-    from envs.builtin.policy import model_path
+    from r3l.models.model_path import model_path
 
     return model_path("builtin")

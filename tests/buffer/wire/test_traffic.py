@@ -9,8 +9,8 @@ from buffer import BufferClient
 from buffer.wire.curve_keys import generate
 from buffer.wire.sockets import Received
 from buffer.wire.traffic import CHECK_S, Limits, Traffic
-from r3l.process.memory import STEADY_MEMORY
 from r3l.records import GroupPlan
+from r3l.run.process.memory import STEADY_MEMORY
 from tests.buffer.fakes import calls, full_result, until
 from tests.buffer.wire.strangers import MIB, Memory, connect, flood, frame
 

@@ -8,8 +8,8 @@ import pytest
 from envs import registry
 from envs.base import Demonstrating, Skill
 from envs.builtin.matching import Dials
-from envs.builtin.policy import BUILTIN_WORLDS
 from envs.builtin.workshop import THOUGHT
+from envs.registry import BUILTIN_WORLDS
 from envs.testing import check_env
 from r3l.errors import UserError
 from r3l.rollout import reflection

@@ -13,13 +13,13 @@ import psutil
 import pytest
 
 from envs.isolation.pool import EnvPool, RemoteEnv, environments, environments_of_all, workers_for
-from r3l.actor_metrics import ActorMetrics
-from r3l.config import load
 from r3l.errors import EnvironmentFailed, UserError
 from r3l.records import SlotResult, Task
 from r3l.rollout.env_calls import guarded
 from r3l.rollout.group import explore_group
-from r3l.settings.environment import EnvConfig
+from r3l.run.actor_metrics import ActorMetrics
+from r3l.run.config import load
+from r3l.run.settings.environment import EnvConfig
 from tests.envs.isolation.faulty import FAULTY
 from tests.processes import lives
 from tests.r3l.fakes import ScriptedPolicy
@@ -402,7 +402,7 @@ def test_a_killed_actor_leaves_neither_a_worker_nor_its_helpers_behind(then: str
     program = (
         "import asyncio, os\n"
         "from envs.isolation.pool import EnvPool, RemoteEnv\n"
-        "from r3l.settings.environment import EnvConfig\n"
+        "from r3l.run.settings.environment import EnvConfig\n"
         "async def main():\n"
         f"    pool = EnvPool(EnvConfig(name={FAULTY!r}, workers=1))\n"
         "    await pool.start()\n"

@@ -7,10 +7,10 @@ import pytest
 from envs import registry
 from envs.questions.math_problems import DATA_SETS
 from envs.testing import check_env
-from r3l.config import load
 from r3l.errors import UserError
 from r3l.records import Task
 from r3l.rollout.group import explore_group
+from r3l.run.config import load
 from tests.envs.shared_data import shared
 from tests.r3l.fakes import ScriptedPolicy
 from tests.r3l.rollout.fakes import reflection

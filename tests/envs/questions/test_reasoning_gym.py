@@ -5,8 +5,8 @@ import pytest
 from envs import registry
 from envs.base import SPLIT_SIZE
 from envs.testing import check_env
-from r3l.config import load
 from r3l.errors import EnvironmentFailed, UserError
+from r3l.run.config import load
 
 pytest.importorskip("reasoning_gym")
 from envs.questions.reasoning_gym import family_question, harmless

@@ -5,7 +5,7 @@ import shutil
 import struct
 from pathlib import Path
 
-from envs.builtin.policy import builtin_policy
+from r3l.models.model_path import builtin_policy
 
 SEVEN = {  # Qwen2.5-7B
     "num_hidden_layers": 28,

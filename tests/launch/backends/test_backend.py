@@ -8,7 +8,7 @@ from launch.backends.processes import Children
 from launch.checks.plan_options import PlanOptions
 from launch.preparation import prepare
 from launch.topology.machines import HERE
-from r3l.config import load
+from r3l.run.config import load
 
 
 def test_a_backend_starts_the_commands_as_children_here(run: Path) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from envs.builtin.policy import builtin_policy
 from launch.checks.presets import PRESETS
 from launch.cli import main
+from r3l.models.model_path import builtin_policy
 from tests.launch.backends.models import large_model
 from tests.launch.backends.on_file import check_on_file
 from tests.launch.fakes import refused

@@ -11,7 +11,7 @@ from launch.backends.processes import Children, Command
 from launch.checks.plan_options import PlanOptions
 from launch.preparation import prepare, write_run_folder
 from launch.topology.placement import Plan
-from r3l.config import load
+from r3l.run.config import load
 from tests.launch.fakes import topology
 
 

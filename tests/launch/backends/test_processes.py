@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from launch.backends import processes
+from launch.backends import processes, run_keeper
 from launch.backends.processes import Children, Command
 from r3l.errors import R3LError
-from r3l.process import run_keeper
-from r3l.process.process_list import every_process
+from r3l.run.process.process_list import every_process
 from tests.launch.fakes import said, until
 from tests.processes import lives
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from envs.builtin.policy import builtin_policy
 from envs.preflight import FirstStep
 from launch.checks import notes as module
 from launch.checks.notes import notes
-from r3l.config import load
+from r3l.models.model_path import builtin_policy
+from r3l.run.config import load
 
 
 def lines(*overrides: str) -> list[str]:

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from envs.builtin.policy import builtin_policy
 from launch.checks.of_model import chat_format, in_bfloat16, model_folder
 from launch.cli import main
 from learner.checkpoint import SCHEMA
-from r3l.config import dump, load
 from r3l.errors import UserError
 from r3l.files.whole_file import write_json
-from r3l.model_folder import model_digest
+from r3l.models.model_folder import model_digest
+from r3l.models.model_path import builtin_policy
+from r3l.run.config import dump, load
 from tests.launch.fakes import refused
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from envs.builtin.policy import builtin_policy
 from envs.preflight import FirstStep
 from launch.checks import of_tasks
 from launch.checks.of_tasks import (
@@ -15,11 +14,12 @@ from launch.checks.of_tasks import (
     first_tasks,
     try_first_steps,
 )
-from r3l.config import load
 from r3l.errors import UserError
-from r3l.model_folder import read_tokenizer
+from r3l.models.model_folder import read_tokenizer
+from r3l.models.model_path import builtin_policy
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat
+from r3l.run.config import load
 from tests.launch.fakes import refused
 
 CHAT = ChatFormat(read_tokenizer(builtin_policy(), ""))

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from launch.checks.plan_options import PlanOptions
-from r3l.config import load
 from r3l.errors import UserError
+from r3l.run.config import load
 
 
 def test_an_engine_is_split_over_a_number_of_gpus(run: Path) -> None:

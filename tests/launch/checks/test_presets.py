@@ -9,7 +9,7 @@ import pytest
 from envs import registry
 from envs.adapters.scienceworld.science_tasks import SPLITS
 from launch.checks import presets
-from r3l.config import load
+from r3l.run.config import load
 
 PAPER = {  # environment -> training tasks, optimizer steps, tokens per response, options
     "alfworld": (3553, 740, 512, {"admissible": True, "max_steps": 25}),

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from envs.builtin.policy import builtin_policy
 from launch.checks import resume
 from launch.checks.resume import changed_settings
 from launch.cli import main
 from learner.checkpoint import SCHEMA
-from r3l.config import RunConfig, load
 from r3l.errors import UserError
-from r3l.files.progress_lines import StepLine
-from r3l.files.run_folder import RunFolder
 from r3l.files.whole_file import write_json
+from r3l.models.model_path import builtin_policy
+from r3l.run.config import RunConfig, load
+from r3l.run.files.progress_lines import StepLine
+from r3l.run.files.run_folder import RunFolder
 from tests.launch.fakes import refused
 from tests.r3l.files.made import evaluation
 

@@ -6,12 +6,12 @@ import os
 import pytest
 
 from envs import registry
-from envs.evaluation.evaluation_folder import EvaluationFolder, read_attempts
-from envs.evaluation.metrics import report
 from launch.evaluation.play import output_into, own_engine, play_all
-from r3l.config import RunConfig, load
+from learner.evaluation.evaluation_folder import EvaluationFolder, read_attempts
+from learner.evaluation.metrics import report
 from r3l.errors import EngineDead
-from tests.envs.evaluation.fakes import attempted
+from r3l.run.config import RunConfig, load
+from tests.learner.evaluation.fakes import attempted
 from tests.r3l.fakes import ScriptedPolicy
 
 CONFIG: RunConfig = load(None, ["env=keys", "eval.temperature=0"])

@@ -1,9 +1,9 @@
 """What r3l-eval prints of an evaluation."""
 
-from envs.evaluation.metrics import compare, report
 from launch.evaluation.printing import comparison_table, conversations, table
+from learner.evaluation.metrics import compare, report
 from r3l.text import printable
-from tests.envs.evaluation.fakes import attempted, turn
+from tests.learner.evaluation.fakes import attempted, turn
 
 
 def said(task, reward, *texts, **more):

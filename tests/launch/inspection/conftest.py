@@ -3,10 +3,10 @@
 import pytest
 
 from buffer.storage.store import Store
-from r3l import config as configuration
-from r3l.config import RunConfig
-from r3l.files.progress_lines import StepLine
-from r3l.files.run_folder import RunFolder
+from r3l.run import config as configuration
+from r3l.run.config import RunConfig
+from r3l.run.files.progress_lines import StepLine
+from r3l.run.files.run_folder import RunFolder
 from tests.buffer.viewer import stores
 from tests.r3l.files.made import evaluation
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from launch.inspection.learning import LOOKED_AT, LearningWatch, guidance, reasons
-from r3l.files.progress_lines import StepLine
+from r3l.run.files.progress_lines import StepLine
 
 HEALTHY = {
     "group/reward_mean": 0.3, "group/success_base": 0.2, "group/no_contrast": 0.4,

@@ -12,11 +12,11 @@ from launch.inspection import snapshot
 from launch.inspection.doctor import findings
 from launch.inspection.snapshot import forecast, last_errors, processes_of, take
 from launch.inspection.status import lines
-from r3l import config as configuration
-from r3l.config import RunConfig
-from r3l.files.progress_lines import StepLine
-from r3l.files.run_folder import ProcessStatus, RunFolder
 from r3l.records import GroupPlan, Task
+from r3l.run import config as configuration
+from r3l.run.config import RunConfig
+from r3l.run.files.progress_lines import StepLine
+from r3l.run.files.run_folder import ProcessStatus, RunFolder
 from tests.buffer.fakes import Served, until
 from tests.launch.inspection.conftest import step
 from tests.launch.inspection.snapshots import process

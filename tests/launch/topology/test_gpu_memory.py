@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from envs.builtin.policy import builtin_policy
 from launch.topology.gpu_memory import MemoryEstimate, ModelShape, arithmetic, model_shape, total
-from r3l.config import load
+from r3l.models.model_path import builtin_policy
+from r3l.run.config import load
 
 SEVEN = ModelShape(7_615_616_512, 28, 3584, 4, 128, 152_064, 18_944)  # Qwen2.5-7B
 

@@ -8,8 +8,8 @@ import pytest
 from launch.topology.gpu_memory import MemoryEstimate, total
 from launch.topology.machines import Machine, RequestedPlaces, described, parse_learner
 from launch.topology.placement import Plan, Topology, place
-from r3l.config import load
 from r3l.errors import UserError
+from r3l.run.config import load
 from tests.launch.fakes import topology
 from tests.launch.topology.test_gpu_memory import SEVEN
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 from buffer import BufferStats
 from learner.metrics.buffer_metrics import actor_metrics, buffer_metrics
-from r3l.actor_metrics import ActorMetrics
+from r3l.run.actor_metrics import ActorMetrics
 
 
 def test_expired_groups_are_shown_by_cause_and_slots_by_role_and_cause() -> None:

@@ -11,8 +11,8 @@ from learner.metrics.group_metrics import (
     success_by_environment,
     unread_reflection,
 )
-from r3l.config import load
 from r3l.records import Extra, Group, GroupPlan, ReflectionRecord, SlotResult, Task
+from r3l.run.config import load
 from tests.learner.fakes import explore_group, trajectory
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from envs.evaluation import metrics
-from learner.evaluator import Evaluation
+from learner.evaluation import metrics
+from learner.evaluation.evaluator import Evaluation
 from learner.metrics.loggers.logger import LoggerContext
 from learner.metrics.loggers.tensorboard import TensorBoard
 from learner.metrics.reporter import Reporter
-from r3l.config import load
-from tests.envs.evaluation.fakes import attempted
+from r3l.run.config import load
+from tests.learner.evaluation.fakes import attempted
 
 TAG = "learner/loss"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from r3l.model_folder import read_tokenizer
+from r3l.models.model_folder import read_tokenizer
 from r3l.records import GroupPlan, SlotResult, Task
 from tests.buffer.fakes import Desk, Served
 from tests.learner.fakes import (

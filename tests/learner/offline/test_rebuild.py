@@ -13,10 +13,10 @@ from transformers import AutoModelForCausalLM
 from learner.cli import main
 from learner.offline.rebuild import check_fingerprints
 from learner.publisher import WeightPublisher
-from r3l.config import dump, load
 from r3l.errors import UserError
-from r3l.model_folder import model_digest
+from r3l.models.model_folder import model_digest
 from r3l.records import GroupPlan, Task
+from r3l.run.config import dump, load
 from r3l.weights.journal import Journal
 from r3l.weights.low_rank import PREFIX
 from r3l.weights.manifest import Adapters, fingerprint

@@ -14,18 +14,19 @@ from click.testing import CliRunner
 from buffer.groups import retention
 from buffer.groups.index import Index
 from buffer.groups.unit_of_work import UnitOfWork
+from buffer.server.service import rules_of
 from buffer.storage.store import Store
 from buffer.tools import store_reads
 from buffer.viewer.attempt_page import Texts, plain_group
 from learner.cli import main
 from learner.offline.replayed_run import Replayed, ReplayedRun
 from learner.step.batch import trained_attempts
-from r3l.config import RunConfig
 from r3l.files.checksums import without_checksum
-from r3l.files.json_lines import encoded
 from r3l.files.whole_file import write_json
 from r3l.records import SlotResult
-from r3l.settings.buffer import RetentionConfig
+from r3l.run.config import RunConfig
+from r3l.run.files.json_lines import encoded
+from r3l.run.settings.buffer import RetentionConfig
 from r3l.weights.journal import Journal
 from tests.learner.fakes import recorded_group
 from tests.learner.offline.conftest import alike, ended_run
@@ -173,7 +174,7 @@ def evicted(run: Path) -> None:
         config = RunConfig()
         index = Index.load(store, config.buffer)
         with store.write() as txn:
-            work = UnitOfWork(txn, index, config, time.time())
+            work = UnitOfWork(txn, index, rules_of(config), time.time())
             retention.evict(work, RetentionConfig(groups=12, grace_s=0.0))
             work.finish()
 

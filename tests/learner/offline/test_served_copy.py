@@ -14,10 +14,10 @@ from buffer.tools import store_reads
 from learner.cli import main
 from learner.loop import Training
 from learner.offline.served_copy import check_texts
-from r3l.config import dump, load
 from r3l.errors import UserError
-from r3l.model_folder import read_tokenizer
+from r3l.models.model_folder import read_tokenizer
 from r3l.records import Segment, SlotResult, Task
+from r3l.run.config import dump, load
 from r3l.views.tape import TapedCall, write_tape
 from tests.buffer.fakes import Desk
 from tests.learner.fakes import steps_of

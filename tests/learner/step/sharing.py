@@ -12,7 +12,7 @@ from learner.publisher import WeightPublisher
 from learner.step import full_weights
 from learner.step.batch import Row, rows_of
 from learner.step.trainer import Trainer
-from r3l.config import RunConfig, load
+from r3l.run.config import RunConfig, load
 from tests.learner.fakes import explore_group, measured
 from tests.learner.step.fakes import GROUPS
 

@@ -14,8 +14,8 @@ from learner.step import full_weights
 from learner.step.adapters import published_apart
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
-from r3l.config import load
 from r3l.errors import UserError
+from r3l.run.config import load
 from tests.learner.fakes import explore_group, measured
 from tests.learner.ranks import three_steps, three_steps_of_two_ranks
 from tests.learner.step.fakes import GROUPS

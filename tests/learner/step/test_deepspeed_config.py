@@ -4,7 +4,7 @@ import pytest
 
 from learner.step.deepspeed_config import deepspeed_config, learning_rate_share
 from r3l.errors import UserError
-from r3l.settings.learner import LearnerConfig
+from r3l.run.settings.learner import LearnerConfig
 
 
 def merged(theirs: object, **settings: object) -> dict:

@@ -6,7 +6,7 @@ import pytest
 
 from learner.step.lora_targets import check_targets, linear_layers
 from r3l.errors import UserError
-from r3l.settings.learner import LoraConfig
+from r3l.run.settings.learner import LoraConfig
 
 
 def test_linear_layers_are_the_matrices_of_the_blocks(model_folder: Path) -> None:

@@ -13,7 +13,7 @@ from learner.step import model
 from learner.step.attention import Pack
 from learner.step.batch import Row, collate
 from learner.step.model import PolicyModule
-from r3l.settings.learner import Compute
+from r3l.run.settings.learner import Compute
 
 
 def test_selected_logprobs_equal_those_of_full_logits_at_each_rows_temperature(

@@ -9,7 +9,7 @@ from learner import checkpoint
 from learner.checkpoint import RunState
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
-from r3l.config import load
+from r3l.run.config import load
 from tests.learner.fakes import explore_group, measured
 from tests.learner.step.fakes import GROUPS
 from tests.learner.step.faulty import saved

@@ -9,8 +9,8 @@ import torch
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer, is_out_of_memory, smaller_budget
 from r3l.algorithms.r3l import R3LConfig
-from r3l.config import load
 from r3l.errors import TrainingStopped
+from r3l.run.config import load
 from tests.learner.fakes import explore_group, measured
 from tests.learner.ranks import three_steps, three_steps_of_two_ranks
 from tests.learner.step.fakes import GROUPS

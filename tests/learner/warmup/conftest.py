@@ -5,8 +5,8 @@ import torch
 from transformers import AutoTokenizer
 
 from envs.base import SeededTasks, Skill
-from envs.builtin.policy import builtin_policy
 from learner.warmup import lessons as demonstrations
+from r3l.models.model_path import builtin_policy
 from r3l.rollout.chat import ChatFormat
 
 SKILL = Skill(withheld=4, waste=0.03)

@@ -9,12 +9,12 @@ from click.testing import CliRunner
 from transformers import AutoModelForCausalLM
 
 from envs import registry
-from envs.builtin.policy import builtin_policy
 from learner.warmup import warmup
 from learner.warmup.cli import warmup_command
 from learner.warmup.recipe import Recipe
-from r3l.config import load
 from r3l.errors import UserError
+from r3l.models.model_path import builtin_policy
+from r3l.run.config import load
 from tests.r3l.rollout.test_chat import FORGETFUL
 
 

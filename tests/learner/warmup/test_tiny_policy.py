@@ -4,9 +4,9 @@ import json
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from envs.builtin.policy import builtin_policy
 from learner.warmup import lessons as demonstrations
 from learner.warmup import tiny_policy
+from r3l.models.model_path import builtin_policy
 
 TEXTS = [
     "step 1 sees: it spoils, tin needs brush. station 2 has lamp",

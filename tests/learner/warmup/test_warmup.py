@@ -15,7 +15,7 @@ from learner.step.trainer import Trainer
 from learner.warmup import tiny_policy, warmup
 from learner.warmup.recipe import RECORD, Recipe
 from r3l.errors import UserError
-from r3l.settings.learner import LearnerConfig
+from r3l.run.settings.learner import LearnerConfig
 
 
 @pytest.fixture(scope="module")

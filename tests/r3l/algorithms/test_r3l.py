@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from r3l.algorithms import losses
 from r3l.algorithms.algorithm import Exploration
-from r3l.config import load
 from r3l.records import GroupPlan
+from r3l.run.config import load
 from tests.r3l.algorithms.fakes import advantages_of, get, kl_of, total
 
 

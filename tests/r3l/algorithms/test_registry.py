@@ -11,9 +11,9 @@ import pytest
 from learner.step.batch import rows_of
 from r3l.algorithms import registry
 from r3l.algorithms.recall import GroupContext, StoredAttempt
-from r3l.config import RunConfig, dump, load
 from r3l.errors import UserError
 from r3l.records import GroupPlan
+from r3l.run.config import RunConfig, dump, load
 from tests.learner.fakes import explore_group
 from tests.r3l.algorithms.fakes import NAMES, get
 
@@ -114,7 +114,7 @@ class ReinforceConfig(AlgorithmConfig):
         )
 """
 USE = """
-from r3l.config import RunConfig, dump, load
+from r3l.run.config import RunConfig, dump, load
 from r3l.errors import UserError
 
 config = load(None, ["algorithm=reinforce", "algorithm.group_size=3"])

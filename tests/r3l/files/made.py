@@ -4,7 +4,7 @@ import os
 import random
 from collections.abc import Iterator
 
-from r3l.files.progress_lines import EvalLine
+from r3l.run.files.progress_lines import EvalLine
 
 
 def evaluation(step: int, success: float = 0.5, **metrics: float) -> EvalLine:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from r3l.config import load
 from r3l.errors import UserError
 from r3l.files import checksums
 from r3l.files.checksums import (
@@ -16,6 +15,7 @@ from r3l.files.checksums import (
     with_checksum,
     without_checksum,
 )
+from r3l.run.config import load
 
 
 def test_values_are_read_back_without_their_checksum_however_they_are_spaced() -> None:

@@ -4,9 +4,9 @@ import asyncio
 import json
 from typing import Any
 
-from r3l.config import load
 from r3l.records import SlotResult, Task
 from r3l.rollout.group import explore_group
+from r3l.run.config import load
 from tests.r3l.fakes import Corridor, ScriptedPolicy
 
 TASK = Task("corridor/0", "corridor", seed=7)

@@ -11,11 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from r3l import codec
-from r3l.config import load
 from r3l.errors import RecordError
 from r3l.records import GroupPlan, SlotResult
 from r3l.rollout.group import explore_group
 from r3l.rollout.partial import Progress
+from r3l.run.config import load
 from tests.r3l.fakes import Corridor
 from tests.r3l.rollout.fakes import TASK, learner_of_advice
 

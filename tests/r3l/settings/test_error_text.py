@@ -1,9 +1,9 @@
-"""Lines about wrong settings (tests/r3l/test_config.py has one for every kind)."""
+"""Lines about wrong settings (tests/r3l/run/test_config.py has one for every kind)."""
 
 import pytest
 from pydantic import ValidationError
 
-from r3l.config import RunConfig
+from r3l.run.config import RunConfig
 from r3l.settings.error_text import all_keys, one_line, shown
 
 

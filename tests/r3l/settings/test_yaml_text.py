@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 import yaml
 
-from r3l.config import load
 from r3l.errors import UserError
+from r3l.run.config import load
 from r3l.settings.yaml_text import parse, write
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from learner.metrics.loggers.logger import LoggerContext, check_installed
-from r3l.config import load
 from r3l.errors import UserError
+from r3l.run.config import load
 
 
 def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it() -> None:

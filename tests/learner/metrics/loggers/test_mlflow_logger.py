@@ -7,8 +7,8 @@ import pytest
 
 from learner.metrics.loggers.logger import LoggerContext
 from learner.metrics.loggers.mlflow_logger import MLflowLogger
-from r3l.config import load
 from r3l.errors import UserError
+from r3l.run.config import load
 
 
 @pytest.fixture(autouse=True)

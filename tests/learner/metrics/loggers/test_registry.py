@@ -12,9 +12,9 @@ from learner.metrics.loggers import registry
 from learner.metrics.loggers.logger import Logger, LoggerContext
 from learner.metrics.loggers.registry import Background
 from learner.metrics.loggers.tensorboard import TensorBoard
-from r3l.config import load
+from r3l import notices
 from r3l.errors import UserError
-from r3l.process import notices
+from r3l.run.config import load
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from envs.evaluation.metrics import report
-from learner.evaluator import Evaluation
+from learner.evaluation.evaluator import Evaluation
+from learner.evaluation.metrics import report
 from learner.metrics.loggers import tensorboard
 from learner.metrics.loggers.logger import LoggerContext
 from learner.metrics.loggers.tensorboard import TensorBoard, hyperparameters
 from learner.metrics.reporter import Reporter
-from r3l.config import load
-from r3l.process import notices
+from r3l import notices
+from r3l.run.config import load
 from tests.buffer.viewer.chromium import Browser, needed
-from tests.envs.evaluation.fakes import attempted
+from tests.learner.evaluation.fakes import attempted
 
 TAG = "learner/loss"
 TAGS = ("group/success_base", "group/success_retry", "learner/loss")

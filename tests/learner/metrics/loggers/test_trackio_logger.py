@@ -14,7 +14,7 @@ sys.path[:] = {path!r}
 from pathlib import Path
 from learner.metrics.loggers.trackio_logger import TrackioLogger
 from learner.metrics.loggers.logger import LoggerContext
-from r3l.config import load
+from r3l.run.config import load
 config = load(None, ["learner.lr=0.25"])
 logger = TrackioLogger(LoggerContext(Path({run!r}), config, target="reasoning"))
 for version in {versions}:

@@ -11,8 +11,8 @@ import pytest
 
 from learner.metrics.loggers.logger import LoggerContext
 from learner.metrics.loggers.wandb_logger import WandbLogger
-from r3l.config import load
 from r3l.errors import UserError
+from r3l.run.config import load
 from tests.buffer.viewer.chromium import until
 
 BLOCK, FULL, LAST = 1 << 15, 1, 4

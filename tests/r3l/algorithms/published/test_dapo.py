@@ -4,8 +4,8 @@ import pytest
 
 from r3l.algorithms import losses
 from r3l.algorithms.registry import REGISTRY
-from r3l.config import load
 from r3l.errors import UserError
+from r3l.run.config import load
 from tests.r3l.algorithms.fakes import advantages_of, get, total
 
 

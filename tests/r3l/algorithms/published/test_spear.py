@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from learner.step.batch import rows_of
 from r3l.algorithms.algorithm import ReplayContext
 from r3l.algorithms.published.spear import SPEARConfig, imitated
-from r3l.config import load
+from r3l.run.config import load
 from tests.learner.fakes import explore_group
 
 

@@ -1,0 +1,198 @@
+"""The configuration of a run: its sections (r3l.run.settings) and the sources of their values.
+
+    defaults  <-  demo settings (shipped policy only)  <-  YAML file  <-  key=value overrides
+
+Importing this module imports neither torch nor vllm.
+"""
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from pydantic import Field, ValidationError, model_validator
+
+from r3l.algorithms.r3l import R3L
+from r3l.algorithms.registry import REGISTRY, AnyAlgorithm
+from r3l.errors import UserError
+from r3l.files import user_file
+from r3l.files.checksums import check_text
+from r3l.run.settings.actor import ActorConfig
+from r3l.run.settings.buffer import BufferConfig
+from r3l.run.settings.environment import EnvConfig
+from r3l.run.settings.evaluation import EvalConfig
+from r3l.run.settings.learner import ADAPTERS_LR, LearnerConfig
+from r3l.settings import yaml_text
+from r3l.settings.error_text import one_line
+from r3l.settings.section import Section, in_full
+
+AnySection = TypeVar("AnySection", bound=Section)
+NAMED = ("algorithm", "env", "sampler")
+"""Sections whose `name` an override may change: see `_keep_for_new_name`."""
+
+
+class RunConfig(Section):
+    """All settings of a run."""
+
+    model: str = Field(
+        "builtin",
+        description="model folder, GGUF file, smollm2, or builtin (the shipped tiny policy)",
+    )
+    seed: int = Field(
+        0, ge=0, le=(1 << 32) - 1, description="seed of tasks, sampling and the learner"
+    )
+    log: tuple[str, ...] = Field(
+        ("tensorboard",),
+        description="loggers of the metrics: tensorboard, wandb, mlflow, trackio; each as name or "
+        "name:target (docs/operations.md)",
+    )
+    env: EnvConfig = Field(default_factory=lambda: EnvConfig())
+    algorithm: AnyAlgorithm = Field(default_factory=lambda: R3L())
+    actor: ActorConfig = Field(default_factory=lambda: ActorConfig())
+    buffer: BufferConfig = Field(default_factory=lambda: BufferConfig())
+    learner: LearnerConfig = Field(default_factory=lambda: LearnerConfig())
+    eval: EvalConfig = Field(default_factory=lambda: EvalConfig())
+
+    def for_evaluation(self) -> Self:
+        """Returns a copy of these settings with the sampling temperature of evaluations."""
+        actor = self.actor.model_copy(update={"temperature": self.eval.temperature})
+        return self.model_copy(update={"actor": actor})
+
+    @model_validator(mode="after")
+    def _replaced_groups_leave_places(self) -> Self:
+        if self.buffer.sampler.replay_no_contrast and not self.algorithm.replaces_groups:
+            raise ValueError(
+                f"buffer.sampler.replay_no_contrast: {self.algorithm.name} never replaces groups "
+                "that lack contrast; use algorithm=dapo"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _staleness_reaches_sync(self) -> Self:
+        if self.buffer.max_staleness < self.learner.sync_every - 1:
+            raise ValueError(
+                f"buffer.max_staleness {self.buffer.max_staleness} is less than "
+                f"learner.sync_every - 1 = {self.learner.sync_every - 1}: groups would be stale "
+                "before they can be drawn; raise max_staleness or lower sync_every"
+            )
+        return self
+
+
+def load(
+    path: Path | None = None, overrides: Iterable[str] = (), *, demo: Path | None = None
+) -> RunConfig:
+    """Builds the configuration from a YAML file and `section.key=value` overrides. `demo`: a file
+    of defaults for the shipped policy. Raises a one-line UserError."""
+    overrides, below = list(overrides), {}
+    above: dict[str, Any] = {} if path is None else _read_yaml(path)
+    given = apply_overrides(overrides, deepcopy(above))
+    if demo is not None:
+        below = _read_yaml(demo) if given.get("model", "builtin") == "builtin" else {}
+    of_a_run = RunConfig.model_fields.keys() <= above.keys()  # whose file also holds the defaults
+    if of_a_run and _has_adapters(given) != _has_adapters(above):
+        _drop_default_rate(above)
+    return parse(RunConfig, apply_overrides(overrides, _overlay(below, above)))
+
+
+def apply_overrides(overrides: Iterable[str], tree: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Applies `section.key=value` overrides to a tree of plain values, in place; returns it."""
+    tree = {} if tree is None else tree
+    for override in overrides:
+        _apply(tree, override)
+    return tree
+
+
+def parse(section: type[AnySection], tree: Mapping[str, Any]) -> AnySection:
+    """Makes a section from plain values. Raises a one-line UserError for a bad key or value."""
+    try:
+        return section.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(one_line(section, error)) from None
+
+
+def dump(config: RunConfig) -> str:
+    """Writes the configuration as YAML that `load` reads back."""
+    return yaml_text.write(config.model_dump(mode="json"))
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    text = user_file.read_text(path, f"config {path}", "give a YAML file")
+    try:
+        check_text(text)
+    except ValueError as error:
+        raise UserError(f"config {path}: damaged ({error})") from None
+    tree = yaml_text.parse(text, f"config {path}") or {}
+    if not isinstance(tree, dict):
+        raise UserError(f"config {path}: the top level must be a mapping of sections")
+    return tree
+
+
+def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Merges two trees of settings. A setting in `above` replaces the same setting in `below`."""
+    merged = dict(below)
+    for key, value in above.items():
+        was = merged.get(key)
+        if key in NAMED:
+            was, value = in_full(was), in_full(value)
+            if isinstance(was, dict) and isinstance(value, dict) and "name" in value:
+                was = _keep_for_new_name(was, key, value["name"])
+        if isinstance(was, dict):
+            value = was if value is None else value
+            value = _overlay(was, value) if isinstance(value, dict) else value
+        merged[key] = value
+    return merged
+
+
+def _has_adapters(tree: dict[str, Any]) -> bool:
+    learner = tree.get("learner")
+    lora = learner.get("lora") if isinstance(learner, dict) else None
+    return isinstance(lora, dict) and bool(lora.get("rank"))
+
+
+def _drop_default_rate(tree: dict[str, Any]) -> None:
+    """Removes `learner.lr` from `tree` if it is the default (for adapters, ADAPTERS_LR)."""
+    default = ADAPTERS_LR if _has_adapters(tree) else LearnerConfig.model_fields["lr"].default
+    learner = tree.get("learner")
+    if isinstance(learner, dict) and learner.get("lr") == default:
+        del learner["lr"]
+
+
+def _keep_for_new_name(section: dict[str, Any], key: str, name: Any) -> dict[str, Any]:
+    """Returns a section under a new name, with the settings that remain valid.
+
+    A sampler keeps all settings. An environment loses `options` and `others`. If the new
+    environment was in `others`, it gets its options from there. An algorithm keeps each setting
+    that the new algorithm also has, unless its value is the old algorithm's default.
+    """
+    was = section.get("name")
+    if was in (None, name) or key == "sampler":
+        return section | {"name": name}
+    if key == "env":
+        kept = {k: v for k, v in section.items() if k not in ("options", "others")}
+        others = section.get("others")
+        own = others.get(name) if isinstance(others, dict) else None
+        return kept | {"name": name} | ({} if own is None else {"options": own})
+    old, new = (REGISTRY[n].model_fields if n in REGISTRY else {} for n in (was, name))
+    both = {k: v for k, v in section.items() if k in old and k in new and v != old[k].default}
+    return both | {"name": name}
+
+
+def _apply(tree: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise UserError(f"override {override!r:.200}: must look like section.key=value")
+    *path, leaf = key.split(".")
+    value = yaml_text.parse(text, f"override {override!r:.200}") if text else ""
+    if leaf == "name" and path and path[-1] in NAMED and isinstance(value, str):
+        *path, leaf = path
+    node = tree
+    for part in path:
+        inner = node.get(part)
+        if inner is None or isinstance(inner, str):  # an empty section, or its name alone
+            inner = node[part] = {} if inner is None else {"name": inner}
+        if not isinstance(inner, dict):
+            raise UserError(f"override {override!r:.200}: {part} is not a section")
+        node = inner
+    if leaf in NAMED and isinstance(value, str) and isinstance(node.get(leaf), dict):
+        value = _keep_for_new_name(node[leaf], leaf, value)
+    node[leaf] = value

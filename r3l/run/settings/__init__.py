@@ -1,0 +1,1 @@
+"""The sections of a run's configuration (r3l.run.config)."""
