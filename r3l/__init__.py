@@ -25,6 +25,7 @@ from typing import Any
 PUBLIC = {
     "Task": "r3l.records",
     "Group": "r3l.records",
+    "AttemptKey": "r3l.records",
     "GroupPlan": "r3l.records",
     "Trajectory": "r3l.records",
     "Origin": "r3l.records",
@@ -53,6 +54,7 @@ PUBLIC = {
     "TokenBatch": "r3l.algorithms.losses",
     "Decoding": "r3l.rollout.exploration",
     "Exploration": "r3l.rollout.exploration",
+    "Verdict": "r3l.rollout.exploration",
     "ChatFormat": "r3l.rollout.chat",
     "Policy": "r3l.rollout.policy_interface",
     "Sample": "r3l.rollout.policy_interface",
