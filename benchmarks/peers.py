@@ -32,9 +32,9 @@ import psutil
 from msgspec import convert
 
 from benchmarks.peers_trl import LEARNING_RATE, SAMPLES, TOKENS
-from benchmarks.results.lines import LINES, append, processor
 from envs.builtin.policy import model_path
 from envs.registry import make
+from lab.results.lines import LINES, append, processor
 from learner.warmup import tiny_policy
 from r3l.process.memory import STEADY_MEMORY
 

@@ -241,7 +241,7 @@ def test_the_help_of_every_command_loads_no_heavy_library() -> None:
 
 
 def test_no_file_passes_500_lines_and_no_function_80() -> None:
-    for room in (*ROOMS, "tests"):
+    for room in (*ROOMS, "lab", "tests"):
         for path in (ROOT / room).rglob("*.py"):
             text = path.read_text(encoding="utf-8")
             assert len(text.splitlines()) <= 500, path
@@ -251,7 +251,7 @@ def test_no_file_passes_500_lines_and_no_function_80() -> None:
 
 
 def test_no_thread_of_a_test_keeps_pytest_from_ending_when_the_test_fails() -> None:
-    for path in (ROOT / "tests").rglob("*.py"):
+    for path in (path for room in ("tests", "lab") for path in (ROOT / room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Thread"):
                 where = f"{path.relative_to(ROOT)}:{node.lineno}"
@@ -267,7 +267,7 @@ def test_no_wait_can_lose_a_cancellation() -> None:
 
 def test_no_process_is_overlooked() -> None:
     """`psutil.process_iter` overlooks a process with the id of an ended one, if it saw that one."""
-    rooms = (*ROOMS, "benchmarks", "tests")
+    rooms = (*ROOMS, "benchmarks", "lab", "tests")
     for path in (path for room in rooms for path in (ROOT / room).rglob("*.py")):
         if path != Path(__file__):
             text = path.read_text(encoding="utf-8")

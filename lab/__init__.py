@@ -1,0 +1,1 @@
+"""Research programs: what docs/results says, measured. Nothing imports them but their tests."""
