@@ -43,7 +43,7 @@ check: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy r3l buffer envs actors learner launch benchmarks lab
-	$(BIN)/python -m pytest tests/test_architecture.py tests/docs
+	$(BIN)/python -m pytest tests/test_architecture.py tests/test_lab.py tests/docs
 	$(SITE)
 
 format: $(VENV)/.installed

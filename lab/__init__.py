@@ -1,1 +1,1 @@
-"""Research programs: what docs/results says, measured. Nothing imports them but their tests."""
+"""Research programs: what docs/results says, measured; lab/README.md lists them."""

@@ -16,8 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import click
 import numpy as np
 
+from lab.dry_run import DRY_RUN
 from lab.idealised import (
     ALPHA,
     FOLLOWS,
@@ -35,6 +37,7 @@ from r3l.algorithms.guidance_gain import GroupGain, of_group, retry_probability
 
 Guidance = Literal["useful", "useless", "harmful"]
 Arm = Literal["with retries", "without", "measured"]
+PLAYED = (WORLDS[0], WORLDS[2])
 WORTH, RHO, SEEDS = 0.5, 1.0, 5
 SHOWN = (5, 10, 20, 40)  # steps at which q is shown
 HALF = GROUP_SIZE // 2
@@ -119,10 +122,17 @@ def run(world: World, guidance: Guidance, arm: Arm, seed: int) -> tuple[int, flo
     return len(chances), tokens, chances
 
 
-def main() -> None:
+@click.command()
+@DRY_RUN
+def main(dry_run: bool) -> None:
     """Print the page."""
+    if dry_run:
+        for world in PLAYED:
+            shown = f"base success {world.base_success():.3f}: guidance {get_args(Guidance)}"
+            print(f"{shown}, arms {get_args(Arm)}, {SEEDS} seeds, {LIMIT} steps at most")
+        return
     print(HEAD)
-    for world in (WORLDS[0], WORLDS[2]):
+    for world in PLAYED:
         for guidance in get_args(Guidance):
             found = {
                 arm: [run(world, guidance, arm, seed) for seed in range(SEEDS)]

@@ -16,8 +16,11 @@ from dataclasses import dataclass
 from math import comb
 from typing import Literal
 
+import click
 import numpy as np
 import numpy.typing as npt
+
+from lab.dry_run import DRY_RUN
 
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -206,5 +209,16 @@ def predict(world: World, seeds: int = 5) -> dict[str, object]:
     return line
 
 
-if __name__ == "__main__":
+@click.command()
+@DRY_RUN
+def main(dry_run: bool) -> None:
+    """Print the prediction."""
+    if dry_run:
+        for world in WORLDS:
+            print(f"{world}, base success {world.base_success():.5f}: {METHODS}, to {WORTH}")
+        return
     print(json.dumps([predict(world) for world in WORLDS], indent=1))
+
+
+if __name__ == "__main__":
+    main()

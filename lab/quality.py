@@ -17,6 +17,7 @@ import click
 from envs import registry
 from envs.base import Demonstrating
 from envs.demonstrations import demonstrating
+from lab.dry_run import DRY_RUN
 from lab.warmed import Warmed, warmed_for
 from launch.checks.of_model import chat_format, model_folder
 from launch.evaluation.play import own_engine
@@ -74,8 +75,11 @@ ACTOR = ActorConfig(max_reflection_tokens=256)
 @click.option(
     "--outcome-first", is_flag=True, help="reflections begin with the outcome; records nothing"
 )
+@DRY_RUN
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-def quality(model: Path, tasks: int, outcome_first: bool, overrides: tuple[str, ...]) -> None:
+def quality(
+    model: Path, tasks: int, outcome_first: bool, dry_run: bool, overrides: tuple[str, ...]
+) -> None:
     """Play held-out tasks with a policy of `r3l-learner warmup`, and record its quality in MODEL.
 
     KEY=VALUE are settings, such as actor.earlier_reasoning=keep.
@@ -84,6 +88,10 @@ def quality(model: Path, tasks: int, outcome_first: bool, overrides: tuple[str, 
     reflections = f"actor.max_reflection_tokens={ACTOR.max_reflection_tokens}"
     config = configuration.load(None, [f"model={model}", reflections, *overrides])
     chat_format(config, model_folder(config.model))
+    if dry_run:
+        for world in worlds:
+            echo(f"{model} would play {tasks} held-out tasks of {world.env} {world.options}")
+        return
     log = model / "engine.log"
     echo(f"starting an engine for {model} (log: {log})", err=True)
     measured = asyncio.run(_measure_all(worlds, config, tasks, log, outcome_first))

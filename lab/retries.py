@@ -31,11 +31,13 @@ from actors.engine import VLLMPolicy
 from envs.builtin.policy import model_path
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
+from lab.dry_run import DRY_RUN
 from launch.checks.presets import DEMO
 from r3l import config as configuration
 from r3l.config import RunConfig
 from r3l.errors import EpisodeError
 from r3l.model_folder import read_tokenizer
+from r3l.process.command_line import OneLineGroup
 from r3l.records import Task, Trajectory
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_calls import guarded
@@ -314,6 +316,12 @@ def table(spent: dict[tuple[int, str], list[float]]) -> list[str]:
     return lines
 
 
+def shown(config: RunConfig) -> str:
+    """Returns what a dry run says of a configuration."""
+    agent, options = config.actor.agent, config.env.options
+    return f"{config.model} in {config.env.name} {options}, {agent.max_divergences} divergences"
+
+
 async def _reached(env: str, config: RunConfig, retries: int, at_once: int) -> Counter[str]:
     if env != "workshop":
         return await reached(config, MadeUp(env, 0), retries, at_once)
@@ -324,7 +332,7 @@ async def _reached(env: str, config: RunConfig, retries: int, at_once: int) -> C
         policy.close()
 
 
-@click.group()
+@click.group("lab.retries", cls=OneLineGroup)
 def main() -> None:
     """Measure retries of agents."""
 
@@ -335,11 +343,17 @@ def main() -> None:
 @click.option("--python", default="", help="the interpreter with verifiers")
 @click.option("--ignore", is_flag=True, help="ignore the times that ls -l shows")
 @click.option("--at-once", default=4, show_default=True, help="attempts at the same time")
-def reached_(env: str, retries: int, python: str, ignore: bool, at_once: int) -> None:
+@DRY_RUN
+def reached_(
+    env: str, retries: int, python: str, ignore: bool, at_once: int, dry_run: bool
+) -> None:
     """Count the retries that reach their step."""
     more = [f"actor.agent.ignore={json.dumps([DATES])}"] if ignore else []
     with tempfile.TemporaryDirectory() as folder:
         config = settings(env, Path(folder), *more, python=python)
+        if dry_run:
+            click.echo(f"{retries} retries, {at_once} at once: {shown(config)}")
+            return
         found = asyncio.run(_reached(env, config, retries, at_once))
     tried = found.total() - found["base failed"]
     click.echo(f"{env}: {found['reached']} of {tried} retries reached their step; {dict(found)}")
@@ -348,10 +362,14 @@ def reached_(env: str, retries: int, python: str, ignore: bool, at_once: int) ->
 @main.command("refused")
 @click.option("--worlds", default=1000, show_default=True, help="with a change that was seen")
 @click.option("--seed", default=0, show_default=True)
-def refused_(worlds: int, seed: int) -> None:
+@DRY_RUN
+def refused_(worlds: int, seed: int, dry_run: bool) -> None:
     """Count the retries that are accepted in a folder that has changed."""
     with tempfile.TemporaryDirectory() as folder:
         config = settings("shell", Path(folder))
+        if dry_run:
+            click.echo(f"{worlds} changed worlds, seed {seed}: {shown(config)}")
+            return
         found = asyncio.run(refused(config, MadeUp("shell", seed), worlds, seed))
     click.echo(f"{found['accepted']} accepted; {dict(found)}")
 
@@ -362,13 +380,18 @@ def refused_(worlds: int, seed: int) -> None:
 @click.option("--rounds", default=4, show_default=True)
 @click.option("--at-once", default=8, show_default=True, help="attempts at the same time")
 @click.option("--tokens", default=32, show_default=True, help="budget of a reply")
-def saved_(model: str, bases: int, rounds: int, at_once: int, tokens: int) -> None:
+@DRY_RUN
+def saved_(model: str, bases: int, rounds: int, at_once: int, tokens: int, dry_run: bool) -> None:
     """Compare retries from the tape with restarts."""
     with tempfile.TemporaryDirectory() as folder:
         config, restarting = (
             settings("workshop", Path(folder), f"model={model}", *more)
             for more in ((), ("actor.agent.max_divergences=0",))
         )
+        if dry_run:
+            for one in (config, restarting):
+                click.echo(f"{bases} attempts, {rounds} rounds, {at_once} at once: {shown(one)}")
+            return
         asyncio.run(saved(config, restarting, bases, rounds, at_once, tokens))
 
 

@@ -13,11 +13,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+import click
+
 from envs.adapters.action_tags import action_in
 from envs.questions.arithmetic import evaluate
 from envs.questions.final_answer import boxed, stated, tagged
 from envs.questions.math_answer import compare
 from envs.questions.reasoning_gym import harmless
+from lab.dry_run import DRY_RUN
 from r3l.rollout import reflection
 
 CHARACTERS = 100_000
@@ -53,11 +56,17 @@ def slowest(search: Callable[[str], object], patterns: list[str]) -> tuple[float
     return worst
 
 
-def main() -> None:
+@click.command()
+@DRY_RUN
+def main(dry_run: bool) -> None:
     """Print the slowest text of each search."""
     longer = [*itertools.product(TOKENS, repeat=2), *itertools.product(TOKENS, repeat=3)]
     some = [*itertools.product(TOKENS), *random.Random(0).sample(longer, SOME)]
     patterns = ["".join(pattern) for pattern in some]
+    if dry_run:
+        texts = len(BEGINNINGS) * len(patterns)
+        sys.stdout.write(f"{texts} texts of {CHARACTERS} characters: {', '.join(SEARCHES)}\n")
+        return
     found = {name: slowest(search, patterns) for name, search in SEARCHES.items()}
     for name, (seconds, text) in found.items():
         sys.stdout.write(f"{name:<18}{seconds * 1000:8.1f} ms  {text!r}\n")

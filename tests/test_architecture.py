@@ -65,6 +65,8 @@ TOPICS = {
     "r3l/test_public_names.py",
 }
 """Test files of several modules together; those of `buffer/stress` are too."""
+USERS_OF_LAB = {"benchmarks/learner.py", "benchmarks/peers.py", "benchmarks/week.py"}
+"""They explore in one process, write lines of results, and draw, as lab does."""
 PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 
 
@@ -175,6 +177,13 @@ def test_a_room_imports_only_rooms_below_it(room: str) -> None:
     for path in (ROOT / room).rglob("*.py"):
         wrong = (set(imports(path)) & set(ROOMS)) - MAY_IMPORT[room] - {room}
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+
+
+def test_nothing_but_the_named_programs_uses_the_research_programs() -> None:
+    rooms = (*ROOMS, "benchmarks", "examples")
+    paths = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    users = {str(path.relative_to(ROOT)) for path in paths if "lab" in imports(path)}
+    assert users == USERS_OF_LAB
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -8,11 +8,13 @@ from typing import Any
 import click
 
 from benchmarks.gpu.whole_run import smi
+from lab.dry_run import DRY_RUN, show_launch
 from lab.real_model import calculator, page
 from lab.real_model.doses import DOSES, WORKSHOP, warm, warm_calculator, warm_workshop
-from lab.real_model.probe import probe
-from lab.real_model.training import VARIANTS, train
+from lab.real_model.probe import SLOTS, TASKS, configured, probe
+from lab.real_model.training import VARIANTS, arguments, train
 from lab.results.lines import append, processor, read_lines
+from r3l.process.command_line import OneLineGroup
 
 FOLDER = click.option("--out", type=click.Path(path_type=Path), required=True, help="for models")
 DOSE = click.option("--dose", type=click.Choice([str(dose) for dose in DOSES]), required=True)
@@ -25,7 +27,7 @@ SEED = click.option("--seed", type=int, required=True)
 LEARNER = click.option("--learner", default="1cpu", show_default=True, help="as of r3l-launch")
 
 
-@click.group()
+@click.group("lab.real_model", cls=OneLineGroup)
 def main() -> None:
     """Make what is missing, from SmolLM2 and its warm-ups to trained policies."""
 
@@ -33,17 +35,21 @@ def main() -> None:
 @main.command("warm")
 @FOLDER
 @DOSE
-def warm_command(out: Path, dose: str) -> None:
+@DRY_RUN
+def warm_command(out: Path, dose: str, dry_run: bool) -> None:
     """Make the warm-up of a dose."""
-    warm(int(dose), out / "policies")
+    warm(int(dose), out / "policies", dry_run=dry_run)
 
 
 @main.command("probe")
 @FOLDER
 @DOSE
 @INTO
+@DRY_RUN
 @SETTINGS
-def probe_command(out: Path, dose: str, lines: Path, settings: tuple[str, ...]) -> None:
+def probe_command(
+    out: Path, dose: str, lines: Path, dry_run: bool, settings: tuple[str, ...]
+) -> None:
     """Measure on a frozen policy what guidance brings."""
     named = {
         "kind": "probe",
@@ -52,8 +58,15 @@ def probe_command(out: Path, dose: str, lines: Path, settings: tuple[str, ...]) 
         "variant": "frozen",
         "seed": 0,
     }
-    if not _there(lines, named):
-        model = warm(int(dose), out / "policies")
+    if _there(lines, named):
+        return
+    model = warm(int(dose), out / "policies", dry_run=dry_run)
+    if dry_run:
+        env = configured(model, settings).env
+        click.echo(
+            f"{model} would play {TASKS} tasks of {env.name} {env.options}, each {SLOTS} times"
+        )
+    else:
         values = asyncio.run(probe(model, out / f"probe-{dose}.log", settings))
         append(lines, named | values)
 
@@ -65,8 +78,11 @@ def probe_command(out: Path, dose: str, lines: Path, settings: tuple[str, ...]) 
 @SEED
 @LEARNER
 @INTO
+@DRY_RUN
 @SETTINGS
-def train_command(out: Path, dose: str, variant: str, seed: int, lines: Path, **more: Any) -> None:
+def train_command(
+    out: Path, dose: str, variant: str, seed: int, lines: Path, dry_run: bool, **more: Any
+) -> None:
     """Make or continue a training run on sums."""
     named = {
         "kind": "train",
@@ -76,10 +92,9 @@ def train_command(out: Path, dose: str, variant: str, seed: int, lines: Path, **
         "seed": seed,
     }
     if not _there(lines, named):
-        model = warm(int(dose), out / "policies")
+        model = warm(int(dose), out / "policies", dry_run=dry_run)
         folder = out / "runs" / f"dose-{dose}-{variant}-{seed}"
-        values = train(model, variant, seed, folder, _words(**more))
-        append(lines, named | values)
+        _make((model, variant, seed, folder, _words(**more)), lines, named, dry_run)
 
 
 @main.command("workshop")
@@ -88,8 +103,11 @@ def train_command(out: Path, dose: str, variant: str, seed: int, lines: Path, **
 @SEED
 @LEARNER
 @INTO
+@DRY_RUN
 @SETTINGS
-def workshop_command(out: Path, variant: str, seed: int, lines: Path, **more: Any) -> None:
+def workshop_command(
+    out: Path, variant: str, seed: int, lines: Path, dry_run: bool, **more: Any
+) -> None:
     """Make or continue a training run in the workshop."""
     named = {
         "kind": "workshop",
@@ -98,10 +116,9 @@ def workshop_command(out: Path, variant: str, seed: int, lines: Path, **more: An
         "seed": seed,
     }
     if not _there(lines, named):
-        model = warm_workshop(out / "policies")
+        model = warm_workshop(out / "policies", dry_run=dry_run)
         folder = out / "runs" / f"workshop-{variant}-{seed}"
-        values = train(model, variant, seed, folder, _words(**more), WORKSHOP)
-        append(lines, named | values)
+        _make((model, variant, seed, folder, _words(**more), WORKSHOP), lines, named, dry_run)
 
 
 @main.command("calculator")
@@ -109,8 +126,9 @@ def workshop_command(out: Path, variant: str, seed: int, lines: Path, **more: An
 @SEED
 @LEARNER
 @INTO
+@DRY_RUN
 @SETTINGS
-def calculator_command(out: Path, seed: int, lines: Path, **more: Any) -> None:
+def calculator_command(out: Path, seed: int, lines: Path, dry_run: bool, **more: Any) -> None:
     """Make or continue a training run of the calculator agent, with GRPO."""
     named = {
         "kind": "calculator",
@@ -119,16 +137,29 @@ def calculator_command(out: Path, seed: int, lines: Path, **more: Any) -> None:
         "seed": seed,
     }
     if not _there(lines, named):
-        model, folder = warm_calculator(out / "policies"), out / "runs" / f"calculator-{seed}"
-        words = [*calculator.RUN, *_words(**more)]
-        values = train(model, "grpo", seed, folder, words, calculator.SETTINGS)
-        append(lines, named | values)
+        model = warm_calculator(out / "policies", dry_run=dry_run)
+        folder, words = out / "runs" / f"calculator-{seed}", [*calculator.RUN, *_words(**more)]
+        _make((model, "grpo", seed, folder, words, calculator.SETTINGS), lines, named, dry_run)
 
 
 @main.command("page")
-def page_command() -> None:
+@DRY_RUN
+def page_command(dry_run: bool) -> None:
     """Write the page."""
+    if dry_run:
+        words = len(page.render(read_lines(page.FILE)).split())
+        click.echo(f"{page.PAGE} would have {words} words, and a picture {page.PICTURE}")
+        return
     page.write()
+
+
+def _make(run: tuple[Any, ...], lines: Path, named: dict[str, Any], dry_run: bool) -> None:
+    """Make or continue a run, given as for `train`, and append its line; a dry run prints the
+    command instead."""
+    if dry_run:
+        show_launch(arguments(*run))
+    else:
+        append(lines, named | train(*run))
 
 
 def _words(learner: str, settings: tuple[str, ...]) -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from envs.base import Skill
 from envs.demonstrations import demonstrating, warmup_tasks
+from lab.dry_run import show_learner
 from lab.real_model import calculator
 from lab.results.lines import ROOT
 from r3l import config as configuration
@@ -52,50 +53,59 @@ def answers() -> Iterator[str]:
         yield json.dumps({"messages": messages})
 
 
-def warm(dose: int, policies: Path) -> Path:
+def warm(dose: int, policies: Path, *, dry_run: bool = False) -> Path:
     """Make the policy of a dose, and those before it, unless they are there; a killed one
-    continues."""
+    continues. A dry run prints the commands instead."""
     out = policies / f"dose-{dose}"
     if (out / "warmup.json").exists():
         return out
     steps = [str(STEPS[dose])]
     if dose == DOSES[0]:
-        data = _data(policies / "answers.jsonl", answers())
+        data = _data(policies / "answers.jsonl", answers(), dry_run)
         learned = ["--model", "smollm2", "--data", data, "--lr", "5e-5"]
         learned += ["--tokens-per-batch", "1024"]
     else:
-        before = warm(DOSES[DOSES.index(dose) - 1], policies)
+        before = warm(DOSES[DOSES.index(dose) - 1], policies, dry_run=dry_run)
         config = json.dumps(world().options["config"])
         learned = ["--model", str(before), "--env", world().name, "--set", f"config={config}"]
         learned += ["--seed", str(dose), "--lr", "3e-5", "--tokens-per-batch", "2400"]
-    _warmup(out, ["--steps", *steps, *learned])
+    _warmup(out, ["--steps", *steps, *learned], dry_run)
     return out
 
 
-def warm_workshop(policies: Path) -> Path:
-    """Make the workshop's policy unless it is there."""
+def warm_workshop(policies: Path, *, dry_run: bool = False) -> Path:
+    """Make the workshop's policy unless it is there. A dry run prints the command instead."""
     out = policies / "workshop"
     if not (out / "warmup.json").exists():
-        _warmup(out, ["--model", "smollm2", "--env", "workshop", *WORKSHOP_START])
+        _warmup(out, ["--model", "smollm2", "--env", "workshop", *WORKSHOP_START], dry_run)
     return out
 
 
-def warm_calculator(policies: Path) -> Path:
-    """Make the calculator agent's policy unless it is there."""
+def warm_calculator(policies: Path, *, dry_run: bool = False) -> Path:
+    """Make the calculator agent's policy unless it is there. A dry run prints the command
+    instead."""
     out = policies / "calculator"
     if not (out / "warmup.json").exists():
-        data = _data(policies / "calculator.jsonl", calculator.conversations())
-        _warmup(out, ["--model", "smollm2", "--data", data, *calculator.START])
+        data = _data(policies / "calculator.jsonl", calculator.conversations(), dry_run)
+        _warmup(out, ["--model", "smollm2", "--data", data, *calculator.START], dry_run)
     return out
 
 
-def _data(file: Path, lines: Iterator[str]) -> str:
+def _data(file: Path, lines: Iterator[str], dry_run: bool) -> str:
+    """The name of a file of these lines, which is written; a dry run only makes the first line."""
+    if dry_run:
+        next(lines)
+        return str(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return str(file)
 
 
-def _warmup(out: Path, words: Sequence[str]) -> None:
-    command = [sys.executable, "-m", "learner.cli", "warmup", "--out", str(out), *words]
-    if subprocess.run([*command, "--compute", "bfloat16"], cwd=ROOT, check=False).returncode:
+def _warmup(out: Path, words: Sequence[str], dry_run: bool) -> None:
+    command = ["warmup", "--out", str(out), *words, "--compute", "bfloat16"]
+    if dry_run:
+        show_learner(*command)
+        return
+    made = subprocess.run([sys.executable, "-m", "learner.cli", *command], cwd=ROOT, check=False)
+    if made.returncode:
         raise UserError(f"{out}: the warm-up failed")

@@ -135,9 +135,14 @@ class Probe:
         return SampleParams(self.env.spec.max_response_tokens)
 
 
+def configured(model: Path, settings: Sequence[str]) -> RunConfig:
+    """The configuration of a probe."""
+    return configuration.load(SETTINGS, [f"model={model}", *settings])
+
+
 async def probe(model: Path, log: Path, settings: Sequence[str] = ()) -> dict[str, Any]:
     """Returns what the guidance of the policy in `model` brings, as the values of a line."""
-    config = configuration.load(SETTINGS, [f"model={model}", *settings])
+    config = configured(model, settings)
     tasks = registry.tasks(config.env.name, config.env.options, "eval", TASKS)
     async with own_engine(config, log) as policy:
         run = Probe(policy, config)

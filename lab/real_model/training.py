@@ -53,12 +53,8 @@ def train(
 ) -> dict[str, Any]:
     """Make or continue the run in `folder`, from a file of settings and with `more` arguments.
     Returns the values of its line. Raises UserError if it fails."""
-    command = [sys.executable, "-m", "launch.cli", "--run", str(folder), "--actors", "1"]
-    if (folder / "config.yaml").exists():
-        command.append("--resume")
-    else:
-        command += ["--config", str(settings), f"model={model}", f"seed={seed}"]
-        command += [*VARIANTS[variant], *more]
+    command = [sys.executable, "-m", "launch.cli"]
+    command += arguments(model, variant, seed, folder, more, settings)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".log").open("ab") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
@@ -72,6 +68,22 @@ def train(
     if process.returncode:
         raise UserError(f"{folder}: r3l-launch ended with {process.returncode}; see its log")
     return line_of(folder) | {"rows": computed_tokens(folder)}
+
+
+def arguments(
+    model: Path,
+    variant: str,
+    seed: int,
+    folder: Path,
+    more: Sequence[str] = (),
+    settings: Path = SETTINGS,
+) -> list[str]:
+    """The arguments of r3l-launch that make or continue a run."""
+    words = ["--run", str(folder), "--actors", "1"]
+    if (folder / "config.yaml").exists():
+        return [*words, "--resume"]
+    words += ["--config", str(settings), f"model={model}", f"seed={seed}"]
+    return [*words, *VARIANTS[variant], *more]
 
 
 def line_of(folder: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any
 
 import click
 
+from lab.dry_run import DRY_RUN
 from lab.results import page
 from lab.results.cells import CELLS, Cell
 from lab.results.experiments import EXPERIMENTS, MAP, VARIANTS, Run, runs, setup_of
@@ -62,6 +63,7 @@ Running = set[subprocess.Popen[bytes]]
 @click.option("--lines", type=_FOLDER, default=LINES, help="folder of the results files")
 @click.option("--policies", type=_FOLDER, default=POLICIES, help="folder of the warm policies")
 @click.option("--page", "only_page", is_flag=True, help="write the page and end")
+@DRY_RUN
 @click.option("--one", type=(str, str, str, int), default=None, hidden=True)
 @click.option("--warm", default=None, hidden=True)
 @click.option("--parent", type=int, default=None, hidden=True)
@@ -76,6 +78,7 @@ def main(
     lines: Path,
     policies: Path,
     only_page: bool,
+    dry_run: bool,
     one: tuple[str, str, str, int] | None,
     warm: str | None,
     parent: int | None,
@@ -94,16 +97,19 @@ def main(
         known("--cell", cells, CELLS)
         known("--variant", variants, VARIANTS)
         found = finished(lines)
-        page.write(found, lines)
-        missing = [
+        wanted = [
             run
             for run in (run.with_policy(policy) for run in runs(chosen))
             if first_seed <= run.seed < seeds
             and (not cells or run.cell.name in cells)
             and (not variants or run.variant in variants)
             and (not policy or run.cell.withheld is not None)
-            and not any(_is(line, run) for line in found)
         ]
+        missing = [run for run in wanted if not any(_is(line, run) for line in found)]
+        if dry_run:
+            _show(wanted, [] if only_page else missing, policies)
+            return
+        page.write(found, lines)
         if not only_page and not _make_all(missing, jobs, lines, policies):
             sys.exit(1)
     except UserError as error:
@@ -120,6 +126,18 @@ def _end_with(parent: int) -> None:
 
     signal.signal(signal.SIGTERM, leave)
     end_with(parent, signal.SIGTERM)
+
+
+def _show(wanted: Sequence[Run], missing: Sequence[Run], policies: Path) -> None:
+    """Build the configuration of every variant in every cell, and print what is missing: warm
+    policies, then runs."""
+    for run in {(run.cell.name, run.variant): run for run in wanted}.values():
+        run.config(policies / run.cell.folder)
+    for cell in {run.cell.name: run.cell for run in missing}.values():
+        cell.shown(policies)
+    for run in missing:
+        click.echo(f"{run.experiment} {' '.join(map(str, run.key))}")
+    click.echo(f"{len(missing)} of {len(wanted)} runs are missing")
 
 
 def _the_run(experiment: str, cell: str, variant: str, seed: int) -> Run:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.registry import all_options
+from lab.dry_run import show_learner
 from lab.idealised import WORLDS, World
 from lab.quality import keep_quality, measure
 from lab.results.lines import digest
@@ -100,6 +101,16 @@ class Cell:
                 "delete it and run again"
             )
         return folder / self.folder
+
+    def shown(self, folder: Path) -> Path:
+        """The model folder of the warm policy. Prints the command that makes it, if it is missing,
+        instead of making it."""
+        if self.withheld is None:
+            return START_POLICY
+        out = folder / self.folder
+        if not (out / RECORD).exists():
+            show_learner(*self.warmup(out))
+        return out
 
     def warm(self, folder: Path) -> dict[str, float]:
         """Warm and measure the policy unless that was done; what was measured of it, shares of 1.

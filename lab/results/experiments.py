@@ -220,6 +220,7 @@ class Run:
         return digest(parsed(SETTINGS), self.settings(), self.cell.digested, ways)
 
 
+@cache
 def parsed(file: Path) -> dict[str, object]:
     """The settings that a YAML file gives."""
     return dict(yaml_text.parse(file.read_text(encoding="utf-8"), str(file)))

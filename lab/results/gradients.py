@@ -12,7 +12,7 @@ gradient with the reference, whose two halves have the cosine `halves` with each
 
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from envs.registry import task_source
+from lab.dry_run import DRY_RUN
 from lab.results.alternate import explore, full_weights, load_weights, sampler
 from lab.results.cells import CELLS, EASIEST, Cell
 from lab.results.experiments import (
@@ -93,6 +94,7 @@ class Start:
 @click.option("--cell", "name", type=click.Choice([*CELLS]), default=EASIEST.name)
 @click.option("--lines", type=click.Path(path_type=Path), default=LINES, show_default=True)
 @click.option("--policies", type=click.Path(path_type=Path), default=POLICIES, show_default=True)
+@DRY_RUN
 def main(
     groups: int,
     reference: int,
@@ -101,6 +103,7 @@ def main(
     name: str,
     lines: Path,
     policies: Path,
+    dry_run: bool,
 ) -> None:
     """Measure the policy after each of STEPS optimizer steps of R³L, a line each in e4.jsonl.
     Lines that are there are not made again; a warm policy that is missing is made first."""
@@ -109,20 +112,33 @@ def main(
     named = {} if cell == EASIEST else {"cell": name}
     try:
         stored = read_lines(lines / FILE, gradients_setup_of)
+        mine = [line for line in stored if line.get("cell") == named.get("cell")]
+        there = {(line["step"], line["seed"]) for line in mine}
+        missing = {s: [step for step in steps if (step, s) not in there] for s in range(seeds)}
+        if dry_run:
+            _show(cell, missing, policies)
+            return
         cell.warm(policies)
         start = Start(cell, cell.policy(policies))
     except UserError as error:
         click.echo(f"lab.results.gradients: {error}", err=True)
         sys.exit(2)
-    mine = [line for line in stored if line.get("cell") == named.get("cell")]
-    there = {(line["step"], line["seed"]) for line in mine}
     for seed in range(seeds):
-        missing = [step for step in steps if (step, seed) not in there]
-        for step, policy in _trained(start, missing, seed):
+        for step, policy in _trained(start, missing[seed], seed):
             found = compare(start, policy, groups, reference, seed)
             line = named | {"step": step, "seed": seed} | found
             append(lines / FILE, line | {"setup": gradients_setup_of(line)})
             click.echo(f"step {step}, seed {seed}: done")
+
+
+def _show(cell: Cell, missing: Mapping[int, Sequence[int]], policies: Path) -> None:
+    """Build the configuration of every estimator, and print the policies that are not measured."""
+    start = Start(cell, cell.shown(policies))
+    for settings in (REFERENCE, *(overrides for _, overrides in ESTIMATORS.values())):
+        start.config(settings, 0)
+    for seed, steps in missing.items():
+        left = " and ".join(f"after step {step}" for step in steps) or "none"
+        click.echo(f"{cell.name}, seed {seed}: policies to measure: {left}")
 
 
 def _trained(start: Start, steps: Sequence[int], seed: int) -> Iterator[tuple[int, LocalPolicy]]:

@@ -20,6 +20,7 @@ from typing import Any
 
 import click
 
+from lab.dry_run import DRY_RUN
 from lab.results.alternate import evaluate, full_weights, load_weights, sampler
 from lab.results.buffered import buffered
 from lab.results.cells import CELLS, EASIEST, Cell
@@ -44,6 +45,8 @@ FILE = "e8.jsonl"
 LEAST_ESS, MOST_KL, BEYOND = 0.3, 0.5, 3
 """Limits of a share of the tokens and of nats a token, and the steps in a row beyond them, from
 which on the stored data are not trusted."""
+STOPPED = (*STORED, "algorithm=r3l")
+"""Settings of the run that is stopped."""
 STORES = ROOT / "build" / "offline"
 
 
@@ -54,6 +57,7 @@ STORES = ROOT / "build" / "offline"
 @click.option("--lines", type=click.Path(path_type=Path), default=LINES, help="results files")
 @click.option("--policies", type=click.Path(path_type=Path), default=POLICIES, help="warm policies")
 @click.option("--stores", type=click.Path(path_type=Path), default=STORES, help="stopped runs")
+@DRY_RUN
 def main(
     cells: Sequence[str],
     variants: Sequence[str],
@@ -61,6 +65,7 @@ def main(
     lines: Path,
     policies: Path,
     stores: Path,
+    dry_run: bool,
 ) -> None:
     """Make the missing runs, one after the other."""
     try:
@@ -69,6 +74,9 @@ def main(
         for seed in range(seeds):
             for name in cells:
                 there = {_key(line) for line in read_lines(lines / FILE, offline_setup_of)}
+                if dry_run:
+                    _show(CELLS[name], seed, [v for v in variants if (name, v, seed) not in there])
+                    continue
                 for key in [(name, v, seed) for v in variants if (name, v, seed) not in there]:
                     stopped = asyncio.run(stop(CELLS[name], seed, policies, stores))
                     append(lines / FILE, measure(CELLS[name], key[1], seed, stopped))
@@ -76,6 +84,14 @@ def main(
     except UserError as error:
         click.echo(f"lab.results.stopped_runs: {error}", err=True)
         sys.exit(2)
+
+
+def _show(cell: Cell, seed: int, missing: Sequence[str]) -> None:
+    """Build the configurations of a stopped run and of every offline run from it, and print which
+    are missing."""
+    for settings in (STOPPED, *(own for _, own in OFFLINE.values())):
+        _config(cell, seed, Path(cell.folder), settings)
+    click.echo(f"{cell.name}, seed {seed}: {', '.join(missing) or 'no'} offline runs are missing")
 
 
 async def stop(cell: Cell, seed: int, policies: Path, stores: Path) -> Path:
@@ -86,7 +102,7 @@ async def stop(cell: Cell, seed: int, policies: Path, stores: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     start = cell.policy(policies)
-    config = _config(cell, seed, start, (*STORED, "algorithm=r3l"))
+    config = _config(cell, seed, start, STOPPED)
     trainer = Trainer(start, config.learner, config.algorithm.build(), seed=seed)
     policy = sampler(start, seed)
     with buffered(config, store=folder / "store") as batches:

@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from envs.registry import all_options
+from lab.dry_run import DRY_RUN, show_launch
 from lab.results.cells import CELLS
 from lab.results.experiments import SETTINGS, VARIANTS, of_the_paper, parsed
 from lab.results.lines import LINES, POLICIES, append, digest, known, processor, read_lines
@@ -56,11 +57,22 @@ class System:
     def arguments(self, policies: Path) -> list[str]:
         """Those of r3l-launch. Raises UserError if there is no warm policy in `policies`."""
         if self.cell in STEPS:
-            model, world = policies / SCIENCEWORLD, ["--preset", PRESET]
+            model = policies / SCIENCEWORLD
             _check_world(model)
         else:
-            model, world = CELLS[self.cell].policy(policies), ["--config", str(SETTINGS)]
+            model = CELLS[self.cell].policy(policies)
+        return self.with_model(model)
+
+    def with_model(self, model: Path) -> list[str]:
+        """The arguments of r3l-launch for a warm policy."""
+        world = ["--preset", PRESET] if self.cell in STEPS else ["--config", str(SETTINGS)]
         return [*world, f"model={model}", *of_the_paper(self.settings())]
+
+    def show(self, policies: Path) -> None:
+        """Print its command, and before it the one that makes a missing warm policy of a cell."""
+        cell = CELLS.get(self.cell)
+        model = cell.shown(policies) if cell else policies / SCIENCEWORLD
+        show_launch(["--run", "RUN", *self.with_model(model)])
 
     def settings(self) -> list[str]:
         """Its settings, over those of PRESET in ScienceWorld and of SETTINGS in a cell."""
@@ -92,8 +104,14 @@ def setup_of(line: Mapping[str, Any]) -> str | None:
 @click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--lines", type=click.Path(path_type=Path), default=LINES, help="results files")
 @click.option("--policies", type=click.Path(path_type=Path), default=POLICIES, help="warm policies")
+@DRY_RUN
 def main(
-    cells: Sequence[str], variants: Sequence[str], seeds: int, lines: Path, policies: Path
+    cells: Sequence[str],
+    variants: Sequence[str],
+    seeds: int,
+    lines: Path,
+    policies: Path,
+    dry_run: bool,
 ) -> None:
     """Make the missing runs, one after the other."""
     try:
@@ -104,7 +122,11 @@ def main(
                 for variant in variants:
                     run = System(cell, variant, seed)
                     found = read_lines(lines / FILE, setup_of)
-                    if not any(_key(line) == run.key for line in found):
+                    there = any(_key(line) == run.key for line in found)
+                    if dry_run:
+                        run.show(policies)
+                        click.echo(f"{run.key}: {'there' if there else 'missing'}")
+                    elif not there:
                         append(lines / FILE, measure(run, policies))
                         click.echo(f"{run.key}: done")
     except UserError as error:

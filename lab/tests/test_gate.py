@@ -28,5 +28,5 @@ def test_harmful_guidance_is_left_out_down_to_the_floor() -> None:
 
 @pytest.mark.nightly
 def test_the_page_on_disk_is_the_one_made_here(capsys: pytest.CaptureFixture[str]) -> None:
-    gate.main()
+    gate.main([], standalone_mode=False)
     assert capsys.readouterr().out == PAGE.read_text()

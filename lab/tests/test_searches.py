@@ -10,7 +10,7 @@ from lab import searches
 @pytest.mark.nightly
 def test_every_search_takes_a_bounded_time() -> None:
     with pytest.raises(SystemExit) as ended:
-        searches.main()
+        searches.main([])
     assert not ended.value.code
 
 
@@ -19,7 +19,7 @@ def test_a_slow_search_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searches, "TOKENS", ["a"])
     monkeypatch.setattr(searches, "SEARCHES", {"slow": lambda text: burn(0.11)})
     with pytest.raises(SystemExit) as ended:
-        searches.main()
+        searches.main([])
     assert ended.value.code
 
 

@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "lab" / "README.md",
     ROOT / "tests" / "README.md",
     ROOT / "tests" / "reports.md",
     ROOT / "tests" / "buffer" / "README.md",
