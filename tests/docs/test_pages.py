@@ -26,11 +26,12 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "lab" / "README.md",
     ROOT / "tests" / "README.md",
     ROOT / "tests" / "reports.md",
     ROOT / "tests" / "buffer" / "README.md",
 ]
-ROOMS = "r3l|buffer|envs|actors|learner|launch|benchmarks|tests|docs"
+ROOMS = "r3l|buffer|envs|actors|learner|launch|benchmarks|lab|tests|docs"
 COMMANDS = {
     "r3l-launch": launch,
     "r3l-actor": actor,
@@ -106,7 +107,7 @@ def test_every_path_that_is_named_exists(page):
 @each_page
 def test_every_test_that_is_named_exists(page):
     """Named as `tests/room/test_x.py::test_…`, `test_x::…part…`, or `…part…` of the same file."""
-    named = re.compile(r"(tests/[\w/]+/)?(test_\w+)(?:\.py)?(?:::([\w…]+))?|(…[\w…]+)")
+    named = re.compile(r"((?:lab/)?tests/[\w/]*?)?(test_\w+)(?:\.py)?(?:::([\w…]+))?|(…[\w…]+)")
     tests, file = ROOT / "tests", ROOT
     for found in filter(None, map(named.fullmatch, code(page))):
         folder, stem, pattern, more = found.groups()
