@@ -7,10 +7,10 @@
     r3l.Store(folder, read_only=True)            # the group store of a run
 """
 
-import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any
+
+from r3l.files.own_packages import claim
 
 PUBLIC = {
     "AsyncBufferClient": "buffer",
@@ -29,8 +29,6 @@ PUBLIC = {
 }
 """The public names and their modules."""
 RENAMED = {"make_env": "make", "load_config": "load"}
-PACKAGES = ("buffer", "envs", "actors", "learner", "launch")
-_ROOT = Path(__file__).parents[1]
 
 __all__ = list(PUBLIC)
 
@@ -39,7 +37,7 @@ def __getattr__(name: str) -> Any:
     if name not in PUBLIC:
         raise AttributeError(f"r3l has no {name!r}; it offers {', '.join(PUBLIC)}")
     if not PUBLIC[name].startswith("r3l."):
-        _import_packages()
+        claim()
     value = getattr(import_module(PUBLIC[name]), RENAMED.get(name, name))
     globals()[name] = value
     return value
@@ -47,19 +45,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *PUBLIC})
-
-
-def _import_packages() -> None:
-    """Imports r3l's packages, even if the user's folder has modules of the same names. Raises
-    ImportError if another module of the same name was imported first."""
-    sys.path.insert(0, str(_ROOT))
-    try:
-        for package in PACKAGES:
-            folder = Path(str(import_module(package).__file__)).resolve().parent
-            if folder != _ROOT.resolve() / package:
-                raise ImportError(
-                    f"r3l needs its package {package}, but another package of this name is already "
-                    f"imported from {folder}; rename yours"
-                )
-    finally:
-        sys.path.remove(str(_ROOT))
