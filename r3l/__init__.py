@@ -19,8 +19,9 @@ The services are there too. Each name is imported at its first use:
 
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any
+
+from r3l.files.own_packages import PACKAGES, claim
 
 PUBLIC = {
     "Task": "r3l.records",
@@ -78,9 +79,7 @@ PUBLIC = {
 }
 """The public names and their modules."""
 RENAMED = {"make_env": "make", "load_config": "load"}
-PACKAGES = ("buffer", "envs", "actors", "learner", "launch")
 OF_EXTRAS = ("torch", "transformers", "deepspeed", "vllm", "peft")
-_ROOT = Path(__file__).parents[1]
 
 __all__ = list(PUBLIC)
 
@@ -88,17 +87,17 @@ __all__ = list(PUBLIC)
 def __getattr__(name: str) -> Any:
     if name not in PUBLIC:
         raise AttributeError(f"r3l has no {name!r}; it offers {', '.join(PUBLIC)}")
-    room = PUBLIC[name].partition(".")[0]
     try:
-        if room != "r3l":
-            _import_packages(room)
+        if not PUBLIC[name].startswith("r3l."):
+            claim()
         value = getattr(import_module(PUBLIC[name]), RENAMED.get(name, name))
     except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] in ("r3l", *PACKAGES):
+        missing = str(error.name).partition(".")[0]
+        if missing in ("r3l", *PACKAGES):
             raise
-        what = "'r3l[cpu]' or 'r3l[gpu]'" if error.name in OF_EXTRAS else f"r3l {error.name}"
+        what = "'r3l[cpu]' or 'r3l[gpu]'" if missing in OF_EXTRAS else f"r3l {missing}"
         raise ImportError(
-            f"r3l.{name} needs {error.name}, which is not installed; run "
+            f"r3l.{name} needs {missing}, which is not installed; run "
             f"{sys.executable} -m pip install {what}"
         ) from error
     globals()[name] = value
@@ -107,25 +106,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *PUBLIC})
-
-
-def _import_packages(needed: str) -> None:
-    """Imports r3l's packages, even if the user's folder has modules of the same names. Those whose
-    libraries are not installed are left out, unless it is `needed`. Raises ImportError if another
-    module of the same name was imported first."""
-    sys.path.insert(0, str(_ROOT))
-    try:
-        for package in PACKAGES:
-            try:
-                folder = Path(str(import_module(package).__file__)).resolve().parent
-            except ModuleNotFoundError:
-                if package == needed:
-                    raise
-                continue
-            if folder != _ROOT.resolve() / package:
-                raise ImportError(
-                    f"r3l needs its package {package}, but another package of this name is already "
-                    f"imported from {folder}; rename yours"
-                )
-    finally:
-        sys.path.remove(str(_ROOT))

@@ -237,8 +237,9 @@ LIGHT = (
     ("import launch.preparation, launch.supervisor", "torch vllm"),
 )  # fmt: skip
 """What is done one after the other, and the modules that are not loaded then."""
-COMMANDS = ("launch.cli", "launch.eval_cli", "actors.cli", "learner.cli", "learner.cli train",
-            "learner.cli warmup", "buffer.cli", "buffer.cli serve", "buffer.cli view")  # fmt: skip
+COMMANDS = ("launch.cli", "launch.eval_cli", "envs.cli", "actors.cli", "actors.agent_cli",
+            "learner.cli", "learner.cli train", "learner.cli warmup",
+            "buffer.cli", "buffer.cli serve", "buffer.cli view")  # fmt: skip
 
 
 def printed_by(code: str) -> str:

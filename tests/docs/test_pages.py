@@ -9,10 +9,12 @@ from pathlib import Path
 import click
 import pytest
 
+from actors.agent_cli import main as agent
 from actors.cli import main as actor
 from buffer.cli import main as buffer
 from buffer.groups.states import MOVES
 from buffer.wire.operations import OPERATIONS
+from envs.cli import main as env
 from envs.testing import check_env
 from launch.cli import DEFAULT
 from launch.cli import main as launch
@@ -35,6 +37,8 @@ ROOMS = "r3l|buffer|envs|actors|learner|launch|benchmarks|lab|tests|docs"
 COMMANDS = {
     "r3l-launch": launch,
     "r3l-actor": actor,
+    "r3l-agent": agent,
+    "r3l-env": env,
     "r3l-learner": learner,
     "r3l-buffer": buffer,
     "r3l-eval": evaluate,
