@@ -201,7 +201,6 @@ class Children:
             with (self.logs / "keeper.log").open("ab") as output:
                 self._keeper = subprocess.Popen(
                     [
-                        *[sys.executable, "-P", "-m", "launch.backends.run_keeper"],
                         *module_command("launch.backends.run_keeper"),
                         *[str(self.logs.parent), str(self.hang_s)],
                     ],
