@@ -39,12 +39,12 @@ from r3l.model_folder import read_tokenizer
 from r3l.records import Task, Trajectory
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_calls import guarded
-from r3l.rollout.env_interface import Environment, Retry
+from r3l.rollout.env_interface import Playable, Retry
 from r3l.rollout.policy_interface import Policy, Sample, SampleParams
 from r3l.views.tape import without
 
 T = TypeVar("T")
-MakeEnv = Callable[[Task], Environment]
+MakeEnv = Callable[[Task], Playable]
 EXAMPLES = Path("examples/agents")
 GUIDANCE = "advice: remember tin needs brush."
 COMMANDS = (

@@ -31,7 +31,7 @@ FORBIDDEN = {
 FOLDERS = {
     "r3l": "views rollout algorithms weights files process settings".split(),
     "buffer": "viewer tools server groups client wire sampling storage".split(),
-    "envs": "agents evaluation isolation adapters questions builtin".split(),
+    "envs": "evaluation isolation agents adapters questions builtin".split(),
     "actors": "agents gateway weights".split(),
     "learner": "offline warmup step metrics".split(),
     "launch": "evaluation inspection checks backends topology".split(),

@@ -37,7 +37,7 @@ from r3l.records import (
 from r3l.rollout import reflection
 from r3l.rollout.attempt import Attempt, ParamsOfStep, Tokens, branch, play, start
 from r3l.rollout.env_calls import guarded
-from r3l.rollout.env_interface import Environment, EnvSpec, PlayedByAgent, Retry
+from r3l.rollout.env_interface import Environment, EnvSpec, Playable, PlayedByAgent, Retry
 from r3l.rollout.partial import Progress, conversation
 from r3l.rollout.policy_interface import Policy, SampleParams
 from r3l.rollout.prompts import Prompts
@@ -45,7 +45,7 @@ from r3l.rollout.prompts import Prompts
 log = logging.getLogger(__name__)
 
 Emit = Callable[[SlotResult], Awaitable[SlotResult]]
-MakeEnv = Callable[[], Environment]
+MakeEnv = Callable[[], Playable]
 OnFailure = Callable[[EpisodeError], None]
 
 
@@ -246,7 +246,7 @@ class _Explorer:
         return thought, asked, sample.finish_reason == "stop"
 
     async def _retry(
-        self, slot: int, base: Trajectory, diagnosis: Diagnosis, env: Environment
+        self, slot: int, base: Trajectory, diagnosis: Diagnosis, env: Playable
     ) -> SlotResult:
         params = self._step_params(env.spec, "distilled", slot, base.temperature)
 
@@ -310,9 +310,9 @@ class _Explorer:
         return kept
 
     @asynccontextmanager
-    async def _environment(self) -> AsyncIterator[Environment]:
+    async def _environment(self) -> AsyncIterator[Playable]:
         """Makes an environment, and closes it after use. If closing fails, just logs the error."""
-        env = await guarded(self.make_env)
+        env: Playable = await guarded(self.make_env)
         try:
             yield env
         finally:
