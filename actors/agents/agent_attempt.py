@@ -22,12 +22,12 @@ from urllib.parse import urlsplit
 from actors.agents.attempt_record import Train, trajectory
 from actors.agents.mcp_relay import McpRelay
 from actors.agents.next_process import AgentKilled, Next, Processes
-from actors.agents.tape_reader import Replays, main_kind, player_of, repeats_tools
+from actors.agents.tape_reader import Replays, continuing_player, main_kind, repeats_tools
 from actors.agents.world_state import Snapshots, World
 from actors.gateway.call_tree import Node
 from actors.gateway.other_models import OtherModels
 from actors.gateway.parsers import ReplyReader, reader_of
-from actors.gateway.recorded_call import TapePlayer
+from actors.gateway.recorded_call import ContinuingPlayer, RetryPlayer
 from actors.gateway.session import Session
 from actors.gateway.web_app import WebApp
 from envs.agents.agent_runner import KEEPER, MAIN, AgentFacts, AgentRunner, Operation, ProcessState
@@ -214,7 +214,7 @@ class AgentEnvironment:
         """In a retry, has `world` restored at the pivot. In a base attempt that may be retried, has
         a new world saved before each call, and returns this world."""
         session, tape = self.session, self.session.tape
-        if tape and world and tape.pivot in world.saved:
+        if world and isinstance(tape, RetryPlayer) and tape.pivot in world.saved:
             tape.stateful = facts.saved == "all" and repeats_tools(tape)
             session.at_call = partial(self._restore, tape, world)
         elif self.retried and facts.saved != "nothing":
@@ -263,7 +263,7 @@ class AgentEnvironment:
         """Saves the world before a call, and finishes the save even if the caller is cancelled."""
         await asyncio.shield(world.save(node.number))
 
-    async def _restore(self, tape: TapePlayer, world: World, node: Node) -> None:
+    async def _restore(self, tape: RetryPlayer, world: World, node: Node) -> None:
         """If `node` is the pivot, restores the world. If the restore fails, ends the attempt."""
         if node is tape.pivot_node:
             try:
@@ -313,7 +313,7 @@ class AgentEnvironment:
             temperature=session.params(0).temperature,
             train=train,
             retry=session.pivot if self.retry else None,
-            others=session.others,
+            others=session.passed.calls,
         )
 
     async def _outcome(self, facts: AgentFacts) -> Outcome:
@@ -337,7 +337,7 @@ class AgentEnvironment:
             raise failed("agent_timeout", f"the agent took longer than {limit} and was killed")
         if not session.tree.nodes:
             raise failed("agent_no_calls", "the agent made no call; it must use OPENAI_BASE_URL")
-        if session.tape:
+        if isinstance(session.tape, RetryPlayer):
             session.tape.check_met()
         finish = "terminated" if in_time else "truncated"
         if result is None and facts.graded:
@@ -367,12 +367,12 @@ class AgentEnvironment:
         }
 
 
-def _continuation(left: Trajectory | None, params: ParamsOfStep) -> TapePlayer | None:
+def _continuation(left: Trajectory | None, params: ParamsOfStep) -> ContinuingPlayer | None:
     """Makes a player that repeats the calls of `left`. Returns None if the calls cannot be used."""
     if left is None or left.temperature != params(0).temperature:
         return None
     try:
-        return player_of(left)
+        return continuing_player(left)
     except ReplayDiverged as error:
         log.warning("a partial attempt is dropped, and its slot played afresh: %s", error)
         return None
