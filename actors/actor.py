@@ -22,7 +22,7 @@ from actors.weights.subscriber import WeightSubscriber, follow
 from buffer import AsyncBufferClient, Lease
 from r3l.errors import Conflict, EngineDead, EngineSick, LeaseLost
 from r3l.records import GroupPlan, SlotResult, Task
-from r3l.rollout.env_interface import Environment
+from r3l.rollout.env_interface import Playable
 from r3l.rollout.failures import FirstFailures
 from r3l.rollout.group import explore_group
 from r3l.rollout.partial import Progress
@@ -51,7 +51,7 @@ class Actor:
         policy: VLLMPolicy,
         client: AsyncBufferClient,
         subscriber: WeightSubscriber,
-        make_env: Callable[[Task], Environment],
+        make_env: Callable[[Task], Playable],
         config: RunConfig,
     ) -> None:
         self.policy, self.subscriber = policy, subscriber

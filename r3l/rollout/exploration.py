@@ -43,7 +43,7 @@ from r3l.records import (
 )
 from r3l.rollout.attempt import Attempt, ParamsOfStep, Tokens, branch, play, start
 from r3l.rollout.env_calls import guarded
-from r3l.rollout.env_interface import Environment, EnvSpec, PlayedByAgent, Retry
+from r3l.rollout.env_interface import Environment, EnvSpec, Playable, PlayedByAgent, Retry
 from r3l.rollout.partial import Progress
 from r3l.rollout.policy_interface import Policy, SampleParams
 from r3l.rollout.prompts import Prompts
@@ -59,7 +59,7 @@ class Emit(Protocol):
     async def __call__(self, made: Made, /) -> Made: ...
 
 
-MakeEnv = Callable[[], Environment]
+MakeEnv = Callable[[], Playable]
 OnFailure = Callable[[EpisodeError], None]
 Question = tuple[str, str]
 """The (system, user) messages of a question."""
@@ -395,9 +395,9 @@ class Exploration:
             self.idle_since = time.monotonic()
 
     @asynccontextmanager
-    async def _environment(self) -> AsyncIterator[Environment]:
+    async def _environment(self) -> AsyncIterator[Playable]:
         """Makes an environment, and closes it after use. If closing fails, just logs the error."""
-        env = await guarded(self.make_env)
+        env: Playable = await guarded(self.make_env)
         self._spec = env.spec
         try:
             yield env
