@@ -30,7 +30,7 @@ def _long(slot, length):
         step_seconds=np.array([0x7FA00001], np.uint32).view(np.float32), reward=-0.0,
         system="", observations=("", ""), actions=("",),
     )  # fmt: skip
-    return SlotResult("base", slot, "done", trajectory=attempt)
+    return SlotResult(slot, "done", trajectory=attempt)
 
 
 def test_bytes_out_are_bytes_in(serve, tasks):
@@ -42,7 +42,7 @@ def test_bytes_out_are_bytes_in(serve, tasks):
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(1))
         client.set_version(1)
-        group = client.lease("a", 0, GroupPlan(3, 2)).group_id
+        group = client.lease("a", 0, GroupPlan(5)).group_id
         for result in sent:
             client.put(group, "a", result)
         replies = [*client.draw(1, 1).groups, *client.get([group])]

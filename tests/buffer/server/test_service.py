@@ -50,7 +50,7 @@ def test_two_steps_run_from_tasks_to_the_ledger(client, tasks, done):
     assert client.add_tasks(tasks(5)) == 5
     for step in (1, 2):
         for _ in range(4):
-            lease = client.lease("a", step - 1, GroupPlan(1, 1), {"tokens_per_s": 5.0})
+            lease = client.lease("a", step - 1, GroupPlan(2), {"tokens_per_s": 5.0})
             assert client.put(lease.group_id, "a", done(version=step - 1, reward=1.0)).new
             client.put(lease.group_id, "a", SlotResult("distilled", 0, "not_triggered"))
         draw = client.draw(4, step - 1, wait_s=5)
@@ -74,8 +74,8 @@ def test_a_prioritised_batch_comes_with_probabilities_and_weights_that_the_store
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(9))
         for reward in (0.0, 1.0, 3.0):
-            group = client.lease("a", 0, GroupPlan(2, 1)).group_id
-            client.put(group, "a", [done("base", 0), done("base", 1, reward=reward)])
+            group = client.lease("a", 0, GroupPlan(3)).group_id
+            client.put(group, "a", [done(0), done(1, reward=reward)])
             assert client.put(
                 group, "a", SlotResult("distilled", 0, "failed", cause="engine")
             ).complete
@@ -220,7 +220,7 @@ def test_a_result_of_a_sick_engine_is_counted_by_its_symptom_and_its_actor_is_na
     assert "r3l-notice: refused a request of a: policy version 1 " in log
 
 
-RESULT = codec.encode(SlotResult("base", 0, "not_triggered"))
+RESULT = codec.encode(SlotResult(0, "skipped"))
 
 
 def _put(*results):
@@ -304,7 +304,7 @@ def test_a_killed_and_restarted_service_has_every_acknowledged_result(serve, tas
                 while len(acked) < 90:
                     lease = client.lease(name, 0, GroupPlan(2))
                     for slot in range(2):
-                        client.put(lease.group_id, name, done("base", slot, reward=float(slot)))
+                        client.put(lease.group_id, name, done(slot, reward=float(slot)))
                         acked.append((lease.group_id, slot))
             except Exception as error:
                 errors.append(error)
@@ -341,7 +341,7 @@ def test_a_service_stopped_by_sigterm_ends_with_0_and_keeps_its_leases(serve, ta
         serve(served.endpoint, "buffer.lease_s=60")
         assert client.renew([lease.group_id], "a") == ()
         assert client.lease("b", 0, GroupPlan(2)).group_id != lease.group_id
-        assert client.put(lease.group_id, "a", done("base", 1)).complete
+        assert client.put(lease.group_id, "a", done(1)).complete
 
 
 def test_a_stopped_service_takes_no_group_from_its_actor(serve, tasks):

@@ -16,8 +16,8 @@ def filled(desk, done):
         desk.put(desk.lease().group_id, done(reward=0.1 + 0.2), fingerprint=(0, "abc"))
     desk.commit(desk.draw(2).draw_id, 1)
     failed = desk.lease(version=1).group_id
-    desk.resolve(failed, "base", 0, "env")
-    half = desk.lease(version=1, plan=GroupPlan(2, 1)).group_id
+    desk.resolve(failed, 0, "env")
+    half = desk.lease(version=1, plan=GroupPlan(3)).group_id
     desk.put(half, [done(version=1), _reflected()])
     return desk
 
@@ -39,6 +39,6 @@ def trained(desk, tasks, done):
         desk.put(desk.lease().group_id, done(reward=1.0))
     desk.commit(desk.draw(2).draw_id, 1)
     failed = desk.lease(version=1).group_id
-    desk.put(failed, SlotResult("base", 0, "failed", cause="env"))
+    desk.put(failed, SlotResult(0, "failed", cause="env"))
     desk.put(desk.lease(version=1, plan=GroupPlan(2)).group_id, done(version=1))
     return desk

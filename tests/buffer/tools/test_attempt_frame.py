@@ -22,13 +22,13 @@ def store(make_desk, tasks):
     desk.add(tasks(1, "e"), "eval", "step-9", min_version=9)
     groups = [desk.lease(version=0).group_id for _ in range(2)]
     desk.set_version(1)
-    third = desk.lease(version=1, plan=GroupPlan(2, 2)).group_id
+    third = desk.lease(version=1, plan=GroupPlan(4)).group_id
     for reward, group in enumerate(groups):
         desk.put(group, finished(reward=float(reward), version=reward))
     retry = finished("distilled", 1, version=1, reward=0.5)
     retry = replace(retry, trajectory=replace(retry.trajectory, parent=1, pivot=0))
-    desk.put(third, [finished("base", 1, version=1), retry])
-    desk.put(third, SlotResult("base", 0, "failed", cause="env"))
+    desk.put(third, [finished(1, version=1), retry])
+    desk.put(third, SlotResult(0, "failed", cause="env"))
     desk.now = 1007.0
     desk.put(third, SlotResult("distilled", 0, "not_triggered"))
     desk.commit(desk.draw(2, version=1).draw_id, 2)

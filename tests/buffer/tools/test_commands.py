@@ -56,8 +56,8 @@ def test_a_group_is_shown_with_what_a_retry_corrects_from_which_step_and_with_wh
     )
     unused = ReflectionRecord("I was wrong", "not_json")
     other = SlotResult("distilled", 1, "not_triggered", reflection=unused)
-    group = desk.lease(plan=GroupPlan(2, 2)).group_id
-    desk.put(group, [done("base", 0), done("base", 1), retry, other])
+    group = desk.lease(plan=GroupPlan(4)).group_id
+    desk.put(group, [done(0), done(1), retry, other])
     desk.store.copy(desk.folder.parent / "copy")
     for name in (group, "1", "g1"):
         arguments = ["show", str(desk.folder.parent / "copy"), name]

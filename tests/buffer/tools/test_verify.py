@@ -21,7 +21,7 @@ def filled(desk, tasks, done):
     desk.release_draws()
     desk.draw(1)
     half = desk.lease(version=1, plan=GroupPlan(2)).group_id
-    desk.put(half, done("base", 0, version=1))
+    desk.put(half, done(0, version=1))
     assert [desk.row(f"g{n:010d}").state for n in range(1, 6)] == [
         "trained", "trained", "drawn", "complete", "filling"
     ]  # fmt: skip
@@ -76,7 +76,7 @@ def test_draws_and_steps_that_contradict_each_other_are_found(filled):
 
 def test_progress_of_a_slot_that_is_not_open_is_found(filled):
     def change(txn):
-        txn.put("partial", part_key("g0000000005", "base", 0), b"")
+        txn.put("partial", part_key("g0000000005", 0), b"")
 
     assert "g0000000005: has progress " in _problems(filled, change)
 

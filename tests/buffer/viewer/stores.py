@@ -20,7 +20,7 @@ from r3l.records import (
 )
 from r3l.views.tape import TapedCall, write_tape
 
-PLAN = GroupPlan(2, 2)
+PLAN = GroupPlan(4)
 
 
 @dataclass

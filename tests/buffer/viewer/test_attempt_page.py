@@ -15,7 +15,7 @@ NO_TEXTS = Texts(None)
 
 
 def group(found, plan=None):
-    return Group("g1", Task("t", "doors", 1), plan or GroupPlan(2, 2), "trained", tuple(found))
+    return Group("g1", Task("t", "doors", 1), plan or GroupPlan(4), "trained", tuple(found))
 
 
 def marked(slot):
@@ -71,7 +71,7 @@ def test_a_group_has_its_facts_and_one_that_is_not_there_is_named(store):
 def test_an_attempt_that_joined_a_group_is_shown_with_the_group_it_comes_from(store):
     with store.write() as txn:
         step = txn.step(1)
-        joined = TrainedAttempt("g0000000007", "g0000000003", "base", 1, 0.5, 0, 0.01)
+        joined = TrainedAttempt("g0000000007", "g0000000003", 1, 0.5, 0, 0.01)
         txn.put_step(msgspec.structs.replace(step, attempts=(*step.attempts, joined)))
     found = plain_group(store, "g0000000007", NO_TEXTS)
     assert [(one["group_id"], one["advantage"]) for one in found["recalled"]] == [
