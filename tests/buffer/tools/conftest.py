@@ -1,9 +1,9 @@
 """Stores for the tools to read."""
 
-import numpy as np
 import pytest
 
-from r3l.records import AuxSample, GroupPlan, ReflectionRecord, SlotResult, Task
+from r3l.records import GroupPlan, SlotResult, Task
+from tests.buffer.fakes import thought
 
 
 @pytest.fixture
@@ -18,17 +18,9 @@ def filled(desk, done):
     failed = desk.lease(version=1).group_id
     desk.resolve(failed, 0, "env")
     half = desk.lease(version=1, plan=GroupPlan(3)).group_id
-    desk.put(half, [done(version=1), _reflected()])
+    skipped = SlotResult(2, "skipped", cause="not_triggered", of=0)
+    desk.put(half, [done(version=1), skipped, thought(cause="not_json", seconds=0.25)])
     return desk
-
-
-def _reflected():
-    mask = np.array([False, True])
-    return SlotResult(
-        "distilled", 0, "not_triggered",
-        reflection=ReflectionRecord("{}", "no_json", tokens=3, seconds=0.25),
-        aux=(AuxSample("reflect", np.array([1, -2], np.int32), mask),),
-    )  # fmt: skip
 
 
 @pytest.fixture
