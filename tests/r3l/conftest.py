@@ -1,6 +1,7 @@
 """A maker of trajectories with given step lengths, shared by the tests of this room."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +15,13 @@ def _trajectory(
     prompt: int = 3,
     observation: int = 2,
     reward: float = 0.0,
-    role: str = "base",
     slot: int = 0,
-    parent: int = -1,
+    of: int = -1,
     pivot: int = -1,
     tokens: Sequence[int] | None = None,
+    **more: Any,
 ) -> Trajectory:
-    """`steps[k]` response tokens at step k; `observation` tokens between steps."""
+    """`steps[k]` response tokens at step k; `observation` tokens between steps. `more`: fields."""
     spans, at = [], prompt
     for length in steps:
         spans.append((at, at + length))
@@ -30,7 +31,6 @@ def _trajectory(
     for start, end in spans:
         mask[start:end] = True
     return Trajectory(
-        role=role,  # type: ignore[arg-type]
         slot=slot,
         token_ids=np.array(range(length) if tokens is None else tokens, dtype=np.int32),
         logprobs=np.where(mask, -1.0, 0.0).astype(np.float32),
@@ -42,8 +42,9 @@ def _trajectory(
         system="be good",
         observations=tuple(f"observation {k}" for k in range(len(steps) + 1)),
         actions=tuple(f"action {k}" for k in range(len(steps))),
-        parent=parent,
+        of=of,
         pivot=pivot,
+        **more,
     )
 
 
