@@ -3,10 +3,12 @@ with a cause."""
 
 import asyncio
 import inspect
+import logging
 import math
 import sysconfig
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,8 +17,10 @@ import numpy as np
 
 from r3l.errors import EnvironmentFailed
 from r3l.records import LARGEST_REWARD, MOST_PARTS, PART
-from r3l.rollout.env_interface import ResetAnswer, StepAnswer
+from r3l.rollout.env_interface import Environment, ResetAnswer, StepAnswer
 from r3l.text import label, plain
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 LONGEST_TRACEBACK = 8000  # characters, the last ones
@@ -84,6 +88,20 @@ async def guarded(call: Callable[[], Awaitable[T] | T]) -> T:
         if waits and (isinstance(error, GeneratorExit) or (task and task.cancelling())):
             raise  # the attempt is stopped from outside
         raise raised(error) from error
+
+
+@asynccontextmanager
+async def opened(make_env: Callable[[], Environment]) -> AsyncIterator[Environment]:
+    """Makes an environment, and closes it after use. If closing fails, just logs the error. Raises
+    EnvironmentFailed."""
+    env = await guarded(make_env)
+    try:
+        yield env
+    finally:
+        try:
+            await guarded(env.close)
+        except EnvironmentFailed as error:
+            log.warning("closing an environment: %s", error)
 
 
 def raised(error: BaseException) -> EnvironmentFailed:
