@@ -32,7 +32,7 @@ from envs.agents.agent import KEEPER, MAIN
 from envs.agents.agent_process import ProcessState
 from envs.agents.agent_steps import Outcome, failed, grade, last_line, outcome_of, run_process
 from r3l.errors import EnvironmentFailed, R3LError, ReplayDiverged
-from r3l.records import AuxSample, Task, Trajectory
+from r3l.records import Task, Trajectory
 from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.env_calls import guarded, raised
 from r3l.rollout.env_interface import Environment, Offer, Retry
@@ -120,7 +120,7 @@ class AgentEnvironment:
         left: Trajectory | None = None,
         offer: Offer | None = None,
         retried: bool = False,
-    ) -> tuple[Trajectory, AuxSample]:
+    ) -> Trajectory:
         """Plays one attempt. If the agent is killed from outside, starts it once more. In a base
         attempt, the new process gets the earlier replies. A retry may restore a saved world. If the
         restore fails, or the agent fails afterwards, plays the retry again without a restore.
@@ -165,7 +165,7 @@ class AgentEnvironment:
 
     async def _play(
         self, task: Task, params: ParamsOfStep, left: Trajectory | None, world: World | None
-    ) -> tuple[Trajectory, AuxSample]:
+    ) -> Trajectory:
         """Plays one attempt with one agent process. A retry restores `world` at its pivot."""
         self.counts["attempts"] += 1
         gateway, retry, session = self.gateway, self.retry, self._opened(task, params, left)
@@ -189,7 +189,7 @@ class AgentEnvironment:
                 saved = gateway.snapshots.new(self._run_state)
                 session.at_call = partial(self._save, saved) if saved else None
             outcome = await self._outcome(given)
-            made, shown = self._record(outcome, self.settings.train)
+            made = self._record(outcome, self.settings.train)
             if retry and tape:
                 gateway.replays.check(made, retry)
             if world and world.restored:
@@ -208,7 +208,7 @@ class AgentEnvironment:
                 await saved.remove()
         self.counts["segments"] += len(made.conversations())
         self.counts["restarts"] += retry is not None and tape is None
-        return made, shown
+        return made
 
     def _opened(self, task: Task, params: ParamsOfStep, left: Trajectory | None) -> Session:
         """Makes the session for a new process of the agent. Raises ReplayDiverged."""
@@ -260,7 +260,7 @@ class AgentEnvironment:
 
     def _progress(self) -> Trajectory:
         """Makes a record of the attempt so far, with all of its conversations."""
-        return self._record(Outcome(0.0, finish=""), "all")[0]
+        return self._record(Outcome(0.0, finish=""), "all")
 
     def _count_continued(self) -> None:
         """Counts the attempt as continued or dropped. Counts the tokens taken from the tape."""
@@ -269,7 +269,7 @@ class AgentEnvironment:
         counts["continued" if samples else "dropped"] += 1
         counts["tokens"] += sum(len(sample.token_ids) for sample in samples if sample)
 
-    def _record(self, outcome: Outcome, train: Train) -> tuple[Trajectory, AuxSample]:
+    def _record(self, outcome: Outcome, train: Train) -> Trajectory:
         session = self.session
         return trajectory(
             session.tree,
@@ -277,7 +277,8 @@ class AgentEnvironment:
             slot=self.slot,
             temperature=session.params(0).temperature,
             train=train,
-            retry=session.pivot if self.retry else None,
+            retry=self.retry,
+            at=session.pivot if self.retry else None,
             others=session.others,
         )
 
