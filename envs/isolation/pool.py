@@ -19,14 +19,12 @@ import logging
 import math
 import os
 import signal
-import sys
 import time
 import uuid
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -35,6 +33,7 @@ from envs import registry
 from envs.isolation.reaper import CLEAR_S, MARK
 from r3l.codec import RECORD_LIMIT, pack, unpack
 from r3l.errors import EnvironmentFailed, RecordError, UserError, from_wire
+from r3l.files.own_packages import import_path, module_command
 from r3l.records import Task
 from r3l.rollout.env_interface import Environment, EnvSpec
 from r3l.run.actor_metrics import ActorMetrics
@@ -278,12 +277,10 @@ class _Worker:
             await _end(process, self._mark, patient=patient)
 
     async def _spawn(self) -> Process:
-        root = str(Path(__file__).parents[2])
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-        settled = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"}
+        settled = {"PYTHONPATH": import_path(), "PYTHONHASHSEED": "0"}
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "envs.isolation.reaper", str(os.getpid())),
+            *(*module_command("envs.isolation.reaper"), str(os.getpid())),
             stdin=PIPE,
             stdout=PIPE,
             env=os.environ | settled | threads | {MARK: self._mark},
