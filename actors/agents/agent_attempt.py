@@ -33,7 +33,7 @@ from actors.gateway.web_app import WebApp
 from envs.agents.agent_runner import KEEPER, MAIN, AgentFacts, AgentRunner, Operation, ProcessState
 from envs.agents.agent_steps import Outcome, failed, grade, last_line, outcome_of, run_process
 from r3l.errors import EnvironmentFailed, R3LError, ReplayDiverged
-from r3l.records import AuxSample, Task, Trajectory
+from r3l.records import Task, Trajectory
 from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.env_calls import guarded, raised
 from r3l.rollout.env_interface import Environment, Offer, Playable, Retry
@@ -118,7 +118,7 @@ class AgentEnvironment:
         left: Trajectory | None = None,
         offer: Offer | None = None,
         retried: bool = False,
-    ) -> tuple[Trajectory, AuxSample]:
+    ) -> Trajectory:
         """Plays one attempt. If the agent is killed from outside, starts it once more. In a base
         attempt, the new process gets the earlier replies. A retry may restore a saved world. If the
         restore fails, or the agent fails afterwards, plays the retry again without a restore.
@@ -141,7 +141,7 @@ class AgentEnvironment:
 
     async def _until_played(
         self, task: Task, params: ParamsOfStep, left: Trajectory | None, world: World | None
-    ) -> tuple[Trajectory, AuxSample]:
+    ) -> Trajectory:
         """Plays one attempt with one process of the agent after the other."""
         processes = Processes()
         while True:
@@ -163,7 +163,7 @@ class AgentEnvironment:
 
     async def _play(
         self, task: Task, params: ParamsOfStep, left: Trajectory | None, world: World | None
-    ) -> tuple[Trajectory, AuxSample]:
+    ) -> Trajectory:
         """Plays one attempt with one process of the agent. A retry restores `world` at its
         pivot."""
         self.counts["attempts"] += 1
@@ -176,7 +176,7 @@ class AgentEnvironment:
                 relay.urls, session.answer_mcp = facts.servers, relay.answer
                 saved = self._attach_world(facts, world)
                 outcome = await self._outcome(facts)
-                made, shown = self._record(outcome, self.settings.train)
+                made = self._record(outcome, self.settings.train)
                 self._check_replayed(made)
                 if saved:
                     await self.gateway.snapshots.keep(saved, made)
@@ -188,7 +188,7 @@ class AgentEnvironment:
                 await saved.remove()
         self.counts["segments"] += len(made.conversations())
         self.counts["restarts"] += self.retry is not None and session.tape is None
-        return made, shown
+        return made
 
     @asynccontextmanager
     async def _served(self, session: Session) -> AsyncIterator[McpRelay]:
@@ -295,7 +295,7 @@ class AgentEnvironment:
 
     def _progress(self) -> Trajectory:
         """Makes a record of the attempt so far, with all of its conversations."""
-        return self._record(Outcome(0.0, finish=""), "all")[0]
+        return self._record(Outcome(0.0, finish=""), "all")
 
     def _count_continued(self) -> None:
         """Counts the attempt as continued or dropped. Counts the tokens taken from the tape."""
@@ -304,7 +304,7 @@ class AgentEnvironment:
         counts["continued" if samples else "dropped"] += 1
         counts["tokens"] += sum(len(sample.token_ids) for sample in samples if sample)
 
-    def _record(self, outcome: Outcome, train: Train) -> tuple[Trajectory, AuxSample]:
+    def _record(self, outcome: Outcome, train: Train) -> Trajectory:
         session = self.session
         return trajectory(
             session.tree,
@@ -312,7 +312,8 @@ class AgentEnvironment:
             slot=self.slot,
             temperature=session.params(0).temperature,
             train=train,
-            retry=session.pivot if self.retry else None,
+            retry=self.retry,
+            at=session.pivot if self.retry else None,
             others=session.passed.calls,
         )
 

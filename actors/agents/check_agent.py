@@ -100,7 +100,7 @@ async def check_agent(config: RunConfig, chat: ChatFormat) -> AsyncIterator[tupl
 async def _outcome(env: AgentEnvironment, task: Task, config: RunConfig) -> str:
     tokens = config.actor.max_response_tokens or env.spec.max_response_tokens
     try:
-        played, _ = await env.play_with_agent(task, 0, lambda step: SampleParams(tokens))
+        played = await env.play_with_agent(task, 0, lambda step: SampleParams(tokens))
         return f"reward {played.reward:g}"
     except EpisodeError as error:
         return f"failed: {error}"

@@ -88,6 +88,16 @@ class Retry:
     origin: Origin | None = None
     reflection: str = ""
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of the retry's Trajectory that say what it retries."""
+        return {
+            "of": self.of,
+            "pivot": self.pivot,
+            "origin": self.origin,
+            "reflection": self.reflection,
+        }
+
 
 Offer = Callable[[Callable[[], Trajectory], float], Awaitable[bool]]
 """Saves progress if sampling since the last save took long enough. Returns whether it saved."""
