@@ -14,8 +14,9 @@ from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.run.config import load
 from r3l.run.process.torch_exit import end_process
-from tests.learner.fakes import explore_group, measured
-from tests.learner.step.fakes import GROUPS
+from tests.learner.fakes import measured
+from tests.r3l.training.fakes import explore_group
+from tests.r3l.training.fakes import GROUPS
 
 forks = multiprocessing.get_context("forkserver")
 forks.set_forkserver_preload([__name__])

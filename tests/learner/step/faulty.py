@@ -10,8 +10,9 @@ from learner.checkpoint import Checkpoints, RunState
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.run.config import load
-from tests.learner.fakes import explore_group, measured
-from tests.learner.step.fakes import GROUPS
+from tests.learner.fakes import measured
+from tests.r3l.training.fakes import explore_group
+from tests.r3l.training.fakes import GROUPS
 
 SETTINGS = (
     "algorithm.group_size=4",

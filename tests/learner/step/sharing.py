@@ -13,8 +13,9 @@ from learner.step import full_weights
 from learner.step.batch import Row, rows_of
 from learner.step.trainer import Trainer
 from r3l.run.config import RunConfig, load
-from tests.learner.fakes import explore_group, measured
-from tests.learner.step.fakes import GROUPS
+from tests.learner.fakes import measured
+from tests.r3l.training.fakes import explore_group
+from tests.r3l.training.fakes import GROUPS
 
 SETTINGS = (
     "algorithm=reflect_grpo", "algorithm.group_size=4", "learner.lr=1e-3",

@@ -16,9 +16,10 @@ from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.errors import UserError
 from r3l.run.config import load
-from tests.learner.fakes import explore_group, measured
+from tests.learner.fakes import measured
+from tests.r3l.training.fakes import explore_group
 from tests.learner.ranks import three_steps, three_steps_of_two_ranks
-from tests.learner.step.fakes import GROUPS
+from tests.r3l.training.fakes import GROUPS
 from tests.learner.step.faulty import Silent
 
 SETTINGS = ("algorithm=reflect_grpo", "algorithm.group_size=4", "learner.lr=1e-2")

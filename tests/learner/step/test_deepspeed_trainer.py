@@ -11,9 +11,10 @@ from learner.step.trainer import Trainer, is_out_of_memory, smaller_budget
 from r3l.algorithms.r3l import R3LConfig
 from r3l.errors import TrainingStopped
 from r3l.run.config import load
-from tests.learner.fakes import explore_group, measured
+from tests.learner.fakes import measured
+from tests.r3l.training.fakes import explore_group
 from tests.learner.ranks import three_steps, three_steps_of_two_ranks
-from tests.learner.step.fakes import GROUPS
+from tests.r3l.training.fakes import GROUPS
 
 
 @pytest.mark.system

@@ -12,7 +12,7 @@ from r3l.weights.sums import added, sums_of
 from tests.learner.fakes import measured
 from tests.learner.ranks import on_two_ranks
 from tests.learner.step import sharing
-from tests.learner.step.fakes import tiny_folder
+from tests.r3l.training.fakes import tiny_folder
 
 LARGER = {  # its largest parameter is one of many
     "hidden_size": 256,

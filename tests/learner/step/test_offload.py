@@ -10,8 +10,9 @@ from learner.checkpoint import RunState
 from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.run.config import load
-from tests.learner.fakes import explore_group, measured
-from tests.learner.step.fakes import GROUPS
+from tests.learner.fakes import measured
+from tests.r3l.training.fakes import explore_group
+from tests.r3l.training.fakes import GROUPS
 from tests.learner.step.faulty import saved
 
 SAME = ("loss", "loss_policy", "loss_sft", "entropy", "behaviour_kl")

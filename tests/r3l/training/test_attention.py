@@ -29,7 +29,7 @@ from learner.step.model import PolicyModule
 from r3l.algorithms import registry
 from r3l.algorithms.losses import TokenBatch, sft
 from r3l.errors import UserError
-from tests.learner.step.fakes import families
+from tests.r3l.training.fakes import families
 
 SIZES = {
     "vocab_size": 64,

@@ -29,7 +29,7 @@ from r3l.algorithms.published.r3 import R3Config
 from r3l.algorithms.r3l import R3LConfig
 from r3l.errors import UserError
 from r3l.records import Extra, Group, GroupPlan, Recalled, Segment, SlotResult, Task, Trajectory
-from tests.learner.fakes import explore_group, trajectory
+from tests.r3l.training.fakes import explore_group, trajectory
 
 
 def row(length: int, first: int = 0) -> Row:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.step import prefix_forest
-from tests.learner.step.fakes import families
+from tests.r3l.training.fakes import families
 
 
 @given(families())
