@@ -21,9 +21,9 @@ import msgspec
 import numpy as np
 
 from r3l.errors import RecordError, SchemaVersionError
-from r3l.records import Group, Record, SlotResult
+from r3l.records import Group, Record, ReflectionRecord, SlotResult
 
-SCHEMA = 8
+SCHEMA = 9
 RECORD_LIMIT = 16 << 20  # bytes of one record
 HEADER_LIMIT = 64 << 10  # bytes of a message header
 
@@ -65,15 +65,28 @@ def body(kind: type[Record], data: bytes | memoryview) -> msgspec.Raw:
     return _open((kind,), data)[1]
 
 
-def encode_group(head: Group, results: Sequence[bytes | memoryview]) -> bytes:
-    """Encodes a group from results that are already encoded. Does not decode the results."""
-    bodies: Any = tuple([body(SlotResult, result) for result in results])
-    return encode(msgspec.structs.replace(head, results=bodies))
+def encode_group(
+    head: Group,
+    results: Sequence[bytes | memoryview],
+    reflections: Sequence[bytes | memoryview] = (),
+) -> bytes:
+    """Encodes a group from results and reflections that are already encoded. Does not decode
+    them."""
+    made: Any = tuple([body(SlotResult, result) for result in results])
+    thoughts: Any = tuple([body(ReflectionRecord, each) for each in reflections])
+    return encode(msgspec.structs.replace(head, results=made, reflections=thoughts))
 
 
-def group_bodies(group: bytes | memoryview) -> list[msgspec.Raw]:
-    """Returns the encoded fields of each result in an encoded group."""
-    return msgspec.msgpack.decode(body(Group, group), type=_Results).results
+class Bodies(msgspec.Struct):
+    """The encoded fields of each result and each reflection in an encoded group."""
+
+    results: list[msgspec.Raw] = []
+    reflections: list[msgspec.Raw] = []
+
+
+def group_bodies(group: bytes | memoryview) -> Bodies:
+    """Returns the encoded fields of each result and each reflection in an encoded group."""
+    return msgspec.msgpack.decode(body(Group, group), type=Bodies)
 
 
 def pack(mapping: Mapping[str, Any], limit: int = HEADER_LIMIT) -> bytes:
@@ -145,7 +158,7 @@ def _record_error(kind: type[Record], error: Exception) -> RecordError:
 
 
 def _choices(hint: Any, path: str) -> tuple[str, ...]:
-    """Returns the values of the Literal at `path`, such as `attempts[0].role`."""
+    """Returns the values of the Literal at `path`, such as `results[0].status`."""
     for name in re.sub(r"\[.*?\]", "", path).split("."):
         hint = get_type_hints(hint)[name]
         while get_origin(hint) not in (None, Literal):  # of Sequence[X] and X | None
@@ -172,12 +185,6 @@ def _read_array(hint: Any, value: Any) -> Any:
     if name == "|b1" and elements.translate(None, b"\0\1"):
         raise ValueError("a boolean is neither 0 nor 1")
     return array
-
-
-class _Results(msgspec.Struct):
-    """The results of an encoded group, for `group_bodies`."""
-
-    results: list[msgspec.Raw] = []
 
 
 _encode = msgspec.msgpack.Encoder(enc_hook=_write_array).encode

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 import msgspec
 
@@ -19,26 +19,67 @@ from buffer.wire import messages, operations
 from buffer.wire.operations import NAMES, Amount, DrawHead, Groups, Ids, PutAck, Request
 from buffer.wire.sockets import Frame
 from r3l import codec
+from r3l.algorithms.batch import Batch
 from r3l.errors import RecordError
-from r3l.records import Group, Recalled, Record, SlotResult
+from r3l.records import Group, Recalled, Record, ReflectionRecord, SlotResult
+
+Made = SlotResult | ReflectionRecord
 
 P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-@dataclass(frozen=True)
-class Draw:
-    """A drawn batch. `row`: the stored draw. `now`: the state of each group. `records`: the encoded
-    groups, then the encoded recalled attempts."""
+class _Lazy(Sequence[T]):
+    """A sequence that is made at its first use, by the thread that uses it."""
 
+    def __init__(self, make: Callable[[], list[T]], length: int) -> None:
+        self._make, self._length = make, length
+
+    @cached_property
+    def _items(self) -> list[T]:
+        return self._make()
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[T]: ...
+    def __getitem__(self, at: int | slice) -> T | list[T]:
+        return self._items[at]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw(Batch):
+    """A drawn batch. `row`: the stored draw. `now`: the state of each group. `records`: the encoded
+    groups, then the encoded recalled attempts. `groups`: in the order of their ids."""
+
+    groups: Sequence[Group] = field(compare=False, repr=False)
+    recalled: Sequence[Recalled] = field(default=(), compare=False, repr=False)
+    version: int
     row: DrawRow
     now: tuple[Status, ...] = field(repr=False)
     records: Sequence[Frame] = field(repr=False)
 
-    def __post_init__(self) -> None:
-        if len(self.records) < len(self.now):
-            raise RecordError(f"draw: the reply has {len(self.records)} of {len(self.now)} groups")
+    @classmethod
+    def read(cls, row: DrawRow, now: tuple[Status, ...], records: Sequence[Frame]) -> Self:
+        """Makes a draw from a reply, whose records are decoded when they are used. Raises
+        RecordError if the reply lacks a group."""
+        if len(records) < len(now):
+            raise RecordError(f"draw: the reply has {len(records)} of {len(now)} groups")
+        joined = records[len(now) :]
+        return cls(
+            groups=_Lazy(lambda: _groups(now, records[: len(now)]), len(now)),
+            weights=row.weights,
+            recalled=_Lazy(lambda: [codec.decode(Recalled, data) for data in joined], len(joined)),
+            replayed=row.replayed,
+            version=row.version,
+            row=row,
+            now=now,
+            records=records,
+        )
 
     @property
     def draw_id(self) -> int:
@@ -46,30 +87,19 @@ class Draw:
         return self.row.draw_id
 
     @property
-    def version(self) -> int:
-        """The learner's version at the draw."""
-        return self.row.version
-
-    @cached_property
-    def groups(self) -> list[Group]:
-        """The groups, in the order of their ids."""
-        return _groups(self.now, self.records[: len(self.now)])
-
-    @cached_property
-    def recalled(self) -> list[Recalled]:
-        """Stored attempts. The algorithm adds them to the groups."""
-        return [codec.decode(Recalled, data) for data in self.records[len(self.now) :]]
-
-    @property
     def recall_lost(self) -> int:
         """Number of lost recalled attempts. Their groups were evicted or damaged."""
-        return len(self.row.recalled) - (len(self.records) - len(self.now))
+        return len(self.row.recalled) - len(self.recalled)
 
 
 def _groups(now: Sequence[Status], encoded: Sequence[Frame]) -> list[Group]:
     if len(now) != len(encoded):
         raise RecordError(f"reply: has {len(encoded)} groups but announces {len(now)}")
     return [read_group(data, state) for data, state in zip(encoded, now, strict=True)]
+
+
+def _encoded(records: Sequence[Record]) -> tuple[msgspec.Raw, ...]:
+    return tuple(msgspec.Raw(codec.encode(record)) for record in records)
 
 
 def _result(reply: Any, encoded: Sequence[Frame]) -> Any:
@@ -149,18 +179,22 @@ class Calls:
         self,
         group_id: str,
         actor: str,
-        results: SlotResult | Sequence[SlotResult],
+        results: Made | Sequence[Made],
         fingerprint: tuple[int, str] | None = None,
     ) -> Call[PutAck]:
-        """Resolves slots of a leased group, all or none. The results are on disk when the call
-        returns. A repeated put changes nothing.
+        """Resolves slots of a leased group and adds reflections to it, all or none. All is on disk
+        when the call returns. A repeated put changes nothing.
 
         `fingerprint`: policy version and hash of the weights that sampled the results. Raises
-        LeaseLost if `actor` lost the group, Conflict if a slot already has a different result.
+        LeaseLost if `actor` lost the group, Conflict if a slot already has a different result or a
+        name another reflection.
         """
-        several = (results,) if isinstance(results, SlotResult) else results
-        encoded = tuple(msgspec.Raw(codec.encode(result)) for result in several)
-        return Call(operations.Put(group_id, actor, fingerprint, encoded))
+        several = (results,) if isinstance(results, Made) else results
+        slots = [each for each in several if isinstance(each, SlotResult)]
+        thoughts = [each for each in several if isinstance(each, ReflectionRecord)]
+        return Call(
+            operations.Put(group_id, actor, fingerprint, _encoded(slots), _encoded(thoughts))
+        )
 
     @operation
     def put_partial(self, group_id: str, actor: str, result: SlotResult) -> Call[int]:
@@ -192,7 +226,7 @@ class Calls:
         def parse(head: DrawHead, encoded: Sequence[Frame]) -> Draw | None:
             nonlocal reason
             reason = head.reason
-            return None if head.row is None else Draw(head.row, head.now, encoded)
+            return None if head.row is None else Draw.read(head.row, head.now, encoded)
 
         request = operations.DrawGroups(count, version, consumer)
         return Call(request, parse, wait_s, lambda: explain(reason))

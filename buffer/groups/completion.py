@@ -1,66 +1,101 @@
 """Completes or expires a group when its last slot is resolved.
 
-results.put ─► with_resolved ─► finish ─► the group is complete, its record is written
-                                   └────► the group expires: it has no trajectory or no contrast
+results.put ─► with_received ─► finish ─► the group is complete, its record is written
+                                   └────► the group expires: it has no trajectory, or the algorithm
+                                          refuses it, and another group replaces it
 """
 
 from collections.abc import Sequence
+from typing import Any
 
-from buffer.groups.slot_outcome import SlotOutcome
+from buffer.groups.received import Received
 from buffer.groups.states import Trigger
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.rows import GroupRow
 from buffer.storage.transaction import Parts
 from r3l.algorithms import guidance_gain
+from r3l.algorithms.facts import GroupFacts
+from r3l.errors import RecordError
+from r3l.records import ReflectionRecord, SlotResult, check_cause
 
-NO_CONTRAST = "no_contrast"  # cause of a group that another one replaces
 REPLACED_BATCHES = 8  # the next draw names at most this many batches' worth of replaced groups
 
 
-def lacks_contrast(work: UnitOfWork, row: GroupRow) -> bool:
-    """True if a training group has equal rewards and the run's algorithm replaces such groups."""
-    return work.needs_contrast and row.purpose == "train" and row.contrast == 0
+def facts_of(row: GroupRow, version: int) -> GroupFacts:
+    """Returns what an algorithm is told of a group. `version`: the learner's."""
+    rewards, of = [reward for *_, reward in row.attempts], [of for _, of, _ in row.attempts]
+    return GroupFacts(row.task_id, rewards, of, version, row.plan.kind)
 
 
-def expire_without_contrast(
-    work: UnitOfWork, row: GroupRow, by: Trigger, last: Parts | None = None
+def refusal(work: UnitOfWork, row: GroupRow) -> str:
+    """Returns the cause for which the algorithm refuses a training group, or "". Asks once: an
+    admitted group stays admitted until the service restarts."""
+    if row.purpose != "train" or not row.done or row.group_id in work.index.admitted:
+        return ""
+    facts = facts_of(row, work.index.progress.version)
+    cause = work.decide("admits", lambda ask: work.algorithm.admits(facts), _checked_cause, "")
+    if not cause:
+        work.index.admitted.add(row.group_id)
+    return cause
+
+
+def expire_refused(
+    work: UnitOfWork, row: GroupRow, cause: str, by: Trigger, last: Parts | None = None
 ) -> GroupRow:
-    """Expires a group that lacks contrast. The next draw lists it as replaced. `last`: see
+    """Expires a group that the algorithm refuses. The next draw lists it as replaced. `last`: see
     UnitOfWork.expire."""
     replaced = (*work.index.progress.replaced, row.group_id)
     work.update_progress(replaced=replaced[-REPLACED_BATCHES * work.groups_per_step :])
-    return work.expire(row, NO_CONTRAST, by, last)
+    return work.expire(row.with_changes(replaced=True), cause, by, last)
 
 
-def with_resolved(row: GroupRow, outcomes: Sequence[SlotOutcome]) -> GroupRow:
-    """Returns a copy of the row, with the slots of `outcomes` resolved."""
-    done = [outcome for outcome in outcomes if outcome.reward is not None]
-    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-    versions = [row.oldest_version, *(outcome.oldest for outcome in done)]
+def with_received(
+    row: GroupRow,
+    results: Sequence[Received[SlotResult]],
+    reflections: Sequence[Received[ReflectionRecord]] = (),
+) -> GroupRow:
+    """Returns a copy of the row, with the slots of `results` resolved."""
+    received: list[Received[Any]] = [*results, *reflections]
+    records = [each.record for each in results]
+    attempts = [r.trajectory for r in records if r.trajectory is not None]
+    versions = [row.oldest_version, *(attempt.oldest_version for attempt in attempts)]
+    failed = [f"{r.role}/{r.cause}" for r in records if r.status == "failed"]
     return row.with_changes(
-        resolved=(*row.resolved, *(outcome.key for outcome in outcomes)),
-        checksums=(*row.checksums, *(outcome.checksum for outcome in outcomes)),
-        failures=(*row.failures, *(f"{outcome.role}/{outcome.cause}" for outcome in failed)),
-        played=(*row.played, *(outcome.key for outcome in done)),
-        rewards=(*row.rewards, *(outcome.reward for outcome in done)),
+        resolved=(*row.resolved, *(r.slot for r in records)),
+        of=(*row.of, *(r.of for r in records)),
+        checksums=(*row.checksums, *(each.checksum for each in results)),
+        failures=(*row.failures, *failed),
+        played=(*row.played, *(attempt.slot for attempt in attempts)),
+        rewards=(*row.rewards, *(attempt.reward for attempt in attempts)),
+        reflections=(*row.reflections, *((r.record.name, r.checksum) for r in reflections)),
         oldest_version=min((v for v in versions if v >= 0), default=-1),
-        nbytes=row.nbytes + sum(len(outcome.encoded) for outcome in outcomes),
+        nbytes=row.nbytes + sum(len(each.encoded) for each in received),
     )
 
 
-def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Sequence[SlotOutcome]) -> GroupRow:
-    """Completes or expires a group whose slots are all resolved. `last`: the outcomes of the last
-    put, which are not in table `part`."""
-    parts = {outcome.key: outcome.encoded for outcome in last}
-    if work.gates_retries and row.purpose == "train":
+def finish(work: UnitOfWork, row: GroupRow, by: Trigger, last: Parts) -> GroupRow:
+    """Completes or expires a group whose slots are all resolved. `last`: what the last put brought,
+    which is not in the tables `part` and `reflection`."""
+    if row.purpose == "train":
         gain = guidance_gain.of_group(row.attempts)
         if gain.slots:  # stored in the progress, since the group itself may be evicted
             gains = (gain, *work.index.progress.gains)
             work.update_progress(gains=gains[: guidance_gain.GROUPS])
     if not row.done:
-        return work.expire(row, "no_trajectories", by, parts)
-    if lacks_contrast(work, row):
-        return expire_without_contrast(work, row, by, parts)
+        return work.expire(row, "no_trajectories", by, last)
+    if cause := refusal(work, row):
+        return expire_refused(work, row, cause, by, last)
     row = work.move(row, "complete", by)
-    work.txn.write_record(row, parts)
+    work.txn.write_record(row, last)
     return row
+
+
+def _checked_cause(cause: object) -> str:
+    """Returns a cause that an algorithm gave. Raises ValueError if it cannot be one."""
+    if not isinstance(cause, str):
+        raise ValueError(f"it returned {cause!r:.80}; return a cause, or '' to admit the group")
+    try:
+        check_cause(cause)
+    except RecordError as error:
+        raise ValueError(str(error)) from None
+    return cause

@@ -6,21 +6,22 @@ from msgspec.structs import replace
 
 from buffer.groups import draw_deadlines
 from buffer.groups.completion import (
-    NO_CONTRAST,
     REPLACED_BATCHES,
-    expire_without_contrast,
-    lacks_contrast,
+    expire_refused,
+    facts_of,
+    refusal,
 )
 from buffer.groups.leases import check_name
 from buffer.groups.staleness import is_stale
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.sampling import samplers, task_history
+from buffer.sampling.limited_thread import Ask
 from buffer.sampling.samplers import Pick
 from buffer.storage.counts import under
 from buffer.storage.rows import DrawRow, GroupRow, LedgerRow, RecalledRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
-from r3l.algorithms.recall import GroupContext
+from r3l.algorithms.facts import StoredAttempt
 from r3l.errors import Conflict, DrawExpired, LimitExceeded, NotFound, RecordError
 from r3l.records import check_cause
 
@@ -45,30 +46,8 @@ def draw(work: UnitOfWork, args: operations.DrawGroups, rid: str) -> DrawRow | N
     draw_deadlines.expire_overdue(work)
     _check_share(work, args)
     _expire_unusable(work, args.version)
-    before = work.index.returned.get((args.consumer, args.version))
-    if before is None and work.index.ready(args.count) < args.count:
-        return None  # without sorting the groups, since a consumer that waits asks often
-    chosen = _choose(work, args, before)
-    if chosen is None:
-        return None
-    draw_id, groups = work.index.next_draw, [work.row(group_id) for group_id in chosen.groups]
-    for row in groups:
-        work.move(row, "drawn", "draw", draw_id=draw_id)
-    drawn = replace(
-        chosen,
-        draw_id=draw_id,
-        rid=rid,
-        when=work.now,
-        outcome="open",
-        step=-1,
-        replaced=_take_replaced(work, before),
-        recalled=chosen.recalled if chosen is before else _recalled(work, groups, args.version),
-        replayed=tuple(row.group_id for row in groups if row.steps),
-    )
-    work.save_draw(drawn)
-    work.count("draws")
-    work.count("drawn_groups", args.count)
-    return drawn
+    chosen = _choose(work, args)
+    return None if chosen is None else _hand_out(work, args, rid, chosen)
 
 
 def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
@@ -77,8 +56,7 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
     ready = index.ready(args.count)
     resting = len(index.replayable()) - len(index.replays())
     unfinished, unheld = len(index.unfinished("train")), len(index.unheld("train"))
-    expired = under(index.counts, "drop/group")
-    stale, flat = expired["stale"], expired[NO_CONTRAST]
+    stale = index.counts["drop/group/stale"]
     parts = [f"{ready} of {args.count} groups are ready"]
     if not index.tasks["train", ""]:
         parts.append("no training task is registered")
@@ -97,8 +75,8 @@ def shortage(work: UnitOfWork, args: operations.DrawGroups) -> str:
         parts.append(held)
     if stale:
         parts.append(f"{stale} expired as stale so far (max_staleness {work.config.max_staleness})")
-    if flat and work.needs_contrast:
-        parts.append(f"{flat} with equal rewards were replaced so far")
+    for cause, count in sorted(under(index.counts, "replaced").items()):
+        parts.append(f"{count} were replaced so far ({cause})")
     return "; ".join(parts)
 
 
@@ -202,41 +180,78 @@ def _most_held(work: UnitOfWork) -> int:
     return work.groups_per_step * (work.config.max_staleness + 1)
 
 
-def _choose(
-    work: UnitOfWork, args: operations.DrawGroups, before: DrawRow | None
-) -> DrawRow | None:
-    """If possible, repeats `before`, a draw that was given back. Otherwise lets the
-    sampler choose. Returns None if there are too few groups."""
-    while True:
-        unsorted = {row.group_id: row for row in work.index.drawable() + work.index.replays()}
-        ready = dict(sorted(unsorted.items()))  # in lease order
+def _choose(work: UnitOfWork, args: operations.DrawGroups) -> DrawRow | None:
+    """Chooses a draw that was given back, if its groups can be drawn, else lets the sampler pick.
+    Drops damaged groups and chooses again. Returns None if there are too few groups."""
+    before = _given_back(work, args)
+    while before is not None or work.index.ready(args.count) >= args.count:
+        # Not sorted before there are enough, since a consumer that waits asks often.
+        rows = work.index.drawable() + work.index.replays()
+        ready = {row.group_id: row for row in sorted(rows, key=lambda row: row.group_id)}
         if before and len(before.groups) == args.count and ready.keys() >= set(before.groups):
-            chosen = before
+            chosen: DrawRow | None = before
         else:
-            picks = _sample(work, args, list(ready.values()))
-            if not picks:
-                return None
-            picks.sort(key=lambda pick: pick.row.group_id)
-            chosen = DrawRow(
-                draw_id=0,
-                rid="",
-                consumer=args.consumer,
-                version=args.version,
-                groups=tuple(pick.row.group_id for pick in picks),
-                sampler=work.config.sampler.name,
-                when=work.now,
-                probabilities=tuple(pick.probability for pick in picks),
-                weights=tuple(pick.weight for pick in picks),
-            )
-        rows = [ready[group_id] for group_id in chosen.groups]
-        damaged = [row for row in rows if not work.txn.record_is_sound(row)]
-        if not damaged:
+            chosen = _picked(work, args, list(ready.values()))
+        if chosen is None or not _drop_damaged(work, [ready[name] for name in chosen.groups]):
             return chosen
-        for row in damaged:
-            if row.state == "complete":
-                work.expire(row, DAMAGED, "draw")
-            else:
-                work.index.forget_replay(row)
+    return None
+
+
+def _given_back(work: UnitOfWork, args: operations.DrawGroups) -> DrawRow | None:
+    """Returns the last draw of this consumer and version, if it was given back."""
+    return work.index.returned.get((args.consumer, args.version))
+
+
+def _picked(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> DrawRow | None:
+    """Lets the sampler pick from the groups in `ready`. Returns a draw without a number."""
+    picks = sorted(_sample(work, args, ready), key=lambda pick: pick.row.group_id)
+    if not picks:
+        return None
+    return DrawRow(
+        draw_id=0,
+        rid="",
+        consumer=args.consumer,
+        version=args.version,
+        groups=tuple(pick.row.group_id for pick in picks),
+        sampler=work.config.sampler.name,
+        when=work.now,
+        probabilities=tuple(pick.probability for pick in picks),
+        weights=tuple(pick.weight for pick in picks),
+    )
+
+
+def _drop_damaged(work: UnitOfWork, rows: Sequence[GroupRow]) -> bool:
+    """Drops those of the groups whose record is damaged. Returns whether there are any."""
+    damaged = [row for row in rows if not work.txn.record_is_sound(row)]
+    for row in damaged:
+        if row.state == "complete":
+            work.expire(row, DAMAGED, "draw")
+        else:
+            work.index.forget_replay(row)
+    return bool(damaged)
+
+
+def _hand_out(work: UnitOfWork, args: operations.DrawGroups, rid: str, chosen: DrawRow) -> DrawRow:
+    """Marks the groups of a chosen draw as drawn, and saves the draw under a new number."""
+    draw_id, groups = work.index.next_draw, [work.row(group_id) for group_id in chosen.groups]
+    for row in groups:
+        work.move(row, "drawn", "draw", draw_id=draw_id)
+    is_new = not chosen.draw_id
+    drawn = replace(
+        chosen,
+        draw_id=draw_id,
+        rid=rid,
+        when=work.now,
+        outcome="open",
+        step=-1,
+        replaced=_take_replaced(work, _given_back(work, args)),
+        recalled=_recalled(work, groups, args.version) if is_new else chosen.recalled,
+        replayed=tuple(row.group_id for row in groups if row.steps),
+    )
+    work.save_draw(drawn)
+    work.count("draws")
+    work.count("drawn_groups", args.count)
+    return drawn
 
 
 def _sample(work: UnitOfWork, args: operations.DrawGroups, ready: list[GroupRow]) -> list[Pick]:
@@ -265,34 +280,50 @@ def _take_replaced(work: UnitOfWork, before: DrawRow | None) -> tuple[str, ...]:
 
 
 def _recalled(work: UnitOfWork, rows: Sequence[GroupRow], version: int) -> tuple[RecalledRow, ...]:
-    """Lets the algorithm's recall rule choose stored attempts to add to the drawn groups."""
-    recalled = list[RecalledRow]()
-    if work.recall is None:
-        return ()
-    for row in rows:
-        earlier = task_history.attempts(
-            work.txn, row.task_id, excluded=row.group_id, waiting=work.index.progress.closed
+    """Lets the algorithm choose stored attempts that join the drawn groups."""
+    return tuple(recalled for row in rows for recalled in _recalled_into(work, row, version))
+
+
+def _recalled_into(work: UnitOfWork, row: GroupRow, version: int) -> tuple[RecalledRow, ...]:
+    closed = work.index.progress.closed
+    source = samplers.random_source(work.seed, version, int(row.group_id[1:]))
+    facts = facts_of(row, version)
+
+    def decide(ask: Ask) -> tuple[StoredAttempt, ...]:
+        def read() -> list[StoredAttempt]:
+            task, own = row.task_id, row.group_id
+            return list(task_history.attempts(work.txn, task, excluded=own, waiting=closed))
+
+        history = task_history.StoredHistory(lambda: ask(read))
+        return tuple(work.algorithm.recalls(facts, history, source))
+
+    def check(recalled: tuple[StoredAttempt, ...]) -> tuple[RecalledRow, ...]:
+        """Raises ValueError for attempts that are not in the history."""
+        for attempt in recalled:
+            if not isinstance(attempt, StoredAttempt) or not task_history.holds(
+                work.txn, row.task_id, attempt.group_id, attempt.slot,
+                excluded=row.group_id, waiting=closed,
+            ):  # fmt: skip
+                raise ValueError(f"it returned {attempt!r:.200}; return attempts of the history")
+        return tuple(
+            RecalledRow(row.group_id, attempt.group_id, int(attempt.slot)) for attempt in recalled
         )
-        source = samplers.random_source(work.seed, version, int(row.group_id[1:]))
-        recalled += [
-            RecalledRow(row.group_id, attempt.group_id, attempt.role, attempt.slot)
-            for attempt in work.recall(GroupContext(row.rewards, earlier, version), source)
-        ]
-    return tuple(recalled)
+
+    return work.decide("recalls", decide, check, ())
 
 
 def _expire_unusable(work: UnitOfWork, version: int) -> None:
-    """Looks for groups that are too old or lack contrast. If they are untrained, expires them. If
-    they are trained, only stops drawing them."""
+    """Looks for groups that are too old, or that the algorithm refuses. If they are untrained,
+    expires them. If they are trained, only stops drawing them."""
     limit = work.config.max_staleness
     for row in work.index.drawable():
         if is_stale(row.oldest_version, learner=version, limit=limit):
             work.expire(row, "stale", "draw")
-        elif lacks_contrast(work, row):
-            expire_without_contrast(work, row, "draw")
+        elif cause := refusal(work, row):
+            expire_refused(work, row, cause, "draw")
     for row in work.index.replayable():
         stale = is_stale(row.oldest_version, learner=version, limit=work.config.replay_limit)
-        if stale or lacks_contrast(work, row):
+        if stale or refusal(work, row):
             work.index.forget_replay(row)
 
 

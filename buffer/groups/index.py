@@ -18,7 +18,8 @@ class Index:
     groups, by request id. `draw_rids`: open draws, by request id. `returned`: the last draw that
     was released, expired or rewound since the index was loaded, by consumer and version.
     `last_seen`: wall-clock second of the last request about draws, by consumer. `tasks`: number of
-    tasks, by purpose and tag. `counts`: see buffer.storage.counts.
+    tasks, by purpose and tag. `counts`: see buffer.storage.counts. `admitted`: groups that the
+    algorithm admitted since the index was loaded, as long as they may be drawn.
     """
 
     def __init__(self, config: BufferConfig) -> None:
@@ -31,6 +32,7 @@ class Index:
         self.last_seen: dict[str, float] = {}
         self.tasks: Counter[tuple[Purpose, str]] = Counter()
         self.counts: Counter[str] = Counter()
+        self.admitted: set[str] = set()
         self.progress = RunPosition()
         self.next_group = 1
         self.next_draw = 1
@@ -76,6 +78,8 @@ class Index:
         _keep(self._unheld[row.purpose], row, row.unfinished and not row.has_holder)
         _keep(self._complete, row, complete)
         _keep(self._replayable, row, replayable)
+        if row.closed and not replayable:
+            self.admitted.discard(row.group_id)
         self.next_group = max(self.next_group, int(row.group_id[1:]) + 1)
 
     def put_draw(self, draw: DrawRow) -> None:
@@ -122,6 +126,7 @@ class Index:
     def forget_replay(self, row: GroupRow) -> None:
         """Removes a trained group from the groups that may be drawn again."""
         self._replayable.pop(row.group_id, None)
+        self.admitted.discard(row.group_id)
 
     def unfinished(self, purpose: Purpose) -> list[GroupRow]:
         """Returns the groups with open slots, in lease order."""

@@ -6,15 +6,21 @@ An operation checks everything before it changes the store, so a refused operati
 from buffer.groups import draw_deadlines
 from buffer.groups.learner_version import check_version
 from buffer.groups.results import partial_results
-from buffer.groups.staleness import admits, is_stale
-from buffer.groups.tasks import new_group, next_in_cycle, pending_tags
+from buffer.groups.staleness import is_stale, may_start
+from buffer.groups.tasks import (
+    check_plan,
+    handed_attempts,
+    new_group,
+    next_in_cycle,
+    pending_tags,
+)
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage.rows import GroupRow
 from buffer.wire import operations
 from buffer.wire.operations import Ids, Lease, Wait
 from r3l import codec
-from r3l.errors import LimitExceeded, RecordError
-from r3l.records import GroupPlan, Purpose, SlotResult
+from r3l.errors import RecordError
+from r3l.records import GroupPlan, Purpose, ReflectionRecord, SlotResult
 
 RETRY_S = 0.25
 FULL_RETRY_S = 2.0
@@ -31,7 +37,8 @@ def lease(work: UnitOfWork, args: operations.AcquireLease, rid: str) -> Lease | 
     """
     check_name(args.actor, "actor")
     check_version(work, args.version)
-    _check_plan(args.plan)
+    if args.plan is not None:
+        check_plan(args.plan)
     leased = work.index.lease_rids.get(rid)
     if leased is not None:
         return _lease(work, work.index.live[leased])
@@ -130,26 +137,21 @@ def check_name(name: str, what: str) -> None:
         )
 
 
-def _check_plan(plan: GroupPlan) -> None:
-    total = plan.base + plan.distilled
-    if plan.base < 1 or plan.distilled < 0 or total > operations.SLOTS_LIMIT:
-        raise LimitExceeded(
-            f"plan of {plan.base} base and {plan.distilled} distilled slots: must have at least "
-            f"one base slot and at most {operations.SLOTS_LIMIT} slots"
-        )
-
-
 def _lease(work: UnitOfWork, row: GroupRow) -> Lease:
-    accepted = work.txn.parts(row.group_id)
+    parts = work.txn.parts(row.group_id)
     return Lease(
         group_id=row.group_id,
         task=work.txn.task(row.purpose, row.tag, row.task_index),
         purpose=row.purpose,
         tag=row.tag,
         plan=row.plan,
-        accepted=tuple(codec.decode(SlotResult, data) for data in accepted.values()),
+        accepted=tuple(codec.decode(SlotResult, data) for data in parts.results.values()),
         deadline_s=max(0.0, row.deadline - work.now),
         partial=partial_results(work, row),
+        reflections=tuple(
+            codec.decode(ReflectionRecord, data) for data in parts.reflections.values()
+        ),
+        handed=handed_attempts(work, row),
     )
 
 
@@ -171,7 +173,7 @@ def _evaluation(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | N
         if args.version >= progress.eval_min_version.get(tag, 0):
             index = progress.eval_next.get(tag, 0)
             work.update_progress(eval_next=progress.eval_next | {tag: index + 1})
-            return new_group(work, "eval", tag, index, GroupPlan(base=1))
+            return new_group(work, "eval", tag, index, GroupPlan(1))
     return None
 
 
@@ -184,7 +186,7 @@ def _training(work: UnitOfWork, args: operations.AcquireLease) -> GroupRow | Wai
     if _first_step(work) and _count_held(work, "train") >= work.groups_per_step:
         return Wait("the first step: its groups are being generated", RETRY_S)
     ahead = _ahead(work) - len(unheld)  # those cannot be finished before they are taken over
-    granted = admits(
+    granted = may_start(
         learner=index.progress.version,
         ahead=ahead,
         per_step=_fresh_per_step(work),

@@ -32,13 +32,13 @@ def groups(txn: Txn, args: operations.GetGroups) -> list[GroupRow]:
 
 def drawn(txn: Txn, draw: DrawRow) -> list[bytes]:
     """Returns the groups of a draw, then the recalled attempts that still exist, all encoded."""
-    recalled = (task_history.read(txn, r.into, r.group_id, r.role, r.slot) for r in draw.recalled)
+    recalled = (task_history.read(txn, r.into, r.group_id, r.slot) for r in draw.recalled)
     found = (codec.encode(group) for group in recalled if group is not None)
     return _limited(chain((txn.record(group_id) for group_id in draw.groups), found))
 
 
 def records(txn: Txn, rows: Iterable[GroupRow]) -> list[bytes]:
-    """Returns the record of each group. An unfinished group has the results accepted so far."""
+    """Returns the record of each group. An unfinished group has what was accepted so far."""
     return _limited(txn.group_bytes(row) for row in rows)
 
 

@@ -1,58 +1,72 @@
-"""Accepts the results of slots. Keeps the progress of open slots for the next actor that leases the
-group."""
+"""Accepts results of slots, and reflections. Keeps the progress of open slots for the next actor
+that leases the group."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from buffer.groups.completion import finish, with_resolved
+import msgspec
+
+from buffer.groups.completion import finish, with_received
 from buffer.groups.learner_version import check_version
-from buffer.groups.slot_outcome import SlotOutcome, decode_outcome
+from buffer.groups.received import R, Received, read_reflection, read_result
 from buffer.groups.staleness import is_stale
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.storage import result_checksums
 from buffer.storage.layout import part_key
 from buffer.storage.rows import GroupRow
+from buffer.storage.transaction import Encoded, Parts
 from buffer.wire import operations
 from buffer.wire.operations import Amount, PutAck
 from r3l import codec
 from r3l.errors import Conflict, LeaseLost, LimitExceeded, RecordError, StoreError
-from r3l.records import TASK_LIMIT, SlotResult
+from r3l.records import TASK_LIMIT, ReflectionRecord, SlotResult
 from r3l.weights.manifest import fingerprints_agree
 
-_GROUP_LIMIT = codec.RECORD_LIMIT - 2 * TASK_LIMIT  # bytes of all results of a group
+K = TypeVar("K", int, str)
+
+_GROUP_LIMIT = codec.RECORD_LIMIT - 2 * TASK_LIMIT  # bytes of what a group and a lease hold
 _SMALL = 256  # bytes of a result that is accepted beyond the limit, to leave room for failures
 
 
 def put(work: UnitOfWork, args: operations.Put) -> PutAck:
-    """Accepts all results or none. Raises Conflict if a slot already has a different result."""
+    """Accepts all results and reflections or none. Raises Conflict if a slot already has a
+    different result, or a name another reflection."""
     row = _row(work, args.group_id)
-    sent = [decode_outcome(memoryview(result)) for result in args.results]
-    if len({outcome.key for outcome in sent}) < len(sent):
-        raise RecordError("a put request has two results for the same slot", field="slot")
-    new = [outcome for outcome in sent if outcome.key not in row.resolved]
-    if new:
-        _check_put(work, row, args.actor, new)
-    _check_same(row, sent)
-    if new:
-        row = _accept(work, row, new, args.fingerprint)
+    results = _read(args.results, read_result, lambda result: result.slot)
+    reflections = _read(args.reflections, read_reflection, lambda thought: thought.name)
+    if not results and not reflections:
+        raise RecordError("a put has neither a result nor a reflection", field="results")
+    kept, named = result_checksums.by_slot(row), dict(row.reflections)
+    new = [received for slot, received in results.items() if slot not in kept]
+    thoughts = [received for name, received in reflections.items() if name not in named]
+    if new or thoughts:
+        _check_put(work, row, args.actor, new, thoughts)
+    _check_same(row, "slot", kept, results)
+    _check_same(row, "reflection", named, reflections)
+    if new or thoughts:
+        row = _accept(work, row, new, thoughts, args.fingerprint)
         work.count("puts", len(new))
-    return PutAck(new=len(new), complete=row.all_resolved)
+    return PutAck(new=len(new) + len(thoughts), complete=row.all_resolved)
 
 
 def put_partial(work: UnitOfWork, args: operations.PutPartial) -> Amount:
     """Replaces the stored progress of an open slot. Returns 0 if the slot is resolved."""
     row = _row(work, args.group_id)
-    outcome = decode_outcome(memoryview(args.result))
-    if outcome.key in row.resolved:
+    received = read_result(memoryview(args.result))
+    result = received.record
+    if result.trajectory is None:
+        raise RecordError(f"progress of slot {result.slot}: has no trajectory", field="trajectory")
+    if result.slot in row.resolved:
         return Amount(0)
-    _check_put(work, row, args.actor, [outcome])
-    work.txn.put("partial", part_key(row.group_id, *outcome.key), outcome.encoded)
+    _check_put(work, row, args.actor, [received])
+    work.txn.put("partial", part_key(row.group_id, result.slot), received.encoded)
     return Amount(1)
 
 
 def partial_results(work: UnitOfWork, row: GroupRow) -> tuple[SlotResult, ...]:
     """Returns the stored progress of open slots. Deletes progress that is damaged, too large for
     one reply or too old to train on."""
-    found, size = [], row.nbytes
+    found, room = [], _limit(row) - row.nbytes
     learner, limit = work.index.progress.version, work.config.max_staleness
     for key in work.txn.partial_keys(row.group_id):
         try:
@@ -60,17 +74,27 @@ def partial_results(work: UnitOfWork, row: GroupRow) -> tuple[SlotResult, ...]:
             result = codec.decode(SlotResult, data)
             oldest = result.trajectory.oldest_version if result.trajectory else learner
             stale = row.purpose == "train" and is_stale(oldest, learner=learner, limit=limit)
-            large = size + len(data) > _GROUP_LIMIT
-            cause = "stale" if stale else "too_large" if large else ""
+            cause = "stale" if stale else "too_large" if len(data) > room else ""
         except (StoreError, RecordError):
             cause = "damaged"
         if cause:
             work.txn.delete("partial", key)
             work.count(f"partial_dropped/{cause}")
         else:
-            size += len(data)
+            room -= len(data)
             found.append(result)
     return tuple(found)
+
+
+def _read(
+    encoded: Sequence[msgspec.Raw], read: Callable[[Encoded], Received[R]], key: Callable[[R], K]
+) -> dict[K, Received[R]]:
+    """Reads what a put has, by slot or name. Raises RecordError if one of them occurs twice."""
+    received = [read(memoryview(each)) for each in encoded]
+    found = {key(each.record): each for each in received}
+    if len(found) < len(received):
+        raise RecordError("a put has two results for one slot, or two reflections of one name")
+    return found
 
 
 def _row(work: UnitOfWork, group_id: str) -> GroupRow:
@@ -88,17 +112,25 @@ def _row(work: UnitOfWork, group_id: str) -> GroupRow:
 # ── checks ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _check_put(work: UnitOfWork, row: GroupRow, actor: str, new: Sequence[SlotOutcome]) -> None:
-    """Raises an error unless this actor may resolve these slots now."""
-    for outcome in new:
-        if outcome.key not in row.plan.slots():
+def _check_put(
+    work: UnitOfWork,
+    row: GroupRow,
+    actor: str,
+    new: Sequence[Received[SlotResult]],
+    reflections: Sequence[Received[ReflectionRecord]] = (),
+) -> None:
+    """Raises an error unless this actor may resolve these slots, and add these reflections, now."""
+    received: list[Received[Any]] = [*new, *reflections]
+    for slot in (each.record.slot for each in new):
+        if slot >= row.slots:
             raise RecordError(
-                f"{outcome.role} slot {outcome.slot} is not in the plan of group {row.group_id} "
-                f"({row.plan.base} base, {row.plan.distilled} distilled)",
+                f"slot {slot} is not in the plan of group {row.group_id}, which has slots 0 to "
+                f"{row.slots - 1}",
                 field="slot",
             )
-        if outcome.newest >= 0:
-            check_version(work, outcome.newest)
+    for each in received:
+        if each.newest >= 0:
+            check_version(work, each.newest)
     if not row.unfinished or row.actor != actor:
         holder = row.actor if row.unfinished else f"no actor; the group is {row.state}"
         raise LeaseLost(
@@ -106,23 +138,32 @@ def _check_put(work: UnitOfWork, row: GroupRow, actor: str, new: Sequence[SlotOu
             group_id=row.group_id,
             state=row.state,
         )
-    size = sum(len(outcome.encoded) for outcome in new)
-    if row.nbytes + size > _GROUP_LIMIT and size > _SMALL * len(new):
+    size = sum(len(each.encoded) for each in received)
+    if row.nbytes + size > _limit(row) and size > _SMALL * len(received):
+        raise LimitExceeded(f"group {row.group_id}: {row.nbytes + size} bytes; limit {_limit(row)}")
+    if len(row.reflections) + len(reflections) > operations.REFLECTIONS_LIMIT:
         raise LimitExceeded(
-            f"group {row.group_id}: {row.nbytes + size} bytes; limit {_GROUP_LIMIT}"
+            f"group {row.group_id}: may have at most {operations.REFLECTIONS_LIMIT} reflections"
         )
     if work.full:
         raise StoreError(f"the store is full: {work.full}; nothing was written", cause="full")
 
 
-def _check_same(row: GroupRow, sent: Sequence[SlotOutcome]) -> None:
-    """Raises Conflict if a sent result differs from the stored result of the same slot."""
-    kept = result_checksums.by_slot(row)
-    for outcome in sent:
-        if kept.get(outcome.key, outcome.checksum) != outcome.checksum:
+def _limit(row: GroupRow) -> int:
+    """Returns the largest size of a group's results and reflections, in bytes. A lease has them and
+    the stored attempts of the group's plan in one message."""
+    return _GROUP_LIMIT - (operations.HANDED_BYTES if row.plan.handed else 0)
+
+
+def _check_same(
+    row: GroupRow, what: str, kept: Mapping[K, int], sent: Mapping[K, Received[R]]
+) -> None:
+    """Raises Conflict if a sent record differs from the stored one of its slot or name."""
+    for key, received in sent.items():
+        if kept.get(key, received.checksum) != received.checksum:
             raise Conflict(
-                f"{outcome.role} slot {outcome.slot} of group {row.group_id} already has a "
-                "different result, which is kept",
+                f"{what} {key} of group {row.group_id}: a different one is stored already, and is "
+                "kept",
                 group_id=row.group_id,
                 state=row.state,
             )
@@ -132,19 +173,26 @@ def _check_same(row: GroupRow, sent: Sequence[SlotOutcome]) -> None:
 
 
 def _accept(
-    work: UnitOfWork, row: GroupRow, new: Sequence[SlotOutcome], fingerprint: tuple[int, str] | None
+    work: UnitOfWork,
+    row: GroupRow,
+    new: Sequence[Received[SlotResult]],
+    reflections: Sequence[Received[ReflectionRecord]],
+    fingerprint: tuple[int, str] | None,
 ) -> GroupRow:
-    """Accepts results of open slots. The last result finishes the group."""
-    filled = with_resolved(row, new).with_changes(
+    """Accepts results of open slots, and reflections. The last result finishes the group."""
+    filled = with_received(row, new, reflections).with_changes(
         lease_expired=False,
         deadline=work.now + work.config.lease_s,
         fingerprints=_with_fingerprint(work, row, fingerprint),
     )
+    parts = Parts(
+        {each.record.slot: each.encoded for each in new},
+        {each.record.name: each.encoded for each in reflections},
+    )
     if filled.all_resolved:
-        return finish(work, filled, "put", new)
-    for outcome in new:
-        work.txn.put_part(row.group_id, outcome.role, outcome.slot, outcome.encoded)
-    if row.state == "filling":
+        return finish(work, filled, "put", parts)
+    work.txn.put_parts(row.group_id, parts)
+    if row.state == "filling" or not new:
         return work.save(filled, "put")
     return work.move(filled, "filling", "put")
 

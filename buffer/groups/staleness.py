@@ -25,7 +25,7 @@ I leaves out groups without a holder, which could block their own takeover forev
 """
 
 
-def admits(*, learner: int, ahead: int, per_step: int, max_staleness: int, actor: int) -> bool:
+def may_start(*, learner: int, ahead: int, per_step: int, max_staleness: int, actor: int) -> bool:
     """True if an actor at version `actor` may start a group under the staleness bound η."""
     return learner + ahead // per_step - actor <= max_staleness
 

@@ -8,8 +8,9 @@
                                                 └────────────────────────────┘ set_version
 
 A trigger is an operation of the buffer, or `clock` when a deadline passes. A move from a state to
-itself changes only the group's lease, slots or steps. When an expired draw is committed or
-discarded, its groups skip `drawn`. docs/architecture.md says when groups expire and are evicted.
+itself changes only the group's lease, slots, reflections or steps. When an expired draw is
+committed or discarded, its groups skip `drawn`. docs/architecture.md says when groups expire and
+are evicted.
 
 A slot is open until a put resolves it. A resolved slot never changes. UnitOfWork checks every move
 before it writes the row. An illegal move is a fault of this program and aborts the transaction.
@@ -30,7 +31,7 @@ State = GroupState | Literal["new", "evicted"]
 
 MOVES: dict[tuple[State, State], tuple[Trigger, ...]] = {
     ("new", "leased"): ("lease",),
-    ("leased", "leased"): ("lease", "renew", "release", "clock"),
+    ("leased", "leased"): ("lease", "renew", "release", "clock", "put"),
     ("leased", "filling"): ("put",),
     ("leased", "complete"): ("put",),
     ("leased", "expired"): ("put",),
@@ -99,7 +100,7 @@ def _check_slots(before: GroupRow | None, after: GroupRow, by: Trigger) -> None:
     if after.resolved == kept:
         return
     new = after.resolved[len(kept) :]
-    still_open = set(after.plan.slots()) - set(kept)
+    still_open = set(range(after.slots)) - set(kept)
     if after.resolved[: len(kept)] != kept or len(set(new) & still_open) < len(new):
         raise _illegal(after, by, "can resolve each slot of the plan once, and no other slot")
     done, failed = after.done, len(after.failures)

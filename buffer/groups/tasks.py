@@ -1,20 +1,22 @@
-"""Registers tasks, and chooses the next task to lease."""
+"""Registers tasks, chooses the next task to lease, and plans its group."""
 
 from collections.abc import Iterator
 
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.sampling import samplers, task_samplers
+from buffer.sampling import samplers, task_history, task_samplers
+from buffer.sampling.limited_thread import Ask
 from buffer.sampling.task_samplers import TaskView
 from buffer.storage.layout import task_id_key
 from buffer.storage.rows import GroupRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
-from r3l.algorithms import guidance_gain
-from r3l.errors import RecordError
-from r3l.records import GroupPlan, Purpose
+from r3l import codec
+from r3l.algorithms.facts import LeaseFacts, StoredAttempt
+from r3l.errors import LimitExceeded, RecordError
+from r3l.records import GroupPlan, Purpose, Recalled
 from r3l.settings import user_class
 
-GATE = 1  # place of the gate's random numbers among those of a group
+PLAN = 1  # place of the plan's random numbers among those of a group
 
 
 def add_tasks(work: UnitOfWork, args: operations.AddTasks) -> Amount:
@@ -46,8 +48,9 @@ def pending_tags(work: UnitOfWork) -> list[str]:
     return sorted(tags, key=lambda tag: (progress.eval_min_version.get(tag, 0), tag))
 
 
-def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
-    """Makes a new group for the training task that the task sampler chooses."""
+def next_in_cycle(work: UnitOfWork, plan: GroupPlan | None) -> GroupRow:
+    """Makes a new group for the training task that the task sampler chooses. Without a `plan`, the
+    run's algorithm plans the group."""
     progress = work.index.progress
     epoch, position, size = progress.epoch, progress.position, progress.size
     if position >= size:
@@ -63,12 +66,8 @@ def next_in_cycle(work: UnitOfWork, plan: GroupPlan) -> GroupRow:
         if task not in range(size):
             raise ValueError(f"{task!r:.80} is not a task index; the indices are 0 to {size - 1}")
     work.update_progress(epoch=epoch, position=position + 1, size=size)
-    row = new_group(work, "train", "", task, plan)
-    if work.gates_retries:  # a restarted service makes the same decision
-        random = samplers.random_source(work.seed, int(row.group_id[1:]), GATE)()
-        if random.random() >= guidance_gain.retry_probability(progress.gains):
-            return row.with_changes(plan=GroupPlan(plan.base + plan.distilled))
-    return row
+    row = new_group(work, "train", "", task, plan or GroupPlan(1))
+    return row if plan else row.with_changes(plan=_planned(work, row, epoch))
 
 
 def new_group(
@@ -88,3 +87,75 @@ def new_group(
     )
     work.txn.add_tag(row)
     return row
+
+
+def check_plan(plan: GroupPlan) -> None:
+    """Raises LimitExceeded if a plan has too few or too many slots or stored attempts."""
+    most = operations.SLOTS_LIMIT
+    if not 1 <= plan.slots <= most:
+        raise LimitExceeded(f"plan of {plan.slots} slots: a group has 1 to {most} slots")
+    if len(plan.handed) > operations.HANDED_LIMIT:
+        raise LimitExceeded(
+            f"plan with {len(plan.handed)} stored attempts: at most {operations.HANDED_LIMIT} are "
+            "handed out"
+        )
+
+
+def handed_attempts(work: UnitOfWork, row: GroupRow) -> tuple[Recalled, ...]:
+    """Returns the stored attempts of a group's plan. Leaves out those that are evicted or damaged,
+    and those that would exceed HANDED_BYTES."""
+    found, room = list[Recalled](), operations.HANDED_BYTES
+    for key in row.plan.handed:
+        attempt = task_history.read(work.txn, row.group_id, key.group_id, key.slot)
+        if attempt is not None:
+            size = len(codec.encode(attempt))
+            if size <= room:
+                found.append(attempt)
+                room -= size
+    return tuple(found)
+
+
+def _planned(work: UnitOfWork, row: GroupRow, epoch: int) -> GroupPlan:
+    """Lets the algorithm plan a new group. A restarted service makes the same plan."""
+    progress = work.index.progress
+
+    def decide(ask: Ask) -> GroupPlan:
+        def read() -> list[StoredAttempt]:
+            return list(task_history.attempts(work.txn, row.task_id, waiting=progress.closed))
+
+        return work.algorithm.plan(
+            LeaseFacts(
+                task_id=row.task_id,
+                epoch=epoch,
+                version=progress.version,
+                history=task_history.StoredHistory(lambda: ask(read)),
+                gains=progress.gains,
+                random=samplers.random_source(work.seed, int(row.group_id[1:]), PLAN),
+            )
+        )
+
+    def check(plan: object) -> GroupPlan:
+        """Raises ValueError if the plan cannot be carried out."""
+        if not isinstance(plan, GroupPlan):
+            raise ValueError(f"it returned {plan!r:.80}; return a GroupPlan")
+        try:
+            checked = codec.decode(GroupPlan, codec.encode(plan))
+            check_plan(checked)
+        except (RecordError, LimitExceeded) as error:
+            raise ValueError(str(error)) from None
+        for key in checked.handed:
+            if not task_history.holds(
+                work.txn, row.task_id, key.group_id, key.slot, waiting=progress.closed
+            ):
+                raise ValueError(
+                    f"it hands out slot {key.slot} of group {key.group_id:.40}; hand out attempts "
+                    "of the lease's history"
+                )
+        if len(handed_attempts(work, row.with_changes(plan=checked))) < len(checked.handed):
+            raise ValueError(
+                f"the attempts that it hands out have more than {operations.HANDED_BYTES} bytes"
+            )
+        return checked
+
+    default = GroupPlan(min(work.algorithm.group_size, operations.SLOTS_LIMIT))
+    return work.decide("plan", decide, check, default)

@@ -1,19 +1,25 @@
 """A unit of work: writes to the store in one transaction and updates the index."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from buffer.groups import states
 from buffer.groups.index import Index
 from buffer.groups.states import Trigger
+from buffer.sampling.algorithm_calls import AlgorithmCalls, Method
+from buffer.sampling.limited_thread import Ask
 from buffer.storage import counts
 from buffer.storage.rows import DrawRow, GroupRow
 from buffer.storage.transaction import Parts, Txn
-from r3l.algorithms.algorithm import AlgorithmConfig
+from r3l.algorithms.algorithm import Algorithm
 from r3l.records import GroupState
 from r3l.run.settings.buffer import BufferConfig
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,11 @@ class Rules:
     buffer: BufferConfig
     groups_per_step: int
     seed: int
-    algorithm: AlgorithmConfig
+    algorithm: Algorithm
+
+    @cached_property
+    def calls(self) -> AlgorithmCalls:
+        return AlgorithmCalls(self.algorithm)
 
 
 class UnitOfWork:
@@ -35,9 +45,7 @@ class UnitOfWork:
         self.config = rules.buffer
         self.groups_per_step = rules.groups_per_step
         self.seed = rules.seed
-        self.needs_contrast = rules.algorithm.needs_contrast
-        self.recall = rules.algorithm.recall
-        self.gates_retries = rules.algorithm.gates_retries
+        self.algorithm, self._calls = rules.algorithm, rules.calls
         self._progressed = False
         self._counted: set[str] = set()
 
@@ -74,13 +82,26 @@ class UnitOfWork:
     def expire(self, row: GroupRow, cause: str, by: Trigger, last: Parts | None = None) -> GroupRow:
         """Expires a group and records the cause. The group's results stay readable.
 
-        `last`: results of the last put, which are not in table `part`.
+        `last`: what the last put brought, which is not in the tables `part` and `reflection`.
         """
         has_record = not row.unfinished
         row = self.move(row, "expired", by, cause=cause)
         if not has_record:
             self.txn.write_record(row, last)
         return row
+
+    def decide(
+        self, method: Method, decide: Callable[[Ask], Any], check: Callable[[Any], T], default: T
+    ) -> T:
+        """Lets a method of the algorithm decide (AlgorithmCalls.call). Returns `default` if the
+        algorithm does not have the method, or if the call fails, which is counted."""
+        if not self._calls.overrides(method):
+            return default
+        decision = self._calls.call(method, decide, check)
+        if decision is None:
+            self.count(f"algorithm_failed/{method}")
+            return default
+        return decision
 
     def save_draw(self, draw: DrawRow) -> None:
         self.txn.put_draw(draw)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from buffer.storage.rows import GroupRow
-from r3l.algorithms.recall import RandomSource
+from r3l.algorithms.facts import RandomSource
 from r3l.run.settings.sampling import SamplerConfig
 from r3l.settings import user_class
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from buffer.storage.rows import GroupRow
-from r3l.algorithms.advantages import SUCCESS
+from r3l.records import SUCCESS
 from r3l.run.settings.sampling import TaskSamplerConfig
 from r3l.settings import user_class
 

@@ -1,14 +1,16 @@
 """The counts of a store: name -> number.
 
     group/PURPOSE/STATE    groups in the store
-    bytes                  bytes of the accepted results of groups in the store
+    bytes                  bytes of the accepted results and reflections of groups in the store
     made                   groups ever made
     evicted/PURPOSE/STATE  evicted groups, by their last state
-    evicted_bytes          bytes of the accepted results of evicted groups
+    evicted_bytes          the same of evicted groups
     eval_done/TAG          finished evaluation groups, including evicted ones
     drop/group/CAUSE       expired groups, including evicted ones
+    replaced/CAUSE         those of them that the algorithm refused
     drop/ROLE/CAUSE        failed slots, and attempts of expired groups
     partial_dropped/CAUSE  partial attempts that no actor can continue
+    algorithm_failed/NAME  failed calls of the algorithm's method NAME
     puts, draws, leases …  what the operations count
 
 A count changes in the same transaction as what it counts. So `made` is always the sum of all
@@ -36,6 +38,8 @@ def lasting(row: GroupRow) -> Counter[str]:
         base = len(row.base_rewards)
         counts[f"drop/base/{row.cause}"] += base
         counts[f"drop/distilled/{row.cause}"] += row.done - base
+        if row.replaced:
+            counts[f"replaced/{row.cause}"] = 1
     return +counts
 
 

@@ -1,31 +1,35 @@
 """The tables of a store: their names, their keys and the schema version.
 
-    sys       name -> value                    schema, progress, replies
-    count     name -> number                   every count, see buffer.storage.counts
-    task      purpose\\0 tag\\0 index -> Task    in registration order
-    task_id   purpose\\0 tag\\0 id -> index      makes registration idempotent
-    state     group -> GroupRow                all mutable state of a group
-    live      group -> ''                      groups that are not closed
-    tomb      group -> ''                      evicted groups; their ids are never reused
-    part      group\\0 role\\0 slot -> result    accepted results of an unfinished group
-    partial   group\\0 role\\0 slot -> result    progress of open slots of an unfinished group
-    group     group -> Group                   immutable, written when the group is finished
-    history   task id\\0 group -> ''            finished groups of a task, oldest first
-    tag       purpose\\0 tag\\0 group -> ''      groups of a purpose and tag, oldest first
-    draw      draw -> DrawRow                  every batch that was drawn
-    ledger    step -> LedgerRow                every batch that was trained
+    sys        name -> value                     schema, progress, replies
+    count      name -> number                    every count, see buffer.storage.counts
+    task       purpose\\0 tag\\0 index -> Task   in registration order
+    task_id    purpose\\0 tag\\0 id -> index     makes registration idempotent
+    state      group -> GroupRow                 all mutable state of a group
+    live       group -> ''                       groups that are not closed
+    tomb       group -> ''                       evicted groups; their ids are never reused
+    part       group\\0 slot -> result           accepted results of an unfinished group
+    partial    group\\0 slot -> result           progress of open slots of an unfinished group
+    reflection group\\0 name -> reflection       accepted reflections of an unfinished group
+    group      group -> Group                    immutable, written when the group is finished
+    history    task id\\0 group -> ''            finished groups of a task, oldest first
+    tag        purpose\\0 tag\\0 group -> ''     groups of a purpose and tag, oldest first
+    draw       draw -> DrawRow                   every batch that was drawn
+    ledger     step -> LedgerRow                 every batch that was trained
 
 Every value except the schema carries a checksum (buffer.storage.value_checksums). Keys that are
 group ids or integers sort in creation order.
 """
 
 from r3l.errors import LimitExceeded
-from r3l.records import Purpose, Role
+from r3l.records import Purpose
 
 TABLES = tuple(
-    "sys count task task_id state live tomb part partial group history tag draw ledger".split()
+    "sys count task task_id state live tomb part partial reflection group history tag draw "
+    "ledger".split()
 )
-SCHEMA = 9  # version of the tables; that of the records is codec.SCHEMA
+SCHEMA = 10  # version of the tables; that of the records is codec.SCHEMA
+LAST_READERS = {9: "4b0a081a"}
+"""The last commit of r3l that reads a store of an earlier schema."""
 KEY_LIMIT = 400  # bytes of tag and task id together; LMDB's keys end at 511
 
 
@@ -55,9 +59,14 @@ def task_id_key(purpose: Purpose, tag: str, task_id: str) -> bytes:
     return tag_prefix(purpose, tag) + task_id.encode()
 
 
-def part_key(group_id: str, role: Role, slot: int) -> bytes:
+def part_key(group_id: str, slot: int) -> bytes:
     """Returns the key of a slot in the tables `part` and `partial`."""
-    return b"\0".join((group_id.encode(), role.encode(), f"{slot:06d}".encode()))
+    return group_id.encode() + b"\0" + f"{slot:06d}".encode()
+
+
+def reflection_key(group_id: str, name: str) -> bytes:
+    """Returns the key of a reflection in the table `reflection`."""
+    return group_id.encode() + b"\0" + name.encode()
 
 
 def history_key(task_id: str, group_id: str) -> bytes:

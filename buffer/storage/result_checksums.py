@@ -1,5 +1,5 @@
-"""The CRC-32 of each slot result, stored in the group's row. A CRC-32 tells a repeated result from
-a different one, and reveals damage."""
+"""The CRC-32 of each result and each reflection, stored in the group's row. A CRC-32 tells a
+repeated result from a different one, and reveals damage."""
 
 from collections.abc import Iterator
 from zlib import crc32
@@ -10,15 +10,15 @@ from buffer.storage.rows import GroupRow
 from buffer.storage.transaction import Txn, read_group
 from r3l import codec
 from r3l.errors import RecordError
-from r3l.records import Group, Role, SlotResult
+from r3l.records import Group, Record, SlotResult
 
 
-def checksum(result: bytes | memoryview) -> int:
-    """Returns the CRC-32 of the bytes that a group record holds for a slot result."""
-    return crc32(codec.body(SlotResult, result))
+def checksum(encoded: bytes | memoryview, kind: type[Record] = SlotResult) -> int:
+    """Returns the CRC-32 of the bytes that a group record holds for a result or a reflection."""
+    return crc32(codec.body(kind, encoded))
 
 
-def by_slot(row: GroupRow) -> dict[tuple[Role, int], int]:
+def by_slot(row: GroupRow) -> dict[int, int]:
     return dict(zip(row.resolved, row.checksums, strict=True))
 
 
@@ -36,11 +36,18 @@ def read(txn: Txn, row: GroupRow) -> Group:
 
 def damage(txn: Txn, row: GroupRow, data: bytes, group: Group) -> Iterator[str]:
     """Yields each difference between a group's record and its row. `data`: the encoded record."""
-    if codec.encode(replace(group, results=())) != codec.encode(txn.head(row)):
+    if codec.encode(replace(group, results=(), reflections=())) != codec.encode(txn.head(row)):
         yield "task, plan or actor differ between its record and its row"
-    if {(result.role, result.slot) for result in group.results} != set(row.resolved):
+    resolved = dict(zip(row.resolved, row.of, strict=True))
+    if {result.slot: result.of for result in group.results} != resolved:
         yield "the resolved slots differ between its record and its row"
-    sums = by_slot(row)
-    for result, raw in zip(group.results, codec.group_bodies(data), strict=True):
-        if sums.get((result.role, result.slot)) != crc32(raw):
-            yield f"{result.role} slot {result.slot} differs from the accepted result (checksum)"
+    named = dict(row.reflections)
+    if {reflection.name for reflection in group.reflections} != named.keys():
+        yield "the reflections differ between its record and its row"
+    sums, bodies = by_slot(row), codec.group_bodies(data)
+    for result, raw in zip(group.results, bodies.results, strict=True):
+        if sums.get(result.slot) != crc32(raw):
+            yield f"slot {result.slot} differs from the accepted result (checksum)"
+    for reflection, raw in zip(group.reflections, bodies.reflections, strict=True):
+        if named.get(reflection.name) != crc32(raw):
+            yield f"reflection {reflection.name} differs from the accepted one (checksum)"

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from r3l.algorithms.guidance_gain import GroupGain
-from r3l.records import GroupPlan, GroupState, Integer, Purpose, Record, Role
+from r3l.records import GroupPlan, GroupState, Integer, Purpose, Record
 
 DrawOutcome = Literal["open", "trained", "released", "expired", "rewound", "discarded"]
 
@@ -18,7 +18,6 @@ class RecalledRow(Record):
 
     into: str
     group_id: str
-    role: Role
     slot: int
 
 
@@ -28,12 +27,14 @@ class GroupRow(Record):
     `task_index`: place of the task in its list. `actor`: last lease holder, "" after a release.
     `deadline`: wall-clock second at which the lease is overdue. `lease_expired`: the lease was
     overdue, or its actor was silent. `rid`: id of the lease request. `resolved`: slots in the order
-    of their results. `checksums`: one for each resolved slot. `played`: slots with a trajectory.
-    `rewards`: one for each played slot. `failures`: "role/cause" of each failed slot.
-    `oldest_version`: oldest policy version in the trajectories, or -1. `nbytes`: size of the
-    results. `fingerprints`: weight hashes, by policy version. `cause`: why the group expired.
-    `times`: second at which the group entered each state. `draw_id`: the latest draw, or 0 if there
-    is none or the draw was undone. `steps`: optimizer steps that trained on the group.
+    of their results. `of`: for each of them the slot that it retries, or -1. `checksums`: one for
+    each resolved slot. `played`: slots with a trajectory. `rewards`: one for each played slot.
+    `failures`: "role/cause" of each failed slot. `reflections`: (name, checksum) of each accepted
+    one. `oldest_version`: oldest policy version in the trajectories, or -1. `nbytes`: size of the
+    results and reflections. `fingerprints`: weight hashes, by policy version. `cause`: why the
+    group expired. `replaced`: it expired because the algorithm refused it. `times`: second at which
+    the group entered each state. `draw_id`: the latest draw, or 0 if there is none or the draw was
+    undone. `steps`: optimizer steps that trained on the group.
     """
 
     group_id: str
@@ -47,14 +48,17 @@ class GroupRow(Record):
     deadline: float = 0.0
     lease_expired: bool = False
     rid: str = ""
-    resolved: tuple[tuple[Role, int], ...] = ()
-    played: tuple[tuple[Role, int], ...] = ()
+    resolved: tuple[int, ...] = ()
+    of: tuple[int, ...] = ()
+    played: tuple[int, ...] = ()
     oldest_version: int = -1
     rewards: tuple[float, ...] = ()
     nbytes: int = 0
     checksums: tuple[int, ...] = ()
     failures: tuple[str, ...] = ()
+    reflections: tuple[tuple[str, int], ...] = ()
     cause: str = ""
+    replaced: bool = False
     times: dict[str, float] = msgspec.field(default_factory=dict)
     fingerprints: dict[int, str] = msgspec.field(default_factory=dict)
     draw_id: int = 0
@@ -70,13 +74,16 @@ class GroupRow(Record):
 
     @property
     def base_rewards(self) -> list[float]:
-        return [reward for role, _, reward in self.attempts if role == "base"]
+        """The rewards of the attempts that retry no other one."""
+        return [reward for _, of, reward in self.attempts if of < 0]
 
     @property
-    def attempts(self) -> list[tuple[Role, int, float]]:
-        """Role, slot and reward of every trajectory."""
-        pairs = zip(self.played, self.rewards, strict=True)
-        return [(role, slot, reward) for (role, slot), reward in pairs]
+    def attempts(self) -> list[tuple[int, int, float]]:
+        """(slot, of, reward) of every trajectory, in the order of the slots. `of`: the slot that
+        the attempt retries, or -1."""
+        of = dict(zip(self.resolved, self.of, strict=True))
+        pairs = sorted(zip(self.played, self.rewards, strict=True))
+        return [(slot, of[slot], reward) for slot, reward in pairs]
 
     @property
     def unfinished(self) -> bool:
@@ -89,7 +96,7 @@ class GroupRow(Record):
 
     @property
     def slots(self) -> int:
-        return self.plan.base + self.plan.distilled
+        return self.plan.slots
 
     @property
     def all_resolved(self) -> bool:
@@ -120,8 +127,8 @@ class DrawRow(Record):
     """One drawn batch and its outcome. Never deleted.
 
     `probabilities`, `weights`: one for each group (buffer.sampling.samplers.Pick). `replaced`: the
-    newest groups that expired for lack of contrast since the previous draw. `recalled`: stored
-    attempts that join the groups. `replayed`: drawn groups that an earlier step trained on.
+    newest groups that the algorithm refused since the previous draw. `recalled`: stored attempts
+    that join the groups. `replayed`: drawn groups that an earlier step trained on.
     """
 
     draw_id: int
@@ -151,7 +158,6 @@ class TrainedAttempt(Record):
 
     into: str
     group_id: str
-    role: Role
     slot: Integer
     advantage: float
     first_step: Integer
@@ -177,7 +183,7 @@ class RunPosition(Record):
     pass over the training tasks. `size`: number of groups in the epoch. `position`: number of the
     epoch's groups that were made. `eval_next`: number of leased tasks, by evaluation tag.
     `eval_min_version`: lowest policy version needed, by evaluation tag. `replaced`: groups that
-    expired for lack of contrast since the last draw. `gains`: guidance gains of groups with
+    the algorithm refused since the last draw. `gains`: guidance gains of groups with
     retries, newest first.
     `closed`: no actor will add groups (buffer.tools.finished_copy). `has_learner`: a learner set
     its version.

@@ -16,7 +16,7 @@ import psutil
 from lmdb import verify as lmdb_verify
 
 from buffer.storage import folder_lock
-from buffer.storage.layout import SCHEMA, TABLES
+from buffer.storage.layout import LAST_READERS, SCHEMA, TABLES
 from buffer.storage.store_path import check_store
 from buffer.storage.transaction import Txn
 from r3l import codec
@@ -98,9 +98,11 @@ class Store:
             with self.read() as txn:
                 schema = txn.schema()
         if schema != SCHEMA:
+            reader = LAST_READERS.get(schema)
+            remedy = f"commit {reader} of r3l, the last one that reads it" if reader else "its r3l"
             raise SchemaVersionError(
                 f"store {self.folder}: has schema {schema}, but this r3l reads only schema "
-                f"{SCHEMA}; use the r3l that wrote it, or choose a new folder"
+                f"{SCHEMA}; use {remedy}, or choose a new folder"
             )
 
     def _refuse_cut_off(self, size: int) -> None:

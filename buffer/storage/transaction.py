@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import merge
 from itertools import takewhile
@@ -13,6 +14,7 @@ from buffer.storage import value_checksums
 from buffer.storage.layout import (
     history_key,
     part_key,
+    reflection_key,
     tag_prefix,
     task_id_key,
     task_key,
@@ -21,11 +23,21 @@ from buffer.storage.layout import (
 from buffer.storage.rows import DrawRow, GroupRow, LedgerRow, RunPosition, Status
 from r3l import codec
 from r3l.errors import NotFound, StoreError
-from r3l.records import Group, GroupState, Purpose, Record, Role, Task
+from r3l.records import Group, GroupState, Purpose, Record, Task
 
-Slot = tuple[Role, int]
-Parts = dict[Slot, bytes | memoryview]  # encoded results by role and slot
+Encoded = bytes | memoryview
 R = TypeVar("R", bound=Record)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a group is made of, encoded: its results by slot, and its reflections by name."""
+
+    results: dict[int, Encoded] = field(default_factory=dict)
+    reflections: dict[str, Encoded] = field(default_factory=dict)
+
+    def __or__(self, more: "Parts") -> "Parts":
+        return Parts(self.results | more.results, self.reflections | more.reflections)
 
 
 class Txn:
@@ -184,33 +196,38 @@ class Txn:
 
     # ── results and records of groups ───────────────────────────────────────────────────
 
-    def put_part(self, group_id: str, role: Role, slot: int, data: bytes | memoryview) -> None:
-        """Writes the result of a slot in an unfinished group. Deletes the slot's progress."""
-        key = part_key(group_id, role, slot)
-        self.put("part", key, data)
-        self.delete("partial", key)
+    def put_parts(self, group_id: str, parts: Parts) -> None:
+        """Writes results and reflections of an unfinished group. Deletes the progress of the
+        results' slots."""
+        for slot, data in parts.results.items():
+            key = part_key(group_id, slot)
+            self.put("part", key, data)
+            self.delete("partial", key)
+        for name, data in parts.reflections.items():
+            self.put("reflection", reflection_key(group_id, name), data)
 
     def parts(self, group_id: str) -> Parts:
-        """Returns the accepted results of an unfinished group, base slots first."""
-        parts: Parts = {}
-        for key, data in self.scan("part", group_id.encode() + b"\0"):
-            _, role, slot = key.split(b"\0")
-            parts["base" if role == b"base" else "distilled", int(slot)] = data
+        """Returns the accepted results and reflections of an unfinished group, sorted."""
+        prefix = group_id.encode() + b"\0"
+        parts = Parts()
+        for key, data in self.scan("part", prefix):
+            parts.results[int(key[len(prefix) :])] = data
+        for key, data in self.scan("reflection", prefix):
+            parts.reflections[key[len(prefix) :].decode()] = data
         return parts
 
     def partial_keys(self, group_id: str) -> list[bytes]:
-        """Returns the keys of a group's slots in table `partial`, base slots first."""
+        """Returns the keys of a group's slots in table `partial`, in the order of the slots."""
         return list(self.keys("partial", group_id.encode() + b"\0"))
 
     def write_record(self, row: GroupRow, last: Parts | None = None) -> None:
-        """Writes a finished group's record. The results come from table `part` and from `last`.
-        Deletes the group from the tables `part` and `partial`."""
-        parts = self.parts(row.group_id)
-        for role, slot in parts:
-            self.delete("part", part_key(row.group_id, role, slot))
-        for key in self.partial_keys(row.group_id):
-            self.delete("partial", key)
-        self.put_record(row, self._compose(row, parts | (last or {})))
+        """Writes a finished group's record, from the tables `part` and `reflection` and from
+        `last`. Deletes the group from these tables and from `partial`."""
+        parts, prefix = self.parts(row.group_id), row.group_id.encode() + b"\0"
+        for table in ("part", "partial", "reflection"):
+            for key in list(self.keys(table, prefix)):
+                self.delete(table, key)
+        self.put_record(row, self._compose(row, parts | (last or Parts())))
 
     def put_record(self, row: GroupRow, record: bytes) -> None:
         """Writes the immutable record of a group, and lists the group under its task."""
@@ -247,12 +264,12 @@ class Txn:
         return stored is not None and value_checksums.fits("group", key, stored)
 
     def group_bytes(self, row: GroupRow) -> bytes:
-        """Returns the encoded group. An unfinished group has the results accepted so far."""
+        """Returns the encoded group. An unfinished group has what was accepted so far."""
         record = self.get("group", row.group_id.encode())
         return record or self._compose(row, self.parts(row.group_id))
 
     def head(self, row: GroupRow) -> Group:
-        """Returns the group without its results."""
+        """Returns the group without its results and reflections."""
         return Group(
             group_id=row.group_id,
             task=self.task(row.purpose, row.tag, row.task_index),
@@ -279,7 +296,9 @@ class Txn:
         return self.get("tomb", group_id.encode()) is not None
 
     def _compose(self, row: GroupRow, parts: Parts) -> bytes:
-        return codec.encode_group(self.head(row), [parts[key] for key in sorted(parts)])
+        results = [parts.results[slot] for slot in sorted(parts.results)]
+        reflections = [parts.reflections[name] for name in sorted(parts.reflections)]
+        return codec.encode_group(self.head(row), results, reflections)
 
     # ── draws and ledger ────────────────────────────────────────────────────────────────
 

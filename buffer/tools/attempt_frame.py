@@ -2,9 +2,10 @@
 
 Columns of the group: `expired` says why the group expired, `uses` counts the optimizer steps that
 trained on the group, `step` is the last of these steps, and `leased_at` and so on are Unix times.
-Columns of the attempt are fields of r3l.views.attempt_view.AttemptView. `steps` counts turns, and
-`tokens` counts sampled tokens. `staleness` is step - 1 - oldest_version: how many versions the
-policy was behind.
+Columns of the attempt are fields of r3l.views.attempt_view.AttemptView. `of` is the slot of the
+attempt that a retry retries, and `base` the same, or the own slot of an attempt that is no retry.
+`steps` counts turns, and `tokens` counts sampled tokens. `staleness` is step - 1 - oldest_version:
+how many versions the policy was behind.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ TIMES = ("leased", "complete", "drawn", "trained", "expired")
 COLUMNS: dict[str, str] = (
     dict.fromkeys("group_id task_id env purpose tag state expired actor role".split(), "str")
     | {"slot": "Int64", "status": "str", "cause": "str", "finish": "str"}
-    | {"base": "Int64", "pivot": "Int64", "reward": "float64", "seconds": "float64"}
+    | {"base": "Int64", "of": "Int64", "pivot": "Int64", "reward": "float64", "seconds": "float64"}
     | dict.fromkeys("steps tokens length oldest_version newest_version".split(), "Int64")
     | dict.fromkeys("step uses staleness".split(), "Int64")
     | {f"{state}_at": "float64" for state in TIMES}
@@ -54,16 +55,16 @@ def frame(
 
 
 def _rows(group: Group, row: GroupRow) -> Iterator[dict[str, Any]]:
-    """Yields one row of the frame for each result of a group, base slots first."""
+    """Yields one row of the frame for each result of a group, in the order of the slots."""
     shared = {name: getattr(row, name) for name in COLUMNS if name in row.__struct_fields__}
     shared |= {"env": group.task.env, "expired": row.cause, "uses": len(row.steps)}
     shared |= {f"{state}_at": row.times.get(state) for state in TIMES}
     step = row.steps[-1] if row.steps else None
-    for result in sorted(group.results, key=lambda r: (r.role, r.slot)):
+    for result in sorted(group.results, key=lambda r: r.slot):
         shown = view(result)
         own = {name: getattr(shown, name) for name in COLUMNS if name in shown.__struct_fields__}
         own |= {"steps": len(shown.steps) or None, "tokens": shown.generated, "step": step}
-        own["pivot"] = shown.pivot if shown.pivot >= 0 else None
+        own |= {name: own[name] if own[name] >= 0 else None for name in ("of", "pivot")}
         if step is not None and shown.oldest_version is not None:
             own["staleness"] = step - 1 - shown.oldest_version
         yield shared | own

@@ -58,7 +58,7 @@ def ls(folder: Path, text: str, limit: int) -> None:
 @_store
 @click.argument("group_id")
 def show(folder: Path, group_id: str) -> None:
-    """Print every attempt of a group as a conversation, and each retry with its reflection.
+    """Print every attempt of a group as a conversation, and every reflection.
 
     GROUP_ID may be abbreviated: 42 is g0000000042.
     """

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
+from zlib import crc32
 
 from msgspec.structs import replace
 
@@ -18,7 +19,7 @@ from buffer.storage.store import Store
 from buffer.storage.transaction import Txn
 from r3l import codec
 from r3l.errors import UserError
-from r3l.records import Group
+from r3l.records import Group, SlotResult
 
 AT_ONCE = 64  # groups in a transaction
 
@@ -29,7 +30,7 @@ def finished_groups(store: Store, *, contrast: bool) -> Iterator[tuple[GroupRow,
     with store.read() as txn:
         for row in txn.rows():
             finished = row.purpose == "train" and not row.unfinished and row.done
-            if not finished or row.cause not in task_history.USABLE:
+            if not finished or not task_history.usable(row):
                 continue
             if (row.contrast or not contrast) and txn.record_is_sound(row):
                 yield row, codec.decode(Group, txn.record(row.group_id))
@@ -74,7 +75,7 @@ class _Copy:
                 for row, group in some:
                     on_group(group)
                     self._last = before + int(row.group_id[1:])
-                    self._put(txn, row, replace(group, group_id=f"g{self._last:010d}"))
+                    self._put(txn, row, _renumbered(group, before) if before else group)
 
     def finish(self) -> None:
         """Writes the counts and marks the store as closed to new groups."""
@@ -86,11 +87,19 @@ class _Copy:
     def _put(self, txn: Txn, before: GroupRow, group: Group) -> None:
         index = self._tasks.setdefault(group.task.task_id, len(self._tasks))
         txn.add_task("train", "", index, group.task)
+        record = codec.encode(group)
+        sums = {
+            result.slot: crc32(raw)
+            for result, raw in zip(group.results, codec.group_bodies(record).results, strict=True)
+        }
         row = before.with_changes(
             group_id=group.group_id,
             task_index=index,
+            plan=group.plan,
+            checksums=tuple(sums[slot] for slot in before.resolved),
             state="complete",
             cause="",
+            replaced=False,
             rid="",
             draw_id=0,
             steps=(),
@@ -98,5 +107,28 @@ class _Copy:
         txn.put_row(row)
         txn.add_tag(row)
         txn.set_live(row)
-        txn.put_record(row, codec.encode(group))
+        txn.put_record(row, record)
         self._counts.update(counts.added(None, row))
+
+
+def _renumbered(group: Group, more: int) -> Group:
+    """Returns a group whose number is higher by `more`, as are those of the groups that it names:
+    in its plan, and as origins of its attempts."""
+
+    def moved(group_id: str) -> str:
+        return f"g{int(group_id[1:]) + more:010d}"
+
+    def with_origin(result: SlotResult) -> SlotResult:
+        attempt = result.trajectory
+        if attempt is None or attempt.origin is None:
+            return result
+        origin = replace(attempt.origin, group_id=moved(attempt.origin.group_id))
+        return replace(result, trajectory=replace(attempt, origin=origin))
+
+    handed = tuple(replace(key, group_id=moved(key.group_id)) for key in group.plan.handed)
+    return replace(
+        group,
+        group_id=moved(group.group_id),
+        plan=replace(group.plan, handed=handed),
+        results=tuple(map(with_origin, group.results)),
+    )

@@ -26,9 +26,8 @@ EXAMPLE = "a filter is like reward > 0.5 and env == 'workshop'"
 
 def facts(txn: Txn, row: GroupRow) -> dict[str, Any]:
     """Returns the facts of a group, keyed by NAMES. Rewards are None if it has no trajectory."""
-    rewards = row.rewards
-    base = {slot: reward for role, slot, reward in row.attempts if role == "base"}
-    gains = [r - base[slot] for role, slot, r in row.attempts if role != "base" and slot in base]
+    rewards, by_slot = row.rewards, {slot: reward for slot, _, reward in row.attempts}
+    gains = [reward - by_slot[of] for _, of, reward in row.attempts if of in by_slot]
     return {
         "group": row.group_id,
         "task": row.task_id,

@@ -21,7 +21,7 @@ def rows(store: Store) -> Iterator[dict[str, Any]]:
 
 
 def group(store: Store, group_id: str) -> Group:
-    """Returns a group with the results accepted so far. Raises RecordError if it is damaged."""
+    """Returns a group with what was accepted so far. Raises RecordError if it is damaged."""
     with store.read() as txn:
         return result_checksums.read(txn, txn.existing_row(group_id))
 
@@ -51,7 +51,7 @@ def trained_draw(store: Store, step: int) -> Draw:
         if drawn is None:
             raise NotFound(f"step {step}: its draw is not in the store")
         now = tuple(Status(group.state, group.cause, group.times) for group in groups)
-        draw = Draw(drawn, now, queries.drawn(txn, drawn))
+        draw = Draw.read(drawn, now, queries.drawn(txn, drawn))
     if draw.recall_lost:
         raise NotFound(
             f"step {step}: {draw.recall_lost} recalled attempts were evicted or are damaged"

@@ -11,12 +11,12 @@ from buffer.storage import counts, result_checksums
 from buffer.storage.layout import history_key, part_key, tag_prefix, u64
 from buffer.storage.rows import DrawRow, GroupRow
 from buffer.storage.store import Store
-from buffer.storage.transaction import Txn, read_group
+from buffer.storage.transaction import Parts, Txn, read_group
 from r3l import codec
 from r3l.errors import R3LError
 from r3l.records import Task
 
-RECORDS = ("table group,", "table part,", "table partial,")
+RECORDS = ("table group,", "table part,", "table partial,", "table reflection,")
 """Beginnings of messages about damaged records and results. The rows can still be checked."""
 
 
@@ -48,9 +48,9 @@ def _group_problems(txn: Txn, row: GroupRow) -> Iterator[str]:
     yield from (f"{name}: {problem}" for problem in damage)
     if rule := broken_rule(row):
         yield f"{name}: {rule}"
-    if not row.unfinished and txn.parts(name):
-        yield f"{name}: is {row.state}, but still has results of single slots"
-    still_open = {part_key(name, *slot) for slot in row.plan.slots() if slot not in row.resolved}
+    if not row.unfinished and txn.parts(name) != Parts():
+        yield f"{name}: is {row.state}, but still has results of single slots or reflections"
+    still_open = {part_key(name, slot) for slot in range(row.slots) if slot not in row.resolved}
     if set(txn.partial_keys(name)) - still_open:
         yield f"{name}: has progress of a slot that is not open"
     if txn.evicted(name):
@@ -153,7 +153,7 @@ def _count_problems(txn: Txn) -> Iterator[str]:
         yield f"count draws: {written['draws']}, but there are {txn.size('draw')}"
     if sum(counts.under(written, "evicted").values()) != tombs:
         yield f"count evicted: differs from the {tombs} tombs"
-    for table in ("group", "part", "partial"):
+    for table in ("group", "part", "partial", "reflection"):
         for key in txn.keys(table):
             if (name := key.split(b"\0")[0].decode()) not in names:
                 yield f"{name}: is in table {table}, but has no row"

@@ -1,6 +1,6 @@
 """Prepares a group for the page: pairs of attempts with their tokens.
 
-AttemptView ─► pairs (base, retry) ─► steps ─► tokens: text, log-probability
+AttemptView ─► pairs (attempt, reflection, retry) ─► steps ─► tokens: text, log-probability
 ledger ─► attempts that the learner trained on: their advantage, and their first trained step
 """
 
@@ -14,7 +14,7 @@ from buffer.storage.rows import TrainedAttempt
 from buffer.storage.store import Store
 from buffer.tools import group_facts
 from buffer.tools.json_values import plain as plain_values
-from r3l.records import Group, Int32, Role, Trajectory
+from r3l.records import Group, Int32, Trajectory
 from r3l.views import attempt_view
 from r3l.views.attempt_view import AttemptView, message_text
 from r3l.views.tape import TapedCall, call_tree, conversations
@@ -51,7 +51,7 @@ def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
         step = txn.step(known["step"])
         draw = None if step is None else txn.draw(step.draw_id)
     trained = [t for t in step.attempts if t.into == group_id] if step is not None else []
-    own = {(t.role, t.slot): t for t in trained if t.group_id == group_id}
+    own = {t.slot: t for t in trained if t.group_id == group_id}
     weights = {} if draw is None else dict(zip(draw.groups, draw.weights, strict=False))
     return known | {
         "times": group.times,
@@ -59,25 +59,32 @@ def plain_group(store: Store, group_id: str, texts: Texts) -> Plain:
         "options": json.dumps(plain_values(group.task.options), ensure_ascii=False),
         "fingerprints": group.fingerprints,
         "weight": weights.get(group_id, 1.0),
+        "kind": group.plan.kind,
+        "handed": [plain_values(key) for key in group.plan.handed],
         "unresolved": group.unresolved,
         "pairs": pairs(group, texts, own),
         "recalled": [plain_values(t) for t in trained if t.group_id != group_id],
     }
 
 
-def pairs(
-    group: Group, texts: Texts, trained: Mapping[tuple[Role, int], TrainedAttempt]
-) -> list[Plain]:
-    """Converts a group's pairs to JSON values. `trained`: how the learner used each attempt, keyed
-    by role and slot."""
+def pairs(group: Group, texts: Texts, trained: Mapping[int, TrainedAttempt]) -> list[Plain]:
+    """Converts a group's pairs to JSON values. `trained`: how the learner used the attempt of each
+    slot."""
+
+    known: dict[int, Plain] = {}
 
     def plain(v: AttemptView | None) -> Plain | None:
-        return None if v is None else _slot(v, group, texts, trained.get((v.role, v.slot)))
+        if v is None:
+            return None
+        if v.slot not in known:
+            known[v.slot] = _slot(v, group, texts, trained.get(v.slot))
+        return known[v.slot]
 
     return [
         {
             "slot": pair.slot,
             "base": plain(pair.base),
+            "reflection": None if pair.reflection is None else plain_values(pair.reflection),
             "retry": plain(pair.retry),
             "pivot": pair.retry.pivot if pair.retry else -1,
             "gain": pair.gain,
@@ -97,7 +104,7 @@ def _slot(view: AttemptView, group: Group, texts: Texts, used: TrainedAttempt | 
     shown["tree"] = call_tree(view.calls)
     shown["conversations"] = []
     if view.steps:
-        [attempt] = [t for t in group.trajectories if (t.role, t.slot) == (view.role, view.slot)]
+        [attempt] = [t for t in group.trajectories if t.slot == view.slot]
         shown["steps"] = [
             plain_values(step)
             | {

@@ -13,7 +13,10 @@ from r3l.run.files import json_lines
 from r3l.views.attempt_view import AttemptView
 
 RESULTS = "results.jsonl"
-MORE: Facts = {"seed": "", "options": "{}", "weight": 1.0, "unresolved": [], "recalled": []}
+MORE: Facts = {
+    "seed": "", "options": "{}", "weight": 1.0, "kind": "", "handed": [], "unresolved": [],
+    "recalled": [],
+}  # fmt: skip
 
 
 class EvaluatedAttempt(AttemptView, kw_only=True):
@@ -83,4 +86,5 @@ def _pair(attempt: EvaluatedAttempt) -> Facts:
     """Converts an attempt to a pair that has no retry. The steps have no tokens."""
     shown: Facts = to_builtins(attempt) | {"advantage": None, "tree": []}
     shown["steps"] = [step | {"logprobs": []} for step in shown["steps"]] or None
-    return {"slot": attempt.attempt, "base": shown, "retry": None, "pivot": -1, "gain": None}
+    nothing = dict.fromkeys(("reflection", "retry", "gain"))
+    return {"slot": attempt.attempt, "base": shown, "pivot": -1} | nothing

@@ -12,10 +12,24 @@ from typing import Annotated, Generic, Literal, TypeVar
 import msgspec
 
 from buffer.storage.rows import DrawRow, Status, TrainedAttempt
-from r3l.records import Group, GroupPlan, GroupState, Integer, Purpose, Record, SlotResult, Task
+from r3l.records import (
+    Group,
+    GroupPlan,
+    GroupState,
+    Integer,
+    Purpose,
+    Recalled,
+    Record,
+    ReflectionRecord,
+    SlotResult,
+    Task,
+)
 
 GROUPS_LIMIT = 4096  # groups in one reply
 SLOTS_LIMIT = 1024  # slots of a group
+REFLECTIONS_LIMIT = 4096  # reflections of a group
+HANDED_LIMIT = 64  # stored attempts of a plan
+HANDED_BYTES = 4 << 20  # of them
 NAME_LIMIT = 200  # characters of an actor or consumer
 LEARNER = "learner"  # the consumer whose drawn groups count for admission
 
@@ -44,29 +58,30 @@ class AddTasks(Request[int]):
 
 
 class AcquireLease(Request["Lease | Wait"]):
-    """Asks for a group to explore. `plan`: slots of a training group. The service may turn all
-    retry slots into base slots. An evaluation group has one base slot. `metrics`: numbers for
-    `stats`."""
+    """Asks for a group to explore. `plan`: of a new training group; by default, the run's algorithm
+    plans it. An evaluation group has one slot. `metrics`: numbers for `stats`."""
 
     actor: str
     version: Integer
-    plan: GroupPlan
+    plan: GroupPlan | None = None
     metrics: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 class Put(Request["PutAck"]):
-    """Resolves slots of a leased group. `results`: encoded SlotResults. `fingerprint`: version and
-    hash of the sampling weights."""
+    """Resolves slots of a leased group, and adds reflections to it. `results`: encoded SlotResults;
+    `reflections`: encoded ReflectionRecords; at least one of both. `fingerprint`: version and hash
+    of the sampling weights."""
 
     group_id: str
     actor: str
     fingerprint: tuple[Integer, str] | None
-    results: Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(min_length=1, max_length=SLOTS_LIMIT)]
+    results: Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(max_length=SLOTS_LIMIT)] = ()
+    reflections: Annotated[tuple[msgspec.Raw, ...], msgspec.Meta(max_length=SLOTS_LIMIT)] = ()
 
 
 class PutPartial(Request[int]):
-    """Stores the progress of an open slot. `result`: the slot's encoded result so far
-    (r3l.rollout.partial)."""
+    """Stores the progress of an open slot. `result`: the slot's encoded result so far, with a
+    trajectory (r3l.rollout.partial)."""
 
     group_id: str
     actor: str
@@ -143,7 +158,7 @@ class GetLedger(Request[tuple[str, ...]]):
 
 
 class GetGroups(Request[list[Group]]):
-    """Returns groups in the order of `group_ids`. An unfinished group has its results so far."""
+    """Returns groups in the order of `group_ids`. An unfinished group has what it got so far."""
 
     group_ids: Sequence[str]
 
@@ -156,8 +171,9 @@ class GetStats(Request["BufferStats"]):
 
 
 class Lease(Record):
-    """A group to explore. `accepted`: results of earlier holders. `partial`: unfinished results of
-    earlier holders. `deadline_s`: seconds until the lease expires."""
+    """A group to explore. `accepted`, `reflections`: of earlier holders. `partial`: unfinished
+    results of earlier holders. `handed`: those stored attempts of the plan that still exist.
+    `deadline_s`: seconds until the lease expires."""
 
     group_id: str
     task: Task
@@ -167,6 +183,8 @@ class Lease(Record):
     accepted: tuple[SlotResult, ...]
     deadline_s: float
     partial: tuple[SlotResult, ...] = ()
+    reflections: tuple[ReflectionRecord, ...] = ()
+    handed: tuple[Recalled, ...] = ()
 
 
 class Wait(Record):
@@ -177,8 +195,8 @@ class Wait(Record):
 
 
 class PutAck(Record):
-    """The results are on disk. `new`: how many were added, 0 for a repeated request. `complete`:
-    whether all slots are resolved."""
+    """All is on disk. `new`: how many results and reflections were added, 0 for a repeated request.
+    `complete`: whether all slots are resolved."""
 
     new: int
     complete: bool
@@ -221,8 +239,11 @@ class BufferStats(Record):
     Counted since the store was created:
     - `made`: groups, the sum of `train`, `eval` and `evicted`
     - `drops`: expired groups, keyed by cause
+    - `replaced`: those of them that the algorithm refused, keyed by cause
     - `slot_drops`: failed slots, and attempts lost with their group, keyed by "role/cause"
     - `partial_dropped`: partial attempts that no actor can continue, keyed by cause
+    - `algorithm_failed`: failed calls of the algorithm (buffer.sampling.algorithm_calls), keyed by
+      method
     - `rewound`: groups that were still stored when a learner took back their step
     - `rewound_evicted`: groups evicted before their step was taken back; still counted in `trained`
 
@@ -236,8 +257,10 @@ class BufferStats(Record):
     train: dict[str, int] = msgspec.field(default_factory=dict)
     eval: dict[str, int] = msgspec.field(default_factory=dict)
     drops: dict[str, int] = msgspec.field(default_factory=dict)
+    replaced: dict[str, int] = msgspec.field(default_factory=dict)
     slot_drops: dict[str, int] = msgspec.field(default_factory=dict)
     partial_dropped: dict[str, int] = msgspec.field(default_factory=dict)
+    algorithm_failed: dict[str, int] = msgspec.field(default_factory=dict)
     puts: int = 0
     draws: int = 0
     drawn_groups: int = 0

@@ -211,17 +211,24 @@ class Trajectory(Record):
 
     @property
     def oldest_version(self) -> int:
-        """The oldest version that sampled a step. Ignores steps before a conversation's `start`."""
-        own = [int(self.step_versions[self.extra.start :].min())]
+        """The oldest version that sampled a step for this group. Ignores steps of `origin`, and
+        those before a conversation's `start`."""
+        own = [int(self.step_versions[self._first_of_group :].min())]
         return min(own + [int(s.step_versions[s.start :].min()) for s in self.extra.segments])
 
     @property
     def newest_version(self) -> int:
-        """The newest version that sampled a step. Ignores steps before a conversation's `start`."""
-        own = [int(self.step_newest_versions[self.extra.start :].max())]
+        """The newest version that sampled a step for this group. Ignores steps of `origin`, and
+        those before a conversation's `start`."""
+        own = [int(self.step_newest_versions[self._first_of_group :].max())]
         return max(
             own + [int(s.step_newest_versions[s.start :].max()) for s in self.extra.segments]
         )
+
+    @property
+    def _first_of_group(self) -> int:
+        """The first step that was not copied from another group or another conversation."""
+        return self.extra.start if self.origin is None else max(self.pivot, self.extra.start)
 
     def versions_of(self, step: int) -> str:
         """Returns the policy versions that sampled a step, as text: "v3" or "v3 to v5"."""

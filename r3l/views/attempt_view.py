@@ -1,7 +1,8 @@
 """Makes attempts readable, for the viewer, `r3l-buffer show`, notebooks, TensorBoard, tables and
 evaluations.
 
-    Group ─► pairs ─► (base, retry) ─► AttemptView ─► steps
+    Group ─► views ─► AttemptView ─► steps
+               ├─► pairs: (attempt, reflection, retry)
                └─► text, for a terminal or a notebook
 """
 
@@ -11,13 +12,23 @@ from typing import Any
 
 import msgspec
 
-from r3l.records import Group, Record, ReflectionRecord, Role, SlotResult, SlotStatus, Trajectory
+from r3l.records import (
+    Group,
+    Origin,
+    Record,
+    ReflectionRecord,
+    Role,
+    SlotResult,
+    SlotStatus,
+    Trajectory,
+)
 from r3l.views.tape import TapedCall, call_tree, read_tape
 
 
 class StepView(Record):
-    """A turn of the policy. `own`: False if copied from the base attempt. `length`: tokens of the
-    action. `cut`: whether the token budget cut off the action."""
+    """A turn of the policy. `own`: False if copied from the retried attempt, or from a stored
+    attempt of another group. `length`: tokens of the action. `cut`: whether the token budget cut
+    off the action."""
 
     observation: str
     action: str
@@ -31,7 +42,7 @@ class StepView(Record):
 
 class ReflectionView(Record):
     """A reflection. `fields`: empty if the text is not a JSON object. `cause`: why the reflection
-    cannot be used, or ""."""
+    cannot be used, or "". `of`: the slot of the attempt in question, or -1."""
 
     text: str
     cause: str
@@ -39,19 +50,29 @@ class ReflectionView(Record):
     tokens: int
     version: int
     seconds: float
+    name: str = ""
+    of: int = -1
 
 
-class AttemptView(Record):
-    """A slot and its attempt, if any. `base`: in a retry, the slot of the base attempt; else the
-    same as `slot`. `length`: tokens of the whole sequence. `generated`: tokens sampled for this
-    attempt. `seconds`: sampling time of the attempt's own steps."""
+class AttemptView(Record, forbid_unknown_fields=False):
+    """A slot and its attempt, if any. `of`: the slot that it retries, or -1; `base`: the same, or
+    the own slot. `origin`: the step of another group's attempt from which it started. `source`:
+    where an imported attempt comes from. `length`: tokens of the whole sequence. `generated`:
+    tokens sampled for this attempt. `seconds`: sampling time of the attempt's own steps.
+    `reflection`: the one that advised it, or that led to no attempt.
+
+    Evaluations store it; fields of their versions that are unknown here are ignored.
+    """
 
     role: Role
     slot: int
     status: SlotStatus
     cause: str
     base: int
+    of: int = -1
     pivot: int = -1
+    origin: Origin | None = None
+    source: str = ""
     reward: float | None = None
     finish: str = ""
     feedback: str = ""
@@ -67,23 +88,28 @@ class AttemptView(Record):
     cut: int = 0
     faults: tuple[str, ...] = ()
     parts: dict[str, float] = msgspec.field(default_factory=dict)
-    aux: tuple[str, ...] = ()
+    scores: dict[str, float] = msgspec.field(default_factory=dict)
     reflection: ReflectionView | None = None
     calls: tuple[TapedCall, ...] = ()
 
     @property
     def title(self) -> str:
-        """The attempt's name: `base 0`, or `retry of base 0 from step 2`."""
-        start = f" from step {self.pivot}" if self.pivot >= 0 else ""
-        return f"{'retry of ' * (self.role == 'distilled')}base {self.base}{start}"
+        """The attempt's name: `attempt 0`, or `attempt 4, retry of 0 from step 2`."""
+        text = f"attempt {self.slot}" + (f", retry of {self.of}" if self.of >= 0 else "")
+        if self.origin is not None:
+            of = self.origin
+            return f"{text} from step {of.step} of attempt {of.slot} in group {of.group_id}"
+        return text + (f" from step {self.pivot}" if self.pivot >= 0 else "")
 
 
 class Pair(Record):
-    """A base slot and one of its retries. If the base or the retry is missing, it is None."""
+    """An attempt, a reflection on it, and a retry. Each of them may be missing. `slot`: that of the
+    attempt; -1 if the reflection is on none."""
 
     slot: int
-    base: AttemptView | None
-    retry: AttemptView | None
+    base: AttemptView | None = None
+    reflection: ReflectionView | None = None
+    retry: AttemptView | None = None
 
     @property
     def gain(self) -> float | None:
@@ -94,35 +120,62 @@ class Pair(Record):
         return None if before is None or after is None else after - before
 
 
-def view(result: SlotResult) -> AttemptView:
-    thought = result.reflection
+def view(result: SlotResult, reflection: ReflectionRecord | None = None) -> AttemptView:
     shown = AttemptView(
         role=result.role,
         slot=result.slot,
         status=result.status,
         cause=result.cause,
-        base=result.slot,
-        pivot=-1 if thought is None else thought.pivot,
-        aux=tuple(sample.kind for sample in result.aux),
-        reflection=None if thought is None else _reflection(thought),
+        base=result.of if result.of >= 0 else result.slot,
+        of=result.of,
+        pivot=-1 if reflection is None else reflection.pivot,
+        reflection=None if reflection is None else _reflection(reflection),
     )
     return shown if result.trajectory is None else _with_attempt(shown, result.trajectory)
 
 
+def views(group: Group) -> list[AttemptView]:
+    """Returns the group's results, in the order of the slots, with the reflections behind them. A
+    retry that was not played has the first reflection on its attempt that led to no retry."""
+    ordered = sorted(group.results, key=lambda result: result.slot)
+    named = {thought.name: thought for thought in group.reflections}
+    left = dict(named)
+    for attempt in group.trajectories:
+        left.pop(attempt.reflection, None)
+
+    def behind(result: SlotResult) -> ReflectionRecord | None:
+        if result.trajectory is not None:
+            return named.get(result.trajectory.reflection)
+        of = (name for name, thought in left.items() if 0 <= thought.of == result.of)
+        return left.pop(next(of, ""), None)
+
+    return [view(result, behind(result)) for result in ordered]
+
+
 def pairs(group: Group) -> list[Pair]:
-    """Pairs the base slots, in order, with their retries. A base with several retries is in several
-    pairs."""
-    views = [view(result) for result in group.results]
-    own = {shown.slot: shown for shown in views if shown.role == "base"}
-    retries: dict[int, list[AttemptView | None]] = {}
-    for shown in views:
-        if shown.role == "distilled":
-            retries.setdefault(shown.base, []).append(shown)
-    return [
-        Pair(slot, own.get(slot), retry)
-        for slot in sorted({*range(group.plan.base), *own, *retries})
-        for retry in retries.get(slot) or [None]
-    ]
+    """Pairs attempts with their retries, in the order of the attempts. An attempt with several
+    retries is in several pairs, as is one whose retry was retried. A reflection behind no retry has
+    a pair of its own if no pair of its attempt has room."""
+    shown = views(group)
+    by_slot = {each.slot: each for each in shown}
+    first = {each.slot for each in shown if each.of < 0} | set(group.unresolved)
+    retries: dict[int, list[AttemptView]] = {}
+    for each in shown:
+        if each.of >= 0:
+            retries.setdefault(each.of, []).append(each)
+    used = {each.reflection.name for each in shown if each.reflection is not None}
+    others: dict[int, list[ReflectionView]] = {}
+    for thought in group.reflections:
+        if thought.name not in used:
+            others.setdefault(thought.of, []).append(_reflection(thought))
+    found = []
+    for slot in sorted(first | retries.keys() | others.keys()):
+        base, rest = by_slot.get(slot), others.get(slot, [])
+        found += [Pair(slot, base, retry.reflection, retry) for retry in retries.get(slot, [])]
+        found += [Pair(slot, base, thought) for thought in rest]
+        if slot not in retries and not rest:
+            found.append(Pair(slot, base))
+    return found
 
 
 def text(group: Group) -> str:
@@ -143,7 +196,14 @@ def _reflection(record: ReflectionRecord) -> ReflectionView:
             if value is not None
         }
     return ReflectionView(
-        record.text, record.cause, fields, record.tokens, record.version, record.seconds
+        record.text,
+        record.cause,
+        fields,
+        record.tokens,
+        record.version,
+        record.seconds,
+        record.name,
+        record.of,
     )
 
 
@@ -166,8 +226,9 @@ def _with_attempt(shown: AttemptView, attempt: Trajectory) -> AttemptView:
     )
     return msgspec.structs.replace(
         shown,
-        base=attempt.parent if attempt.role == "distilled" else attempt.slot,
         pivot=attempt.pivot,
+        origin=attempt.origin,
+        source=attempt.source,
         reward=float(attempt.reward),
         finish=attempt.finish,
         feedback=attempt.feedback,
@@ -183,33 +244,51 @@ def _with_attempt(shown: AttemptView, attempt: Trajectory) -> AttemptView:
         cut=attempt.cut_responses,
         faults=attempt.faults,
         parts=attempt.extra.reward_parts,
+        scores=attempt.extra.scores,
         calls=tuple(read_tape(attempt.extra.tape)),
     )
 
 
 def _lines(group: Group) -> Iterator[str]:
-    task = group.task
+    task, written = group.task, set[int]()
     yield f"group {group.group_id}: {group.state} {group.cause}".rstrip()
     yield f"task {task.task_id} of {task.env}, seed {task.seed}"
-    for attempt in sorted(
-        map(view, group.results), key=lambda attempt: (attempt.base, attempt.role)
-    ):
-        yield ""
-        yield f"── {attempt.title}: {attempt.status} {attempt.cause}".rstrip()
-        if (thought := attempt.reflection) is not None:
-            unusable = f", not usable ({thought.cause}): {thought.text}" if thought.cause else ""
-            yield f"   reflection{unusable}"
-            if not unusable:
-                yield from (f"   {name}: {value}" for name, value in thought.fields.items())
-        if attempt.reward is not None:
-            yield (
-                f"   reward {attempt.reward}, {len(attempt.steps)} steps, {attempt.generated} "
-                f"tokens, versions {attempt.oldest_version} to {attempt.newest_version}, "
-                f"{attempt.finish}"
-            )
-            whole = any(call.messages for call in attempt.calls)
-            turns = _calls(attempt.calls) if whole else conversation(attempt)
-            yield from (f"   {line}" for line in turns)
+    for pair in pairs(group):
+        for attempt in (pair.base, pair.retry):
+            if attempt is not None and attempt.slot not in written:
+                written.add(attempt.slot)
+                yield from _attempt_lines(attempt)
+        if pair.reflection is not None and pair.retry is None:
+            on = f" on attempt {pair.slot}" if pair.slot >= 0 else ""
+            yield ""
+            yield f"── reflection {pair.reflection.name}{on}"
+            yield from _reflection_lines(pair.reflection)
+
+
+def _attempt_lines(attempt: AttemptView) -> Iterator[str]:
+    yield ""
+    yield f"── {attempt.title}: {attempt.status} {attempt.cause}".rstrip()
+    if attempt.source:
+        yield f"   imported from {attempt.source}"
+    if attempt.reflection is not None:
+        yield from _reflection_lines(attempt.reflection)
+    if attempt.reward is not None:
+        yield (
+            f"   reward {attempt.reward}, {len(attempt.steps)} steps, {attempt.generated} "
+            f"tokens, versions {attempt.oldest_version} to {attempt.newest_version}, "
+            f"{attempt.finish}"
+        )
+        whole = any(call.messages for call in attempt.calls)
+        turns = _calls(attempt.calls) if whole else conversation(attempt)
+        yield from (f"   {line}" for line in turns)
+
+
+def _reflection_lines(thought: ReflectionView) -> Iterator[str]:
+    unusable = f", not usable ({thought.cause})" if thought.cause else ""
+    said = f": {thought.text}" if thought.cause or not thought.fields else ""
+    yield f"   reflection {thought.name}{unusable}{said}"
+    if not unusable:
+        yield from (f"   {name}: {value}" for name, value in thought.fields.items())
 
 
 def _calls(calls: Sequence[TapedCall]) -> Iterator[str]:

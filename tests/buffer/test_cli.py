@@ -3,6 +3,7 @@
 from click.testing import CliRunner
 
 from buffer import cli
+from buffer.server.service import rules_of
 from buffer.wire.curve_keys import ServiceKeys, generate, load
 from r3l.errors import UserError
 from r3l.run.config import RunConfig
@@ -22,5 +23,5 @@ def test_file_and_overrides_reach_the_service(tmp_path, monkeypatch):
     options = ["--config", config, "--store", tmp_path / "store", "--bind", "tcp://0.0.0.0:0"]
     options += ["--keys", keys, "buffer.lease_s=2.5", "seed=11"]
     CliRunner().invoke(cli.main, ["serve", *map(str, options)])
-    wanted = RunConfig(seed=11, buffer={"map_gib": 0.25, "lease_s": 2.5})
+    wanted = rules_of(RunConfig(seed=11, buffer={"map_gib": 0.25, "lease_s": 2.5}))
     assert given == [(1 << 28, wanted, "tcp://0.0.0.0:0", load(ServiceKeys, keys))]
