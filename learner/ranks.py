@@ -72,7 +72,7 @@ def receive_draw(trainer: DeepSpeedTrainer) -> Draw | None:
     sizes, data = unpack(_broadcast(trainer), RECORD_LIMIT)["sizes"], _broadcast(trainer)
     frames = [data[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
     head = decode(DrawHead, frames[0])
-    return None if head.row is None else Draw(head.row, head.now, frames[1:])
+    return None if head.row is None else Draw.read(head.row, head.now, frames[1:])
 
 
 def _signal(trainer: DeepSpeedTrainer, signal: int) -> int:

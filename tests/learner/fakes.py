@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from buffer import BufferClient, Lease
 from launch.backends.process_commands import free_port
 from learner.warmup import tiny_policy
-from r3l.records import Group, GroupPlan, ReflectionRecord, SlotResult
+from r3l.records import Group, GroupPlan
 from r3l.run.config import dump, load
 from r3l.training.step_loss import StepResult
 from tests.processes import command_line
@@ -93,17 +93,7 @@ class Recording:
                 self.before(lease)
                 group = self.played(lease.group_id, self.version)
                 results = [r for r in group.results if r.slot < lease.plan.slots]
-                put_group(client, lease.group_id, results, group.reflections)
-
-
-def put_group(
-    client: BufferClient,
-    group_id: str,
-    results: Sequence[SlotResult],
-    reflections: Sequence[ReflectionRecord],
-) -> None:
-    """Puts a whole group, as the actor `recording`."""
-    client.put(group_id, "recording", *results, reflections=reflections)
+                client.put(lease.group_id, "recording", [*results, *group.reflections])
 
 
 def tiny_model(folder: Path) -> Path:

@@ -15,8 +15,7 @@ from learner.step.trainer import Trainer
 from r3l.run.config import load
 from r3l.run.process.torch_exit import end_process
 from tests.learner.fakes import measured
-from tests.r3l.training.fakes import explore_group
-from tests.r3l.training.fakes import GROUPS
+from tests.r3l.training.fakes import GROUPS, explore_group
 
 forks = multiprocessing.get_context("forkserver")
 forks.set_forkserver_preload([__name__])

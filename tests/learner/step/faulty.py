@@ -11,8 +11,7 @@ from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.run.config import load
 from tests.learner.fakes import measured
-from tests.r3l.training.fakes import explore_group
-from tests.r3l.training.fakes import GROUPS
+from tests.r3l.training.fakes import GROUPS, explore_group
 
 SETTINGS = (
     "algorithm.group_size=4",

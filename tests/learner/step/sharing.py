@@ -14,8 +14,7 @@ from learner.step.batch import Row, rows_of
 from learner.step.trainer import Trainer
 from r3l.run.config import RunConfig, load
 from tests.learner.fakes import measured
-from tests.r3l.training.fakes import explore_group
-from tests.r3l.training.fakes import GROUPS
+from tests.r3l.training.fakes import GROUPS, explore_group
 
 SETTINGS = (
     "algorithm=reflect_grpo", "algorithm.group_size=4", "learner.lr=1e-3",

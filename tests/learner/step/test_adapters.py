@@ -17,10 +17,9 @@ from learner.step.trainer import Trainer
 from r3l.errors import UserError
 from r3l.run.config import load
 from tests.learner.fakes import measured
-from tests.r3l.training.fakes import explore_group
 from tests.learner.ranks import three_steps, three_steps_of_two_ranks
-from tests.r3l.training.fakes import GROUPS
 from tests.learner.step.faulty import Silent
+from tests.r3l.training.fakes import GROUPS, explore_group
 
 SETTINGS = ("algorithm=reflect_grpo", "algorithm.group_size=4", "learner.lr=1e-2")
 LORA = "learner.lora={rank: 4, alpha: 8, targets: [q_proj, down_proj]}"

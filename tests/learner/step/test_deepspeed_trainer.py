@@ -12,9 +12,8 @@ from r3l.algorithms.r3l import R3LConfig
 from r3l.errors import TrainingStopped
 from r3l.run.config import load
 from tests.learner.fakes import measured
-from tests.r3l.training.fakes import explore_group
 from tests.learner.ranks import three_steps, three_steps_of_two_ranks
-from tests.r3l.training.fakes import GROUPS
+from tests.r3l.training.fakes import GROUPS, explore_group
 
 
 @pytest.mark.system

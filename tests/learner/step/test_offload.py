@@ -11,9 +11,8 @@ from learner.step.batch import rows_of
 from learner.step.trainer import Trainer
 from r3l.run.config import load
 from tests.learner.fakes import measured
-from tests.r3l.training.fakes import explore_group
-from tests.r3l.training.fakes import GROUPS
 from tests.learner.step.faulty import saved
+from tests.r3l.training.fakes import GROUPS, explore_group
 
 SAME = ("loss", "loss_policy", "loss_sft", "entropy", "behaviour_kl")
 USERS_SETTINGS = {
