@@ -11,11 +11,11 @@ Axes: B rows, R computed rows, Q tokens to read, T tokens of context, V vocabula
 """
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ class _Row:
 
     Its tokens are in row `place` of the tables. It has `length` tokens, and the first `read` of
     them are in the cache. At most `budget` tokens are sampled. `grammar`: what they must form.
-    `random`: the request's own random numbers, if it has a seed.
+    `dice`: the request's own random numbers, if it has a seed.
     """
 
     prompt: Sequence[int]
@@ -56,7 +56,7 @@ class _Row:
     done: asyncio.Future[Sample]
     budget: int
     grammar: Any = None
-    random: random.Random | None = None
+    dice: Random | None = None
     version: int = 0
     place: int = -1
     length: int = 0
@@ -120,7 +120,7 @@ class LocalPolicy:
             return Sample((), (), self.version, self.version, "overflow")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Sample] = loop.create_future()
-        own = None if params.seed is None else random.Random(params.seed)
+        own = None if params.seed is None else Random(params.seed)
         grammar = self.rules.grammar(params.json_schema)
         self.waiting.append(_Row(token_ids, params, done, budget, grammar, own))
         if self.serving is None:
@@ -223,8 +223,8 @@ class LocalPolicy:
         """Returns a random number of [0, 1) for each row, [B, 1]."""
         uniform_B1 = torch.rand((len(rows), 1), generator=self.generator, dtype=torch.double)
         for i, row in enumerate(rows):
-            if row.random is not None:
-                uniform_B1[i] = row.random.random()
+            if row.dice is not None:
+                uniform_B1[i] = row.dice.random()
         return uniform_B1.to(self.device)
 
     def _stops(self, row: _Row) -> bool:

@@ -28,7 +28,7 @@ from r3l.training.micro_batch import MicroBatch, check_tokens, collate, micro_ba
 from r3l.training.model import LogitsModule, PolicyModule, Scores, load_model
 from r3l.training.step_loss import AnyTrainer, Loss, StepResult, Sums, step_loss, step_metrics
 
-Model: TypeAlias = "str | Path | nn.Module"
+Model: TypeAlias = str | Path | nn.Module
 """A name or a folder, as in the setting `model`; or a module from token ids [B, T] to logits."""
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.step import prefix_forest
+from r3l.training import prefix_forest
 from tests.r3l.training.fakes import families
 
 
