@@ -131,6 +131,11 @@ GROUPS = [
 ]
 
 
+def explored() -> list[Group]:
+    """GROUPS as an actor explored them."""
+    return [explore_group(**g, seed=i, group_id=f"g{i}") for i, g in enumerate(GROUPS)]
+
+
 @st.composite
 def families(draw, most=7):
     """Token sequences that branch off each other anywhere, repeat and stop within each other."""
