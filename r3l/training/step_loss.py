@@ -67,7 +67,7 @@ def step_loss(micro: MicroBatch, loss: Loss, forward: Forward, pack: Pack) -> tu
     logprobs_BT, entropy_BT = forward(micro.nodes, micro.mask_BT, micro.temperatures_B)
     # Even if no token is selected, a poisoned loss must reach the weights.
     total = 0.0 * logprobs_BT.sum()
-    sums: Sums = {}
+    sums: Sums = {"loss_sft": 0.0}
     if micro.input_tokens:
         batch = TokenBatch(
             logprobs_BT,

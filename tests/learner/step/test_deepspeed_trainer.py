@@ -50,7 +50,7 @@ def test_losses_do_not_depend_on_packing_micro_batches_ranks_or_zero_stage(
                 assert ours[key] == pytest.approx(theirs[key], rel=1e-5, abs=1e-6), (*where, key)
             assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-3), where
     assert whole[2]["loss"] < whole[0]["loss"]
-    assert whole[0]["shared_tokens"] > 0.4 and whole[0]["padding"] == 0.0
+    assert whole[0]["shared_tokens"] > 0.3 and whole[0]["padding"] == 0.0
     assert variants["pack=rows"][0]["shared_tokens"] == 0.0
 
 
