@@ -14,6 +14,7 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -66,6 +67,10 @@ class LimitedThread:
         self._jobs.put(None)
 
     def _work(self) -> None:
+        with suppress(SystemExit):  # given up between two jobs
+            self._carry_out()
+
+    def _carry_out(self) -> None:
         while (job := self._jobs.get()) is not None:
             self._job = job
             try:
