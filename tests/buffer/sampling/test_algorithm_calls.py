@@ -52,8 +52,8 @@ def test_only_methods_that_differ_from_the_defaults_are_called():
 
 def test_a_decision_is_returned_and_calls_share_a_thread(calls):
     assert admits(calls, lambda group: f"{max(group.rewards)}") == "1.0"
-    thread = calls._thread
-    assert admits(calls, lambda group: "") == "" and calls._thread is thread
+    thread = calls._worker
+    assert admits(calls, lambda group: "") == "" and calls._worker is thread
     assert not calls.said
 
 
@@ -93,7 +93,7 @@ def test_a_method_that_hangs_fails_in_time_and_rests_before_it_is_called_again(c
     assert admits(calls, does) is None and time.monotonic() - began < 0.8
     assert "TimeoutError: took longer than 0.1 s" in calls.said[0]
     assert admits(calls, lambda group: pytest.fail("it was called")) is None
-    assert len(calls.said) == 1 and calls._thread is None
+    assert len(calls.said) == 1 and calls._worker is None
     calls._rests_until["admits"] -= algorithm_calls.REST * 0.1
     assert admits(calls, lambda group: "") == ""
 
@@ -121,4 +121,4 @@ def test_methods_of_r3l_are_called_without_another_thread(calls):
     own = AlgorithmCalls(REGISTRY["dapo"]())
     assert own.call("admits", lambda ask: own.algorithm.admits(FACTS), str) == ""
     assert own.call("admits", lambda ask: 1 / 0, str) is None
-    assert own._thread is None and "ZeroDivisionError" in calls.said[0]
+    assert own._worker is None and "ZeroDivisionError" in calls.said[0]

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from buffer.sampling.limited_thread import LimitedThread
+from buffer.sampling.timed_worker import TimedWorker
 
 
 def ended(thread, seconds=30.0):
@@ -16,7 +16,7 @@ def ended(thread, seconds=30.0):
 
 @pytest.fixture
 def thread():
-    thread = LimitedThread("test")
+    thread = TimedWorker("test")
     yield thread
     thread.give_up()
     assert ended(thread)
@@ -81,7 +81,7 @@ def _asks_and_asks(ask):
     "job", [_loops, _loops_whatever_is_raised, _asks_and_asks, lambda ask: time.sleep(1.5)]
 )
 def test_a_job_that_takes_too_long_is_given_up_in_time_and_its_thread_ends(job):
-    thread, began = LimitedThread("test"), time.monotonic()
+    thread, began = TimedWorker("test"), time.monotonic()
     with pytest.raises(TimeoutError, match=r"longer than 0\.1 s"):
         thread.run(job, 0.1)
     assert time.monotonic() - began < 1.0
@@ -92,7 +92,7 @@ def test_a_job_that_takes_too_long_is_given_up_in_time_and_its_thread_ends(job):
 def test_a_job_that_ends_as_its_time_does_never_hurts_its_caller():
     """The end of a job and the end of its time fall together, many times."""
     for number in range(300):
-        thread = LimitedThread("test")
+        thread = TimedWorker("test")
         limit_s = 0.002 + number % 7 * 1e-4
         until = time.monotonic() + limit_s
 
