@@ -23,7 +23,7 @@ from buffer import AsyncBufferClient, Lease
 from r3l.algorithms.algorithm import Algorithm
 from r3l.errors import Conflict, EngineDead, EngineSick, LeaseLost
 from r3l.records import SlotResult, Task
-from r3l.rollout.env_interface import Environment
+from r3l.rollout.env_interface import Playable
 from r3l.rollout.exploration import Exploration
 from r3l.rollout.failures import FirstFailures
 from r3l.rollout.group import Explore, explore_group
@@ -67,7 +67,7 @@ class Actor:
         policy: VLLMPolicy,
         client: AsyncBufferClient,
         subscriber: WeightSubscriber,
-        make_env: Callable[[Task], Environment],
+        make_env: Callable[[Task], Playable],
         config: RunConfig,
     ) -> None:
         self.policy, self.subscriber = policy, subscriber

@@ -38,7 +38,7 @@ from r3l.models.model_path import model_path
 from r3l.records import Task, Trajectory
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_calls import guarded
-from r3l.rollout.env_interface import Environment, Retry
+from r3l.rollout.env_interface import Playable, Retry
 from r3l.rollout.policy_interface import Policy, Sample, SampleParams
 from r3l.run import config as configuration
 from r3l.run.config import RunConfig
@@ -46,7 +46,7 @@ from r3l.run.process.command_line import OneLineGroup
 from r3l.views.tape import without
 
 T = TypeVar("T")
-MakeEnv = Callable[[Task], Environment]
+MakeEnv = Callable[[Task], Playable]
 EXAMPLES = Path("examples/agents")
 GUIDANCE = "advice: remember tin needs brush."
 COMMANDS = (

@@ -31,7 +31,7 @@ FORBIDDEN = {
 FOLDERS = {
     "r3l": "run views rollout algorithms weights models files settings".split(),
     "buffer": "viewer tools server groups client wire sampling storage".split(),
-    "envs": "agents isolation adapters questions builtin".split(),
+    "envs": "isolation agents adapters questions builtin".split(),
     "actors": "agents gateway weights".split(),
     "learner": "offline warmup step metrics evaluation".split(),
     "launch": "evaluation inspection checks backends topology".split(),

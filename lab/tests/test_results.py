@@ -31,8 +31,8 @@ from r3l.rollout.policy_interface import Policy
 from r3l.run import config as configuration
 from r3l.run.config import RunConfig
 from tests.launch.fakes import until
-from tests.learner.fakes import explore_group
 from tests.processes import command_line, lives
+from tests.r3l.training.fakes import explore_group
 
 
 @pytest.fixture(scope="module")

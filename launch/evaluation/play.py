@@ -21,7 +21,7 @@ from learner.evaluation.evaluation_folder import EvaluationFolder
 from r3l.algorithms.algorithm import Algorithm
 from r3l.errors import EngineDead
 from r3l.records import GroupPlan, Task
-from r3l.rollout.env_interface import Environment
+from r3l.rollout.env_interface import Playable
 from r3l.rollout.exploration import Exploration
 from r3l.rollout.failures import FirstFailures
 from r3l.rollout.group import explore_group
@@ -34,7 +34,7 @@ async def play_all(
     attempts: int,
     folder: EvaluationFolder,
     policy: Policy,
-    make_env: Callable[[Task], Environment],
+    make_env: Callable[[Task], Playable],
     config: RunConfig,
     *,
     at_once: int,

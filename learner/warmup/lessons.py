@@ -37,14 +37,11 @@ from r3l.rollout.policy_interface import Sample, SampleParams
 from r3l.rollout.prompts import Prompts
 
 
-Kind = Literal["play", "reflect", "retry", "copy", "data"]
-
-
 @dataclass(frozen=True, repr=False)  # asyncio.run takes the repr of results
 class Lesson:
     """A token sequence of length L. The tokens that `response_mask` selects are learned."""
 
-    kind: Kind
+    kind: Literal["play", "reflect", "retry", "copy", "data"]
     token_ids: Int32
     response_mask: Bool
 
@@ -91,7 +88,7 @@ class Teacher:
         base = attempt.trajectory(0)
         # vLLM's constrained decoding writes JSON without spaces between its tokens.
         thought = json.dumps(self.env.reflection(), separators=(",", ":"))
-        lessons = [_lesson("play", shown.tokens), self._reflect(base, thought)]
+        lessons = [Lesson("play", *shown.trajectory(0).as_shown()), self._reflect(base, thought)]
         parsed = reflection.parse(thought, base.num_steps)
         if parsed.triggers_retry(base.num_steps):
             lessons.append(await self._retry(task, base, attempt, parsed, rng))
@@ -102,7 +99,7 @@ class Teacher:
         tokens.given(self.chat.open(*self.prompts.question("reflect", base)))
         tokens.given(self.chat.prompt_ids)
         tokens.sampled(reply(self.chat, thought))
-        return _lesson("reflect", tokens)
+        return Lesson("reflect", *_arrays(tokens))
 
     async def _retry(
         self,
@@ -218,8 +215,9 @@ def _of_conversation(conversation: _Conversation, chat: ChatFormat) -> Lesson:
         tokens.given(chat.turn("user", asked) if place else chat.open(system, asked))
         tokens.given(chat.prompt_ids)
         tokens.sampled(reply(chat, answer))
-    return _lesson("data", tokens)
+    return Lesson("data", *_arrays(tokens))
 
 
-def _lesson(kind: Kind, tokens: Tokens) -> Lesson:
-    return Lesson(kind, np.array(tokens.ids, np.int32), np.array(tokens.mask, np.bool_))
+def _arrays(tokens: Tokens) -> tuple[Int32, Bool]:
+    """Returns token ids and the mask of sampled tokens."""
+    return np.array(tokens.ids, np.int32), np.array(tokens.mask, np.bool_)

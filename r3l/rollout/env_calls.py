@@ -17,12 +17,13 @@ import numpy as np
 
 from r3l.errors import EnvironmentFailed
 from r3l.records import LARGEST_REWARD, MOST_PARTS, PART
-from r3l.rollout.env_interface import Environment, ResetAnswer, StepAnswer
+from r3l.rollout.env_interface import Playable, ResetAnswer, StepAnswer
 from r3l.text import label, plain
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Played = TypeVar("Played", bound=Playable)
 LONGEST_TRACEBACK = 8000  # characters, the last ones
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _OURS = tuple(str(Path(__file__).parents[2] / room) for room in ("r3l", "envs"))
@@ -91,10 +92,10 @@ async def guarded(call: Callable[[], Awaitable[T] | T]) -> T:
 
 
 @asynccontextmanager
-async def opened(make_env: Callable[[], Environment]) -> AsyncIterator[Environment]:
+async def opened(make_env: Callable[[], Played]) -> AsyncIterator[Played]:
     """Makes an environment, and closes it after use. If closing fails, just logs the error. Raises
     EnvironmentFailed."""
-    env = await guarded(make_env)
+    env: Played = await guarded(make_env)
     try:
         yield env
     finally:

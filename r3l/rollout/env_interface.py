@@ -107,6 +107,11 @@ Offer = Callable[[Callable[[], Trajectory], float], Awaitable[bool]]
 class PlayedByAgent(Protocol):
     """Lets an agent play the attempts. The agent itself calls the policy."""
 
+    @property
+    def spec(self) -> EnvSpec: ...
+
+    def close(self) -> Awaitable[None] | None: ...
+
     async def play_with_agent(
         self,
         task: Task,
@@ -119,3 +124,7 @@ class PlayedByAgent(Protocol):
     ) -> Trajectory:
         """Plays `retry`, or a new attempt. `left`: an earlier actor's progress. `retried`: whether
         a retry may follow. Raises EpisodeError or EngineDead."""
+
+
+Playable = Environment | PlayedByAgent
+"""What attempts are played in."""

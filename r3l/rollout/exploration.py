@@ -48,7 +48,7 @@ from r3l.records import (
 )
 from r3l.rollout.attempt import Attempt, ParamsOfStep, Tokens, branch, play, start
 from r3l.rollout.env_calls import opened
-from r3l.rollout.env_interface import Environment, EnvSpec, PlayedByAgent, Retry
+from r3l.rollout.env_interface import EnvSpec, Playable, PlayedByAgent, Retry
 from r3l.rollout.partial import Progress
 from r3l.rollout.policy_interface import Policy, SampleParams
 from r3l.rollout.prompts import Prompts
@@ -63,7 +63,7 @@ class Emit(Protocol):
     async def __call__(self, made: Made, /) -> Made: ...
 
 
-MakeEnv = Callable[[], Environment]
+MakeEnv = Callable[[], Playable]
 OnFailure = Callable[[EpisodeError], None]
 Question = tuple[str, str]
 """The (system, user) messages of a question."""
@@ -454,7 +454,7 @@ class Exploration:
             self.idle_since = time.monotonic()
 
     @asynccontextmanager
-    async def _environment(self) -> AsyncIterator[Environment]:
+    async def _environment(self) -> AsyncIterator[Playable]:
         async with opened(self.make_env) as env:
             self._spec = env.spec
             yield env

@@ -14,8 +14,9 @@ import pytest
 from actors.agents.attempt_record import Train, trajectory
 from actors.agents.tape_reader import (
     Replays,
+    continuing_player,
     main_kind,
-    player_of,
+    retry_player,
 )
 from actors.gateway.chat_completions import AgentRequest, Refused
 from actors.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
@@ -105,7 +106,7 @@ def refusals(count: int, seed: int) -> tuple[int, int, int]:
     policy = ScriptedPolicy(lambda text: f"reply {len(text)}")
 
     async def reaches(base: Trajectory, pivot: int, world: World) -> bool:
-        tape = player_of(base, pivot)
+        tape = retry_player(base, pivot)
         session = session_of(policy, tape=tape, guidance=ADVICE)
         try:
             await worked(session, world)
@@ -177,7 +178,7 @@ def test_each_reply_of_a_continued_attempt_is_trained_in_the_context_it_was_samp
     first, second = session_of(policy), session_of(policy)
     asyncio.run(interleaved(first, worlds, order[:cut]))
     before = len(policy.prompts)
-    second.tape = player_of(record_of(first, train="all"))
+    second.tape = continuing_player(record_of(first, train="all"))
     if changes:
         worlds[2] = perturbed(worlds[2], random.randrange(STEPS), random)
         random.shuffle(order)
@@ -280,7 +281,7 @@ def test_every_dialect_is_retried_and_restarted_with_guidance(
 
     async def test() -> None:
         base = record_of(await walked())
-        retry = record_of(await walked(player_of(base, 1), ADVICE), base)
+        retry = record_of(await walked(retry_player(base, 1), ADVICE), base)
         assert (retry.actions, retry.pivot) == (("left", "right", "right"), 1)
         restart = record_of(await walked(None, ADVICE), base)
         assert (restart.actions, restart.pivot) == (("right",) * 3, 0)
@@ -300,7 +301,7 @@ def test_a_model_whose_roles_must_alternate_reads_the_guidance_in_the_last_messa
 
     async def test() -> None:
         base = record_of(await walked_in(policy, CHAT, as_chat))
-        guided = await walked_in(policy, CHAT, as_chat, player_of(base, 1), ADVICE)
+        guided = await walked_in(policy, CHAT, as_chat, retry_player(base, 1), ADVICE)
         retry = record_of(guided, base)
         assert (retry.actions, retry.pivot) == (("left", "right", "right"), 1)
         assert policy.prompts[-1].count(ADVICE) == 1
@@ -340,7 +341,7 @@ def test_the_main_conversation_is_guided_whichever_the_agent_begins_first(restar
         await planned(first := session_of(policy))
         base, before = record_of(first), len(policy.prompts)
         assert base.system == "Walk." and base.actions == ("left",) * 3
-        tape, kind = None if restarts else player_of(base, 1), main_kind(base, restarts=restarts)
+        tape, kind = None if restarts else retry_player(base, 1), main_kind(base, restarts=restarts)
         second = session_of(policy, tape=tape, guidance=ADVICE, main=kind)
         await planned(second)
         retry = record_of(second, base)
@@ -363,7 +364,7 @@ def test_what_a_grammar_shaped_is_repeated_as_text_after_the_death_of_an_actor()
     async def test() -> None:
         left, told = None, list[str]()
         for sampled in (5, 0, 0, 1):  # the actor dies three times; then another door comes
-            tape, before = left and player_of(left), len(policy.prompts)
+            tape, before = left and continuing_player(left), len(policy.prompts)
             session = session_of(policy, tape=tape)
             again = await planned(session, 4 if sampled == 1 else 3)
             told = told or again
@@ -395,13 +396,13 @@ def test_parallel_conversations_are_replayed_in_any_order() -> None:
     async def test() -> None:
         base = record_of(await called("abab"))  # the main conversation is that of b
         assert base.actions == ("left", "left") and len(base.extra.segments) == 1
-        session = await called("bbbaa", player_of(base, 1))
+        session = await called("bbbaa", retry_player(base, 1))
         assert session.tape is not None
         session.tape.check_met()
         retry = record_of(session, base)
         Replays(3).check(retry, Retry(base, 1, ADVICE))
         assert retry.actions == ("left", "right", "right") and session.metrics.agent["taped"] == 3
         with pytest.raises(Refused, match="differs from the recorded one"):
-            await called("bbc", player_of(base, 1))
+            await called("bbc", retry_player(base, 1))
 
     asyncio.run(test())

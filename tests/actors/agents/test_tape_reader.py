@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from actors.agents.agent_attempt import agents_served
 from actors.agents.tape_reader import (
-    player_of,
     recorded_calls,
+    retry_player,
 )
 from actors.gateway.call_tree import Node
 from envs.isolation.pool import environments_of_all
@@ -341,7 +341,7 @@ def test_other_models_are_asked_from_the_pivot_on(tmp_path: Path) -> None:
         for finish in ("429", "stop", "stop")
     ]
     tape = write_tape([*read_tape(base.extra.tape), *judged])
-    player = player_of(replace(base, extra=replace(base.extra, tape=tape)), 2)
+    player = retry_player(replace(base, extra=replace(base.extra, tape=tape)), 2)
     assert player.take_passed("other") is None and player.take_passed("d") == judged[1]
     player.pivot_node = Node(None, (), "", ())
     assert player.take_passed("d") is None

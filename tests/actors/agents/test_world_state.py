@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from actors.agents.world_state import MOST_ATTEMPTS, MOST_BYTES, Snapshots
+from envs.agents.agent_runner import ProcessState
 from r3l.records import SlotResult
 from r3l.rollout.exploration import Exploration
 from r3l.run.actor_metrics import ActorMetrics
@@ -196,8 +197,8 @@ def test_the_disk_that_worlds_take_is_limited(
     (results,), *_ = played(config_of(tmp_path, monkeypatch))
     base, _ = attempts(results)
 
-    async def run(command: Any) -> Any:
-        return {"exit": 0, "stdout": json.dumps({"bytes": MOST_BYTES // 2})}, True
+    async def run(*command: Any) -> Any:
+        return ProcessState(exit=0, stdout=json.dumps({"bytes": MOST_BYTES // 2})), True
 
     async def test() -> None:
         snapshots = Snapshots(3, counts := Counter[str]())
@@ -220,10 +221,10 @@ def test_a_world_is_removed_after_the_save_under_way() -> None:
     async def test() -> None:
         saved = asyncio.Event()
 
-        async def run(command: Any) -> Any:
+        async def run(operation: str, folder: str, call: int) -> Any:
             await saved.wait()
-            Path(command[1], "late").touch()
-            return {"exit": 0, "stdout": '{"bytes": 1}'}, True
+            Path(folder, "late").touch()
+            return ProcessState(exit=0, stdout='{"bytes": 1}'), True
 
         snapshots = Snapshots(3, Counter())
         world = snapshots.new(run)

@@ -68,7 +68,7 @@ class Lives(RuleBasedStateMachine):
                 self.slots.setdefault(group, {})
             assert self.states[group] in ("leased", "filling")
             assert {r.slot for r in lease.accepted} == set(self.slots[group])
-            self.holder[group] = (actor, lease.plan.base)
+            self.holder[group] = (actor, lease.plan.slots)
             known = {slot: p for (name, slot), p in self.partial.items() if name == group}
             fresh = {s: p for s, (p, version) in known.items() if self.version - version <= ETA}
             assert {r.slot: codec.encode(r) for r in lease.partial} == fresh
@@ -84,9 +84,9 @@ class Lives(RuleBasedStateMachine):
         holder, slots = self.holder[group]
         slot = min(slot, slots - 1)
         known = slot in self.slots[group]
-        result = SlotResult("base", slot, "failed", cause="env")
+        result = SlotResult(slot, "failed", cause="env")
         if not fails:
-            result = finished("base", slot, version=self.version, reward=float(slot))
+            result = finished(slot, version=self.version, reward=float(slot))
         same = known and self.slots[group][slot] == codec.encode(result)
         try:
             ack = self.desk.put(group, result, actor)
@@ -118,7 +118,7 @@ class Lives(RuleBasedStateMachine):
         group = data.draw(st.sampled_from(self._unfinished()))
         holder, slots = self.holder[group]
         slot = min(slot, slots - 1)
-        result = finished("base", slot, version=self.version, length=length)
+        result = finished(slot, version=self.version, length=length)
         is_open = slot not in self.slots[group]
         try:
             assert self.desk.put_partial(group, result, actor) == is_open
@@ -281,7 +281,7 @@ class Lives(RuleBasedStateMachine):
                 assert self.records.setdefault(group, data) == data
         for group in {group for group, _ in self.partial} - self.evicted:
             known = {slot: p for (name, slot), (p, _) in self.partial.items() if name == group}
-            keys = {part_key(group, "base", slot): p for slot, p in known.items()}
+            keys = {part_key(group, slot): p for slot, p in known.items()}
             unfinished = txn.row(group).unfinished
             assert dict(txn.scan("partial", group.encode())) == (keys if unfinished else {})
         assert all(txn.evicted(group) for group in self.evicted)

@@ -52,11 +52,11 @@ def test_evaluation_tasks_are_leased_once_each_and_never_drawn(desk, tasks, done
     desk.add(tasks(2, "e"), "eval", "step-0", min_version=1)
     assert desk.lease(version=0).purpose == "train"
     desk.set_version(1)
-    leases = [desk.lease("b", version=1, plan=GroupPlan(4, 4)) for _ in range(3)]
+    leases = [desk.lease("b", version=1, plan=GroupPlan(8)) for _ in range(3)]
     assert [lease.purpose for lease in leases] == ["eval", "eval", "train"]
     assert leases[0].plan == GroupPlan(1)
     desk.put(leases[0].group_id, done(version=1), "b")
-    desk.put(leases[1].group_id, SlotResult("base", 0, "failed", cause="env"), "b")
+    desk.put(leases[1].group_id, SlotResult(0, "failed", cause="env"), "b")
     assert desk.index.eval_done == {"step-0": 2}
     assert desk.draw(1, version=1) is None
     desk.reopen()
@@ -78,18 +78,18 @@ def test_a_refused_task_leaves_no_trace_and_keeps_the_others_out(desk, tasks):
 def _gated(desk, tasks, gain, *, restarts=False, evicts=False):
     """Which of 40 groups are leased without retries, after 16 whose retries gained `gain`, and
     which retention `evicts`."""
-    desk.configure(groups_per_step=200, algorithm={"name": "r3l", "gate": "measured"})
+    desk.configure(groups_per_step=200, algorithm={"gate": "measured", "group_size": 4})
     desk.add(tasks(200))
     for _ in range(16):
-        lease = desk.lease(plan=GroupPlan(2, 2))
-        assert lease.plan == GroupPlan(2, 2)  # not enough is known
+        lease = desk.lease(plan=None)
+        assert lease.plan == GroupPlan(4)  # not enough is known
         desk.put(
             lease.group_id,
             [
-                finished("base", 0, reward=0.5),
-                finished("base", 1, reward=0.0),
-                finished("distilled", 1, reward=0.5 + gain),
-                SlotResult("distilled", 0, "not_triggered"),
+                finished(0, reward=0.5),
+                finished(1, reward=0.0),
+                finished(3, of=1, reward=0.5 + gain),
+                SlotResult(2, "skipped", cause="not_triggered", of=0),
             ],
         )
     if evicts:
@@ -100,8 +100,8 @@ def _gated(desk, tasks, gain, *, restarts=False, evicts=False):
     for _ in range(40):
         if restarts:
             desk.reopen()
-        plan = desk.lease(plan=GroupPlan(2, 2)).plan
-        plain.append({GroupPlan(2, 2): False, GroupPlan(4): True}[plan])
+        plan = desk.lease(plan=None).plan
+        plain.append({GroupPlan(4): False, GroupPlan(4, "plain"): True}[plan])
     return plain
 
 

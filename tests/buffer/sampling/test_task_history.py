@@ -39,7 +39,7 @@ def draw(desk):
 def test_a_group_of_failures_recalls_stored_successes_of_its_task(make):
     desk = make((0.0, 1.0))
     [one] = draw(desk).recalled
-    assert (one.into, one.group_id, one.role, one.slot) == ("g0000000002", "g0000000001", "base", 1)
+    assert (one.into, one.group_id, one.slot) == ("g0000000002", "g0000000001", 1)
     assert verify(desk.store) == []
 
 
@@ -146,7 +146,7 @@ def test_recalled_attempts_reach_the_learner_and_the_replay_of_the_step(serve, t
         client.add_tasks(tasks(1))
         for step, reward in ((1, 1.0), (2, 0.0)):
             group = client.lease("a", step - 1, GroupPlan(2)).group_id
-            client.put(group, "a", [done("base", slot, reward=reward) for slot in (0, 1)])
+            client.put(group, "a", [done(slot, reward=reward) for slot in (0, 1)])
             draw = client.draw(1, step - 1)
             client.commit(draw.draw_id, step, step)
     assert {one.trajectory.slot for one in draw.recalled} == {0, 1} and draw.recall_lost == 0

@@ -49,7 +49,7 @@ def act(client, log, name):
         taken = {result.slot for result in lease.accepted}
         try:
             for slot in {0, 1} - taken:
-                client.put(lease.group_id, name, finished("base", slot, version=version))
+                client.put(lease.group_id, name, finished(slot, version=version))
                 log.write("put", lease.group_id, slot)
         except (LeaseLost, Conflict):
             log.write("lost", lease.group_id)

@@ -92,9 +92,9 @@ def _requests():
     group, result = "g0000000003", finished()
     requests = [
         calls.put(group, "thief", result),
-        calls.put("g0000000001", "thief", [result, finished("base", 1)], (0, "hash")),
-        calls.put(group, "thief", SlotResult("base", 1, "failed", cause="env")),
-        calls.put("", "thief", SlotResult("base", 0, "failed", cause="env")),
+        calls.put("g0000000001", "thief", [result, finished(1)], (0, "hash")),
+        calls.put(group, "thief", SlotResult(1, "failed", cause="env")),
+        calls.put("", "thief", SlotResult(0, "failed", cause="env")),
         calls.get([""]),
         calls.get(["g" * 600]),
         calls.lease("thief", 0, GroupPlan(2), {"x": 1.0}),

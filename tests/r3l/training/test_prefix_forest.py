@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.step import prefix_forest
-from tests.learner.step.fakes import families
+from r3l.training import prefix_forest
+from tests.r3l.training.fakes import families
 
 
 @given(families())

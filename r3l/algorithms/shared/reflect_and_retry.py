@@ -12,7 +12,7 @@ Each step is a method, for a subclass to replace: question, triggers, pivot_of, 
 
 from typing import Any
 
-from r3l.algorithms.ratio_correction import RatioAlgorithm
+from r3l.algorithms.shared.ratio_correction import RatioAlgorithm
 from r3l.errors import EpisodeError, ReflectionError
 from r3l.records import ReflectionRecord, Trajectory
 from r3l.rollout import reflection

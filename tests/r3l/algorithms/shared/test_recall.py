@@ -2,21 +2,26 @@
 
 import numpy as np
 
-from r3l.algorithms.recall import GroupContext, StoredAttempt, opposing
+from r3l.algorithms.shared.recall import opposing
+from tests.r3l.algorithms.fakes import facts_of, stored
 
 
-def stored(group, reward, version=0):
-    return StoredAttempt(f"g{group}", "base", 0, reward, version)
-
-
-def chosen(rewards, history, seed=0, version=9, **more):
-    context = GroupContext(rewards, iter(history), version)
+def chosen(rewards, history, seed=0, **more):
     return opposing(
-        context, lambda: np.random.default_rng(seed), count=more.pop("count", 2), **more
+        facts_of(rewards, version=9),
+        iter(history),
+        lambda: np.random.default_rng(seed),
+        **{"count": 2} | more,
     )
 
 
-HISTORY = [stored(1, 0.0), stored(2, 1.0, 4), stored(3, 0.5), stored(4, 1.5, 8), stored(5, 1.0, 2)]
+HISTORY = [
+    stored("g1", 0.0),
+    stored("g2", 1.0, 4),
+    stored("g3", 0.5),
+    stored("g4", 1.5, 8),
+    stored("g5", 1.0, 2),
+]
 
 
 def test_a_group_of_failures_recalls_successes_and_the_reverse():
@@ -26,7 +31,7 @@ def test_a_group_of_failures_recalls_successes_and_the_reverse():
 
 
 def test_a_group_without_opposing_history_stays_as_it_is():
-    assert chosen((0.0,), [stored(1, 0.0)]) == [] == chosen((0.0,), [])
+    assert chosen((0.0,), [stored("g1", 0.0)]) == [] == chosen((0.0,), [])
 
 
 def test_history_is_not_read_for_a_group_with_both_outcomes():

@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from lab.results import local_policy
-from lab.results.local_policy import LocalPolicy, draw
 from r3l.rollout.policy_interface import SampleParams
+from r3l.training import local_policy
+from r3l.training.local_policy import LocalPolicy, draw
 
 END, VOCABULARY = 2, 50
 
@@ -32,7 +32,7 @@ def model():
 
 @pytest.fixture
 def policy(model):
-    return LocalPolicy(model, SimpleNamespace(end_id=END), seed=1)
+    return LocalPolicy((model, SimpleNamespace(end_id=END)), seed=1)
 
 
 def ask(policy, prompts, **params):
@@ -155,7 +155,7 @@ def test_a_full_cache_and_waiting_requests_change_nothing(model, monkeypatch):
     monkeypatch.setattr(local_policy, "CACHE_BYTES", 0)  # room for two conversations
     monkeypatch.setattr(local_policy, "ROWS", 5)
     monkeypatch.setattr(local_policy, "READ_TOKENS", 30)
-    policy = LocalPolicy(model, SimpleNamespace(end_id=END))
+    policy = LocalPolicy((model, SimpleNamespace(end_id=END)))
     prompts = random_prompts(0, *range(3, 33, 2))
     for _ in range(3):
         samples = ask(policy, prompts)
@@ -216,8 +216,9 @@ def test_tokens_are_drawn_as_often_as_they_are_likely():
     ):
         generator = torch.Generator().manual_seed(0)
         count = 40_000
+        uniform = torch.rand(count, 1, generator=generator, dtype=torch.double)
         drawn, logprobs = draw(
-            logits.expand(count, 5), torch.full((count, 1), temperature), generator
+            logits.expand(count, 5), torch.full((count, 1), temperature), uniform
         )
         assert (drawn.bincount(minlength=5) / count).tolist() == pytest.approx(shares, abs=0.01)
         assert logprobs.exp().tolist() == pytest.approx([shares[d] for d in drawn], abs=1e-3)

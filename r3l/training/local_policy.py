@@ -1,4 +1,4 @@
-"""Samples from a model in this process, for measurements.
+"""Samples from a model in this process.
 
     requests ─► rows ─► tokens found in the prefix cache ─► read the others ─► logits of the last
                  ▲                                                                     │
@@ -12,17 +12,25 @@ Axes: B rows, R computed rows, Q tokens to read, T tokens of context, V vocabula
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lab.results.prefix_cache import PrefixCache
+from r3l.errors import UserError
+from r3l.models.model_folder import check_model_folder, read_tokenizer
+from r3l.models.model_path import model_path
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.policy_interface import FinishReason, Sample, SampleParams
+from r3l.training.attention import obstacle_of
+from r3l.training.prefix_cache import PrefixCache
+from r3l.training.response_rules import ResponseRules, forbid
+from r3l.training.trainer import default_device, load_weights
 
 ROWS = 256
 """The most rows that run at the same time."""
@@ -39,13 +47,16 @@ class _Row:
     """A running request.
 
     Its tokens are in row `place` of the tables. It has `length` tokens, and the first `read` of
-    them are in the cache. At most `budget` tokens are sampled.
+    them are in the cache. At most `budget` tokens are sampled. `grammar`: what they must form.
+    `dice`: the request's own random numbers, if it has a seed.
     """
 
     prompt: Sequence[int]
     params: SampleParams
     done: asyncio.Future[Sample]
     budget: int
+    grammar: Any = None
+    dice: Random | None = None
     version: int = 0
     place: int = -1
     length: int = 0
@@ -58,20 +69,37 @@ class _Row:
 
 
 class LocalPolicy:
-    """Samples from a causal language model with full attention, on CPU. It is a policy
+    """Samples from a causal language model with full attention. It is a policy
     (r3l.rollout.policy_interface).
 
-    After changing the model's weights, increase `version`, so that nothing computed with the old
-    weights is used. The tables `tokens` and `slots` [ROWS, context] belong to the rows.
+    `model`: "builtin", "smollm2", a model folder, or a transformers model with its ChatFormat.
+    `device`: for a folder; by default a GPU if there is one. After changing the weights in another
+    way than by `load`, increase `version`, so that nothing computed with the old weights is used.
+    The tables `tokens` and `slots` [ROWS, context] belong to the rows. Raises UserError.
     """
 
-    def __init__(self, model: Any, chat: ChatFormat, *, seed: int = 0) -> None:
-        self.model, self.chat = model.eval(), chat
-        config = model.config.get_text_config()
+    def __init__(
+        self,
+        model: str | Path | tuple[Any, ChatFormat],
+        *,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: str | torch.device | None = None,
+    ) -> None:
+        lm, self.chat = model if isinstance(model, tuple) else _loaded(model, dtype, device)
+        if obstacle := obstacle_of(lm):
+            raise UserError(f"LocalPolicy: the model {obstacle}; sample from it with vLLM instead")
+        self.model = lm.eval()
+        config = lm.config.get_text_config()
+        weights = next(lm.parameters())
+        self.device = weights.device
         self.context_length = int(config.max_position_embeddings)
         self.version = self.cached_version = 0
         self.generator = torch.Generator().manual_seed(seed)
-        self.cache = PrefixCache(config, CACHE_BYTES, least=2 * self.context_length)
+        self.rules = ResponseRules(
+            getattr(self.chat, "tokenizer", None), int(config.vocab_size), self.chat.end_id
+        )
+        self.cache = PrefixCache(config, CACHE_BYTES, least=2 * self.context_length, like=weights)
         self.tokens = np.zeros((ROWS, self.context_length), dtype=np.int64)
         self.slots = np.zeros_like(self.tokens)
         self.free = list(range(ROWS))
@@ -79,14 +107,22 @@ class LocalPolicy:
         self.waiting: deque[_Row] = deque()
         self.serving: asyncio.Task[None] | None = None
 
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Copies the weights of a trainer into the model. Running requests continue with them, and
+        `version` rises by 1. Raises UserError if names or shapes differ."""
+        load_weights(self.model, weights)
+        self.version += 1
+
     async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
-        """Sample one response; `params.seed` and `params.json_schema` are not supported."""
+        """Samples one response. `params.structural_tag` and `params.priority` have no effect."""
         budget = min(params.max_tokens, self.context_length - len(token_ids))
         if budget <= 0:
             return Sample((), (), self.version, self.version, "overflow")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Sample] = loop.create_future()
-        self.waiting.append(_Row(token_ids, params, done, budget))
+        own = None if params.seed is None else Random(params.seed)
+        grammar = self.rules.grammar(params.json_schema)
+        self.waiting.append(_Row(token_ids, params, done, budget, grammar, own))
         if self.serving is None:
             self.serving = loop.create_task(self._serve())
         return await done
@@ -111,7 +147,9 @@ class LocalPolicy:
                 self._remove(row)
 
     def _sample_once(self) -> None:
-        """Admit requests, then sample two tokens for each new row and one for every other row."""
+        """Admits requests, then samples two tokens for each new row and one for every other row."""
+        for row in [row for row in self.rows if row.done.cancelled()]:
+            self._remove(row)
         self._admit()
         if self.version != self.cached_version or self._needed() > self.cache.room:
             self._forget()
@@ -141,14 +179,14 @@ class LocalPolicy:
         return sum(row.unread + 1 for row in self.rows)
 
     def _forget(self) -> None:
-        """Empty the cache and mark all tokens of the rows as unread."""
+        """Empties the cache and marks all tokens of the rows as unread."""
         self.cache.clear()
         self.cached_version = self.version
         for row in self.rows:
             row.read = 0
 
     def _place(self, row: _Row) -> None:
-        """Assign slots to the row's unread tokens. Tokens whose slots already exist count as read,
+        """Assigns slots to the row's unread tokens. Tokens whose slots already exist count as read,
         except the last token, which is read again for its logits."""
         unread = slice(row.read, row.length)
         before = int(self.slots[row.place, row.read - 1]) if row.read else 0
@@ -157,7 +195,7 @@ class LocalPolicy:
         row.read = min(row.read + known, row.length - 1)
 
     def _advance(self, rows: Sequence[_Row]) -> None:
-        """Read the unread tokens of `rows`, and sample one token for each row."""
+        """Reads the unread tokens of `rows`, and samples one token for each row."""
         ends: dict[int, int] = {}
         computed: list[_Row] = []
         index: list[int] = []
@@ -168,17 +206,36 @@ class LocalPolicy:
                 computed.append(row)
             index.append(ends[end])
         logits_BV = self._logits(computed)[index]
-        temperatures = torch.tensor([[row.params.temperature] for row in rows])
-        drawn = draw(logits_BV, temperatures, self.generator)
+        forbid(logits_BV, [row.grammar for row in rows])
+        temperatures_B1 = torch.tensor([[row.params.temperature] for row in rows])
+        drawn = draw(logits_BV, temperatures_B1.to(self.device), self._uniform(rows))
         for row, token, logprob in zip(rows, *(t.tolist() for t in drawn), strict=True):
             self.tokens[row.place, row.length] = token
             row.read, row.length = row.length, row.length + 1
             row.logprobs.append(logprob)
-            if token == self.chat.end_id or len(row.logprobs) == row.budget:
-                self._reply(row, stopped=token == self.chat.end_id)
+            if row.grammar is not None:
+                row.grammar.accept_token(token)
+            stopped = token == self.chat.end_id or self._stops(row)
+            if stopped or len(row.logprobs) == row.budget:
+                self._reply(row, stopped=stopped)
+
+    def _uniform(self, rows: Sequence[_Row]) -> Tensor:
+        """Returns a random number of [0, 1) for each row, [B, 1]."""
+        uniform_B1 = torch.rand((len(rows), 1), generator=self.generator, dtype=torch.double)
+        for i, row in enumerate(rows):
+            if row.dice is not None:
+                uniform_B1[i] = row.dice.random()
+        return uniform_B1.to(self.device)
+
+    def _stops(self, row: _Row) -> bool:
+        """Whether a row's last token completes one of its stop texts."""
+        if not row.params.stop:
+            return False
+        response = self.tokens[row.place, len(row.prompt) : row.length]
+        return self.rules.stops(response, row.params.stop)
 
     def _logits(self, rows: Sequence[_Row]) -> Tensor:
-        """Read the rows' unread tokens, and return the logits [R, V] after their last tokens."""
+        """Reads the rows' unread tokens, and returns the logits [R, V] after their last tokens."""
         place_R1 = np.array([[row.place] for row in rows])
         read_R1 = np.array([[row.read] for row in rows])
         length_R1 = np.array([[row.length] for row in rows])
@@ -188,18 +245,23 @@ class LocalPolicy:
         writing_RQ = np.where(padding_RQ, 0, self.slots[place_R1, position_RQ])
         column_T = np.arange(length_R1.max())
         context_RT = self.slots[place_R1, column_T]
-        self.cache.point(torch.from_numpy(writing_RQ), torch.from_numpy(context_RT))
-        later_RQT = torch.from_numpy(column_T > position_RQ[..., None])
-        mask_RQT = torch.zeros(later_RQT.shape).masked_fill_(later_RQT, -torch.inf)
+        self.cache.point(self._here(writing_RQ), self._here(context_RT))
+        later_RQT = self._here(column_T > position_RQ[..., None])
+        mask_RQT = torch.zeros_like(later_RQT, dtype=self.model.dtype)
+        mask_RQT.masked_fill_(later_RQT, -torch.inf)
         logits_R1V = self.model(
-            input_ids=torch.from_numpy(self.tokens[place_R1, position_RQ]),
-            position_ids=torch.from_numpy(position_RQ),
+            input_ids=self._here(self.tokens[place_R1, position_RQ]),
+            position_ids=self._here(position_RQ),
             attention_mask=mask_RQT[:, None],
             past_key_values=self.cache,
             use_cache=True,
             logits_to_keep=1,
         ).logits
         return logits_R1V[:, 0].float()
+
+    def _here(self, array: Any) -> Tensor:
+        """Returns an array as a tensor on the model's device."""
+        return torch.from_numpy(array).to(self.device)
 
     def _reply(self, row: _Row, *, stopped: bool) -> None:
         token_ids = self.tokens[row.place, len(row.prompt) : row.length].tolist()
@@ -217,16 +279,13 @@ class LocalPolicy:
         self.free.append(row.place)
 
 
-def draw(
-    logits_BV: Tensor, temperature_B1: Tensor, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Draw a token for each row. Returns the tokens and their log-probabilities, which are defined
-    in `r3l.rollout.policy_interface.Sample`."""
+def draw(logits_BV: Tensor, temperature_B1: Tensor, uniform_B1: Tensor) -> tuple[Tensor, Tensor]:
+    """Draws a token for each row, with a random number of [0, 1). Returns the tokens and their
+    log-probabilities, which are defined in `r3l.rollout.policy_interface.Sample`."""
     greedy_B1 = temperature_B1 == 0
     logprobs_BV = (logits_BV / temperature_B1.where(~greedy_B1, 1.0)).log_softmax(-1)
     # The token in which the cumulative distribution passes a uniform number.
     share_BV = logprobs_BV.double().exp().cumsum(-1)
-    uniform_B1 = torch.rand(temperature_B1.shape, generator=generator, dtype=torch.double)
     drawn_B1 = torch.searchsorted(share_BV, uniform_B1 * share_BV[:, -1:], right=True)
     drawn_B1 = torch.where(greedy_B1, logits_BV.argmax(-1, keepdim=True), drawn_B1)
     drawn_B1 = drawn_B1.clamp(max=logits_BV.shape[1] - 1)
@@ -234,7 +293,7 @@ def draw(
 
 
 def _cut(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
-    """Split rows, in order, into lists with at most READ_TOKENS tokens and PADDING padding tokens.
+    """Splits rows, in order, into lists with at most READ_TOKENS tokens and PADDING padding tokens.
     A list has at least one row."""
     some: list[_Row] = []
     for row in rows:
@@ -246,3 +305,16 @@ def _cut(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
         some.append(row)
     if some:
         yield some
+
+
+def _loaded(
+    model: str | Path, dtype: torch.dtype, device: str | torch.device | None
+) -> tuple[nn.Module, ChatFormat]:
+    """Loads a model and its chat format. Raises UserError."""
+    from transformers import AutoModelForCausalLM
+
+    folder = model_path(str(model))
+    check_model_folder(folder, f"model {model}")
+    chat = ChatFormat(read_tokenizer(folder, f"model {model}"))
+    lm = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=False)
+    return lm.to(device or default_device()).requires_grad_(False), chat

@@ -11,8 +11,8 @@ is then NaN on every rank, and every rank discards the step without further comm
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,63 +21,66 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from buffer import Draw
-from buffer.storage.rows import TrainedAttempt
-from learner.metrics.drift import clipped_share, drift_metrics, drift_sums, engine_metrics
-from learner.step import full_weights
+from learner.step import adapters, collectives, full_weights
 from learner.step.adapters import published_apart, without_adapters
-from learner.step.batch import (
-    MicroBatch,
-    Row,
-    check_tokens,
-    collate,
-    micro_batches,
-    packing_shares,
-    packing_sums,
-    rows_of,
-    trained_attempts,
-)
-from learner.step.deepspeed_config import deepspeed_config, learning_rate_share
+from learner.step.deepspeed_config import check_needs, deepspeed_config, learning_rate_share
 from learner.step.full_weights import shard, sharded
-from learner.step.model import PolicyModule, load_model, resolve_dtype
 from learner.step.process_group import join_process_group
 from learner.step.tensor_file import Shape, Write, write_tensors
 from learner.watchdog import heartbeat
-from r3l.algorithms.algorithm import Algorithm
-from r3l.algorithms.losses import TokenBatch, sft
+from r3l.algorithms.queries import Answer, Query, Weights
+from r3l.algorithms.rows import Row
 from r3l.errors import RestartNeeded, TrainingStopped
 from r3l.run.settings.learner import LearnerConfig
+from r3l.training.answers import Answers
+from r3l.training.averaged_weights import DECAY, AveragedWeights
+from r3l.training.micro_batch import MicroBatch, check_tokens, collate, micro_batches
+from r3l.training.model import PolicyModule, Scores, load_model, resolve_dtype
+from r3l.training.step_loss import (
+    AnyTrainer,
+    Loss,
+    StepResult,
+    Sums,
+    is_out_of_memory,
+    step_loss,
+    step_metrics,
+)
 
 log = logging.getLogger(__name__)
 LARGEST = 1e6
 """If a step makes a larger weight, the run ends: products of a few of these overflow float32."""
-OUT_OF_MEMORY = (
-    "out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC"
-)  # fmt: skip
 LATER_S = 60.0  # collectives fail after the watchdogs, which log what each rank was doing
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """The result of one optimizer step on all ranks. `applied`: False if the loss or gradient was
-    not finite. `out_of_memory`: how often the token budget was halved."""
-
-    applied: bool
-    metrics: dict[str, float]
-    out_of_memory: int = 0
-    attempts: tuple[TrainedAttempt, ...] = ()
 
 
 class StepLeft(Exception):
     """A step was abandoned; its gradients are incomplete and the weights unchanged."""
 
 
-class Trainer:
+@dataclass(frozen=True)
+class _Work:
+    """What a step trains on."""
+
+    rows: Sequence[Row]
+    loss: Loss
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest row, in tokens."""
+        return max((len(row.token_ids) for row in self.rows), default=0)
+
+    @property
+    def referenced(self) -> bool:
+        """Whether a row has log-probabilities of a reference."""
+        return any(row.reference is not None for row in self.rows)
+
+
+class DeepSpeedTrainer(AnyTrainer):
     """Trains one model folder with a DeepSpeed engine. Each rank has one trainer.
 
-    Without an `algorithm`, trains on supervised rows only (warm-up). `reference`: folder of the
-    reference model, by default `model`. With `learner.lora`, trains only adapters; the reference is
-    then the model without adapters. `adapter`: folder of adapters to train further.
+    `needs`: the weights under which queries may ask, as in the algorithm's `needs`. `reference`:
+    folder of the reference model, by default `model`. With `learner.lora`, trains only adapters;
+    the reference is then the model without adapters. `adapter`: folder of adapters to train
+    further. `average_decay`: of the averaged weights.
 
     The attribute `adapters` describes the adapters if they are published without the base model,
     else it is None. `budget` is the number of tokens per micro-batch, lowered when memory runs out.
@@ -87,8 +90,9 @@ class Trainer:
         self,
         model: Path,
         config: LearnerConfig,
-        algorithm: Algorithm | None,
         *,
+        needs: Collection[Weights] = (),
+        average_decay: float = DECAY,
         seed: int = 0,
         reference: Path | None = None,
         adapter: Path | None = None,
@@ -97,12 +101,12 @@ class Trainer:
 
         torch.manual_seed(seed)
         join_process_group(config.hang_s + LATER_S)
-        self.config, self.algorithm = config, algorithm
+        self.config = config
         self.budget = config.tokens_per_micro_batch
         self.dtype = resolve_dtype(config.dtype)
-        settings = deepspeed_config(
-            config, bf16=self.dtype == torch.bfloat16, gpu=torch.cuda.is_available()
-        )
+        bf16 = self.dtype == torch.bfloat16
+        settings = deepspeed_config(config, bf16=bf16, gpu=torch.cuda.is_available())
+        check_needs(needs, config, bf16=bf16)
         self.stage = int(settings["zero_optimization"]["stage"])
         load = partial(
             load_model,
@@ -111,15 +115,15 @@ class Trainer:
             implementation=config.attention,
             compute=config.compute,
         )
-        recomputes = config.gradient_checkpointing
-        module = load(model, gradient_checkpointing=recomputes, lora=config.lora, adapter=adapter)
+        self.adapted = config.lora.rank > 0
+        adapt = partial(adapters.prepare, lora=config.lora, base=model, saved=adapter)
+        module = load(model, gradient_checkpointing=config.gradient_checkpointing, adapt=adapt)
         if self.stage == 3:  # before the reference is loaded: one whole model at a time
             shard(module, settings)
-        self.adapted = config.lora.rank > 0
         self.adapters = published_apart(module.lm, model) if self.adapted else None
         self.reference: Any = None
-        self.refers = algorithm is not None and algorithm.needs_reference
-        if self.refers and not self.adapted:
+        self.held: set[Weights] = {"current", *needs}
+        if "reference" in needs and not self.adapted:
             frozen = load(reference or model).eval().requires_grad_(False)
             self.reference = sharded(frozen, settings) if self.stage == 3 else frozen
         self.engine, self.optimizer, _, self.schedule = deepspeed.initialize(
@@ -131,6 +135,9 @@ class Trainer:
             ),
         )
         self.device = self.engine.device
+        self.average: AveragedWeights | None = None
+        if "averaged" in needs:
+            self.average = AveragedWeights(self.module.lm.named_parameters(), average_decay)
         self.spent = dict[str, float]()  # seconds by phase of the step
         self.leaves: Callable[[], bool] = lambda: False  # whether rank 0 was asked to end
         if self.reference is not None and self.stage < 3:
@@ -143,54 +150,100 @@ class Trainer:
         """Returns the wrapped model, whose parameters are sharded under ZeRO 3."""
         return self.engine.module  # type: ignore[no-any-return]
 
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens that the model knows."""
+        return int(self.module.lm.config.get_text_config().vocab_size)
+
     def on_any_rank(self, fact: bool) -> bool:
         """Returns whether `fact` is true on any rank. Collective."""
-        return self._over_ranks({"fact": float(fact)})["fact"] > 0
+        return collectives.any_of(fact, self.device) if self.world > 1 else fact
 
-    def rows(self, draw: Draw) -> list[Row]:
-        """Makes a draw's training rows, which are equal on all ranks. Raises UserError if the
-        model's vocabulary lacks a token."""
-        vocabulary = int(self.module.lm.config.get_text_config().vocab_size)
-        check_tokens(draw.groups, vocabulary, draw.recalled)
-        if self.algorithm is None:
-            raise ValueError("this trainer has no algorithm; call step() with supervised rows")
-        return rows_of(
-            draw.groups,
-            self.algorithm,
-            draw.row.weights,
-            draw.recalled,
-            draw.row.replayed,
-            draw.version,
-        )
-
-    def step(self, rows: Sequence[Row]) -> StepResult:
+    def step(self, rows: Sequence[Row], loss: Loss) -> StepResult:
         """Makes one optimizer step on `rows`, divided among all ranks. If memory runs out, repeats
         the step with a smaller token budget. Raises RestartNeeded if the step cannot be repeated.
         Raises TrainingStopped if the budget cannot be lowered. Raises StepLeft if `leaves` returns
-        true on any rank."""
+        true on any rank. Raises UserError for a loss without parts."""
         began = time.monotonic()
         self.spent.clear()
-        sums, halvings = self._accumulate(rows)
+        sums, halvings = self._accumulate(_Work(rows, loss))
         heartbeat("the optimizer's update")
         with self._timed("update_s"):
             applied, norm = self._apply()
-        seconds = time.monotonic() - began
-        metrics = {
-            **{name: value for name, value in sums.items() if not name.startswith("sum_")},
-            **drift_metrics(sums),
-            **engine_metrics(sums),
-            **packing_shares(sums),
-            "grad_norm": norm,
-            "grad_clipped": clipped_share(norm, self.config.grad_clip),
-            "lr": float(self.optimizer.param_groups[0]["lr"]),
-            "tokens_per_micro_batch": float(self.budget),
-            "threads": float(torch.get_num_threads()),
-            "step_s": seconds,
+            if applied and self.average is not None:
+                self.average.update()
+        metrics = step_metrics(
+            sums,
+            norm=norm,
+            grad_clip=self.config.grad_clip,
+            seconds=time.monotonic() - began,
+            lr=float(self.optimizer.param_groups[0]["lr"]),
+            tokens_per_micro_batch=float(self.budget),
             **self.spent,
-            "tokens_per_s": sums["sum_input_tokens"] / seconds,
-        }
-        tagged = {f"learner/{name}": value for name, value in metrics.items()}
-        return StepResult(applied, tagged, halvings, trained_attempts(rows))
+        )
+        return StepResult(applied, metrics, halvings)
+
+    # ── queries ─────────────────────────────────────────────────────────────────────────
+
+    def answers(self, queries: Sequence[Query]) -> dict[Hashable, Answer]:
+        """Answers queries, by their keys, in one pass without gradients, divided among all ranks.
+        The answers are equal on all ranks, which must ask the same. If memory runs out, repeats the
+        pass with a smaller token budget. Raises UserError, and what `step` raises. Collective."""
+        check_tokens(
+            ((f"query {query.key!r:.80}", query.token_ids) for query in queries), self.vocabulary
+        )
+        answers = Answers(queries, self.held, self.vocabulary)
+        while self.on_any_rank(self._out_of_memory(answers)):
+            self.budget = smaller_budget(self.budget, answers.longest)
+            log.warning("out of memory: asking with %d tokens per micro-batch", self.budget)
+        if self.world > 1:
+            for part in answers.parts:
+                collectives.add_in_place(part, self.device)
+        return answers.read()
+
+    def _out_of_memory(self, answers: Answers) -> bool:
+        """Computes this rank's part of the answers. Returns whether memory ran out."""
+        lost = False
+
+        def score(weights: Weights, micro: MicroBatch, top: int) -> Scores | None:
+            nonlocal lost
+            self._beat("micro-batch of queries")
+            try:
+                return None if lost else self._scores(weights, micro, top)
+            except (RuntimeError, MemoryError) as error:
+                self._survive(error, answers.longest, stage=3)  # other ranks wait in the forward
+                lost = True
+                return None
+
+        answers.fill(score, self._cut, self.device)
+        return lost
+
+    def _scores(self, weights: Weights, micro: MicroBatch, top: int) -> Scores:
+        module = self.module
+        context: AbstractContextManager[None] = nullcontext()
+        if weights == "reference" and self.adapted:
+            context = without_adapters(module)
+        elif weights == "reference":
+            module = self.reference
+        elif weights == "averaged":
+            assert self.average is not None
+            context = self.average.in_place()
+        with context:
+            scores: Scores = module(micro.nodes, micro.mask_BT, micro.temperatures_B, top)
+            return scores
+
+    def _cut(self, rows: Sequence[Row]) -> list[list[Row]]:
+        """Returns this rank's micro-batches of rows."""
+        shared = self.module.pack != "rows"
+        return micro_batches(rows, self.budget, self.world, shared=shared)[self.rank]
+
+    def _beat(self, what: str) -> None:
+        """Begins a micro-batch. Raises StepLeft if a rank was asked to end. Collective."""
+        heartbeat(what)
+        if self.on_any_rank(self.leaves()):
+            raise StepLeft
+
+    # ── the step ────────────────────────────────────────────────────────────────────────
 
     def check_weights(self, step: int, norm: float) -> None:
         """Raises TrainingStopped on every rank if a weight became NaN or larger than LARGEST.
@@ -210,53 +263,57 @@ class Trainer:
         held = [getattr(p, "ds_tensor", p).detach() for p in self.module.parameters()]
         return sum(int((~(weights.abs() <= LARGEST)).sum()) for weights in held)
 
-    def _accumulate(self, rows: Sequence[Row]) -> tuple[dict[str, float], int]:
+    def _accumulate(self, work: _Work) -> tuple[Sums, int]:
         """Repeats `_attempt` until memory suffices. Returns (sums of the last attempt, how often
         the token budget was halved)."""
-        halvings, sums = 0, self._attempt(rows)
+        halvings, sums = 0, self._attempt(work)
         while sums.pop("out_of_memory"):
             if self._apply()[0]:  # although a rank has poisoned the gradients
                 raise RestartNeeded(
                     "DeepSpeed applied a step that had run out of memory", cause="out_of_memory"
                 )
-            self.budget = smaller_budget(self.budget, _longest(rows))
+            self.budget = smaller_budget(self.budget, work.longest)
             log.warning("out of memory: continuing with %d tokens per micro-batch", self.budget)
-            sums, halvings = self._attempt(rows), halvings + 1
+            sums, halvings = self._attempt(work), halvings + 1
         return sums, halvings
 
-    def _attempt(self, rows: Sequence[Row]) -> dict[str, float]:
+    def _attempt(self, work: _Work) -> Sums:
         """Accumulates the gradients of all micro-batches. Returns sums over all ranks, for metrics.
         If memory runs out, continues with empty, poisoned micro-batches."""
-        shared = self.module.pack != "rows"
-        mine = micro_batches(rows, self.budget, self.world, shared=shared)[self.rank]
-        sums: dict[str, float] = {}
+        mine = self._cut(work.rows)
+        sums: Sums = {}
         lost = False
         for number, own in enumerate(mine):
-            heartbeat(f"micro-batch {number + 1} of {len(mine)}")
-            if self.on_any_rank(self.leaves()):
-                raise StepLeft
+            self._beat(f"micro-batch {number + 1} of {len(mine)}")
             self.engine.set_gradient_accumulation_boundary(number == len(mine) - 1)
-            added = None if lost else self._try_micro_batch(own, _longest(rows))
+            added = None if lost else self._try_micro_batch(own, work)
             if added is None:
                 lost = True
-                added = self._micro_batch([], poisoned=True)  # collectives need all ranks
+                added = self._micro_batch([], work, poisoned=True)  # collectives need all ranks
             for name, value in added.items():
                 sums[name] = sums.get(name, 0.0) + value
-        return self._over_ranks(sums | {"out_of_memory": float(lost)})
+        sums["out_of_memory"] = float(lost)
+        return collectives.added(sums, self.device) if self.world > 1 else sums
 
-    def _try_micro_batch(self, rows: Sequence[Row], longest: int) -> dict[str, float] | None:
+    def _try_micro_batch(self, rows: Sequence[Row], work: _Work) -> Sums | None:
         """Returns a micro-batch's sums. If memory runs out, returns None under ZeRO 0 and 1, and
-        raises RestartNeeded under ZeRO 2 and 3. `longest`: length of the step's longest row."""
+        raises RestartNeeded under ZeRO 2 and 3."""
         try:
-            return self._micro_batch(rows)
+            return self._micro_batch(rows, work)
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            log.warning("rank %d: %s", self.rank, str(error).splitlines()[0])
+            # Backward ended in the middle of its reductions: the engine's state is undefined.
+            self._survive(error, work.longest, stage=2)
+        return None
+
+    def _survive(self, error: RuntimeError | MemoryError, longest: int, *, stage: int) -> None:
+        """Raises `error` unless memory ran out. Raises RestartNeeded from ZeRO stage `stage` on.
+        `longest`: length of the longest row."""
+        if not is_out_of_memory(error):
+            raise error
+        log.warning("rank %d: %s", self.rank, str(error).splitlines()[0])
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        if self.stage >= 2:
-            # Backward ended in the middle of its reductions: the engine's state is undefined.
+        if self.stage >= stage:
             budget = smaller_budget(self.budget, longest)
             raise RestartNeeded(
                 f"out of memory with {self.budget} tokens per micro-batch under ZeRO stage "
@@ -264,17 +321,21 @@ class Trainer:
                 cause="out_of_memory",
                 tokens_per_micro_batch=budget,
             )
-        return None
 
-    def _micro_batch(self, rows: Sequence[Row], *, poisoned: bool = False) -> dict[str, float]:
+    def _micro_batch(self, rows: Sequence[Row], work: _Work, *, poisoned: bool = False) -> Sums:
         with self._timed("forward_s"):
-            loss, sums = self.losses(collate(rows, self.device))
+            micro = collate(rows, self.device, referenced=work.referenced)
+            loss, sums = self.losses(micro, work.loss)
         if poisoned or not math.isfinite(sums["loss"]):
             loss = loss * math.nan
         with self._timed("backward_s"):
             # DeepSpeed averages gradients over ranks; the rows' weights are those of the whole step
             self.engine.backward(loss * self.world)
         return sums
+
+    def losses(self, micro: MicroBatch, loss: Loss) -> tuple[Tensor, Sums]:
+        """Returns (a micro-batch's loss, sums for metrics)."""
+        return step_loss(micro, loss, self.engine, self.module.pack)
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
@@ -298,64 +359,6 @@ class Trainer:
         self.engine.step()
         return self.engine.was_step_applied(), float(self.engine.get_global_grad_norm() or 0.0)
 
-    def losses(
-        self, micro: MicroBatch, forward: Callable[..., Any] | None = None
-    ) -> tuple[Tensor, dict[str, float]]:
-        """Returns (a micro-batch's loss, sums for metrics). The sums are keyed by name. `forward`
-        defaults to the engine."""
-        reference_BT, run = self._reference_logprobs(micro), forward or self.engine
-        logprobs_BT, entropy_BT = run(micro.nodes, micro.mask_BT, micro.temperatures_B)
-        policy_BT = micro.mask_BT & ~micro.aux_B[:, None]
-        aux_BT = micro.mask_BT & micro.aux_B[:, None]
-        loss_sft = sft(logprobs_BT, aux_BT, micro.weights_B)
-        loss, sums = loss_sft, {"loss_sft": loss_sft.item()}
-        if self.algorithm is not None:
-            loss_penalized, named = self.algorithm.loss(
-                TokenBatch(
-                    logprobs_BT,
-                    micro.old_logprobs_BT,
-                    policy_BT,
-                    micro.advantages_B,
-                    micro.weights_B,
-                    micro.distilled_B,
-                    reference_BT,
-                    micro.advantages_BT,
-                )
-            )
-            loss = loss_penalized + self.algorithm.sft_weight * loss_sft
-            sums |= {"loss_penalized": loss_penalized.item(), **named}
-        # Even if no token is selected, a poisoned loss must reach the weights.
-        loss = loss + 0.0 * logprobs_BT.sum()
-        sums["loss"] = loss.item()
-        distilled_BT = policy_BT & micro.distilled_B[:, None]
-        reused_BT = policy_BT & micro.reused_B[:, None]
-        roles = {
-            "all": policy_BT,
-            "base": policy_BT & ~distilled_BT & ~reused_BT,
-            "distilled": distilled_BT & ~reused_BT,
-            "reused": reused_BT,
-            "fresh": policy_BT & micro.fresh_BT,
-        }
-        sums |= drift_sums(logprobs_BT.detach(), micro.old_logprobs_BT, entropy_BT, roles)
-        return loss, sums | packing_sums(micro, self.module.pack)
-
-    def _reference_logprobs(self, micro: MicroBatch) -> Tensor | None:
-        if not self.refers:
-            return None
-        model = self.module if self.reference is None else self.reference
-        with torch.no_grad(), without_adapters(self.module):
-            inputs = (micro.nodes, micro.mask_BT, micro.temperatures_B)
-            logprobs_BT: Tensor = model(*inputs)[0]
-            return logprobs_BT
-
-    def _over_ranks(self, sums: dict[str, float]) -> dict[str, float]:
-        if self.world == 1:
-            return sums
-        values = torch.tensor([sums[name] for name in sorted(sums)], dtype=torch.float64)
-        values = values.to(self.device)
-        torch.distributed.all_reduce(values)
-        return dict(zip(sorted(sums), values.tolist(), strict=True))
-
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yields (name, tensor) of every parameter, as in a model folder. Tied parameters appear
         once. Under ZeRO 3, every rank must exhaust the iterator."""
@@ -375,18 +378,6 @@ class Trainer:
     def save_adapters(self, folder: Path, write: Write = write_tensors) -> None:
         """Writes the adapters in peft's format, from rank 0. Collective under ZeRO 3."""
         full_weights.save_adapters(self.module.lm, folder, write if self.rank == 0 else None)
-
-
-def _longest(rows: Sequence[Row]) -> int:
-    """Returns the length of the longest row, in tokens."""
-    return max((len(row.token_ids) for row in rows), default=0)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether an error means that the GPU or the host ran out of memory."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
 
 
 def smaller_budget(budget: int, longest: int) -> int:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from lab.results.prefix_cache import PrefixCache
+from r3l.training.prefix_cache import PrefixCache
 
 CONFIG = SimpleNamespace(
     num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, hidden_size=12

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from learner.step import model
-from learner.step.attention import Pack
-from learner.step.batch import Row, collate
-from learner.step.model import PolicyModule
 from r3l.run.settings.learner import Compute
+from r3l.training import model
+from r3l.training.attention import Pack
+from r3l.training.micro_batch import collate
+from r3l.training.model import PolicyModule
+from tests.r3l.training.fakes import made_row
 
 
 def test_selected_logprobs_equal_those_of_full_logits_at_each_rows_temperature(
@@ -28,7 +29,7 @@ def test_selected_logprobs_equal_those_of_full_logits_at_each_rows_temperature(
     temperatures = torch.tensor([0.7, 1.3, 1.0])
     full = (lm(ids).logits.float() / temperatures[:, None, None]).log_softmax(-1)
     rows = [
-        Row(i.numpy().astype("i4"), s.numpy(), np.zeros(40, "f4"), temperature=float(t))
+        made_row(i.numpy(), s.numpy(), temperature=float(t))
         for i, s, t in zip(ids, select, temperatures, strict=True)
     ]
     micro = collate(rows, torch.device("cpu"))
@@ -45,7 +46,7 @@ def test_a_token_that_rows_share_is_scored_at_the_temperature_of_each(model_fold
 
     lm = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
     ids = np.arange(3, 13, dtype="i4")
-    rows = [Row(ids, ids > 3, np.zeros(10, "f4"), temperature=t) for t in (0.5, 2.0, 0.5)]
+    rows = [made_row(ids, temperature=t) for t in (0.5, 2.0, 0.5)]
     micro = collate(rows, torch.device("cpu"))
     assert len(micro.nodes.token_ids_N) == 10
     logits = lm(torch.tensor(ids[None], dtype=torch.long)).logits[0, :-1]
@@ -58,7 +59,7 @@ def test_a_token_that_rows_share_is_scored_at_the_temperature_of_each(model_fold
 
 def test_products_in_bfloat16_leave_weights_and_gradients_in_float32(model_folder: Path) -> None:
     ids = np.arange(3, 43, dtype="i4")
-    micro = collate([Row(ids, ids > 3, np.zeros(40, "f4"))], torch.device("cpu"))
+    micro = collate([made_row(ids)], torch.device("cpu"))
     found = {}
     for compute in get_args(Compute):
         module = model.load_model(model_folder, torch.float32, compute=compute)
@@ -149,7 +150,7 @@ def test_no_tensor_of_the_loss_grows_with_length_times_vocabulary(
     for length in (50, 500):
         policy = PolicyModule(Qwen2ForCausalLM(config), pack)
         ids = np.arange(length, dtype="i4")
-        rows = [Row(ids, ids > 0, np.zeros(length, "f4")), Row(ids[:9], ids[:9] > 0, ids[:9] * 0.0)]
+        rows = [made_row(ids), made_row(ids[:9])]
         micro = collate(rows, torch.device("cpu"))
         with LargestTensor() as largest:
             policy(micro.nodes, micro.mask_BT, micro.temperatures_B)[0].sum().backward()
@@ -185,7 +186,7 @@ def test_a_gradient_that_many_rows_share_is_the_same_bit_for_bit_with_several_th
     random = np.random.default_rng(0)
     ids = random.integers(3, 250, (128, 12), dtype="i4")
     ids[:, :4] = np.arange(3, 7)
-    rows = [Row(i, np.arange(12) >= 4, np.zeros(12, "f4"), temperature=1.0) for i in ids]
+    rows = [made_row(i, np.arange(12) >= 4) for i in ids]
     micro = collate(rows, torch.device("cpu"))
     module = model.load_model(model_folder, torch.float32, pack)
     weights_BT = torch.tensor(random.normal(size=micro.mask_BT.shape), dtype=torch.float32)

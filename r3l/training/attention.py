@@ -4,7 +4,7 @@ Copies the nodes' queries, keys and values into rows. Rows of similar length for
 causal attention on the rectangles. Each node's result is read from one of its rows. If rows share
 about 5 % of their tokens or more, a tree is faster (`python -m benchmarks.learner --crossover`).
 
-Axes: N nodes, B rows, T positions, H heads, E head size; nodes as in learner.step.batch.Nodes.
+Axes: N nodes, B rows, T positions, H heads, E head size; see r3l.training.micro_batch.Nodes.
 """
 
 import logging
@@ -29,7 +29,7 @@ def resolve(pack: str, lm: Any) -> Pack:
     for `tree` if the model does not allow trees."""
     if pack == "rows":
         return "rows"
-    obstacle = _obstacle(lm)
+    obstacle = obstacle_of(lm)
     if not obstacle:
         return "tree"
     if pack == "auto":
@@ -70,7 +70,7 @@ def tree_attention(
     return torch.cat(outs).to(dtype).index_select(0, places_N)[None], None
 
 
-def _obstacle(lm: Any) -> str:
+def obstacle_of(lm: Any) -> str:
     """Returns the reason why the model cannot be packed as a tree; "" if it can."""
     config = lm.config.get_text_config()
     if not getattr(lm, "_supports_attention_backend", False):

@@ -23,13 +23,14 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from learner.step import attention
-from learner.step.batch import Row, collate, micro_batches
-from learner.step.model import PolicyModule
 from r3l.algorithms import registry
-from r3l.algorithms.losses import TokenBatch, sft
+from r3l.algorithms.losses import TokenBatch
+from r3l.algorithms.rows import IMITATION, POLICY
 from r3l.errors import UserError
-from tests.learner.step.fakes import families
+from r3l.training import attention
+from r3l.training.micro_batch import collate, micro_batches
+from r3l.training.model import PolicyModule
+from tests.r3l.training.fakes import families, made_row
 
 SIZES = {
     "vocab_size": 64,
@@ -58,10 +59,13 @@ def groups(draw):
         mask = np.array(draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids))))
         mask[0] = False
         old = np.where(mask, draw(st.floats(-4, -0.5)), 0.0).astype(np.float32)
-        advantage = draw(st.floats(-2, 2, width=32))
-        distilled, aux = draw(st.booleans()), draw(st.booleans())
-        weight, temperature = draw(st.floats(0.01, 0.1)), draw(st.sampled_from([1.0, 0.7, 1.3]))
-        made.append(Row(ids, mask, old, advantage, distilled, aux, weight, temperature))
+        advantage, weight = draw(st.floats(-2, 2, width=32)), draw(st.floats(0.01, 0.1))
+        more = {
+            "loss": draw(st.sampled_from([POLICY, IMITATION])),
+            "distilled": draw(st.booleans()),
+            "temperature": draw(st.sampled_from([1.0, 0.7, 1.3])),
+        }
+        made.append(made_row(ids, mask, old, advantage, weight, **more))
     return made
 
 
@@ -72,22 +76,19 @@ def separate_logprobs(lm, row):
     return torch.cat([torch.zeros(1), full[:-1].gather(1, ids[0, 1:, None])[:, 0]])
 
 
-def objective(algorithm, rows, logprobs_BT, mask_BT, old_BT, reference_BT):
+def objective(algorithm, micro, logprobs_BT):
     """The learner's loss over some rows."""
-    aux = torch.tensor([row.aux for row in rows])
-    weights_B = torch.tensor([row.weight for row in rows])
-    loss, _ = algorithm.loss(
-        TokenBatch(
-            logprobs_BT,
-            old_BT,
-            mask_BT & ~aux[:, None],
-            torch.tensor([row.advantage for row in rows]),
-            weights_B,
-            torch.tensor([row.distilled for row in rows]),
-            reference_BT if algorithm.needs_reference else None,
-        )
+    batch = TokenBatch(
+        logprobs_BT,
+        micro.old_logprobs_BT,
+        micro.mask_BT,
+        micro.advantages_BT,
+        micro.weights_BT,
+        micro.distilled_B,
+        logprobs_BT.detach() - 0.1 if algorithm.needs else None,
+        micro.losses,
     )
-    return loss + sft(logprobs_BT, mask_BT & aux[:, None], weights_B)
+    return sum(algorithm.loss(batch).values())
 
 
 def gradients(lm):
@@ -105,10 +106,7 @@ def teaches_as_separate_sequences(modules, algorithm, rows, budget, ranks):
     for row in rows:
         one = collate([row], CPU)
         logprobs = separate_logprobs(PLAIN, row)[None]
-        reference = logprobs.detach() - 0.1
-        total = total + objective(
-            algorithm, [row], logprobs, one.mask_BT, one.old_logprobs_BT, reference
-        )
+        total = total + objective(algorithm, one, logprobs)
     total.backward()
     for module in modules:
         module.zero_grad()
@@ -116,12 +114,8 @@ def teaches_as_separate_sequences(modules, algorithm, rows, budget, ranks):
         plan = micro_batches(rows, budget, ranks, shared=module.pack != "rows")
         for part in itertools.chain(*plan):
             micro = collate(part, CPU)
-            part = part or [rows[0]]
             logprobs, _ = module(micro.nodes, micro.mask_BT, micro.temperatures_B)
-            reference = logprobs.detach() - 0.1
-            one = objective(
-                algorithm, part, logprobs, micro.mask_BT, micro.old_logprobs_BT, reference
-            )
+            one = objective(algorithm, micro, logprobs)
             one.backward()
             loss += float(one.detach())
         assert loss == pytest.approx(float(total.detach()), rel=1e-5, abs=1e-5)
@@ -136,14 +130,14 @@ def teaches_as_separate_sequences(modules, algorithm, rows, budget, ranks):
 @settings(deadline=None, max_examples=15)
 @given(rows=groups(), budget=st.integers(4, 80), ranks=st.integers(1, 3))
 def test_packed_losses_and_gradients_equal_those_of_separate_sequences(name, rows, budget, ranks):
-    algorithm = registry.REGISTRY[name]().build()
+    algorithm = registry.REGISTRY[name]()
     teaches_as_separate_sequences((PACKED, PADDED), algorithm, rows, budget, ranks)
 
 
 @given(families())
 @settings(deadline=None, max_examples=20)
 def test_the_entropy_of_a_node_equals_that_of_the_policy_at_its_parent(rows):
-    made = [Row(r, np.arange(len(r)) > 0, np.zeros(len(r), np.float32)) for r in rows]
+    made = [made_row(r) for r in rows]
     micro = collate(made, CPU)
     with torch.no_grad():
         _, entropy_BT = PACKED(micro.nodes, micro.mask_BT, micro.temperatures_B)
@@ -166,7 +160,7 @@ def test_models_of_other_families_give_equal_logprobs_when_packed(make):
     torch.manual_seed(0)
     lm = make().eval()
     rows = [np.array(r, np.int32) for r in ([1, 2, 3, 4, 5], [1, 2, 3, 9], [1, 7], [8, 2, 3])]
-    made = [Row(r, np.arange(len(r)) > 0, np.zeros(len(r), np.float32)) for r in rows]
+    made = [made_row(r) for r in rows]
     expected = [separate_logprobs(lm, row) for row in made]
     assert attention.resolve("auto", lm) == "tree"
     micro = collate(made, CPU)
@@ -198,7 +192,7 @@ def test_attention_on_a_cpu_is_in_float32_if_products_are_in_bfloat16(monkeypatc
 
     monkeypatch.setattr(attention, "sdpa_attention_forward", noting)
     ids = np.arange(3, 13, dtype="i4")
-    micro = collate([Row(ids, ids > 3, np.zeros(10, "f4"))] * 2, CPU)
+    micro = collate([made_row(ids)] * 2, CPU)
     for lm, compute in ((qwen2(), torch.bfloat16), (qwen2().bfloat16(), None)):
         logprobs_BT = PolicyModule(lm, "tree", compute)(
             micro.nodes, micro.mask_BT, micro.temperatures_B
@@ -209,7 +203,7 @@ def test_attention_on_a_cpu_is_in_float32_if_products_are_in_bfloat16(monkeypatc
 
 def test_packing_changes_neither_checkpointed_layers_nor_the_saved_model(tmp_path: Path):
     rows = [np.array(r, np.int32) for r in ([1, 2, 3, 4], [1, 2, 5])]
-    micro = collate([Row(r, r > 1, np.zeros(len(r), np.float32), 1.0) for r in rows], CPU)
+    micro = collate([made_row(r, r > 1, advantage=1.0) for r in rows], CPU)
     found = []
     for checkpointed in (False, True):
         lm = qwen2().train()

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from r3l.algorithms import advantages, losses, rows
@@ -27,8 +28,8 @@ from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.losses import RatioCorrection, Terms, TokenBatch, TokenLoss
 from r3l.algorithms.queries import Query, Weights
-from r3l.algorithms.rows import POLICY, Advantages, Float64, Row
-from r3l.records import Trajectory
+from r3l.algorithms.rows import POLICY, Advantages, Float64, Row, left_out
+from r3l.records import Bool, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,7 +85,9 @@ class RatioAlgorithm(Algorithm):
 
     def queries(self, batch: Batch) -> Sequence[Query]:
         """Asks for the reference model's log-probabilities, if there is a KL."""
-        return rows.reference_queries(batch, self.credit_masks(batch)) if self.kl_coef else ()
+        if not self.kl_coef:
+            return ()
+        return rows.reference_queries(batch, self.advantages(batch), self.credit_masks(batch))
 
     def rows(self, batch: Batch) -> list[Row]:
         """Makes the rows of one step. With a KL, a row of advantage 0 has a gradient too."""
@@ -103,6 +106,13 @@ class RatioAlgorithm(Algorithm):
     def standardised(self, rewards: Float64) -> Float64:
         """Returns (R − mean)/(std + 1e-6), [G]."""
         return advantages.normalized(rewards, std=self.std)
+
+    def standardised_among(self, rewards: Float64, keep: Bool) -> Advantages:
+        """Standardises the rewards of the attempts in `keep`, bool [G]. Leaves out the others."""
+        values = np.zeros_like(rewards)
+        if keep.any():
+            values[keep] = self.standardised(rewards[keep])
+        return left_out(values, keep)
 
     def token_loss(self, batch: TokenBatch) -> Terms:
         """PPO's clipped loss on token ratios, with the configured ratio correction."""
