@@ -65,11 +65,11 @@ async def _try(
             await guarded(env.close)
     except EpisodeError as error:
         raise UserError(f"env {name}: {call} of task {task.task_id}: {error}") from error
-    prompt = len(attempt.shown.ids) + len(chat.prompt_ids)
-    attempt.sampled(Sample((chat.end_id,), (0.0,), 0, 0, "stop"))
+    prompt = len(attempt.read) + len(chat.prompt_ids)
+    attempt.tokens.sampled(Sample((chat.end_id,), (0.0,), 0, 0, "stop"))
     attempt.seconds, attempt.rewards = [0.0], [0.0]
     attempt.actions, attempt.observations = [NONSENSE], [attempt.observations[0], reaction]
-    asked = Prompts(env.spec.prompts).question("reflect", attempt.trajectory("base", 0))
+    asked = Prompts(env.spec.prompts).question("reflect", attempt.trajectory(0))
     return FirstStep(
         prompt, env.spec.max_response_tokens, len(chat.open(*asked)) + len(chat.prompt_ids)
     )

@@ -84,16 +84,18 @@ async def worked(session: Session, world: World) -> list[dict[str, Any]]:
     return messages
 
 
-def record_of(session: Session, retry: bool = False, train: Train = "main") -> Trajectory:
-    made, _ = trajectory(
+def record_of(
+    session: Session, of: Trajectory | None = None, train: Train = "main", slot: int = 0
+) -> Trajectory:
+    return trajectory(
         session.tree,
         Outcome(0.0),
-        slot=0,
+        slot=slot,
         temperature=1.0,
         train=train,
-        retry=session.pivot if retry else None,
+        retry=None if of is None else Retry(of, 0, of=of.slot),
+        at=None if of is None else session.pivot,
     )
-    return made
 
 
 def refusals(count: int, seed: int) -> tuple[int, int, int]:
@@ -109,7 +111,7 @@ def refusals(count: int, seed: int) -> tuple[int, int, int]:
         try:
             await worked(session, world)
             tape.check_met()
-            Replays(3).check(record_of(session, retry=True), Retry(base, pivot, ADVICE))
+            Replays(3).check(record_of(session, base), Retry(base, pivot, ADVICE))
         except Refused:
             assert isinstance(session.problem, ReplayDiverged)
             return False
@@ -279,9 +281,9 @@ def test_every_dialect_is_retried_and_restarted_with_guidance(
 
     async def test() -> None:
         base = record_of(await walked())
-        retry = record_of(await walked(retry_player(base, 1), ADVICE), retry=True)
+        retry = record_of(await walked(retry_player(base, 1), ADVICE), base)
         assert (retry.actions, retry.pivot) == (("left", "right", "right"), 1)
-        restart = record_of(await walked(None, ADVICE), retry=True)
+        restart = record_of(await walked(None, ADVICE), base)
         assert (restart.actions, restart.pivot) == (("right",) * 3, 0)
         assert f"Walk.\n{ADVICE}<|im_end|>" in policy.prompts[-3]
         assert restart.system == "Walk."
@@ -300,11 +302,11 @@ def test_a_model_whose_roles_must_alternate_reads_the_guidance_in_the_last_messa
     async def test() -> None:
         base = record_of(await walked_in(policy, CHAT, as_chat))
         guided = await walked_in(policy, CHAT, as_chat, retry_player(base, 1), ADVICE)
-        retry = record_of(guided, retry=True)
+        retry = record_of(guided, base)
         assert (retry.actions, retry.pivot) == (("left", "right", "right"), 1)
         assert policy.prompts[-1].count(ADVICE) == 1
         assert f"door 1\n\n{ADVICE}<|im_end|>" in policy.prompts[-1]
-        restart = record_of(await walked_in(policy, CHAT, as_chat, None, ADVICE), retry=True)
+        restart = record_of(await walked_in(policy, CHAT, as_chat, None, ADVICE), base)
         assert (restart.actions, restart.pivot) == (("right",) * 3, 0)
 
     asyncio.run(test())
@@ -342,7 +344,7 @@ def test_the_main_conversation_is_guided_whichever_the_agent_begins_first(restar
         tape, kind = None if restarts else retry_player(base, 1), main_kind(base, restarts=restarts)
         second = session_of(policy, tape=tape, guidance=ADVICE, main=kind)
         await planned(second)
-        retry = record_of(second, retry=True)
+        retry = record_of(second, base)
         assert retry.actions == (("right",) * 3 if restarts else ("left", "right", "right"))
         assert all((ADVICE in text) == ("Walk." in text) for text in policy.prompts[before:])
 
@@ -397,7 +399,7 @@ def test_parallel_conversations_are_replayed_in_any_order() -> None:
         session = await called("bbbaa", retry_player(base, 1))
         assert session.tape is not None
         session.tape.check_met()
-        retry = record_of(session, retry=True)
+        retry = record_of(session, base)
         Replays(3).check(retry, Retry(base, 1, ADVICE))
         assert retry.actions == ("left", "right", "right") and session.metrics.agent["taped"] == 3
         with pytest.raises(Refused, match="differs from the recorded one"):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -47,20 +48,29 @@ def always_right(prompt: str) -> str:
     return "abc"[int(prompt.rpartition("door ")[2].split()[0])]
 
 
-def exploration(policy: Any, config: RunConfig, **more: Any) -> Exploration:
-    """A group of the corridor, with the plan and the decoding of a run."""
-    facts = LeaseFacts(TASK.task_id, 0, 0, (), (), np.random.default_rng)
+def exploration(
+    policy: Any,
+    config: RunConfig,
+    task: Task = TASK,
+    make_env: Callable[[Task], Any] = lambda task: Corridor(),
+    **more: Any,
+) -> Exploration:
+    """A group with the plan and the decoding of a run."""
+    facts = LeaseFacts(task.task_id, 0, 0, (), (), np.random.default_rng)
     plan = more.pop("plan", None) or config.algorithm.plan(facts)
-    decoding, make = config.actor.decoding(), more.pop("make_env", Corridor)
-    return Exploration(TASK, policy, make, plan, decoding, **more)
+    decoding, make = config.actor.decoding(), lambda: make_env(task)
+    return Exploration(task, policy, make, plan, decoding, **more)
 
 
 def explored(
     policy: ScriptedPolicy, *overrides: str, **more: Any
 ) -> tuple[list[SlotResult], dict[str, ReflectionRecord]]:
     """Explores a group of one attempt and its retry. Returns its results and reflections."""
-    config = load(None, ["algorithm.group_size=2", *overrides])
-    x = exploration(policy, config, **more)
+    config, make = (
+        load(None, ["algorithm.group_size=2", *overrides]),
+        more.pop("make_env", Corridor),
+    )
+    x = exploration(policy, config, make_env=lambda task: make(), **more)
     return asyncio.run(explore_group(config.algorithm.explore, x)), x.reflections
 
 

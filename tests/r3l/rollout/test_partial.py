@@ -125,7 +125,7 @@ def pair(
     """Explores one attempt and its retry. Returns the counts of its partial attempts."""
     config = load(None, ["algorithm.group_size=2", *overrides])
     policy, progress = learner_of_advice(), store.progress(every_s)
-    x = exploration(policy, config, seed=3, make_env=make, progress=progress)
+    x = exploration(policy, config, make_env=lambda task: make(), seed=3, progress=progress)
     act(store, config.algorithm.explore, x, **limits)
     return progress.counts
 
