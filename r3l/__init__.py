@@ -23,6 +23,8 @@ PUBLIC = {
     "check_env": "envs.testing",
     "make_env": "envs.registry",
     "RunConfig": "r3l.run.config",
+    "LocalPolicy": "r3l.training.local_policy",
+    "Trainer": "r3l.training.trainer",
     "UserError": "r3l.errors",
     "load_config": "r3l.run.config",
     "train": "launch.cli",
