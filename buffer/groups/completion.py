@@ -30,7 +30,8 @@ def facts_of(row: GroupRow, version: int) -> GroupFacts:
 def refusal(work: UnitOfWork, row: GroupRow) -> str:
     """Returns the cause for which the algorithm refuses a training group, or "". Asks once: an
     admitted group stays admitted until the service restarts."""
-    if row.purpose != "train" or not row.done or row.group_id in work.index.admitted:
+    asks = row.purpose == "train" and row.done and work.calls.overrides("admits")
+    if not asks or row.group_id in work.index.admitted:
         return ""
     facts = facts_of(row, work.index.progress.version)
     cause = work.decide("admits", lambda ask: work.algorithm.admits(facts), _checked_cause, "")

@@ -31,11 +31,11 @@ _SMALL = 256  # bytes of a result that is accepted beyond the limit, to leave ro
 def put(work: UnitOfWork, args: operations.Put) -> PutAck:
     """Accepts all results and reflections or none. Raises Conflict if a slot already has a
     different result, or a name another reflection."""
+    if not args.results and not args.reflections:
+        raise RecordError("a put has neither a result nor a reflection", field="results")
     row = _row(work, args.group_id)
     results = _read(args.results, read_result, lambda result: result.slot)
     reflections = _read(args.reflections, read_reflection, lambda thought: thought.name)
-    if not results and not reflections:
-        raise RecordError("a put has neither a result nor a reflection", field="results")
     kept, named = result_checksums.by_slot(row), dict(row.reflections)
     new = [received for slot, received in results.items() if slot not in kept]
     thoughts = [received for name, received in reflections.items() if name not in named]

@@ -11,7 +11,7 @@ from buffer.groups import states
 from buffer.groups.index import Index
 from buffer.groups.states import Trigger
 from buffer.sampling.algorithm_calls import AlgorithmCalls, Method
-from buffer.sampling.limited_thread import Ask
+from buffer.sampling.timed_worker import Ask
 from buffer.storage import counts
 from buffer.storage.rows import DrawRow, GroupRow
 from buffer.storage.transaction import Parts, Txn
@@ -45,7 +45,7 @@ class UnitOfWork:
         self.config = rules.buffer
         self.groups_per_step = rules.groups_per_step
         self.seed = rules.seed
-        self.algorithm, self._calls = rules.algorithm, rules.calls
+        self.algorithm, self.calls = rules.algorithm, rules.calls
         self._progressed = False
         self._counted: set[str] = set()
 
@@ -95,9 +95,9 @@ class UnitOfWork:
     ) -> T:
         """Lets a method of the algorithm decide (AlgorithmCalls.call). Returns `default` if the
         algorithm does not have the method, or if the call fails, which is counted."""
-        if not self._calls.overrides(method):
+        if not self.calls.overrides(method):
             return default
-        decision = self._calls.call(method, decide, check)
+        decision = self.calls.call(method, decide, check)
         if decision is None:
             self.count(f"algorithm_failed/{method}")
             return default

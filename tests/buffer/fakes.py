@@ -21,15 +21,23 @@ from buffer.server.service import rules_of
 from buffer.storage.store import Store
 from buffer.wire import operations
 from r3l import codec
-from r3l.records import AuxSample, GroupPlan, ReflectionRecord, SlotResult, Trajectory
+from r3l.records import (
+    GroupPlan,
+    Origin,
+    ReflectionRecord,
+    Shown,
+    SlotResult,
+    Trajectory,
+    done,
+)
 from r3l.run.config import RunConfig
 
 
-def finished(role="base", slot=0, *, version=0, reward=0.0, length=8) -> SlotResult:
+def finished(slot=0, of=-1, *, version=0, reward=0.0, length=8, **more) -> SlotResult:
+    """A slot with an attempt of one step; `more`: fields of its trajectory."""
     mask = np.zeros(length, dtype=np.bool_)
     mask[2:] = True
     trajectory = Trajectory(
-        role=role,
         slot=slot,
         token_ids=np.arange(length, dtype=np.int32),
         logprobs=np.where(mask, -1.0, 0.0).astype(np.float32),
@@ -41,8 +49,17 @@ def finished(role="base", slot=0, *, version=0, reward=0.0, length=8) -> SlotRes
         system="",
         observations=("before", "after"),
         actions=("act",),
+        of=of,
+        **more,
     )
-    return SlotResult(role, slot, "done", trajectory=trajectory)
+    return done(trajectory)
+
+
+def thought(name="reflect-0", text="{}", *, of=0, version=0, tokens=3, **more) -> ReflectionRecord:
+    """A reflection of `tokens` tokens, after a question of two; `more`: other fields of it."""
+    logprobs = np.array([0, 0, *[-0.5] * tokens], np.float32)
+    ids = np.arange(100, 102 + tokens, dtype=np.int32)
+    return ReflectionRecord(name, text, ids, logprobs, 2, of, version=version, **more)
 
 
 class _Unsent(Calls):
@@ -53,6 +70,7 @@ class _Unsent(Calls):
 
 
 calls = _Unsent()
+ONE = GroupPlan(1)
 
 
 class Desk:
@@ -95,25 +113,24 @@ class Desk:
             add_tasks, operations.AddTasks(tuple(tasks), purpose, tag, min_version)
         ).count
 
-    def lease(self, actor="a", version=0, plan=None, rid=None):
+    def lease(self, actor="a", version=0, plan=ONE, rid=None):
+        """`plan` None: the algorithm plans the group."""
         self.rids += 1
-        args = operations.AcquireLease(actor, version, plan or GroupPlan(1), {})
+        args = operations.AcquireLease(actor, version, plan, {})
         return self.do(leases.lease, args, rid or f"r{self.rids}")
 
     def put(self, group_id, given, actor="a", fingerprint=None, **more):
-        several = [given] if isinstance(given, SlotResult) else given
-        encoded = tuple(msgspec.Raw(codec.encode(result)) for result in several)
-        args = operations.Put(group_id, actor, fingerprint, encoded)
-        return self.do(results.put, args, **more)
+        call = calls.put(group_id, actor, given, fingerprint)
+        return self.do(results.put, call.arguments, **more)
 
     def put_partial(self, group_id, result, actor="a", **more):
         encoded = msgspec.Raw(codec.encode(result))
         args = operations.PutPartial(group_id, actor, encoded)
         return self.do(results.put_partial, args, **more).count
 
-    def resolve(self, group_id, role, slot, cause="", actor="a"):
-        status = "failed" if cause else "not_triggered"
-        return self.put(group_id, SlotResult(role, slot, status, cause=cause), actor)
+    def resolve(self, group_id, slot, cause="", actor="a", of=-1):
+        status = "failed" if cause else "skipped"
+        return self.put(group_id, SlotResult(slot, status, cause=cause, of=of), actor)
 
     def renew(self, group_ids, actor="a"):
         return self.do(leases.renew, operations.Renew(tuple(group_ids), actor, {})).group_ids
@@ -155,8 +172,7 @@ class Desk:
         """One whole group, as an actor would make it."""
         lease = self.lease(actor, version, GroupPlan(len(rewards)))
         attempts = [
-            finished("base", slot, version=version, reward=reward)
-            for slot, reward in enumerate(rewards)
+            finished(slot, version=version, reward=reward) for slot, reward in enumerate(rewards)
         ]
         self.put(lease.group_id, attempts, actor)
         return lease.group_id
@@ -205,7 +221,6 @@ def _trajectory(steps=2, tokens=9, **more):
     length = max(tokens, 3 * steps)
     return Trajectory(
         **{
-            "role": "base",
             "slot": 0,
             "token_ids": np.arange(length, dtype=np.int32),
             "logprobs": np.full(length, -0.5, dtype=np.float32),
@@ -223,10 +238,10 @@ def _trajectory(steps=2, tokens=9, **more):
 
 
 def full_result(**more) -> SlotResult:
-    """A result with a reflection and an auxiliary sample; `more`: fields of its trajectory."""
-    aux = AuxSample("retry", np.arange(3, dtype=np.int32), np.array([False, True, True]))
-    thought = ReflectionRecord("{}", outcome="failure", pivot=1, tokens=3, version=2, seconds=0.5)
-    return SlotResult("base", 0, "done", "", _trajectory(**more), thought, (aux,))
+    """A result whose attempt has every field; `more`: those to change."""
+    shown = Shown(np.arange(3, dtype=np.int32), 1, 2)
+    fields = {"pivot": 1, "origin": Origin("g1", 2, 1), "shown": shown, "source": "a file"}
+    return done(_trajectory(**fields | {"reflection": "reflect-0"} | more))
 
 
 def refused(arguments, rule, capsys):

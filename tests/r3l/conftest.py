@@ -14,9 +14,8 @@ def _trajectory(
     prompt: int = 3,
     observation: int = 2,
     reward: float = 0.0,
-    role: str = "base",
     slot: int = 0,
-    parent: int = -1,
+    of: int = -1,
     pivot: int = -1,
     tokens: Sequence[int] | None = None,
 ) -> Trajectory:
@@ -30,7 +29,6 @@ def _trajectory(
     for start, end in spans:
         mask[start:end] = True
     return Trajectory(
-        role=role,  # type: ignore[arg-type]
         slot=slot,
         token_ids=np.array(range(length) if tokens is None else tokens, dtype=np.int32),
         logprobs=np.where(mask, -1.0, 0.0).astype(np.float32),
@@ -42,7 +40,7 @@ def _trajectory(
         system="be good",
         observations=tuple(f"observation {k}" for k in range(len(steps) + 1)),
         actions=tuple(f"action {k}" for k in range(len(steps))),
-        parent=parent,
+        of=of,
         pivot=pivot,
     )
 

@@ -119,10 +119,8 @@ def test_the_ledger_has_how_a_step_trained_on_each_attempt_until_the_step_is_und
     group = desk.complete()
     draw = desk.draw(1)
     with pytest.raises(RecordError, match="has no group 'g9'"):
-        desk.commit(
-            draw.draw_id, 1, attempts=(TrainedAttempt("g9", group, "base", 0, 1.0, 0, 0.5),)
-        )
-    used = (TrainedAttempt(group, "g7", "base", 0, 1.5, 2, 0.25),)
+        desk.commit(draw.draw_id, 1, attempts=(TrainedAttempt("g9", group, 0, 1.0, 0, 0.5),))
+    used = (TrainedAttempt(group, "g7", 0, 1.5, 2, 0.25),)
     desk.commit(draw.draw_id, 1, attempts=used)
     with desk.store.read() as txn:
         assert txn.step(1).attempts == used
@@ -237,7 +235,7 @@ def test_a_group_without_contrast_is_replaced_and_named_by_the_next_draw(make_de
     flat = [desk.complete(rewards=(1.0, 1.0)) for _ in range(3)]
     flat.append(desk.lease(plan=GroupPlan(2)).group_id)
     desk.put(flat[-1], finished(reward=1.0))
-    desk.resolve(flat[-1], "base", 1, "env")
+    desk.resolve(flat[-1], 1, "env")
     good = [desk.complete(rewards=(0.0, 1.0)), desk.complete(rewards=(0.5, 0.25))]
     assert isinstance(desk.lease(), Wait)  # a batch is complete: only those two are in flight
     desk.reopen()
@@ -308,7 +306,7 @@ def test_a_consumer_that_waits_for_contrast_hears_of_it_while_actors_go_on(serve
 
         def play(reward):
             group = actor.lease("a", 0, GroupPlan(2)).group_id
-            actor.put(group, "a", [finished("base", 0), finished("base", 1, reward=reward)])
+            actor.put(group, "a", [finished(0), finished(1, reward=reward)])
             return group
 
         learner.add_tasks(tasks(9))
@@ -317,7 +315,7 @@ def test_a_consumer_that_waits_for_contrast_hears_of_it_while_actors_go_on(serve
             first = [play(reward) for _ in range(times)][-1]
             assert learner.draw(2, 0, wait_s=0.3, explain=said.append) is None
         assert [reason.partition(" groups")[0] for reason in said] == ["0 of 2", "1 of 2"]
-        assert all("; 20 with equal rewards " in reason for reason in said)
+        assert all("; 20 were replaced so far (no_contrast)" in reason for reason in said)
         with ThreadPoolExecutor() as thread:
             held = thread.submit(learner.draw, 2, 0, wait_s=30.0)
             last = [play(0.0), play(1.0)][-1]

@@ -21,7 +21,7 @@ def filled(make_desk, tasks, done):
     desk.complete(), desk.complete()
     desk.commit(desk.draw(2).draw_id, 1)
     failed = desk.lease(version=1).group_id
-    desk.put(failed, SlotResult("base", 0, "failed", cause="env"))
+    desk.put(failed, SlotResult(0, "failed", cause="env"))
     desk.lease(version=1)
     return desk
 

@@ -1,4 +1,4 @@
-"""Results that clients send: checked completely before anything is kept of them."""
+"""Results and reflections that clients send: checked completely before anything is kept of them."""
 
 import zlib
 
@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from buffer.groups.slot_outcome import decode_outcome
+from buffer.groups.received import read_reflection, read_result
 from r3l import codec
-from r3l.errors import RecordError
-from r3l.records import (
-    SlotResult,
-)
-from tests.buffer.fakes import full_result
+from r3l.errors import RecordError, SickResult
+from r3l.records import ReflectionRecord, SlotResult
+from tests.buffer.fakes import full_result, thought
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**31), st.integers(0, 255)), min_size=1, max_size=6))
@@ -23,12 +22,11 @@ def test_a_damaged_result_is_refused_or_can_be_read_again(damage):
     for at, byte in damage:
         damaged[at % len(damaged)] = byte
     try:
-        outcome = decode_outcome(bytes(damaged))
+        result = read_result(bytes(damaged)).record
     except RecordError:
         return
-    result = codec.decode(SlotResult, bytes(damaged))
     again = codec.decode(SlotResult, codec.encode(result))
-    assert (again.role, again.slot, again.status) == outcome[:3]
+    assert (again.slot, again.of, again.status) == (result.slot, result.of, result.status)
 
 
 def _array(values, dtype, shape=None):
@@ -74,42 +72,88 @@ def _changed(**changes):
         {"extra": {"reward_parts": {"a": "b"}}},
         {"extra": {"colour": 1}},
         {"extra": None},
-        {"parent": 2**64 - 1},
+        {"of": 2**64 - 1},
+        {"of": 3},
+        {"origin": {"group_id": "g1", "slot": 2}},
+        {"shown": {"tokens": _array([1], "<i4"), "keep": 2, "resume": 1}},
+        {"shown": {"tokens": _array([1], "<f4"), "keep": 1, "resume": 1}},
+        {"shown": {"tokens": _array([1], "<i4"), "keep": 1, "resume": 99}},
+        {"extra": {"scores": {"a": float("inf")}}},
         {"system": b"s"},
         {"finish": None},
-        {"role": "critic"},
+        {"role": "base"},
         {"slot": 1},
         {"status": "failed"},
         {"status": "lost"},
         {"cause": "x"},
         {"trajectory": None},
         {"trajectory": []},
-        {"reflection": {"text": 3}},
-        {"reflection": {"text": "t", "version": 2**63}},
-        {"aux": [{"kind": "retry", "token_ids": _array([1], "<i4"),
-                  "response_mask": _array([True, True], "|b1")}]},
-        {"aux": [{"kind": "retry"}]},
+        {"reflection": 3},
+        {"aux": []},
         {"colour": 1},
     ],
     ids=str,
 )  # fmt: skip
 def test_each_malformed_field_of_a_result_is_refused(changes):
     with pytest.raises(RecordError):
-        decode_outcome(_changed(**changes))
+        read_result(_changed(**changes))
 
 
-def test_the_outcome_of_a_slot_result_says_how_the_slot_was_resolved():
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": ""},
+        {"name": "n" * 81},
+        {"name": "with a \0"},
+        {"text": 3},
+        {"version": 2**63},
+        {"token_ids": _array([1], "<i4")},
+        {"logprobs": _array([0] * 5, "<i4")},
+        {"start": 6},
+        {"start": -1},
+        {"cause": None},
+        {"colour": 1},
+    ],
+    ids=str,
+)
+def test_each_malformed_field_of_a_reflection_is_refused(changes):
+    schema, kind, fields = msgpack.unpackb(codec.encode(thought()))
+    with pytest.raises(RecordError):
+        read_reflection(msgpack.packb([schema, kind, fields | changes]))
+
+
+def test_what_is_received_has_its_newest_version_and_its_checksum():
     oldest, newest = np.array([[7, 5], [8, 5]], dtype=np.int32)
     data = codec.encode(full_result(step_versions=oldest, step_newest_versions=newest))
-    outcome = decode_outcome(data)
-    assert outcome[:-2] == ("base", 0, "done", "", 0.5, 5, 8)
-    assert outcome.checksum == zlib.crc32(codec.body(SlotResult, data))
-    failed = decode_outcome(codec.encode(SlotResult("distilled", 3, "failed", cause="engine")))
-    assert failed[:-2] == ("distilled", 3, "failed", "engine", None, -1, -1)
+    received = read_result(data)
+    assert codec.encode(received.record) == received.encoded == data
+    assert (received.newest, received.checksum) == (8, zlib.crc32(codec.body(SlotResult, data)))
+    assert read_result(codec.encode(SlotResult(3, "failed", cause="engine"))).newest == -1
+    data = codec.encode(thought(version=4))
+    received = read_reflection(data)
+    assert codec.encode(received.record) == received.encoded == data
+    body = codec.body(ReflectionRecord, data)
+    assert (received.newest, received.checksum) == (4, zlib.crc32(body))
+
+
+@pytest.mark.parametrize(
+    ("cause", "last", "version"),
+    [
+        ("logprobs_not_finite", np.nan, 0),
+        ("logprobs_positive", 0.5, 0),
+        ("version_negative", -1.0, -1),
+    ],
+)
+def test_a_reflection_of_a_sick_engine_is_refused_by_its_symptom(cause, last, version):
+    sound = thought(version=version)
+    sick = replace(sound, logprobs=np.append(sound.logprobs[:-1], np.float32(last)))
+    with pytest.raises(SickResult) as refused:
+        read_reflection(codec.encode(sick))
+    assert refused.value.cause == cause
 
 
 def test_fields_with_a_default_may_be_missing_and_a_reward_may_be_an_integer():
     schema, kind, fields = msgpack.unpackb(codec.encode(full_result()))
-    del fields["aux"], fields["trajectory"]["feedback"]
-    assert decode_outcome(msgpack.packb([schema, kind, fields])).reward == 0.5
-    assert decode_outcome(_changed(reward=2)).reward == 2.0
+    del fields["of"], fields["trajectory"]["feedback"]
+    assert read_result(msgpack.packb([schema, kind, fields])).record.trajectory.reward == 0.5
+    assert read_result(_changed(reward=2)).record.trajectory.reward == 2.0

@@ -23,25 +23,26 @@ from r3l.errors import (
     SickResult,
     StoreError,
 )
-from r3l.records import GroupPlan, ReflectionRecord, SlotResult, Task
+from r3l.records import GroupPlan, SlotResult, Task
 from r3l.text import LABEL_LIMIT
+from tests.buffer.fakes import thought
 
 
 def test_a_group_is_complete_when_its_last_slot_is_resolved_and_never_before(desk, tasks, done):
     desk.add(tasks(1))
-    group = desk.lease(plan=GroupPlan(2, 1)).group_id
-    assert not desk.put(group, done("base", 1)).complete
-    assert not desk.put(group, SlotResult("distilled", 0, "not_triggered")).complete
+    group = desk.lease(plan=GroupPlan(3)).group_id
+    assert not desk.put(group, done(1)).complete
+    assert not desk.put(group, SlotResult(2, "skipped", of=0)).complete
     assert desk.draw(1) is None
-    assert desk.put(group, done("base", 0)).complete
+    assert desk.put(group, done(0)).complete
     assert desk.draw(1).groups == (group,)
 
 
 def test_a_finished_group_is_one_record_and_its_parts_are_gone(desk, tasks, done):
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(2)).group_id
-    desk.put(group, done("base", 0, reward=1.0), fingerprint=(0, "abc"))
-    desk.put(group, SlotResult("base", 1, "failed", cause="engine"))
+    desk.put(group, done(0, reward=1.0), fingerprint=(0, "abc"))
+    desk.put(group, SlotResult(1, "failed", cause="engine"))
     with desk.store.read() as txn:
         assert txn.size("part") == 0
         record = read_group(txn.group_bytes(txn.row(group)), txn.row(group))
@@ -54,11 +55,11 @@ def test_a_finished_group_is_one_record_and_its_parts_are_gone(desk, tasks, done
 def test_a_repeated_put_changes_nothing_even_after_training(desk, tasks, done):
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(2)).group_id
-    assert desk.put(group, done("base", 0)).new
-    assert not desk.put(group, done("base", 0)).new
-    desk.put(group, done("base", 1))
+    assert desk.put(group, done(0)).new
+    assert not desk.put(group, done(0)).new
+    desk.put(group, done(1))
     desk.commit(desk.draw(1).draw_id, 1)
-    again = desk.put(group, done("base", 1), actor="somebody else")
+    again = desk.put(group, done(1), actor="somebody else")
     assert (again.new, again.complete) == (False, True)
     assert desk.row(group).state == "trained"
 
@@ -66,44 +67,44 @@ def test_a_repeated_put_changes_nothing_even_after_training(desk, tasks, done):
 def test_several_results_are_put_together_or_not_at_all(desk, tasks, done):
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(3)).group_id
-    for bad in ([done("base", 0), done("base", 3)], [done("base", 0)] * 2):
+    for bad in ([done(0), done(3)], [done(0)] * 2):
         with pytest.raises(RecordError):
             desk.put(group, bad)
     assert desk.row(group).resolved == ()
-    assert desk.put(group, done("base", 1)).new == 1
-    ack = desk.put(group, [done("base", slot) for slot in (2, 1, 0)])
+    assert desk.put(group, done(1)).new == 1
+    ack = desk.put(group, [done(slot) for slot in (2, 1, 0)])
     assert (ack.new, ack.complete) == (2, True)
     with desk.store.read() as txn:
         record = read_group(txn.group_bytes(txn.row(group)), txn.row(group))
         assert txn.size("part") == 0
-    assert [(r.role, r.slot) for r in record.results] == [("base", slot) for slot in range(3)]
+    assert [r.slot for r in record.results] == [0, 1, 2]
 
 
 def test_a_slot_without_a_trajectory_is_resolved_as_failed_or_skipped(desk, tasks, done):
     desk.add(tasks(1))
-    group = desk.lease(plan=GroupPlan(2, 1)).group_id
-    desk.put(group, done("base", 0))
-    assert desk.resolve(group, "base", 1, "engine").new
-    assert not desk.resolve(group, "base", 1, "engine").new
+    group = desk.lease(plan=GroupPlan(3)).group_id
+    desk.put(group, done(0))
+    assert desk.resolve(group, 1, "engine").new
+    assert not desk.resolve(group, 1, "engine").new
     with pytest.raises(LeaseLost):
-        desk.resolve(group, "distilled", 0, actor="b")
+        desk.resolve(group, 2, actor="b")
     with pytest.raises(RecordError, match="not in the plan"):
-        desk.resolve(group, "distilled", 1)
+        desk.resolve(group, 3)
     with pytest.raises(RecordError, match="cause"):
-        desk.resolve(group, "distilled", 0, "x" * 81)
-    assert desk.resolve(group, "distilled", 0).complete
+        desk.resolve(group, 2, "x" * 81)
+    assert desk.resolve(group, 2, of=0).complete
     with desk.store.read() as txn:
         record = read_group(txn.group_bytes(txn.row(group)), txn.row(group))
     assert [(r.status, r.cause) for r in record.results] == [
-        ("done", ""), ("failed", "engine"), ("not_triggered", "")
+        ("done", ""), ("failed", "engine"), ("skipped", "")
     ]  # fmt: skip
 
 
 def test_expired_attempts_are_counted_by_cause_role_and_task_over_a_restart(desk, tasks, done):
     desk.add(tasks(1))
-    group = desk.lease(plan=GroupPlan(2, 2)).group_id
-    desk.put(group, [done("base", 0), done("distilled", 0), done("distilled", 1)])
-    desk.resolve(group, "base", 1, "env")
+    group = desk.lease(plan=GroupPlan(4)).group_id
+    desk.put(group, [done(0), done(2, of=0), done(3, of=0)])
+    desk.resolve(group, 1, "env")
     desk.set_version(5)
     assert desk.draw(1, version=5) is None  # too old by now
     for _ in range(2):
@@ -117,8 +118,8 @@ def test_the_longest_cause_of_the_longest_task_id_can_be_counted(desk, tasks):
     desk.add([Task("t" * 380, "workshop", 0)])
     group = desk.lease().group_id
     with pytest.raises(RecordError, match="80 bytes"):
-        SlotResult("base", 0, "failed", cause="\N{SNOWMAN}" * 80)
-    desk.put(group, SlotResult("base", 0, "failed", cause="c" * 80))
+        SlotResult(0, "failed", cause="\N{SNOWMAN}" * 80)
+    desk.put(group, SlotResult(0, "failed", cause="c" * 80))
     assert desk.row(group).state == "expired"
 
 
@@ -126,7 +127,7 @@ def test_engines_with_different_weights_of_one_version_are_recorded(desk, tasks,
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(3)).group_id
     for slot, digest in enumerate(["one", "two", "one"]):
-        desk.put(group, done("base", slot), fingerprint=(4, digest))
+        desk.put(group, done(slot), fingerprint=(4, digest))
     assert desk.row(group).fingerprints == {4: "one|two"}
     assert desk.index.counts["fingerprint_conflicts"] == 1
 
@@ -134,7 +135,7 @@ def test_engines_with_different_weights_of_one_version_are_recorded(desk, tasks,
 def sick(cause, done):
     """A result with that symptom."""
     versions = {"version_negative": -1, "version_future": 6}
-    result = done("base", 1, version=versions.get(cause, 5))
+    result = done(1, version=versions.get(cause, 5))
     logprobs = result.trajectory.logprobs.copy()
     logprobs[-1] = {"logprobs_not_finite": math.nan, "logprobs_positive": 0.5}.get(cause, -1.0)
     return replace(result, trajectory=replace(result.trajectory, logprobs=logprobs))
@@ -149,21 +150,20 @@ def test_a_result_of_a_sick_engine_is_refused_by_its_symptom_and_the_others_stay
     desk.add(tasks(1))
     desk.set_version(5)
     group = desk.lease(version=5, plan=GroupPlan(2)).group_id
-    desk.put(group, done("base", 0, version=5, reward=1.0))
+    desk.put(group, done(0, version=5, reward=1.0))
     with pytest.raises(SickResult) as refused:
         desk.put(group, sick(cause, done))
     assert refused.value.cause == cause
-    assert desk.row(group).resolved == (("base", 0),)
-    desk.put(group, done("base", 1, version=5))
+    assert desk.row(group).resolved == (0,)
+    desk.put(group, done(1, version=5))
     assert desk.row(group).state == "complete"
 
 
 def test_a_reflection_of_the_future_is_refused(desk, tasks):
     desk.add(tasks(1))
-    group = desk.lease(plan=GroupPlan(1, 1)).group_id
-    said = ReflectionRecord("no idea", "no_json", version=1)
+    group = desk.lease(plan=GroupPlan(2)).group_id
     with pytest.raises(SickResult, match=r"1 does not exist.* 0"):
-        desk.put(group, SlotResult("distilled", 0, "not_triggered", reflection=said))
+        desk.put(group, thought(version=1))
 
 
 def test_results_of_steps_that_a_learner_went_back_before_are_not_of_the_future(desk, tasks, done):
@@ -182,9 +182,9 @@ def test_a_refused_result_leaves_no_trace(desk, tasks, done):
     desk.add(tasks(2))
     group = desk.lease().group_id
     with pytest.raises(RecordError, match="not in the plan"):
-        desk.put(group, done("base", 1))
+        desk.put(group, done(1))
     with pytest.raises(LeaseLost):
-        desk.put(group, done("base", 0), actor="b")
+        desk.put(group, done(0), actor="b")
     with pytest.raises(NotFound):
         desk.put("g0", done())
     with pytest.raises(StoreError, match="full"):
@@ -193,7 +193,7 @@ def test_a_refused_result_leaves_no_trace(desk, tasks, done):
         desk.put(group, done(reward=1e9 + 1))
     for cause in ("c" * 81, "with a \0"):
         with pytest.raises(RecordError, match=r"80 bytes .*printable"):
-            desk.resolve(group, "base", 0, cause)
+            desk.resolve(group, 0, cause)
     assert desk.row(group).resolved == () and desk.index.in_flight == 1
 
 
@@ -202,35 +202,35 @@ def two(desk, tasks, done):
     """A trained group, g0000000001, and a half-filled one, g0000000002."""
     desk.add(tasks(9))
     group = desk.lease(plan=GroupPlan(3)).group_id
-    desk.put(group, [done("base", 2), done("base", 0)], fingerprint=(0, "abc"))
-    desk.resolve(group, "base", 1, "env")
+    desk.put(group, [done(2), done(0)], fingerprint=(0, "abc"))
+    desk.resolve(group, 1, "env")
     desk.commit(desk.draw(1).draw_id, 1)
-    desk.put(desk.lease(version=1, plan=GroupPlan(2)).group_id, done("base", 1, version=1))
+    desk.put(desk.lease(version=1, plan=GroupPlan(2)).group_id, done(1, version=1))
     return desk
 
 
 def test_a_repeated_result_is_stored_once_even_after_its_lease_expired(two, done):
-    group, sent = "g0000000002", done("base", 1, version=1)
+    group, sent = "g0000000002", done(1, version=1)
     two.now += 11
     assert two.lease("b", version=1).group_id == group
     assert two.put(group, sent, "a").new == 0
-    with pytest.raises(Conflict, match="base slot 1 of group g0000000002"):
-        two.put(group, done("base", 1, version=1, reward=1.0), "a")
+    with pytest.raises(Conflict, match="slot 1 of group g0000000002"):
+        two.put(group, done(1, version=1, reward=1.0), "a")
     with pytest.raises(LeaseLost):
-        two.put(group, [done("base", 0), done("base", 1, reward=1.0)], "a")
-    assert two.put(group, done("base", 0, version=1), "b").complete
+        two.put(group, [done(0), done(1, reward=1.0)], "a")
+    assert two.put(group, done(0, version=1), "b").complete
     assert two.put(group, sent, "a").new == 0
 
 
 def test_another_result_for_a_resolved_slot_is_refused_with_its_whole_put(two, done):
     with pytest.raises(Conflict):
-        two.put("g0000000002", [done("base", 0), done("base", 1, reward=1.0)])
+        two.put("g0000000002", [done(0), done(1, reward=1.0)])
     with pytest.raises(Conflict):
-        two.resolve("g0000000002", "base", 1, "env")
+        two.resolve("g0000000002", 1, "env")
     with pytest.raises(Conflict, match="already"):
-        two.put("g0000000001", done("base", 1))
-    assert two.row("g0000000002").resolved == (("base", 1),)
-    assert two.resolve("g0000000001", "base", 1, "env").new == 0
+        two.put("g0000000001", done(1))
+    assert two.row("g0000000002").resolved == (1,)
+    assert two.resolve("g0000000001", 1, "env").new == 0
     assert verify(two.store) == []
 
 
@@ -273,13 +273,13 @@ def test_a_group_larger_than_the_limit_is_refused_and_keeps_its_accepted_results
 ):
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(3)).group_id
-    desk.put(group, done("base", 0, length=1_040_000))
+    desk.put(group, done(0, length=1_040_000))
     with pytest.raises(LimitExceeded, match=r"g0000000001: \d+ bytes"):
-        desk.put(group, done("base", 1, length=1_040_000))
-    assert desk.row(group).resolved == (("base", 0),)
+        desk.put(group, done(1, length=1_040_000))
+    assert desk.row(group).resolved == (0,)
     monkeypatch.setattr(results, "_GROUP_LIMIT", desk.row(group).nbytes)
-    desk.resolve(group, "base", 1, "x" * LABEL_LIMIT)  # a failure always has room
-    desk.put(group, SlotResult("base", 2, "failed", cause="too_large"))
+    desk.resolve(group, 1, "x" * LABEL_LIMIT)  # a failure always has room
+    desk.put(group, SlotResult(2, "failed", cause="too_large"))
     assert desk.row(group).state == "complete"
     assert desk.row(group).nbytes < codec.RECORD_LIMIT
 
@@ -288,7 +288,7 @@ def test_a_fingerprint_that_says_more_replaces_one_of_the_same_weights(desk, tas
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(3)).group_id
     for slot, told in enumerate(("one", "one/set", "one")):
-        desk.put(group, done("base", slot), fingerprint=(0, told))
+        desk.put(group, done(slot), fingerprint=(0, told))
     assert desk.row(group).fingerprints == {0: "one/set"}
     assert desk.index.counts["fingerprint_conflicts"] == 0
 
@@ -298,17 +298,17 @@ def test_a_fingerprint_that_says_more_replaces_one_of_the_same_weights(desk, tas
 
 def test_the_newest_progress_of_an_open_slot_goes_to_the_next_holder(desk, tasks, done):
     desk.add(tasks(1))
-    lease = desk.lease(plan=GroupPlan(2, 1))
-    asked = SlotResult("distilled", 0, "not_triggered", reflection=ReflectionRecord("hm"))
-    for result in (done("base", 1, length=8), done("base", 1, length=9), asked):
+    lease = desk.lease(plan=GroupPlan(3))
+    retry = done(2, of=0, length=7)
+    for result in (done(1, length=8), done(1, length=9), retry):
         assert desk.put_partial(lease.group_id, result) == 1
-    desk.put(lease.group_id, done("base", 0))
-    assert desk.draw(1) is None and desk.row(lease.group_id).resolved == (("base", 0),)
+    desk.put(lease.group_id, done(0))
+    assert desk.draw(1) is None and desk.row(lease.group_id).resolved == (0,)
     desk.reopen()
     desk.now += 11
     taken = desk.lease("b")
     assert taken.group_id == lease.group_id and len(taken.accepted) == 1
-    expected = [codec.encode(done("base", 1, length=9)), codec.encode(asked)]
+    expected = [codec.encode(done(1, length=9)), codec.encode(retry)]
     assert [*map(codec.encode, taken.partial)] == expected and verify(desk.store) == []
 
 
@@ -317,15 +317,15 @@ def test_progress_ends_with_its_slot_and_with_its_group(make_desk, tasks, done, 
     desk = make_desk(max_staleness=1)
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(2)).group_id
-    desk.put_partial(group, done("base", 0))
-    desk.put_partial(group, done("base", 1))
-    desk.put(group, done("base", 0))
+    desk.put_partial(group, done(0))
+    desk.put_partial(group, done(1))
+    desk.put(group, done(0))
     with desk.store.read() as txn:
         assert len(txn.partial_keys(group)) == 1
     if end == "put":
-        desk.put(group, done("base", 1, reward=1.0))
+        desk.put(group, done(1, reward=1.0))
     elif end == "failed":
-        desk.resolve(group, "base", 1, "env")
+        desk.resolve(group, 1, "env")
     else:
         desk.release([group])
         desk.set_version(2)
@@ -334,7 +334,7 @@ def test_progress_ends_with_its_slot_and_with_its_group(make_desk, tasks, done, 
     with desk.store.read() as txn:
         assert txn.size("partial") == 0
     if end != "stale":
-        assert desk.put_partial(group, done("base", 1)) == 0
+        assert desk.put_partial(group, done(1)) == 0
     with desk.store.read() as txn:
         assert txn.size("partial") == 0
 
@@ -345,15 +345,17 @@ def test_progress_is_refused_from_those_who_do_not_hold_the_group_and_for_unknow
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(1)).group_id
     with pytest.raises(LeaseLost, match="not leased to 'b'"):
-        desk.put_partial(group, done("base", 0), "b")
+        desk.put_partial(group, done(0), "b")
     with pytest.raises(RecordError, match="not in the plan"):
-        desk.put_partial(group, done("base", 1))
+        desk.put_partial(group, done(1))
     with pytest.raises(SickResult):
-        desk.put_partial(group, done("base", 0, version=9))
+        desk.put_partial(group, done(0, version=9))
+    with pytest.raises(RecordError, match="slot 0: has no trajectory"):
+        desk.put_partial(group, SlotResult(0, "skipped"))
     with pytest.raises(StoreError, match="full"):
-        desk.put_partial(group, done("base", 0), full="the disk")
+        desk.put_partial(group, done(0), full="the disk")
     with pytest.raises(NotFound):
-        desk.put_partial("g9999999999", done("base", 0))
+        desk.put_partial("g9999999999", done(0))
     with desk.store.read() as txn:
         assert txn.size("partial") == 0
 
@@ -362,17 +364,122 @@ def test_progress_that_nobody_can_continue_is_dropped_and_counted(desk, tasks, d
     desk.add(tasks(1))
     desk.set_version(3)
     group = desk.lease(version=3, plan=GroupPlan(4)).group_id
-    desk.put_partial(group, done("base", 0, version=1))
+    desk.put_partial(group, done(0, version=1))
     for slot in (1, 2, 3):
-        desk.put_partial(group, done("base", slot, version=3))
-    key = part_key(group, "base", 1)
+        desk.put_partial(group, done(slot, version=3))
+    key = part_key(group, 1)
     with desk.store.write() as txn:
         txn.delete("partial", key)
         txn._raw.put(key, b"damaged, surely", db=txn._tables["partial"])
-    size = len(codec.encode(done("base", 2)))
+    size = len(codec.encode(done(2)))
     monkeypatch.setattr(results, "_GROUP_LIMIT", 2 * size - 1)
     desk.release([group])
     assert [r.slot for r in desk.lease("b", 3).partial] == [2]
     dropped = counts.under(desk.index.counts, "partial_dropped")
     assert dropped == {"stale": 1, "damaged": 1, "too_large": 1}
     assert verify(desk.store) == []
+
+
+# ── reflections ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_reflection_is_stored_once_and_resolves_no_slot(desk, tasks, done):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(2)).group_id
+    said = thought(tokens=5, seconds=0.25)
+    ack = desk.put(group, said)
+    assert (ack.new, ack.complete) == (1, False)
+    assert desk.row(group).state == "leased" and desk.row(group).nbytes == len(codec.encode(said))
+    assert desk.put(group, said).new == 0
+    assert desk.put(group, [said, done(1)]).new == 1
+    assert desk.put(group, [thought("another"), done(0)]).complete
+    for actor in ("a", "somebody else"):
+        assert desk.put(group, [said, done(1)], actor).new == 0  # also after the group is whole
+    with desk.store.read() as txn:
+        assert txn.size("reflection") == txn.size("part") == 0
+        record = read_group(txn.group_bytes(txn.row(group)), txn.row(group))
+    assert [reflection.name for reflection in record.reflections] == ["another", "reflect-0"]
+    assert codec.encode(record.reflections[1]) == codec.encode(said)
+    assert desk.row(group).nbytes == desk.index.counts["bytes"]
+    assert desk.index.counts["puts"] == 2 and verify(desk.store) == []
+
+
+def test_another_reflection_of_a_name_is_refused_with_its_whole_put(desk, tasks, done):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(2)).group_id
+    desk.put(group, thought())
+    other = thought(text="another")
+    with pytest.raises(Conflict, match=f"reflection reflect-0 of group {group}"):
+        desk.put(group, [other, done(0)])
+    with pytest.raises(RecordError, match="two reflections of one name"):
+        desk.put(group, [thought("new"), thought("new")])
+    with pytest.raises(LeaseLost):
+        desk.put(group, thought("new"), "b")
+    with pytest.raises(StoreError, match="full"):
+        desk.put(group, thought("new"), full="its disk")
+    with pytest.raises(RecordError, match="neither a result nor a reflection"):
+        desk.put(group, [])
+    row = desk.row(group)
+    assert row.resolved == () and [name for name, _ in row.reflections] == ["reflect-0"]
+    desk.put(group, [done(0), done(1)])
+    with pytest.raises(Conflict):
+        desk.put(group, other)
+    with pytest.raises(LeaseLost, match="complete"):
+        desk.put(group, thought("new"))
+
+
+def test_reflections_go_to_the_next_holder_and_into_the_record_of_an_expired_group(
+    make_desk, tasks, done
+):
+    desk = make_desk(max_staleness=1)
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(2)).group_id
+    sent = [thought("b", text="ü"), thought("a")]
+    desk.put(group, [*sent, done(0)])
+    desk.reopen()
+    desk.now += 11
+    taken = desk.lease("b")
+    assert taken.group_id == group and [r.slot for r in taken.accepted] == [0]
+    assert [codec.encode(r) for r in taken.reflections] == [codec.encode(r) for r in sent[::-1]]
+    desk.release([group], "b")
+    desk.set_version(2)
+    desk.do(leases.expire_overdue)
+    assert desk.row(group).cause == "stale"
+    with desk.store.read() as txn:
+        assert txn.size("reflection") == 0
+        record = read_group(txn.record(group), txn.row(group))
+    assert [reflection.name for reflection in record.reflections] == ["a", "b"]
+    assert verify(desk.store) == []
+
+
+def test_a_group_has_no_more_reflections_than_its_limits(desk, tasks, done, monkeypatch):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(2)).group_id
+    monkeypatch.setattr(results.operations, "REFLECTIONS_LIMIT", 2)
+    desk.put(group, [thought("one"), thought("two")])
+    with pytest.raises(LimitExceeded, match="at most 2 reflections"):
+        desk.put(group, thought("three"))
+    monkeypatch.setattr(results, "_GROUP_LIMIT", desk.row(group).nbytes)
+    with pytest.raises(LimitExceeded, match=r"g0000000001: \d+ bytes"):
+        desk.put(group, [done(0, length=100), thought("one")])
+    assert desk.put(group, thought("one")).new == 0
+
+
+@pytest.mark.system
+def test_a_reflection_outlives_a_killed_service(serve, tasks, done):
+    served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=1")
+    with BufferClient(served.endpoint, timeout_s=60) as client:
+        client.add_tasks(tasks(1))
+        group = client.lease("a", 0, GroupPlan(2)).group_id
+        client.put(group, "a", thought("kept"))
+        served.kill()
+        served = serve(served.endpoint, "learner.groups_per_step=1")
+        assert client.put(group, "a", thought("kept")).new == 0
+        with pytest.raises(Conflict):
+            client.put(group, "a", thought("kept", text="another"))
+        client.release([group], "a")
+        taken = client.lease("b", 0)
+        assert [reflection.name for reflection in taken.reflections] == ["kept"]
+        client.put(group, "b", [done(0), done(1, of=0, reflection="kept")])
+        [drawn] = client.draw(1, 0).groups
+    assert [codec.encode(r) for r in drawn.reflections] == [codec.encode(thought("kept"))]

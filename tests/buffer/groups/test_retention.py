@@ -42,7 +42,7 @@ def roomy(make_desk, tasks):
 
 def test_only_closed_groups_are_evicted_the_oldest_first(roomy, tasks, done):
     filling = roomy.lease(plan=GroupPlan(2)).group_id
-    roomy.put(filling, done("base", 0))
+    roomy.put(filling, done(0))
     first, second, third = _trained(roomy), _trained(roomy), _trained(roomy)
     undrawn, drawn = roomy.complete(), roomy.complete()
     assert drawn in roomy.draw(2).groups
@@ -82,7 +82,7 @@ def test_a_recently_closed_group_stays_for_the_grace_period(roomy):
 
 def test_a_group_without_attempts_is_behind_by_any_number_of_versions(roomy, done):
     failed = roomy.lease().group_id
-    roomy.put(failed, SlotResult("base", 0, "failed", cause="env"))
+    roomy.put(failed, SlotResult(0, "failed", cause="env"))
     trained = _trained(roomy)
     assert _evict(roomy, versions=1)[-1] == failed
     assert _there(roomy) == trained
@@ -118,7 +118,7 @@ def test_task_history_and_tags_forget_evicted_groups(roomy, tasks, done):
 
 def test_totals_of_the_run_survive_eviction_and_add_up(roomy, done):
     failed = roomy.lease().group_id
-    roomy.put(failed, SlotResult("base", 0, "failed", cause="env"))
+    roomy.put(failed, SlotResult(0, "failed", cause="env"))
     _trained(roomy, 4)
     roomy.complete()
     for _ in range(2):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from buffer import Wait
-from buffer.groups.staleness import admits, is_stale
+from buffer.groups.staleness import is_stale, may_start
 from buffer.wire.operations import Lease
 from r3l.errors import LeaseLost
 from r3l.records import GroupPlan, SlotResult
@@ -20,23 +20,25 @@ def test_an_actor_at_the_learners_version_is_granted_whenever_a_batch_is_missing
     version, per_step, eta, data
 ):
     ahead = data.draw(st.integers(0, per_step - 1))
-    assert admits(learner=version, ahead=ahead, per_step=per_step, max_staleness=eta, actor=version)
+    assert may_start(
+        learner=version, ahead=ahead, per_step=per_step, max_staleness=eta, actor=version
+    )
 
 
 @given(per_step=counts, eta=st.integers(0, 8), lag=st.integers(0, 8))
 def test_no_more_groups_are_in_flight_than_can_be_drawn_fresh(per_step, eta, lag):
     most = per_step * max(0, eta + 1 - lag)
     granted = [
-        admits(learner=10, ahead=i, per_step=per_step, max_staleness=eta, actor=10 - lag)
+        may_start(learner=10, ahead=i, per_step=per_step, max_staleness=eta, actor=10 - lag)
         for i in range(most + per_step)
     ]
     assert granted == [i < most for i in range(most + per_step)]
 
 
 def test_one_batch_is_in_flight_without_staleness_and_only_at_the_learners_version():
-    assert admits(learner=7, ahead=3, per_step=4, max_staleness=0, actor=7)
-    assert not admits(learner=7, ahead=4, per_step=4, max_staleness=0, actor=7)
-    assert not admits(learner=7, ahead=0, per_step=4, max_staleness=0, actor=6)
+    assert may_start(learner=7, ahead=3, per_step=4, max_staleness=0, actor=7)
+    assert not may_start(learner=7, ahead=4, per_step=4, max_staleness=0, actor=7)
+    assert not may_start(learner=7, ahead=0, per_step=4, max_staleness=0, actor=6)
 
 
 def test_a_group_is_stale_from_one_step_beyond_the_limit():
@@ -69,7 +71,7 @@ class Schedule:
     def granted(self, version):
         unheld = len(self.of("unheld"))
         ahead = len(self.groups) - unheld
-        return admits(
+        return may_start(
             learner=self.version,
             ahead=ahead,
             per_step=self.per_step,
@@ -163,16 +165,16 @@ class Simulation:
         else:
             lease = desk.lease(actor, self.actors[actor], GroupPlan(chance.randint(1, 2)))
             if isinstance(lease, Lease):
-                missing = set(range(lease.plan.base)) - {result.slot for result in lease.accepted}
+                missing = set(range(lease.plan.slots)) - {result.slot for result in lease.accepted}
                 self.held[lease.group_id] = (actor, missing)
 
     def finish(self, actor, group, missing):
         try:
             for slot in missing:
                 version = self.actors[actor]
-                failed = SlotResult("base", slot, "failed", cause="env")
+                failed = SlotResult(slot, "failed", cause="env")
                 reward = self.chance.choice(self.rewards)
-                result = self.done("base", slot, version=version, reward=reward)
+                result = self.done(slot, version=version, reward=reward)
                 self.desk.put(group, failed if self.chance.random() < 0.2 else result, actor)
                 if self.chance.random() < 0.1:
                     return  # abandoned half-way

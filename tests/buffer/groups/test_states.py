@@ -12,11 +12,11 @@ from buffer.tools.verify import verify
 from r3l.errors import IllegalMove
 from r3l.records import GROUP_STATES, GroupPlan, SlotResult, Task
 from r3l.run.settings.buffer import RetentionConfig
-from tests.buffer.fakes import Desk, finished
+from tests.buffer.fakes import Desk, finished, thought
 
 TRIGGERS = get_args(Trigger)
 EVERYTHING = RetentionConfig(groups=0, grace_s=0.0)
-SLOTS = (("base", 0), ("base", 1))
+SLOTS = (0, 1)
 
 
 def _row(state, **changes):
@@ -24,6 +24,7 @@ def _row(state, **changes):
     resolved = {"leased": (), "filling": SLOTS[:1], "expired": SLOTS[:1]}.get(state, SLOTS)
     fields = {
         "resolved": resolved,
+        "of": (-1,) * len(resolved),
         "played": resolved,
         "steps": (1,) if state == "trained" else (),
         "cause": "stale" if state == "expired" else "",
@@ -91,7 +92,7 @@ def test_a_row_that_breaks_the_rule_of_its_state_is_refused(row, rule):
     [
         ("put", (SLOTS[1], SLOTS[0]), 2, "each slot .*once"),
         ("put", (SLOTS[0], SLOTS[0]), 2, "each slot .*once"),
-        ("put", (SLOTS[0], ("distilled", 0)), 2, "each slot .*once"),
+        ("put", (SLOTS[0], 2), 2, "each slot .*once"),
         ("clock", SLOTS, 2, "cannot move a group"),
         ("put", SLOTS, 3, "resolve 1 slots, 2 done and 0 failed"),
         ("put", SLOTS, 0, "cannot resolve 1 slots, -1 done"),
@@ -126,24 +127,23 @@ def moves(monkeypatch):
 
 
 def _leased(desk):
-    """Leases that are renewed, released and taken over; groups without a trajectory."""
-    failed = SlotResult("base", 0, "failed", cause="env")
-    for first in ([], [finished("base", 0)]):
+    """Leases that are renewed, released, taken over; groups without a trajectory; reflections."""
+    failed = SlotResult(0, "failed", cause="env")
+    for first in ([], [finished(0)]):
         group = desk.lease("a", plan=GroupPlan(3)).group_id
-        if first:
-            desk.put(group, first)
+        desk.put(group, [*first, thought(of=-1)])
         desk.renew([group])
         desk.release([group])
         assert desk.lease("b").group_id == group
         desk.now += 11
         assert desk.lease("c").group_id == group
-        desk.put(group, [finished("base", slot) for slot in range(len(first), 2)], "c")
-        desk.put(group, finished("base", 2), "c")
-    desk.put(desk.lease(plan=GroupPlan(2)).group_id, [finished("base", 0), finished("base", 1)])
+        desk.put(group, [finished(slot) for slot in range(len(first), 2)], "c")
+        desk.put(group, finished(2), "c")
+    desk.put(desk.lease(plan=GroupPlan(2)).group_id, [finished(0), finished(1)])
     desk.put(desk.lease(plan=GroupPlan(1)).group_id, failed)
     group = desk.lease(plan=GroupPlan(2)).group_id
     desk.put(group, failed)
-    desk.resolve(group, "base", 1, "env")
+    desk.resolve(group, 1, "env")
 
 
 def _overdue(desk):

@@ -61,8 +61,8 @@ def test_an_expired_group_counts_its_attempts_by_role_and_keeps_them_readable(
     desk, begin, tasks, done
 ):
     desk.add(tasks(1))
-    group = desk.lease(plan=GroupPlan(2, 1)).group_id
-    desk.put(group, [done("base", 0), done("distilled", 0)])
+    group = desk.lease(plan=GroupPlan(3)).group_id
+    desk.put(group, [done(0), done(2, of=0)])
     begin(lambda work: work.expire(work.row(group), "stale", "clock"))
     assert under(desk.index.counts, "drop/group") == {"stale": 1}
     assert slot_drops(desk.index.counts) == {"base/stale": 1, "distilled/stale": 1}

@@ -16,9 +16,10 @@ from tests.buffer.fakes import finished
 
 def row(rewards, retries=()):
     """A group of base attempts with these rewards, and of retries."""
-    plan = GroupPlan(len(rewards), len(retries))
-    played = tuple(plan.slots())
-    return GroupRow("g1", "t", 0, plan, "trained", played=played, rewards=(*rewards, *retries))
+    of = (*[-1] * len(rewards), *range(len(retries)))
+    slots, plan = tuple(range(len(of))), GroupPlan(len(of))
+    made = {"resolved": slots, "of": of, "played": slots, "rewards": (*rewards, *retries)}
+    return GroupRow("g1", "t", 0, plan, "trained", **made)
 
 
 def view(position=0, size=6, histories=None, epoch=0, seed=0):

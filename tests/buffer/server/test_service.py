@@ -28,7 +28,7 @@ from r3l import codec
 from r3l.errors import Conflict, LeaseLost, LimitExceeded, RecordError, SickResult, StoreError
 from r3l.records import GroupPlan, SlotResult
 from r3l.run.config import load
-from tests.buffer.fakes import calls
+from tests.buffer.fakes import calls, thought
 
 pytestmark = pytest.mark.system
 
@@ -50,9 +50,9 @@ def test_two_steps_run_from_tasks_to_the_ledger(client, tasks, done):
     assert client.add_tasks(tasks(5)) == 5
     for step in (1, 2):
         for _ in range(4):
-            lease = client.lease("a", step - 1, GroupPlan(1, 1), {"tokens_per_s": 5.0})
+            lease = client.lease("a", step - 1, GroupPlan(2), {"tokens_per_s": 5.0})
             assert client.put(lease.group_id, "a", done(version=step - 1, reward=1.0)).new
-            client.put(lease.group_id, "a", SlotResult("distilled", 0, "not_triggered"))
+            client.put(lease.group_id, "a", SlotResult(1, "skipped", cause="not_triggered", of=0))
         draw = client.draw(4, step - 1, wait_s=5)
         assert [g.state for g in draw.groups] == ["drawn"] * 4
         client.commit(draw.draw_id, step, step)
@@ -74,11 +74,10 @@ def test_a_prioritised_batch_comes_with_probabilities_and_weights_that_the_store
     with BufferClient(served.endpoint) as client:
         client.add_tasks(tasks(9))
         for reward in (0.0, 1.0, 3.0):
-            group = client.lease("a", 0, GroupPlan(2, 1)).group_id
-            client.put(group, "a", [done("base", 0), done("base", 1, reward=reward)])
-            assert client.put(
-                group, "a", SlotResult("distilled", 0, "failed", cause="engine")
-            ).complete
+            group = client.lease("a", 0, GroupPlan(3)).group_id
+            client.put(group, "a", [done(0), done(1, reward=reward)])
+            failed = SlotResult(2, "failed", cause="engine", of=0)
+            assert client.put(group, "a", failed).complete
         draw = client.draw(2, 0)
         client.commit(draw.draw_id, 1, 1)
         again = client.draw(3, 1)  # the one left, and two for a second time
@@ -220,11 +219,12 @@ def test_a_result_of_a_sick_engine_is_counted_by_its_symptom_and_its_actor_is_na
     assert "r3l-notice: refused a request of a: policy version 1 " in log
 
 
-RESULT = codec.encode(SlotResult("base", 0, "not_triggered"))
+RESULT, THOUGHT = codec.encode(SlotResult(0, "skipped")), codec.encode(thought())
 
 
-def _put(*results):
-    return codec.encode(operations.Put("g", "a", None, tuple(map(msgspec.Raw, results))))
+def _put(*results, thoughts=()):
+    sent = [tuple(map(msgspec.Raw, records)) for records in (results, thoughts)]
+    return codec.encode(operations.Put("g", "a", None, *sent))
 
 
 HOSTILE = [
@@ -246,6 +246,8 @@ HOSTILE = [
     ([_header("put"), _put(RESULT)[:-1]], "RecordError"),
     ([_header("put"), _put(b"junk")], "RecordError"),
     ([_header("put"), _put(b"\xc0")], "NotFound"),  # the group is looked up first
+    ([_header("put"), _put(thoughts=[THOUGHT] * 1025)], "RecordError"),
+    ([_header("put"), _put(thoughts=[b"\xc0"])], "NotFound"),
     ([_header("put"), codec.encode(operations.Renew((), "a", {}))], "RecordError"),
     ([_header("draw"), codec.encode(operations.DrawGroups(1, -1, "learner"))], "RecordError"),
     ([_header("commit"), codec.encode(operations.Commit(1, -1, 1))], "RecordError"),
@@ -304,7 +306,7 @@ def test_a_killed_and_restarted_service_has_every_acknowledged_result(serve, tas
                 while len(acked) < 90:
                     lease = client.lease(name, 0, GroupPlan(2))
                     for slot in range(2):
-                        client.put(lease.group_id, name, done("base", slot, reward=float(slot)))
+                        client.put(lease.group_id, name, done(slot, reward=float(slot)))
                         acked.append((lease.group_id, slot))
             except Exception as error:
                 errors.append(error)
@@ -322,7 +324,7 @@ def test_a_killed_and_restarted_service_has_every_acknowledged_result(serve, tas
             served = serve(served.endpoint, "learner.groups_per_step=4", "buffer.max_staleness=30")
             held = {g.group_id: g for g in client.get(sorted({group for group, _ in promised}))}
             for group, slot in promised:
-                assert ("base", slot) in {(r.role, r.slot) for r in held[group].results}
+                assert slot in {result.slot for result in held[group].results}
         for thread in threads:
             thread.join()
         assert not errors
@@ -341,7 +343,7 @@ def test_a_service_stopped_by_sigterm_ends_with_0_and_keeps_its_leases(serve, ta
         serve(served.endpoint, "buffer.lease_s=60")
         assert client.renew([lease.group_id], "a") == ()
         assert client.lease("b", 0, GroupPlan(2)).group_id != lease.group_id
-        assert client.put(lease.group_id, "a", done("base", 1)).complete
+        assert client.put(lease.group_id, "a", done(1)).complete
 
 
 def test_a_stopped_service_takes_no_group_from_its_actor(serve, tasks):

@@ -23,7 +23,7 @@ def test_metrics_are_bounded_per_actor_and_the_longest_silent_actor_is_forgotten
 @pytest.mark.system
 def test_evaluation_progress_is_shown_by_tag(client, tasks, done):
     client.add_tasks(tasks(3, "e"), purpose="eval", tag="step-0")
-    group = client.lease("a", 0, GroupPlan(4, 4)).group_id
+    group = client.lease("a", 0, GroupPlan(8)).group_id
     client.put(group, "a", done(reward=1.0))
     assert client.stats().eval_progress == {"step-0": (1, 3)}
     assert [g.group_id for g in client.query(purpose="eval", tag="step-0", state="complete")] == [
@@ -38,7 +38,7 @@ def test_the_metrics_count_what_happened_to_groups_results_and_requests(desk, ta
     desk.commit(desk.draw(2).draw_id, 1)
     desk.evict(RetentionConfig(groups=1, grace_s=0.0))
     failed = desk.lease(version=1).group_id
-    desk.resolve(failed, "base", 0, "env")
+    desk.resolve(failed, 0, "env")
     desk.lease(version=1)
     actors, refused = stats.ActorReports(), Counter(undelivered=2, NotFound=3, LeaseLost=0)
     found = desk.do(lambda work: stats.collect(work, desk.store, actors, refused))

@@ -69,7 +69,7 @@ def test_a_transaction_takes_no_more_requests_than_its_limit(working, queue, mon
 
 
 def test_a_refused_request_harms_no_other_of_its_transaction(working, queue):
-    skipped = SlotResult("base", 0, "not_triggered")
+    skipped = SlotResult(0, "skipped")
     (sent,) = run(working, queue, calls.put("g7", "a", skipped), lease())
     assert isinstance(sent["r0"], NotFound) and sent["r1"].group_id == "g0000000001"
 

@@ -7,9 +7,19 @@ from buffer.groups import retention
 from buffer.storage import result_checksums
 from buffer.storage.rows import DrawRow
 from r3l import codec
-from r3l.records import AuxSample, Extra, GroupPlan, ReflectionRecord, SlotResult, Task, Trajectory
+from r3l.records import (
+    AttemptKey,
+    Extra,
+    GroupPlan,
+    Origin,
+    Shown,
+    SlotResult,
+    Task,
+    Trajectory,
+    done,
+)
 from r3l.run.settings.buffer import RetentionConfig
-from tests.buffer.fakes import finished
+from tests.buffer.fakes import finished, thought
 
 SAMPLER = {"name": "prioritised", "reuse": 2, "cooldown": 1, "beta": 0.5}
 SETTINGS = {"max_staleness": 3, "groups_per_step": 2, "sampler": SAMPLER}
@@ -21,28 +31,36 @@ TASKS = [
 
 
 def retried():
-    """A distilled attempt of two steps with everything that may hang on it."""
+    """A retry of two steps with everything that may hang on it."""
     logprobs = np.array([0, -0.5, -1e-42, 0, 0, -0.0, 0], dtype=np.float32)  # a denormal, -0.0
     seconds = np.array([0.25, 1e-3], "f4")
     seconds.view(np.uint32)[1] = 0x7FC0_1234  # not a number, and says why
     attempt = Trajectory(
-        role="distilled", slot=0, token_ids=np.array([0, 2**31 - 1, -(2**31), 3, 4, 5, 6], "i4"),
+        slot=2, token_ids=np.array([0, 2**31 - 1, -(2**31), 3, 4, 5, 6], "i4"),
         logprobs=logprobs, step_spans=np.array([[1, 3], [5, 6]], "i4"),
         step_versions=np.array([1, 1], "i4"), step_newest_versions=np.array([1, 1], "i4"),
         step_seconds=seconds,
         reward=0.1 + 0.2, system="be brief", observations=("saw", "ü", ""), actions=("do", ""),
-        parent=0, pivot=1, finish="truncated", feedback="cause: \0",
-        faults=("timeout", "timeout"), extra=Extra(reward_parts={"format": 0.1 + 0.2}),
+        of=0, pivot=1, reflection="reflect-0", shown=Shown(np.array([9, -9], "i4"), 1, 3),
+        source="a file", finish="truncated", feedback="cause: \0", faults=("timeout", "timeout"),
+        extra=Extra(reward_parts={"format": 0.1 + 0.2}, scores={"judge": -0.25}),
     )  # fmt: skip
-    aux = AuxSample("reflect", np.array([1, -2], "i4"), np.array([False, True]))
-    said = ReflectionRecord('{"pivot": 1}', outcome="failure", pivot=1, tokens=9, version=1)
-    return SlotResult("distilled", 0, "done", trajectory=attempt, reflection=said, aux=(aux, aux))
+    return done(attempt)
 
 
-def skipped():
-    """A retry that was not called for, with the reflection that said so."""
-    said = ReflectionRecord("no idea", "no_json", tokens=3, version=1, seconds=0.25)
-    return SlotResult("distilled", 0, "not_triggered", reflection=said)
+def advice():
+    """The reflection that advised `retried`."""
+    return thought(text='{"pivot": 1}', outcome="failure", pivot=1, tokens=9, version=1)
+
+
+def skipped(slot):
+    """A retry that was not called for."""
+    return SlotResult(slot, "skipped", cause="not_triggered", of=0)
+
+
+def no_advice():
+    """The reflection that led to `skipped`."""
+    return thought(text="no idea", cause="not_json", version=1, seconds=0.25)
 
 
 def fill(desk):
@@ -58,9 +76,11 @@ def fill(desk):
         whole(0, GroupPlan(1), finished(reward=reward))
     desk.commit(desk.draw(2).draw_id, 1)
     desk.do(lambda work: retention.evict(work, RetentionConfig(groups=1, grace_s=0.0)))
-    failed = SlotResult("base", 1, "failed", cause="env")
-    whole(1, GroupPlan(2, 1), retried(), failed, finished(version=1, reward=1.0))
-    whole(1, GroupPlan(1, 1), skipped(), finished(version=1, length=300))
+    failed = SlotResult(1, "failed", cause="env")
+    whole(1, GroupPlan(3), advice(), retried(), failed, finished(version=1, reward=1.0))
+    origin = Origin("g0000000002", 0, 0)
+    begun = finished(version=1, length=300, origin=origin, pivot=0)
+    whole(1, GroupPlan(2), skipped(1), begun, no_advice())
     desk.draw(2, 1)
     desk.release_draws()
     desk.commit(desk.draw(2, 1).draw_id, 2)
@@ -68,20 +88,21 @@ def fill(desk):
     desk.commit(desk.draw(2, 1).draw_id, 2)
     whole(2, GroupPlan(1), finished(version=2))
     desk.discard(desk.draw(1, 2).draw_id, "nonfinite")
-    whole(2, GroupPlan(1), SlotResult("base", 0, "failed", cause="engine"))
+    whole(2, GroupPlan(1), SlotResult(0, "failed", cause="engine"))
     for reward in (0.5, -0.25, 0.75):
         whole(
             2,
             GroupPlan(2),
             finished(version=2),
-            finished("base", 1, version=2, reward=reward),
+            finished(1, version=2, reward=reward),
         )
     desk.draw(2, 2)
-    half = desk.lease("b", 2, GroupPlan(3, 1)).group_id
-    desk.put(half, [finished("base", 2, version=2, reward=0.125)], "b", (2, "hash-2"))
-    desk.put(half, [skipped(), SlotResult("base", 0, "failed", cause="env")], "b", (2, "another"))
-    desk.put_partial(half, finished("base", 1, version=2), "b")
-    desk.lease("c", 2, GroupPlan(2))
+    half = desk.lease("b", 2, GroupPlan(4)).group_id
+    desk.put(half, [finished(2, version=2, reward=0.125)], "b", (2, "hash-2"))
+    more = [skipped(3), no_advice(), SlotResult(0, "failed", cause="env")]
+    desk.put(half, more, "b", (2, "another"))
+    desk.put_partial(half, finished(1, version=2), "b")
+    desk.lease("c", 2, GroupPlan(2, "again", (AttemptKey("g0000000002", 0),)))
     desk.add([Task("e0", "workshop", 0), Task("e1", "workshop", 1)], "eval", "step-2", 2)
     whole(2, GroupPlan(1), finished(version=2, reward=1.0))
     desk.lease("c", 2)

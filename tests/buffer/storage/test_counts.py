@@ -10,7 +10,7 @@ from buffer.storage import counts
 from buffer.storage.rows import GroupRow
 from r3l.records import GROUP_STATES, GroupPlan, Purpose
 
-NEW = GroupRow("g0000000001", "t", 0, GroupPlan(2, 2), "leased")
+NEW = GroupRow("g0000000001", "t", 0, GroupPlan(4), "leased")
 rows = st.builds(
     lambda state, purpose, nbytes: NEW.with_changes(
         state=state, purpose=purpose, tag="x", nbytes=nbytes
@@ -53,10 +53,13 @@ def test_a_finished_evaluation_is_counted_once_and_stays_counted_after_its_evict
 
 
 def test_drops_of_a_group_are_its_failures_and_all_of_it_if_it_expired():
-    played = (("base", 0), ("distilled", 0), ("distilled", 1))
+    slots = {"resolved": (0, 1, 2, 3), "of": (-1, -1, 0, 0), "played": (0, 2, 3)}
     failures, rewards = ("base/engine",), (0.0, 0.5, 1.0)
-    row = NEW.with_changes(played=played, rewards=rewards, failures=failures, state="complete")
+    row = NEW.with_changes(**slots, rewards=rewards, failures=failures, state="complete")
     assert counts.lasting(row) == {"drop/base/engine": 1}
     expired = counts.lasting(row.with_changes(state="expired", cause="stale"))
     assert counts.under(expired, "drop/group") == {"stale": 1}
+    assert counts.under(expired, "replaced") == {}
+    refused = counts.lasting(row.with_changes(state="expired", cause="flat", replaced=True))
+    assert counts.under(refused, "replaced") == counts.under(refused, "drop/group") == {"flat": 1}
     assert counts.slot_drops(expired) == {"base/engine": 1, "base/stale": 1, "distilled/stale": 2}

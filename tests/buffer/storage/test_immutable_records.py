@@ -29,7 +29,7 @@ def _records(store):
     with store.read() as txn:
         return {
             (table, key): hashlib.sha256(data).hexdigest()
-            for table in ("group", "part", "task")
+            for table in ("group", "part", "reflection", "task")
             for key, data in txn.scan(table)
         }
 
@@ -39,7 +39,7 @@ def _results(store):
     with store.read() as txn:
         ids = [row.group_id for row in txn.rows()]
     return {
-        (group_id, result.role, result.slot): hashlib.sha256(codec.encode(result)).hexdigest()
+        (group_id, result.slot): hashlib.sha256(codec.encode(result)).hexdigest()
         for group_id in ids
         for result in store_reads.group(store, group_id).results
     }
@@ -107,7 +107,7 @@ def test_a_discarded_group_keeps_its_record_and_eviction_removes_no_other(filled
 
 def test_results_do_not_change_when_they_become_a_record(filled, done):
     before = _results(filled.store)
-    filled.put("g0000000010", done("base", 1, version=2), "b")
+    filled.put("g0000000010", done(1, version=2), "b")
     assert filled.row("g0000000010").state == "complete"
     after = _results(filled.store)
     assert before.items() <= after.items() and len(after) == len(before) + 1
@@ -140,7 +140,7 @@ def test_a_replayed_step_has_the_results_that_were_put(filled, step):
     kept = _results(filled.store)
     replayed, gone = store_reads.replay(filled.store, step)
     found = {
-        (group.group_id, result.role, result.slot): hashlib.sha256(codec.encode(result)).hexdigest()
+        (group.group_id, result.slot): hashlib.sha256(codec.encode(result)).hexdigest()
         for group in replayed
         for result in group.results
     }

@@ -8,12 +8,14 @@ from buffer.storage.layout import (
     KEY_LIMIT,
     history_key,
     part_key,
+    reflection_key,
     tag_prefix,
     task_id_key,
     task_key,
     u64,
 )
 from r3l.errors import LimitExceeded
+from r3l.records import NAME_LIMIT
 
 numbers = st.integers(0, 2**64 - 1)
 
@@ -24,11 +26,16 @@ def test_numbers_sort_by_value(one, other):
     assert (task_key("train", "", one) < task_key("train", "", other)) == (one < other)
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(["base", "distilled"]), st.integers(0, 1023)), max_size=9)
-)
-def test_parts_sort_by_role_and_slot(slots):
-    assert sorted(slots) == sorted(slots, key=lambda slot: part_key("g0000000001", *slot))
+@given(st.lists(st.integers(0, 1023), max_size=9))
+def test_parts_sort_by_slot(slots):
+    assert sorted(slots) == sorted(slots, key=lambda slot: part_key("g0000000001", slot))
+
+
+@given(st.lists(st.text(min_size=1, max_size=80).filter(str.isprintable), max_size=9))
+def test_reflections_sort_by_name_and_the_longest_name_fits_a_key(names):
+    keys = [reflection_key("g0000000001", name) for name in names]
+    assert sorted(names) == [name for _, name in sorted(zip(keys, names, strict=True))]
+    assert len(reflection_key("g0000000001", "\U0001f600" * NAME_LIMIT)) < 511
 
 
 def test_a_tag_or_task_that_begins_like_another_is_told_apart():

@@ -13,6 +13,7 @@ from buffer.tools.verify import verify
 from r3l import codec
 from r3l.errors import R3LError, RecordError
 from r3l.records import GroupPlan
+from tests.buffer.fakes import thought
 
 
 @pytest.fixture
@@ -20,10 +21,11 @@ def filled(desk, tasks, done):
     """A trained group, g0000000001, and a half-filled one, g0000000002."""
     desk.add(tasks(9))
     group = desk.lease(plan=GroupPlan(3)).group_id
-    desk.put(group, [done("base", 2), done("base", 0)], fingerprint=(0, "abc"))
-    desk.resolve(group, "base", 1, "env")
+    desk.put(group, [done(2), done(0), thought(tokens=9)], fingerprint=(0, "abc"))
+    desk.resolve(group, 1, "env")
     desk.commit(desk.draw(1).draw_id, 1)
-    desk.put(desk.lease(version=1, plan=GroupPlan(2)).group_id, done("base", 1, version=1))
+    half = desk.lease(version=1, plan=GroupPlan(2)).group_id
+    desk.put(half, [done(1, version=1), thought("half", tokens=9, version=1)])
     return desk
 
 
@@ -42,14 +44,14 @@ def test_a_flipped_bit_is_named_and_neither_replayed_nor_shown_nor_exported(fill
     assert verify(filled.store) == []
     _flip(filled, "group", b"g0000000001", TOKENS, bit=1)
     (problem,) = verify(filled.store)
-    assert problem.startswith("g0000000001: base slot 2 differs")
-    with pytest.raises(RecordError, match="g0000000001: base slot 2"):
+    assert problem.startswith("g0000000001: slot 2 differs")
+    with pytest.raises(RecordError, match="g0000000001: slot 2"):
         store_reads.replay(filled.store, 1)
     filled.store.copy(tmp_path / "copy")
     at = [str(tmp_path / "copy")]
     for command in (["show", *at, "g0000000001"], ["export", *at]):
         result = CliRunner().invoke(cli.main, command)
-        assert result.exit_code == 1 and "g0000000001: base slot 2" in result.stderr
+        assert result.exit_code == 1 and "g0000000001: slot 2" in result.stderr
         assert "token" not in result.output
     assert store_reads.group(filled.store, "g0000000002").state == "filling"
 
@@ -59,7 +61,20 @@ def test_a_flipped_bit_in_an_unfinished_group_is_named_too(filled):
         ((key, _),) = txn.scan("part")
     _flip(filled, "part", key, TOKENS, bit=5)
     (problem,) = verify(filled.store)
-    assert problem.startswith("g0000000002: base slot 1 differs")
+    assert problem.startswith("g0000000002: slot 1 differs")
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "said"),
+    [
+        ("group", b"g0000000001", "g0000000001: reflection reflect-0 differs"),
+        ("reflection", b"g0000000002\0half", "g0000000002: reflection half differs"),
+    ],
+)
+def test_a_flipped_bit_of_a_reflection_is_named(filled, table, key, said):
+    _flip(filled, table, key, bytes([0, 0, 0, 109, 0, 0, 0, 110]), bit=1)  # of its last tokens
+    (problem,) = verify(filled.store)
+    assert problem.startswith(said)
 
 
 def test_a_group_is_refused_or_unchanged_whichever_byte_is_damaged(filled):

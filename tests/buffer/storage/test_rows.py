@@ -5,14 +5,15 @@ import pytest
 from buffer.storage.rows import DrawRow, GroupRow
 from r3l import codec
 from r3l.records import (
+    AttemptKey,
     Group,
     GroupPlan,
     SlotResult,
     Task,
 )
-from tests.buffer.fakes import full_result
+from tests.buffer.fakes import full_result, thought
 
-NEW = GroupRow("g0000000001", "t", 0, GroupPlan(2, 1), "leased", actor="a")
+NEW = GroupRow("g0000000001", "t", 0, GroupPlan(3), "leased", actor="a")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_a_group_is_unfinished_held_or_closed_by_its_state_and_lease(
 
 def test_a_group_is_whole_when_every_slot_of_its_plan_is_resolved():
     assert NEW.slots == 3 and not NEW.all_resolved
-    assert NEW.with_changes(resolved=(("base", 0), ("base", 1), ("distilled", 0))).all_resolved
+    assert NEW.with_changes(resolved=(0, 2, 1)).all_resolved
 
 
 def test_contrast_is_zero_without_two_rewards_that_differ():
@@ -52,19 +53,21 @@ def test_contrast_is_zero_without_two_rewards_that_differ():
 
 
 def test_rewards_of_base_attempts_are_told_apart_from_those_of_retries():
-    played = (("base", 1), ("distilled", 1), ("base", 0))
-    row = NEW.with_changes(played=played, rewards=(0.5, 1.0, 0.0))
-    assert row.base_rewards == [0.5, 0.0] and row.done == 3
+    resolved, of = (3, 1, 2, 0), (-1, -1, 1, -1)
+    row = NEW.with_changes(resolved=resolved, of=of, played=(1, 2, 0), rewards=(0.5, 1.0, 0.0))
+    assert row.attempts == [(0, -1, 0.0), (1, -1, 0.5), (2, 1, 1.0)]
+    assert row.base_rewards == [0.0, 0.5] and row.done == 3
 
 
 RECORDS = [
     full_result(),
-    SlotResult("distilled", 3, "failed", cause="engine"),
+    SlotResult(3, "failed", cause="engine", of=1),
     Group("g1", Task("t", "e", 1, {"a": [1, {"b": None}]}), GroupPlan(2), "complete",
-          (full_result(), SlotResult("base", 1, "not_triggered")), times={"leased": 1.5},
+          (full_result(), SlotResult(1, "skipped")), (thought(),), times={"leased": 1.5},
           fingerprints={3: "x", -1: ""}),
-    GroupRow("g1", "t", 3, GroupPlan(2, 1), "filling", resolved=(("base", 0), ("distilled", 0)),
-          played=(("base", 0), ("distilled", 0)), rewards=(0.5, -1.0),
+    GroupRow("g1", "t", 3, GroupPlan(3, "again", (AttemptKey("g0", 1),)), "filling",
+          resolved=(0, 2), of=(-1, 0), played=(0, 2), rewards=(0.5, -1.0),
+          reflections=(("reflect-0", 7),),
           times={"leased": 2.0}, fingerprints={7: "abc"}, steps=(3, 4)),
     DrawRow(1, "r", "learner", 3, ("g1", "g2"), "fifo", 1.5, (1.0, 1.0), (0.5, 2.0)),
 ]  # fmt: skip

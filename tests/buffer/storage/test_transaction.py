@@ -3,8 +3,10 @@
 import pytest
 
 from buffer.storage.store import Store
+from r3l import codec
 from r3l.errors import NotFound, StoreError
-from r3l.records import GroupPlan, SlotResult, Task
+from r3l.records import Group, GroupPlan, SlotResult, Task
+from tests.buffer.fakes import thought
 
 
 @pytest.fixture
@@ -49,7 +51,7 @@ def test_the_newest_group_is_found_even_if_it_was_evicted(desk, tasks, done):
     with desk.store.read() as txn:
         assert txn.last_group() == ""
     group = desk.lease().group_id
-    desk.put(group, SlotResult("base", 0, "failed", cause="env"))
+    desk.put(group, SlotResult(0, "failed", cause="env"))
     with desk.store.write() as txn:
         txn.evict(txn.row(group))
         assert txn.last_group() == group and txn.evicted(group) and txn.row(group) is None
@@ -61,14 +63,17 @@ def test_the_newest_group_is_found_even_if_it_was_evicted(desk, tasks, done):
             assert txn.size(table) == 0
 
 
-def test_the_record_of_an_unfinished_group_has_the_accepted_results(desk, tasks, done):
+def test_the_record_of_an_unfinished_group_has_what_was_accepted(desk, tasks, done):
     desk.add(tasks(1))
     group = desk.lease(plan=GroupPlan(12)).group_id
     for slot in (10, 2):
-        desk.put(group, done("base", slot))
+        desk.put(group, [done(slot), thought(f"t{slot}")])
     with desk.store.read() as txn:
-        assert list(txn.parts(group)) == [("base", 2), ("base", 10)]
-        assert txn.group_bytes(txn.row(group))
+        parts = txn.parts(group)
+        assert (list(parts.results), list(parts.reflections)) == ([2, 10], ["t10", "t2"])
+        found = codec.decode(Group, txn.group_bytes(txn.row(group)))
+        assert [r.slot for r in found.results] == [2, 10]
+        assert [r.name for r in found.reflections] == ["t10", "t2"]
         with pytest.raises(NotFound, match="has no record"):
             txn.record(group)
 

@@ -15,6 +15,7 @@ from buffer.storage.store import Store
 from buffer.tools.verify import verify
 from r3l.errors import StoreError
 from r3l.records import GroupPlan
+from tests.buffer.fakes import thought
 
 
 @pytest.fixture
@@ -24,14 +25,14 @@ def filled(desk, tasks, done):
     for version in range(5):
         for _ in range(2):
             group = desk.lease(version=version, plan=GroupPlan(2)).group_id
-            results = [done("base", slot, version=version, reward=slot) for slot in (0, 1)]
+            results = [done(slot, version=version, reward=slot) for slot in (0, 1)]
             desk.put(group, results, fingerprint=(version, "abc"))
         if version < 4:
             desk.commit(desk.draw(2, version).draw_id, version + 1)
     half = desk.lease(version=4, plan=GroupPlan(3)).group_id
-    desk.put(half, done("base", 1, version=4))
-    desk.resolve(half, "base", 0, "env")
-    desk.put_partial(half, done("base", 2, version=4))
+    desk.put(half, [done(1, version=4), thought(version=4)])
+    desk.resolve(half, 0, "env")
+    desk.put_partial(half, done(2, version=4))
     return desk
 
 

@@ -101,7 +101,7 @@ def test_200_actors_and_a_silent_learner_fit_into_memory(serve, tasks, done):
             for _ in range(3):
                 lease = await client.lease(name, 0, GroupPlan(8))
                 assert isinstance(lease, Lease)
-                results = [done("base", slot, length=1024) for slot in range(8)]
+                results = [done(slot, length=1024) for slot in range(8)]
                 assert (await client.put(lease.group_id, name, results)).complete
                 complete.append(name)
                 if len(complete) % 15 == 0:  # 40 batches of 1 MB, and nobody looks at one

@@ -48,7 +48,7 @@ class Recorded:
                 lease = client.lease(name, self.version, GroupPlan(2))
                 for slot in range(2 if isinstance(lease, Lease) else 0):
                     length = self.chance.choice((8, 300, 4000, 20_000))
-                    result = self.done("base", slot, version=self.version, length=length)
+                    result = self.done(slot, version=self.version, length=length)
                     client.put(lease.group_id, name, result)
                     self.slots.append((time.monotonic(), lease.group_id, slot, length))
 

@@ -1,9 +1,9 @@
 """Stores for the tools to read."""
 
-import numpy as np
 import pytest
 
-from r3l.records import AuxSample, GroupPlan, ReflectionRecord, SlotResult, Task
+from r3l.records import GroupPlan, SlotResult, Task
+from tests.buffer.fakes import thought
 
 
 @pytest.fixture
@@ -16,19 +16,11 @@ def filled(desk, done):
         desk.put(desk.lease().group_id, done(reward=0.1 + 0.2), fingerprint=(0, "abc"))
     desk.commit(desk.draw(2).draw_id, 1)
     failed = desk.lease(version=1).group_id
-    desk.resolve(failed, "base", 0, "env")
-    half = desk.lease(version=1, plan=GroupPlan(2, 1)).group_id
-    desk.put(half, [done(version=1), _reflected()])
+    desk.resolve(failed, 0, "env")
+    half = desk.lease(version=1, plan=GroupPlan(3)).group_id
+    skipped = SlotResult(2, "skipped", cause="not_triggered", of=0)
+    desk.put(half, [done(version=1), skipped, thought(cause="not_json", seconds=0.25)])
     return desk
-
-
-def _reflected():
-    mask = np.array([False, True])
-    return SlotResult(
-        "distilled", 0, "not_triggered",
-        reflection=ReflectionRecord("{}", "no_json", tokens=3, seconds=0.25),
-        aux=(AuxSample("reflect", np.array([1, -2], np.int32), mask),),
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -39,6 +31,6 @@ def trained(desk, tasks, done):
         desk.put(desk.lease().group_id, done(reward=1.0))
     desk.commit(desk.draw(2).draw_id, 1)
     failed = desk.lease(version=1).group_id
-    desk.put(failed, SlotResult("base", 0, "failed", cause="env"))
+    desk.put(failed, SlotResult(0, "failed", cause="env"))
     desk.put(desk.lease(version=1, plan=GroupPlan(2)).group_id, done(version=1))
     return desk

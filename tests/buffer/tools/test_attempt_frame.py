@@ -4,7 +4,6 @@ import sys
 from math import isnan
 
 import pytest
-from msgspec.structs import replace
 
 from buffer.storage.store import Store
 from buffer.tools.attempt_frame import COLUMNS, frame
@@ -22,15 +21,14 @@ def store(make_desk, tasks):
     desk.add(tasks(1, "e"), "eval", "step-9", min_version=9)
     groups = [desk.lease(version=0).group_id for _ in range(2)]
     desk.set_version(1)
-    third = desk.lease(version=1, plan=GroupPlan(2, 2)).group_id
+    third = desk.lease(version=1, plan=GroupPlan(4)).group_id
     for reward, group in enumerate(groups):
         desk.put(group, finished(reward=float(reward), version=reward))
-    retry = finished("distilled", 1, version=1, reward=0.5)
-    retry = replace(retry, trajectory=replace(retry.trajectory, parent=1, pivot=0))
-    desk.put(third, [finished("base", 1, version=1), retry])
-    desk.put(third, SlotResult("base", 0, "failed", cause="env"))
+    retry = finished(3, of=1, version=1, reward=0.5, pivot=0)
+    desk.put(third, [finished(1, version=1), retry])
+    desk.put(third, SlotResult(0, "failed", cause="env"))
     desk.now = 1007.0
-    desk.put(third, SlotResult("distilled", 0, "not_triggered"))
+    desk.put(third, SlotResult(2, "skipped", cause="no_base", of=0))
     desk.commit(desk.draw(2, version=1).draw_id, 2)
     desk.store.close()
     with Store(desk.folder, read_only=True) as store:
@@ -46,7 +44,8 @@ def test_a_row_of_a_frame_is_a_slot_with_what_is_known_of_its_attempt(store) -> 
     assert first | {"group_id": "", "task_id": ""} == {
         "group_id": "", "task_id": "", "env": "workshop", "purpose": "train", "tag": "",
         "state": "trained", "expired": "", "actor": "a", "role": "base", "slot": 0,
-        "status": "done", "cause": "", "finish": "terminated", "base": 0, "pivot": None,
+        "status": "done", "cause": "", "finish": "terminated", "base": 0, "of": None,
+        "pivot": None,
         "reward": 0.0, "steps": 1, "tokens": 6, "length": 8, "seconds": 0.0,
         "oldest_version": 0, "newest_version": 0, "step": 2, "uses": 1, "staleness": 1,
         "leased_at": 1000.0, "complete_at": 1000.0, "drawn_at": 1007.0, "trained_at": 1007.0,
@@ -54,9 +53,10 @@ def test_a_row_of_a_frame_is_a_slot_with_what_is_known_of_its_attempt(store) -> 
     assert (second["reward"], second["staleness"], second["oldest_version"]) == (1.0, 0, 1)
     third = (failed, base, skipped, retry)
     assert [one["role"] for one in third] == ["base", "base", "distilled", "distilled"]
-    assert [one["slot"] for one in third] == [0, 1, 0, 1]
-    assert [one["status"] for one in third] == ["failed", "done", "not_triggered", "done"]
+    assert [one["slot"] for one in third] == [0, 1, 2, 3]
+    assert [one["status"] for one in third] == ["failed", "done", "skipped", "done"]
     assert failed["cause"] == "env" and isnan(failed["reward"]) and failed["steps"] is None
+    assert [one["of"] for one in third] == [None, None, 0, 1]
     assert (retry["pivot"], retry["base"], retry["complete_at"]) == (0, 1, 1007.0)
     assert (retry["uses"], retry["step"], retry["staleness"]) == (0, None, None)
     assert isnan(retry["trained_at"])

@@ -7,15 +7,14 @@ import threading
 
 import pytest
 from click.testing import CliRunner
-from msgspec.structs import replace
 
 from buffer import BufferClient, cli
 from buffer.storage.store import Store
 from buffer.tools import store_reads
 from buffer.tools.verify import verify
 from r3l import codec
-from r3l.records import GroupPlan, ReflectionRecord, SlotResult
-from tests.buffer.fakes import refused
+from r3l.records import GroupPlan, SlotResult
+from tests.buffer.fakes import refused, thought
 
 
 def test_the_commands_read_a_copy(trained, tmp_path):
@@ -29,7 +28,7 @@ def test_the_commands_read_a_copy(trained, tmp_path):
 
     assert "4 groups" in run("ls", *at) and "no reward" in run("ls", *at, "done == 0")
     assert "2 groups" in run("ls", *at, "state == 'trained' and reward == 1")
-    assert "base 0: done" in run("show", *at, "g0000000001")
+    assert "attempt 0: done" in run("show", *at, "g0000000001")
     assert json.loads(run("replay", *at, "1").splitlines()[0])["group_id"] == "g0000000001"
     assert run("verify", *at) == "clean\n"
     run("compact", *at, str(tmp_path / "smaller"))
@@ -42,22 +41,19 @@ def test_a_group_is_shown_with_what_a_retry_corrects_from_which_step_and_with_wh
     desk, tasks, done
 ):
     desk.add(tasks(1))
-    thought = {
+    advice = {
         "trajectory_summary": "tried the blue key",
         "root_cause_analysis": "the door was red",
         "trajectory_outcome": "failure",
         "improvement_suggestion": "take the red key",
         "retry_from_step": 0,
     }
-    record = ReflectionRecord(json.dumps(thought), outcome="failure", pivot=0)
-    retry = done("distilled", 0, reward=1.0)
-    retry = replace(
-        retry, reflection=record, trajectory=replace(retry.trajectory, parent=0, pivot=0)
-    )
-    unused = ReflectionRecord("I was wrong", "not_json")
-    other = SlotResult("distilled", 1, "not_triggered", reflection=unused)
-    group = desk.lease(plan=GroupPlan(2, 2)).group_id
-    desk.put(group, [done("base", 0), done("base", 1), retry, other])
+    given = thought("reflect-0", json.dumps(advice), outcome="failure", pivot=0)
+    retry = done(2, of=0, reward=1.0, pivot=0, reflection="reflect-0")
+    unused = thought("reflect-1", "I was wrong", of=1, cause="not_json")
+    other = SlotResult(3, "skipped", cause="not_triggered", of=1)
+    group = desk.lease(plan=GroupPlan(4)).group_id
+    desk.put(group, [done(0), done(1), retry, other, given, unused])
     desk.store.copy(desk.folder.parent / "copy")
     for name in (group, "1", "g1"):
         arguments = ["show", str(desk.folder.parent / "copy"), name]
@@ -65,15 +61,15 @@ def test_a_group_is_shown_with_what_a_retry_corrects_from_which_step_and_with_wh
         lines = [line.strip() for line in shown.splitlines()]
         titles = [line for line in lines if line.startswith("──")]
         assert titles == [
-            "── base 0: done",
-            "── retry of base 0 from step 0: done",
-            "── base 1: done",
-            "── retry of base 1: not_triggered",
+            "── attempt 0: done",
+            "── attempt 2, retry of 0 from step 0: done",
+            "── attempt 1: done",
+            "── attempt 3, retry of 1: skipped not_triggered",
         ]
         assert "trajectory_summary: tried the blue key" in lines
         assert "root_cause_analysis: the door was red" in lines
         assert "improvement_suggestion: take the red key" in lines
-        assert "reflection, not usable (not_json): I was wrong" in lines
+        assert "reflection reflect-1, not usable (not_json): I was wrong" in lines
 
 
 OPTIONS = ("learner.groups_per_step=4", "buffer.max_staleness=500")

@@ -61,7 +61,7 @@ def test_a_copy_gives_the_batches_of_its_store(make_desk, tasks, tmp_path, name)
     desk.add(tasks(9))
     for reward in range(9):
         lease = desk.lease(plan=GroupPlan(2))
-        desk.put(lease.group_id, [finished("base", 0), finished("base", 1, reward=float(reward))])
+        desk.put(lease.group_id, [finished(0), finished(1, reward=float(reward))])
     desk.commit(desk.draw(4).draw_id, 1)
     desk.store.copy(tmp_path / "snapshot")
     copied = Desk(tmp_path / "snapshot", **desk.settings)

@@ -3,10 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from buffer.storage.layout import part_key, u64
+from buffer.storage.layout import part_key, reflection_key, u64
 from buffer.tools.verify import verify
 from r3l import codec
 from r3l.records import GroupPlan, Task
+from tests.buffer.fakes import thought
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def filled(desk, tasks, done):
     desk.release_draws()
     desk.draw(1)
     half = desk.lease(version=1, plan=GroupPlan(2)).group_id
-    desk.put(half, done("base", 0, version=1))
+    desk.put(half, done(0, version=1))
     assert [desk.row(f"g{n:010d}").state for n in range(1, 6)] == [
         "trained", "trained", "drawn", "complete", "filling"
     ]  # fmt: skip
@@ -76,9 +77,30 @@ def test_draws_and_steps_that_contradict_each_other_are_found(filled):
 
 def test_progress_of_a_slot_that_is_not_open_is_found(filled):
     def change(txn):
-        txn.put("partial", part_key("g0000000005", "base", 0), b"")
+        txn.put("partial", part_key("g0000000005", 0), b"")
 
     assert "g0000000005: has progress " in _problems(filled, change)
+
+
+def test_a_reflection_that_is_missing_or_too_many_is_found(filled):
+    name = "g0000000005"
+    filled.put(name, thought(version=1))
+    assert verify(filled.store) == []
+    key = reflection_key(name, "reflect-0")
+    with filled.store.read() as txn:
+        data = txn.get("reflection", key)
+    said = _problems(filled, lambda txn: txn.delete("reflection", key))
+    assert said == f"{name}: the reflections differ between its record and its row"
+    filled.do(lambda work: work.txn.put("reflection", key, data))
+    said = _problems(filled, lambda txn: txn.put("reflection", b"g0000000001" + key[11:], data))
+    assert "g0000000001: is trained, but still has results of single slots or refl" in said
+
+
+@pytest.mark.parametrize("changes", [{"of": (5,)}, {"resolved": (1,), "of": (-1,)}])
+def test_a_row_whose_slots_are_not_those_of_its_record_is_found(filled, changes):
+    row = filled.row("g0000000001").with_changes(**changes)
+    said = _problems(filled, lambda txn: txn.put_row(row))
+    assert "g0000000001: the resolved slots differ" in said
 
 
 @pytest.mark.parametrize("table", ["history", "tag", "live", "task_id"])

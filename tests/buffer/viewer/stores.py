@@ -8,6 +8,7 @@ from msgspec import structs
 from buffer.storage.result_checksums import checksum
 from buffer.storage.rows import GroupRow, LedgerRow, TrainedAttempt
 from buffer.storage.store import Store
+from buffer.storage.transaction import Parts
 from r3l import codec
 from r3l.records import (
     Extra,
@@ -17,10 +18,12 @@ from r3l.records import (
     SlotResult,
     Task,
     Trajectory,
+    done,
 )
 from r3l.views.tape import TapedCall, write_tape
+from tests.buffer.fakes import thought
 
-PLAN = GroupPlan(2, 2)
+PLAN = GroupPlan(4)
 
 
 @dataclass
@@ -34,8 +37,9 @@ class Made:
     state: str = "trained"
 
 
-def attempt(role, slot, made: Made, *, version=0, reward=0.0, pivot=-1) -> Trajectory:
-    """Steps of an observation of 3 tokens and a response each; the second token surprises."""
+def attempt(slot, made: Made, *, version=0, reward=0.0, **more) -> Trajectory:
+    """Steps of an observation of 3 tokens and a response each; the second token surprises. `more`:
+    other fields."""
     size = 3 + made.tokens
     spans = np.array([[k * size + 3, (k + 1) * size] for k in range(made.steps)], np.int32)
     logprobs = np.zeros(made.steps * size, np.float32)
@@ -43,7 +47,6 @@ def attempt(role, slot, made: Made, *, version=0, reward=0.0, pivot=-1) -> Traje
         logprobs[start:end] = -0.25
         logprobs[start + 1] = -2.0
     return Trajectory(
-        role=role,
         slot=slot,
         token_ids=np.arange(made.steps * size, dtype=np.int32) % 50,
         logprobs=logprobs,
@@ -55,24 +58,26 @@ def attempt(role, slot, made: Made, *, version=0, reward=0.0, pivot=-1) -> Traje
         system="be brief",
         observations=(made.observation,) * (made.steps + 1),
         actions=tuple(f"act {k}" for k in range(made.steps)),
-        parent=slot if role == "distilled" else -1,
-        pivot=pivot,
+        **more,
     )
 
 
 def results(made: Made, version=0) -> list[SlotResult]:
     """Two base attempts; a retry of the first from step 1, one of the second that failed."""
-    thought = ReflectionRecord('{"root_cause_analysis": "step 1 spoils"}', "", "failure", 1, 9)
-    again = attempt("distilled", 0, made, version=version, reward=1.0, pivot=1)
+    more = {"of": 0, "pivot": 1, "reflection": "reflect-0"}
     return [
-        SlotResult("base", 0, "done", trajectory=attempt("base", 0, made, version=version)),
-        SlotResult(
-            "base", 1, "done", trajectory=attempt("base", 1, made, version=version,
-                                                  reward=made.reward),
-        ),
-        SlotResult("distilled", 0, "done", trajectory=again, reflection=thought),
-        SlotResult("distilled", 1, "failed", cause="replay_diverged", reflection=thought),
-    ]  # fmt: skip
+        done(attempt(0, made, version=version)),
+        done(attempt(1, made, version=version, reward=made.reward)),
+        done(attempt(2, made, version=version, reward=1.0, **more)),
+        SlotResult(3, "failed", cause="replay_diverged", of=1),
+    ]
+
+
+def reflections() -> list[ReflectionRecord]:
+    """The reflections on the two base attempts of `results`."""
+    text = '{"root_cause_analysis": "step 1 spoils"}'
+    names = (("reflect-0", 0), ("reflect-1", 1))
+    return [thought(n, text, of=of, outcome="failure", pivot=1, tokens=9) for n, of in names]
 
 
 plain_results = results
@@ -123,8 +128,9 @@ def write(store: Store, groups: int, tasks: int = 20, **made) -> None:
 
 def _write_group(txn, number, task, made) -> None:
     version, at = number // 10, 1000.0 + number
-    done = results(made, version)
-    encoded = {(one.role, one.slot): codec.encode(one) for one in done}
+    encoded = {one.slot: codec.encode(one) for one in results(made, version)}
+    thoughts = {one.name: codec.encode(one) for one in reflections()}
+    everything = [*encoded.values(), *thoughts.values()]
     row = GroupRow(
         group_id=f"g{number + 1:010}",
         task_id=f"door/{task:04}",
@@ -133,19 +139,21 @@ def _write_group(txn, number, task, made) -> None:
         state=made.state,
         actor="actor-0",
         resolved=tuple(encoded),
-        played=(("base", 0), ("base", 1), ("distilled", 0)),
+        of=(-1, -1, 0, 1),
+        played=(0, 1, 2),
         oldest_version=version,
         rewards=(0.0, made.reward, 1.0),
-        nbytes=sum(map(len, encoded.values())),
+        nbytes=sum(map(len, everything)),
         checksums=tuple(map(checksum, encoded.values())),
         failures=("distilled/replay_diverged",),
+        reflections=tuple((n, checksum(x, ReflectionRecord)) for n, x in thoughts.items()),
         times={"leased": at, "filling": at + 1, "complete": at + 2, "drawn": at + 3,
                "trained": at + 4},
         steps=(version + 1,),
     )  # fmt: skip
     txn.put_row(row)
     txn.add_tag(row)
-    txn.write_record(row, encoded)
+    txn.write_record(row, Parts(encoded, thoughts))
     before = txn.step(version + 1)
     used = trained(row.group_id) if made.state == "trained" else ()
     txn.put_step(
@@ -156,7 +164,7 @@ def _write_group(txn, number, task, made) -> None:
 def trained(group_id: str) -> tuple[TrainedAttempt, ...]:
     """How a step trained on a group: a retry and its base from the pivot on."""
     return (
-        TrainedAttempt(group_id, group_id, "base", 0, -0.5, 1, 0.01),
-        TrainedAttempt(group_id, group_id, "base", 1, 0.25, 0, 0.01),
-        TrainedAttempt(group_id, group_id, "distilled", 0, 3.0, 1, 0.02),
+        TrainedAttempt(group_id, group_id, 0, -0.5, 1, 0.01),
+        TrainedAttempt(group_id, group_id, 1, 0.25, 0, 0.01),
+        TrainedAttempt(group_id, group_id, 2, 3.0, 1, 0.02),
     )

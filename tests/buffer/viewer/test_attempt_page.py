@@ -9,13 +9,14 @@ from buffer.viewer.attempt_page import Texts, pairs, plain_group
 from r3l.errors import NotFound
 from r3l.models.model_path import model_path
 from r3l.records import Group, GroupPlan, Task
-from tests.buffer.viewer.stores import Made, agent_results, results, trained
+from tests.buffer.viewer.stores import Made, agent_results, reflections, results, trained
 
 NO_TEXTS = Texts(None)
 
 
 def group(found, plan=None):
-    return Group("g1", Task("t", "doors", 1), plan or GroupPlan(2, 2), "trained", tuple(found))
+    task, thoughts = Task("t", "doors", 1), tuple(reflections())
+    return Group("g1", task, plan or GroupPlan(4), "trained", tuple(found), thoughts)
 
 
 def marked(slot):
@@ -23,7 +24,7 @@ def marked(slot):
 
 
 def used():
-    return {(one.role, one.slot): one for one in trained("g1")}
+    return {one.slot: one for one in trained("g1")}
 
 
 def test_steps_are_marked_and_advantages_shown_as_the_learner_trained_on_them():
@@ -33,6 +34,7 @@ def test_steps_are_marked_and_advantages_shown_as_the_learner_trained_on_them():
     assert (first["base"]["advantage"], first["base"]["token_weight"]) == (-0.5, 0.01)
     assert marked(second["base"]) == [True] * 3
     assert second["retry"]["steps"] is None and second["retry"]["advantage"] is None
+    assert [one["reflection"]["name"] for one in (first, second)] == ["reflect-0", "reflect-1"]
 
 
 def test_nothing_is_marked_of_what_the_learner_did_not_train_on():
@@ -64,6 +66,7 @@ def test_a_group_has_its_facts_and_one_that_is_not_there_is_named(store):
     assert (found["task"], found["seed"], found["step"]) == ("door/0002", "2", 1)
     assert found["times"]["trained"] == 1010.0 and len(found["pairs"]) == 2
     assert found["pairs"][0]["retry"]["advantage"] == 3.0 and found["recalled"] == []
+    assert (found["kind"], found["handed"], found["unresolved"]) == ("", [], [])
     with pytest.raises(NotFound, match="there is no group 'g9'"):
         plain_group(store, "g9", NO_TEXTS)
 
@@ -71,7 +74,7 @@ def test_a_group_has_its_facts_and_one_that_is_not_there_is_named(store):
 def test_an_attempt_that_joined_a_group_is_shown_with_the_group_it_comes_from(store):
     with store.write() as txn:
         step = txn.step(1)
-        joined = TrainedAttempt("g0000000007", "g0000000003", "base", 1, 0.5, 0, 0.01)
+        joined = TrainedAttempt("g0000000007", "g0000000003", 1, 0.5, 0, 0.01)
         txn.put_step(msgspec.structs.replace(step, attempts=(*step.attempts, joined)))
     found = plain_group(store, "g0000000007", NO_TEXTS)
     assert [(one["group_id"], one["advantage"]) for one in found["recalled"]] == [

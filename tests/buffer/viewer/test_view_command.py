@@ -112,7 +112,8 @@ def test_ten_thousand_groups_in_a_browser(browser, large, serve_store):
     heads = browser.value(
         f"[...document.querySelectorAll({first + 'h3'!r})].map(one => one.innerText)"
     )
-    assert heads == ["Base: reward 0.00", "Reflection", "Retry: reward 1.00"]
+    assert heads == ["Attempt: reward 0.00", "Reflection", "Retry: reward 1.00"]
+    assert "reflect-0" in text(browser, first + ".head.next .facts")
     assert text(browser, first + ".shared summary").startswith("1\xa0step before the pivot")
     assert "step 1 spoils" in text(browser, first + ".reflection.next")
     assert browser.value(f"document.querySelectorAll({first + '.strip svg'!r}).length") == 4

@@ -21,7 +21,7 @@ def read(frames):
 
 
 def test_a_request_is_read_as_it_was_made():
-    arguments = operations.AcquireLease("a", 3, GroupPlan(2, 1), {"tokens": 1.5})
+    arguments = operations.AcquireLease("a", 3, GroupPlan(3), {"tokens": 1.5})
     frames = messages.request_frames("lease", "r1", arguments)
     request = read(frames)
     assert (request.client, request.rid) == (b"client", "r1")

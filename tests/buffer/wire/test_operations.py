@@ -17,8 +17,8 @@ from tests.buffer.fakes import calls
 CALLS = [
     calls.add_tasks([Task("t", "workshop", 0)]),
     calls.lease("a", 0, GroupPlan(1)),
-    calls.put("g", "a", SlotResult("base", 0, "not_triggered")),
-    calls.put_partial("g", "a", SlotResult("base", 0, "not_triggered")),
+    calls.put("g", "a", SlotResult(0, "skipped")),
+    calls.put_partial("g", "a", SlotResult(0, "skipped")),
     calls.renew(["g"], "a"),
     calls.release(["g"], "a"),
     calls.draw(1, 0),
