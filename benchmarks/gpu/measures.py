@@ -5,7 +5,7 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,11 +33,12 @@ from learner.publisher import WeightPublisher
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.step.tensor_file import host_copy
 from r3l.algorithms.batch import Batch
+from r3l.algorithms.queries import Query
 from r3l.algorithms.rows import Row
 from r3l.errors import RestartNeeded
 from r3l.models.model_path import builtin_policy
 from r3l.run.config import RunConfig, load
-from r3l.training.step_loss import StepResult
+from r3l.training.step_loss import AnyTrainer, StepResult
 
 GIB = float(1 << 30)
 NOMINAL = {"H100": 989e12, "H200": 989e12}
@@ -76,7 +77,9 @@ class Bench:
     trainer: DeepSpeedTrainer
 
     def step(self, rows: Sequence[Row]) -> StepResult:
-        """Makes one step on `rows`."""
+        """Makes one step on `rows`, after asking the reference model, if the algorithm has one."""
+        if "reference" in self.trainer.held:
+            rows = with_reference(self.trainer, rows)
         return self.trainer.step(rows, self.config.algorithm.loss)
 
 
@@ -146,6 +149,17 @@ def started(bench: Bench) -> dict[str, Any]:
         "deepspeed_gib": _deepspeed_gib(trainer.stage, estimate.shape.parameters, bench),
         **_memory("states_gib"),
     }
+
+
+def with_reference(trainer: AnyTrainer, rows: Sequence[Row]) -> list[Row]:
+    """Returns the rows with the reference model's log-probabilities of their trained tokens."""
+    found = trainer.answers(
+        [
+            Query(number, row.token_ids, row.mask, weights="reference", temperature=row.temperature)
+            for number, row in enumerate(rows)
+        ]
+    )
+    return [replace(row, reference=found[number]) for number, row in enumerate(rows)]
 
 
 def card(bench: Bench) -> Lined:
@@ -268,9 +282,7 @@ def checkpoint(bench: Bench) -> Lined:
     again, _ = load_run(saved, bench.model, trainer.config, bench.config.algorithm, 0)
     took = time.monotonic() - began
     again.budget = trainer.budget
-    norms.append(
-        again.step(bench.work.rows, bench.config.algorithm.loss).metrics["learner/grad_norm"]
-    )
+    norms.append(replace(bench, trainer=again).step(bench.work.rows).metrics["learner/grad_norm"])
     yield {"resume_s": took, "grad_norms": norms}
     del again
     shutil.rmtree(folder)

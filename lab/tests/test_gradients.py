@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lab.results import gradients
-from lab.results.alternate import sampler
+from lab.results.alternate import FreePolicy
 from lab.results.cells import CELLS, EASIEST, START_POLICY
 from lab.results.experiments import ALONE, ESTIMATORS, gradients_setup_of
 from lab.results.lines import LINES, read_lines
@@ -39,14 +39,13 @@ def test_the_world_of_a_cell_is_in_the_settings_of_its_gradients() -> None:
 
 @pytest.mark.nightly
 def test_credit_changes_the_gradient_of_a_group_that_was_retried_late() -> None:
-    policy = sampler(START_POLICY, seed=0)
+    policy = FreePolicy(START_POLICY)
     config = START.config((*ESTIMATORS["credit"][1], *ALONE), 0)
     groups = gradients._groups(policy, config, 4, 0)
     late = [
         group
         for group in groups
-        if any(r.reflection and r.reflection.pivot > 0 for r in group.results)
-        and len(set(group.rewards)) > 1
+        if any(retry.pivot > 0 for _, retry in group.retries) and len(set(group.rewards)) > 1
     ]
     assert late
     whole = START.config(("algorithm=r3l", "algorithm.credit=false", *ALONE), 0)

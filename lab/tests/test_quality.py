@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from lab import quality as command
 from lab.quality import measure, quality
-from lab.results.alternate import sampler
+from lab.results.alternate import FreePolicy
 from lab.warmed import warmed_for
 from learner.warmup.recipe import RECORD
 from r3l.errors import EngineDead
@@ -20,7 +20,7 @@ from r3l.rollout import reflection
 
 @pytest.mark.nightly
 def test_the_shipped_policy_reads_reflects_and_follows_advice_but_does_not_know_the_world():
-    found = asyncio.run(measure(sampler(builtin_policy(), 0), "workshop", 64, {}))
+    found = asyncio.run(measure(FreePolicy("builtin"), "workshop", 64, {}))
     assert found.success <= 0.05
     assert found.reward == found.success  # rewards are 0 or 1
     assert found.parsed >= 0.85
@@ -36,7 +36,7 @@ def warmed(tmp_path, monkeypatch):
 
     @asynccontextmanager
     async def engine(config, log):
-        yield sampler(builtin_policy(), 0)
+        yield FreePolicy("builtin")
 
     monkeypatch.setattr(command, "own_engine", engine)
     folder = tmp_path / "warm"

@@ -54,7 +54,7 @@ def test_the_answers_of_dose_0_are_conversations_with_right_answers(monkeypatch)
 
 def slot(task: int, reward: float, text: str = "{}", **retries: float) -> Slot:
     base = Trajectory(
-        role="base", slot=0, token_ids=np.arange(5, dtype=np.int32),
+        slot=0, token_ids=np.arange(5, dtype=np.int32),
         logprobs=np.zeros(5, np.float32), step_spans=np.array([[3, 5]], np.int32),
         step_versions=np.zeros(1, np.int32), step_newest_versions=np.zeros(1, np.int32),
         step_seconds=np.zeros(1, np.float32), reward=reward, system="", observations=("o", "p"),

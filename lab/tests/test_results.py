@@ -5,7 +5,6 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace as changed
 from pathlib import Path
@@ -16,20 +15,22 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from envs.registry import task_source
+from envs import exploring
 from lab.results import alternate, page, tables
 from lab.results.__main__ import finished, main
+from lab.results.alternate import Direct, FreePolicy, Learner, explorer
 from lab.results.cells import CELLS
 from lab.results.experiments import EXPERIMENTS, VARIANTS, Run, runs
 from lab.results.lines import LINES, ROOT, read_lines
-from learner.step.batch import rows_of
-from learner.step.trainer import Trainer
+from lab.results.taught import Guidance
 from learner.warmup import lessons, tiny_policy
-from r3l.models.model_path import builtin_policy
+from r3l.algorithms.batch import Batch
+from r3l.algorithms.memory import ROUNDS
 from r3l.records import Group, SlotResult, Task
 from r3l.rollout.policy_interface import Policy
 from r3l.run import config as configuration
 from r3l.run.config import RunConfig
+from r3l.training.local_policy import LocalPolicy
 from tests.launch.fakes import until
 from tests.processes import command_line, lives
 from tests.r3l.training.fakes import explore_group
@@ -78,87 +79,105 @@ def test_a_run_that_learns_from_stored_groups_explores_only_the_new_ones_of_a_ba
     assert made["curve"]["attempts"] == [16, 24, 32]  # 2 new groups, then 1 a step
 
 
-def test_the_sampler_is_as_many_steps_behind_as_asked(
+def test_the_policy_is_as_many_steps_behind_as_asked(
     model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = small(model_folder, "algorithm=grpo")
     for lag, updates in ((0, 4), (2, 2)):
         loads: list[int] = []
-        load = alternate.load_weights
+        load = FreePolicy.load
 
         def noted(policy, weights, load=load, loads=loads):  # type: ignore[no-untyped-def]
             loads.append(policy.version)
             load(policy, weights)
 
-        monkeypatch.setattr(alternate, "load_weights", noted)
+        monkeypatch.setattr(FreePolicy, "load", noted)
         asyncio.run(alternate.alternate(config, steps=4, lag=lag))
         assert len(loads) == updates + 1  # and once before the evaluation
         monkeypatch.undo()
 
 
-def test_the_sampler_is_the_trainer_of_the_step_before(model_folder: Path) -> None:
-    config = configuration.load(None, [f"model={model_folder}", "algorithm=opmd", "learner.lr=0.1"])
-    algorithm = config.algorithm.build()
-    trainer = Trainer(model_folder, config.learner, algorithm)
-    policy = alternate.sampler(model_folder, seed=0)
-    tasks = task_source("workshop").tasks("train", 1)
-    gaps = []
-    for copied in (True, False, False):
-        groups = asyncio.run(alternate.explore(tasks, policy, config, algorithm.plan()))
-        gaps.append(
-            trainer.step(rows_of(rewarded(groups), algorithm)).metrics["learner/behaviour_kl"]
+def explored(policy: Policy, config: RunConfig, count: int, teacher: Guidance = "") -> list[Group]:
+    tasks = exploring.tasks("workshop", count)
+
+    async def explore() -> list[Group]:
+        return await asyncio.gather(
+            *map(explorer(config.algorithm, policy, config, teacher), tasks)
         )
-        if copied:
-            alternate.load_weights(policy, alternate.full_weights(trainer))
-    assert max(gaps[:2]) < 1e-6 < 1e-2 < gaps[2] and policy.version == 1
+
+    return asyncio.run(explore())
 
 
-def test_groups_without_contrast_are_replaced_until_the_batch_is_full_or_there_were_enough_draws(
+def test_the_policy_is_the_trainer_of_the_step_before(model_folder: Path) -> None:
+    config = small(model_folder, "algorithm=opmd", "learner.lr=0.1")
+    learner, gaps = Learner(config), []
+    for learner.lag in (0, 9, 9):
+        batch = Batch(rewarded(explored(learner.policy, config, 1)))
+        gaps.append(learner.learn(batch).metrics["learner/behaviour_kl"])
+    assert max(gaps[:2]) < 1e-6 < 1e-2 < gaps[2] and learner.policy.version == 1
+
+
+def test_the_learning_rate_is_warmed_up(model_folder: Path) -> None:
+    settings = ("algorithm=opmd", "learner.lr=0.1", "learner.warmup_steps=2")
+    config = small(model_folder, *settings)
+    learner = Learner(config)
+    batch = Batch(rewarded(explored(learner.policy, config, 1)))
+    rates = [learner.learn(batch).metrics["learner/lr"] for _ in range(3)]
+    assert rates == pytest.approx([0.05, 0.1, 0.1])
+
+
+def test_groups_without_contrast_are_replaced_until_the_batch_is_full_or_there_were_enough_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    drawn: list[list[str]] = []
+    drawn: list[str] = []
     never = False
 
-    async def explore(tasks: Sequence[Task], *_: object, teacher: str) -> list[Group]:
+    async def explore(algorithm: object, task: Task, *_: object, **__: object) -> Group:
         """The tasks with an odd seed have contrast."""
-        drawn.append([task.task_id[-2:] for task in tasks])
-        return [explore_group((0.0, 0.0 if never else float(task.seed % 2)), ()) for task in tasks]
+        drawn.append(task.task_id[-2:])
+        return explore_group((0.0, 0.0 if never else float(task.seed % 2)), ())
 
     def fill(*settings: str) -> tuple[int, int]:
         drawn.clear()
-        shared = ["learner.groups_per_step=4", "env.train_tasks=64"]
-        config = configuration.load(None, [*shared, *settings])
-        source, policy = task_source("workshop"), cast(Policy, None)
-        batch, groups = asyncio.run(alternate.fill_batch(source, 60, policy, config))
-        return len(batch), len(groups)
+        shared = ["learner.groups_per_step=4", "env.train_tasks=6"]
+        direct = Direct(configuration.load(None, [*shared, *settings]))
+        batch, groups = asyncio.run(direct.batch(cast(Policy, None), 0))
+        return len(batch.groups), len(groups)
 
-    monkeypatch.setattr(alternate, "explore", explore)
+    monkeypatch.setattr(exploring, "explore", explore)
     assert fill("algorithm=grpo") == fill("algorithm=dapo", "algorithm.filter=false") == (4, 4)
     assert fill("algorithm=dapo") == (4, 8)
-    assert drawn == [["60", "61", "62", "63"], ["00", "01"], ["02"], ["03"]]
+    assert drawn == ["00", "01", "02", "03", "04", "05", "00", "01"]  # 4, then 2, 1 and 1
     never = True
-    assert fill("algorithm=dapo") == (0, 4 * alternate.DRAWS)
+    assert fill("algorithm=dapo") == (0, 4 * ROUNDS)
+
+
+def test_reflections_are_not_constrained_to_their_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, sample = [], LocalPolicy.sample
+
+    async def noted(policy, token_ids, params):  # type: ignore[no-untyped-def]
+        asked.append(params)
+        return await sample(policy, token_ids, params)
+
+    monkeypatch.setattr(LocalPolicy, "sample", noted)
+    config = configuration.load(None, ["model=builtin", "actor.max_reflection_tokens=99"])
+    [group] = explored(FreePolicy("builtin"), config, 1)
+    assert [params.max_tokens for params in asked].count(99) == len(group.reflections) == 4
+    assert {params.json_schema for params in asked} == {None}
 
 
 def test_the_teacher_reflects_on_the_attempt_that_was_played() -> None:
-    config = configuration.load(None, [f"model={builtin_policy()}", "algorithm=r3l"])
-    policy = alternate.sampler(builtin_policy(), seed=0)
-    tasks = task_source("workshop").tasks("train", 4)
-    plan = config.algorithm.build().plan()
-    groups = asyncio.run(alternate.explore(tasks, policy, config, plan, teacher="useful"))
-    thoughts = [r for g in groups for r in g.results if r.reflection is not None]
-    assert len(thoughts) == 16 and not any(r.reflection.cause for r in thoughts)
+    config = configuration.load(None, ["model=builtin", "algorithm=r3l"])
+    groups = explored(FreePolicy("builtin"), config, 4, teacher="useful")
+    thoughts = [thought for group in groups for thought in group.reflections]
+    assert len(thoughts) == 16 and not any(thought.cause for thought in thoughts)
     env = lessons.demonstrating("workshop")
     for group in groups:
-        for result in group.results:
-            if result.role == "base":
-                env.reset(seed=group.task.seed, options=group.task.options)
-                for action in result.trajectory.actions:
-                    env.step(action)
-                retry = next(
-                    r for r in group.results if r.role == "distilled" and r.slot == result.slot
-                )
-                assert json.loads(retry.reflection.text) == env.reflection()
+        for thought in group.reflections:
+            env.reset(seed=group.task.seed, options=group.task.options)
+            for action in group.trajectories[thought.of].actions:
+                env.step(action)
+            assert json.loads(thought.text) == env.reflection()
 
 
 def test_a_command_stopped_half_way_makes_only_what_is_missing(
