@@ -58,7 +58,7 @@ def prepare(config: RunConfig, options: PlanOptions) -> Plan:
     chat = None if options.dry_run else chat_format(config, model)
     if chat is not None:
         check_agent(config, chat)
-    check_learner(config.learner, requested.device, model)
+    check_learner(config, requested.device, model)
     changed: tuple[str, ...] = ()
     if options.resume:
         changed = changed_settings(options.run, settled, force=options.force)

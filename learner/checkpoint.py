@@ -41,8 +41,8 @@ from r3l.notices import notice, notice_again
 from r3l.run.settings.learner import LearnerConfig
 
 if TYPE_CHECKING:  # r3l-launch reads checkpoints without torch, which takes seconds to import
+    from learner.step.deepspeed_trainer import DeepSpeedTrainer
     from learner.step.tensor_file import Copies
-    from learner.step.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: DeepSpeedTrainer,
         folder: Path,
         tokenizer: Any,
         keep: int,
@@ -148,7 +148,7 @@ class Checkpoints:
             self._command.submit(final, state.version)
 
 
-def save_model(trainer: Trainer, folder: Path, tokenizer: Any, step: int) -> bool:
+def save_model(trainer: DeepSpeedTrainer, folder: Path, tokenizer: Any, step: int) -> bool:
     """Writes the weights as a Hugging Face folder. An older folder stays until the new one is
     complete. Returns whether all ranks succeeded. Collective."""
     heartbeat(f"to save {folder}")
@@ -169,7 +169,7 @@ def save_model(trainer: Trainer, folder: Path, tokenizer: Any, step: int) -> boo
     )
 
 
-def _written(trainer: Trainer, write: Callable[[], None] | None, building: Path) -> bool:
+def _written(trainer: DeepSpeedTrainer, write: Callable[[], None] | None, building: Path) -> bool:
     """Calls `write`, if this rank has one. Returns whether all ranks succeeded. Collective."""
     return _agreed(trainer, write is None or _tried(write, building), building)
 
@@ -186,7 +186,7 @@ def _tried(write: Callable[[], None], building: Path) -> bool:
     return True
 
 
-def _agreed(trainer: Trainer, good: bool, building: Path) -> bool:
+def _agreed(trainer: DeepSpeedTrainer, good: bool, building: Path) -> bool:
     """Returns whether `good` is true on all ranks. If not, removes `building`. Collective."""
     if not trainer.on_any_rank(not good):
         return True
@@ -236,7 +236,7 @@ def check_resumable(
             )
 
 
-def restore(trainer: Trainer, checkpoint: Path) -> RunState:
+def restore(trainer: DeepSpeedTrainer, checkpoint: Path) -> RunState:
     """Restores the optimizer, schedule, full-precision weights and RNG from `checkpoint`. Before
     that, call `check_resumable` and load the model from `checkpoint`."""
     from learner.step import optimizer_state
@@ -252,16 +252,18 @@ def load_run(
     config: LearnerConfig,
     algorithm: Algorithm | None,
     seed: int,
-) -> tuple[Trainer, RunState]:
+) -> tuple[DeepSpeedTrainer, RunState]:
     """Loads a run's trainer and state from `checkpoint`, or from the initial `model` if there is no
     checkpoint. Call `check_resumable` first."""
-    from learner.step.trainer import Trainer
+    from learner.step.deepspeed_trainer import DeepSpeedTrainer
+    from r3l.training.averaged_weights import DECAY
 
     adapted = config.lora.rank > 0
-    trainer = Trainer(
+    trainer = DeepSpeedTrainer(
         model if adapted else checkpoint or model,
         config,
-        algorithm,
+        needs=() if algorithm is None else algorithm.needs,
+        average_decay=float(getattr(algorithm, "average_decay", DECAY)),
         seed=seed,
         reference=model,
         adapter=checkpoint if adapted else None,
@@ -269,7 +271,7 @@ def load_run(
     return trainer, RunState(0) if checkpoint is None else restore(trainer, checkpoint)
 
 
-def _finish(trainer: Trainer, building: Path, final: Path, state: RunState) -> None:
+def _finish(trainer: DeepSpeedTrainer, building: Path, final: Path, state: RunState) -> None:
     """Writes the state file of a checkpoint and renames its folder."""
     values = asdict(state) | {
         "schema": SCHEMA,

@@ -148,7 +148,7 @@ def _start(config: RunConfig, run: Path, resume: bool) -> Start:
     """Checks all that can be checked before the model is loaded. Raises UserError."""
     from learner import checkpoint, checkpoint_command
     from learner.step.lora_targets import check_targets
-    from learner.step.model import resolve_dtype
+    from r3l.training.model import resolve_dtype
 
     try:
         run.mkdir(parents=True, exist_ok=True)
@@ -199,7 +199,7 @@ class _Rank:
 
         publisher = self._publisher() if _leading() else None
         config, start = self.config, self.start
-        algorithm = config.algorithm.build()
+        algorithm = config.algorithm
         trainer, state = load_run(
             start.checkpoint, start.model, start.settings, algorithm, config.seed
         )
@@ -257,7 +257,13 @@ class _Rank:
             timeout_s=config.buffer.patience_s,
         )
         self.stack.callback(client.close)
-        reporter = Reporter(run, version, loggers.start(LoggerContext(run, config, version)))
+        name = config.algorithm.name
+        reporter = Reporter(
+            run,
+            version,
+            loggers.start(LoggerContext(run, config, version)),
+            own=name if ".py:" in name else "",
+        )
         self.stack.callback(reporter.close)
         rank0 = Rank0(trainer, client, publisher, reporter, config, tasks, run, actors=self.actors)
         _on_stop_signals(lambda signum, frame: rank0.stop())

@@ -24,21 +24,22 @@ from learner.checkpoint_command import CheckpointCommand
 from learner.evaluation.evaluator import candidate_folder
 from learner.rank0 import Rank0
 from learner.ranks import meet, receive_draw, share_draw, still_waiting
-from learner.step.batch import weight_metrics
+from learner.step.deepspeed_trainer import DeepSpeedTrainer, StepLeft
+from learner.step.draw_rows import DrawRows, make_rows, trained_attempts
 from learner.step.tensor_file import drain
-from learner.step.trainer import StepLeft, StepResult, Trainer
 from learner.watchdog import heartbeat
 from r3l.algorithms.algorithm import Algorithm
 from r3l.errors import TrainingStopped, UserError
 from r3l.run.config import RunConfig
 from r3l.run.files.run_folder import BEST, RunFolder
+from r3l.training.step_loss import StepResult
 
 
 @dataclass
 class Training:
     """Trains one rank's part of a run, starting from `state`. `rank0`: set on rank 0 only."""
 
-    trainer: Trainer
+    trainer: DeepSpeedTrainer
     algorithm: Algorithm
     config: RunConfig
     rank0: Rank0 | None
@@ -77,14 +78,14 @@ class Training:
                     break
                 random = torch.get_rng_state(), torch.cuda.get_rng_state_all()
                 try:
-                    result = self._train_on(draw)
+                    made, result = self._train_on(draw)
                 except StepLeft:  # so that a resumed run makes the same step
                     torch.set_rng_state(random[0])
                     torch.cuda.set_rng_state_all(random[1])
                     break
                 if result.applied:
                     version, skipped = version + 1, []
-                    self.finish_step(draw, version, result)
+                    self.finish_step(made, version, result)
                     self._evaluate_and_save(version)
                 else:
                     skipped.append(draw)
@@ -122,9 +123,10 @@ class Training:
         share_draw(self.trainer, draw)
         return draw
 
-    def finish_step(self, draw: Draw, version: int, result: StepResult) -> None:
+    def finish_step(self, made: DrawRows[Draw], version: int, result: StepResult) -> None:
         """Commits a trained batch, publishes the weights if due, and reports the step."""
-        self._led(lambda rank0: rank0.commit(draw, version, result))
+        draw, attempts = made.batch, trained_attempts(made.rows)
+        self._led(lambda rank0: rank0.commit(draw, version, attempts))
         publishes = self.config.learner.publishes(version)
         published = self._publish(version) if publishes and version > 1 else {}
         self._led(lambda rank0: rank0.report(draw, version, result, published))
@@ -139,20 +141,17 @@ class Training:
         drain(weights)
         return metrics
 
-    def _train_on(self, draw: Draw) -> StepResult:
+    def _train_on(self, draw: Draw) -> tuple[DrawRows[Draw], StepResult]:
         heartbeat(f"step {draw.version + 1}")
-        began = time.monotonic()
-        rows = self.trainer.rows(draw)
-        packed = time.monotonic() - began
-        result = self.trainer.step(rows)
+        made = make_rows(self.trainer, self.algorithm, draw, self.trainer.vocabulary)
+        result = self.trainer.step(made.rows, self.algorithm.loss)
         self.trainer.check_weights(draw.version + 1, result.metrics["learner/grad_norm"])
         if result.out_of_memory:
             RunFolder(self.run).keep_token_budget(self.trainer.budget)
-        result.metrics["learner/pack_s"] = packed
         if self.command:
             result.metrics["learner/on_checkpoint_failed"] = float(self.command.failed)
-        result.metrics.update(weight_metrics(rows, self.algorithm.sft_weight))
-        return result
+        result.metrics.update(made.metrics)
+        return made, result
 
     def _evaluate_and_save(self, version: int) -> None:
         """Starts an evaluation of `version` if one is due. Saves a checkpoint if one is due."""

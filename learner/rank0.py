@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from buffer import BufferClient, Draw
+from buffer.storage.rows import TrainedAttempt
 from learner.checkpoint import RunState
 from learner.evaluation.evaluator import (
     CANDIDATES,
@@ -31,6 +32,7 @@ from learner.evaluation.evaluator import (
 )
 from learner.metrics.buffer_metrics import actor_metrics, buffer_metrics
 from learner.metrics.group_metrics import (
+    finite,
     group_metrics,
     histograms,
     mean,
@@ -43,15 +45,17 @@ from learner.metrics.group_metrics import (
 from learner.metrics.reporter import Reporter
 from learner.publisher import WeightPublisher
 from learner.ranks import still_waiting
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.step.tensor_file import Shape
-from learner.step.trainer import StepResult, Trainer
 from learner.watchdog import heartbeat
+from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
 from r3l.errors import BufferUnavailable, NotFound, UserError
 from r3l.notices import notice, notice_again
 from r3l.records import Group, Task
 from r3l.run.config import RunConfig
 from r3l.run.files.run_folder import RunFolder, SkippedStep
 from r3l.run.process.command_line import echo
+from r3l.training.step_loss import StepResult
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +74,7 @@ class Rank0:
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: DeepSpeedTrainer,
         client: BufferClient,
         publisher: WeightPublisher,
         reporter: Reporter,
@@ -191,11 +195,11 @@ class Rank0:
             if why := nothing_played(self.client.stats(), self.without_attempt):
                 raise UserError(why)
 
-    def commit(self, draw: Draw, version: int, result: StepResult) -> None:
-        """Commits a trained batch. Raises DrawExpired if the draw expired during the step; the
-        learner must then restart from its checkpoint."""
+    def commit(self, draw: Draw, version: int, attempts: Sequence[TrainedAttempt]) -> None:
+        """Commits a trained batch. `attempts`: how it was trained. Raises DrawExpired if the draw
+        expired during the step; the learner must then restart from its checkpoint."""
         heartbeat(f"commit and broadcast of version {version}")
-        self.client.commit(draw.draw_id, version, version, result.attempts)
+        self.client.commit(draw.draw_id, version, version, attempts)
         groups = tuple(group.group_id for group in draw.groups)
         self.last_state = RunState(version, groups, self.last_state.model_digest)
 
@@ -208,14 +212,16 @@ class Rank0:
         weights.
         """
         self.counts["out_of_memory"] += result.out_of_memory
-        fresh = [group for group in draw.groups if group.group_id not in draw.row.replayed]
-        explored = [*fresh, *self._replaced(draw)]
-        step_s = result.metrics["learner/step_s"]
+        fresh = [group for group in draw.groups if group.group_id not in draw.replayed]
+        replaced = self._replaced(draw)
+        explored = [*fresh, *replaced]
+        busy_s = result.metrics["learner/step_s"] + result.metrics.get("learner/queries_s", 0.0)
         metrics = {
             **result.metrics,
             "learner/wait_s": self.waited_s,
-            "learner/idle_share": self.waited_s / (self.waited_s + step_s),
+            "learner/idle_share": self.waited_s / (self.waited_s + busy_s),
             **self._batch_metrics(explored, draw.version),
+            **selection_metrics(draw, replaced, self.config.algorithm),
             **reuse_metrics(draw),
             **published,
             **self._service_metrics(version),
@@ -274,15 +280,10 @@ class Rank0:
         return groups
 
     def _batch_metrics(self, groups: Sequence[Group], version: int) -> dict[str, float]:
-        algorithm = self.config.algorithm.build()
-        strict = algorithm.exploration.verified_requires_success
-        metrics = group_metrics(
-            groups, requires_success=strict, several=bool(self.config.env.others)
-        )
-        metrics |= selection_metrics(groups, algorithm)
-        if self.config.algorithm.gates_retries:
-            plain = mean(not group.plan.distilled for group in groups)
-            metrics["group/without_retries"] = plain
+        metrics = group_metrics(groups, several=bool(self.config.env.others))
+        if isinstance(self.config.algorithm, ReflectAndRetry):
+            plain = mean(all(result.of < 0 for result in group.results) for group in groups)
+            metrics |= finite({"group/without_retries": plain})
         if not self.actors:  # these groups have versions of other runs
             return metrics
         metrics |= staleness_metrics(groups, version)

@@ -16,7 +16,7 @@ import torch
 
 from buffer import Draw
 from buffer.wire.operations import DrawHead
-from learner.step.trainer import Trainer
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.watchdog import heartbeat
 from r3l.codec import RECORD_LIMIT, decode, encode, pack, unpack
 from r3l.errors import RankLost
@@ -27,7 +27,7 @@ NOTHING, WAIT, GO_ON = 0, 1, 2
 WARN_AFTER_S = 30.0
 
 
-def still_waiting(trainer: Trainer, doing: str = "waiting for actors") -> None:
+def still_waiting(trainer: DeepSpeedTrainer, doing: str = "waiting for actors") -> None:
     """Tells the ranks that wait in `meet` to keep waiting. Must be called every few seconds. Raises
     RankLost if a rank does not answer."""
     heartbeat(doing)
@@ -35,7 +35,7 @@ def still_waiting(trainer: Trainer, doing: str = "waiting for actors") -> None:
         _signal(trainer, WAIT)
 
 
-def meet(trainer: Trainer) -> None:
+def meet(trainer: DeepSpeedTrainer) -> None:
     """Waits until every rank has called `meet`. Raises RankLost if a rank is silent until torch's
     collectives time out."""
     if trainer.world == 1:
@@ -55,7 +55,7 @@ def meet(trainer: Trainer) -> None:
             )
 
 
-def share_draw(trainer: Trainer, draw: Draw | None) -> None:
+def share_draw(trainer: DeepSpeedTrainer, draw: Draw | None) -> None:
     """Sends `draw` to the ranks that wait in `receive_draw`. If `draw` is None, the ranks stop."""
     if trainer.world == 1:
         return
@@ -66,16 +66,16 @@ def share_draw(trainer: Trainer, draw: Draw | None) -> None:
     _broadcast(trainer, b"".join(frames))
 
 
-def receive_draw(trainer: Trainer) -> Draw | None:
+def receive_draw(trainer: DeepSpeedTrainer) -> Draw | None:
     """Receives the batch that rank 0 shares. Returns None if the run must stop."""
     meet(trainer)
     sizes, data = unpack(_broadcast(trainer), RECORD_LIMIT)["sizes"], _broadcast(trainer)
     frames = [data[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
     head = decode(DrawHead, frames[0])
-    return None if head.row is None else Draw(head.row, head.now, frames[1:])
+    return None if head.row is None else Draw.read(head.row, head.now, frames[1:])
 
 
-def _signal(trainer: Trainer, signal: int) -> int:
+def _signal(trainer: DeepSpeedTrainer, signal: int) -> int:
     """Returns rank 0's signal on every rank. Other ranks pass NOTHING (0), so the sum of all
     signals is rank 0's signal."""
     total = torch.tensor([signal], dtype=torch.int64, device=trainer.device)
@@ -91,7 +91,7 @@ def _signal(trainer: Trainer, signal: int) -> int:
         ) from error
 
 
-def _broadcast(trainer: Trainer, sent: bytes | None = None) -> memoryview:
+def _broadcast(trainer: DeepSpeedTrainer, sent: bytes | None = None) -> memoryview:
     """Sends bytes from rank 0 to every rank; returns them on every rank."""
     length = torch.tensor([len(sent or b"")], dtype=torch.int64, device=trainer.device)
     torch.distributed.broadcast(length, src=0)

@@ -6,7 +6,7 @@ from pathlib import Path
 from actors.gateway.other_models import OtherModels
 from actors.gateway.parsers import reader_of
 from learner import checkpoint
-from learner.step.deepspeed_config import deepspeed_config
+from learner.step.deepspeed_config import check_needs, deepspeed_config
 from learner.step.lora_targets import check_targets
 from learner.warmup.recipe import RECORD
 from r3l.errors import UserError
@@ -53,18 +53,20 @@ def in_bfloat16(learner: LearnerConfig, device: str) -> bool:
     return learner.dtype == "bfloat16" or (learner.dtype == "auto" and device == "gpu")
 
 
-def check_learner(learner: LearnerConfig, device: str, model: Path) -> None:
+def check_learner(config: RunConfig, device: str, model: Path) -> None:
     """Refuses settings of the learner that cannot work:
 
     - a DeepSpeed setting that the learner sets itself,
-    - a setting that its device does not support,
+    - a setting that its device does not support, or that the algorithm does not allow,
     - adapters for layers that the model does not have.
     """
+    learner = config.learner
     if learner.attention == "flash_attention_2" and device == "cpu":
         raise UserError(
             "learner.attention=flash_attention_2: needs a GPU; set learner.attention=sdpa"
         )
     deepspeed_config(learner, bf16=in_bfloat16(learner, device))
+    check_needs(config.algorithm.needs, learner, bf16=in_bfloat16(learner, device))
     check_targets(learner.lora, model)
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from envs.preflight import FirstStep, try_tasks
 from envs.registry import tasks_of_all
+from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
 from r3l.errors import UserError
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat
@@ -45,9 +47,15 @@ def check_first_steps(
     """Refuses overlong first prompts. Also refuses limits that leave no room for a reflection."""
     lengths = [steps[task.task_id].prompt for task in tasks]
     check_first_prompts(Path(config.model), config.actor.max_model_len, tasks, lengths)
-    algorithm = config.algorithm.build()
-    if algorithm.plan().distilled and algorithm.exploration.guidance != "critique":
+    if asks_for_reflections(config.algorithm):
         check_reflections(config.actor, chat, [*steps.values()])
+
+
+def asks_for_reflections(algorithm: Algorithm) -> bool:
+    """Whether an algorithm asks for reflections in JSON (r3l.rollout.reflection)."""
+    if not isinstance(algorithm, ReflectAndRetry) or not getattr(algorithm, "reflect", True):
+        return False
+    return type(algorithm).read is ReflectAndRetry.read
 
 
 def check_reflections(actor: ActorConfig, chat: ChatFormat, steps: Sequence[FirstStep]) -> None:

@@ -54,7 +54,7 @@ from r3l.run.settings.learner import LearnerConfig
 
 GIB = float(1 << 30)
 FIXED_GIB = 2.0
-CHUNK = 1024  # positions that the head computes at a time (learner.step.model)
+CHUNK = 1024  # positions that the head computes at a time (r3l.training.model)
 BUCKET = 500_000_000  # numbers in DeepSpeed's buffer of gradients
 USABLE = 0.95  # of a GPU's memory; the rest is for the driver and fragmentation
 MOST = 0.9  # of a GPU's memory for one engine, vLLM's own default
@@ -107,7 +107,7 @@ class MemoryEstimate:
         shape = model_shape(Path(config.model))
         if shape is None:
             return None
-        return cls(shape, config.learner, config.actor, config.algorithm.build().needs_reference)
+        return cls(shape, config.learner, config.actor, "reference" in config.algorithm.needs)
 
     def learner_needs(self, ranks: int) -> dict[str, float]:
         """Returns the GiB that one rank's model states need, keyed by use."""

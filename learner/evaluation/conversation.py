@@ -2,8 +2,7 @@
 
 from msgspec.structs import asdict, replace
 
-from r3l.algorithms.advantages import SUCCESS
-from r3l.records import SlotResult, Task
+from r3l.records import SUCCESS, SlotResult, Task
 from r3l.views.attempt_view import AttemptView, view
 
 
@@ -39,7 +38,7 @@ def conversation(task: Task, attempt: int, result: SlotResult, *, several: bool)
     family = task.env if several else str(task.options.get("family", ""))
     if played := result.trajectory:
         played = replace(played, extra=replace(played.extra, tape=b""))
-    shown = view(replace(result, trajectory=played, reflection=None))
+    shown = view(replace(result, trajectory=played))
     steps = tuple(replace(step, seconds=0.0) for step in shown.steps)  # times never repeat
     fields = asdict(shown) | {"steps": steps, "seconds": None}
     return Conversation(**fields, task_id=task.task_id, attempt=attempt, family=family)

@@ -8,11 +8,11 @@ import numpy as np
 
 from buffer import Draw
 from learner.evaluation.lengths import length_metrics
-from r3l.algorithms import guidance_gain
-from r3l.algorithms.advantages import SUCCESS
+from r3l.algorithms import guidance_gain, rows
 from r3l.algorithms.algorithm import Algorithm
-from r3l.records import Group, Trajectory
-from r3l.rollout.group import verified
+from r3l.algorithms.batch import Batch
+from r3l.algorithms.r3l import verified
+from r3l.records import SUCCESS, Group
 from r3l.weights.manifest import fingerprints_agree
 
 Metrics = dict[str, float]
@@ -20,18 +20,16 @@ REMEMBERED = 1000
 EXAMPLE = 160  # characters of a reflection that are shown
 
 
-def group_metrics(
-    groups: Sequence[Group], *, requires_success: bool = True, several: bool = False
-) -> Metrics:
-    """Computes the metrics `group/…`. `requires_success`: a verified correction must have full
-    reward (r3l.rollout.group.verified). `several`: the run has several environments."""
-    bases = [t for g in groups for t in g.trajectories if t.role == "base"]
-    distilled = [t for g in groups for t in g.trajectories if t.role == "distilled"]
-    reflected = [r for g in groups for r in g.results if r.reflection is not None]
-    pairs = [pair for g in groups for pair in _corrections(g)]
+def group_metrics(groups: Sequence[Group], *, several: bool = False) -> Metrics:
+    """Computes the metrics `group/…`. A verified correction is one of r3l.algorithms.r3l.verified.
+    `several`: the run has several environments."""
+    bases = [t for g in groups for t in g.trajectories if t.of < 0]
+    distilled = [t for g in groups for t in g.trajectories if t.of >= 0]
+    thoughts = [r for g in groups for r in g.reflections]
+    pairs = [pair for g in groups for pair in g.retries]
     rewards = [g.rewards for g in groups]
     gains = [
-        guidance_gain.of_group((t.role, t.slot, t.reward) for t in g.trajectories) for g in groups
+        guidance_gain.of_group((t.slot, t.of, t.reward) for t in g.trajectories) for g in groups
     ]
     gain, error = guidance_gain.estimate(gains)
     metrics = {
@@ -40,12 +38,10 @@ def group_metrics(
         "group/reward_std": mean(r.std() for r in rewards),
         "group/success_base": mean(t.reward >= SUCCESS for t in bases),
         "group/success_retry": mean(t.reward >= SUCCESS for t in distilled),
-        "group/trigger_rate": mean(r.status != "not_triggered" for r in reflected),
-        "group/reflection_valid": mean(not r.reflection.cause for r in reflected if r.reflection),
+        "group/trigger_rate": mean(called for g in groups for called in _called_for_a_retry(g)),
+        "group/reflection_valid": mean(not r.cause for r in thoughts),
         "group/improvement_rate": mean(b.reward < d.reward for b, d in pairs),
-        "group/verified_rate": mean(
-            verified(b, d, requires_success=requires_success) for b, d in pairs
-        ),
+        "group/verified_rate": mean(verified(b, d) for b, d in pairs),
         "group/guidance_gain": gain,
         "group/guidance_gain_se": error,
         "group/guidance_slots": sum(one.slots for one in gains) or float("nan"),
@@ -53,12 +49,11 @@ def group_metrics(
         "group/no_contrast": mean(r.min() == r.max() for r in rewards),
         "group/steps_mean": mean(t.num_steps for t in bases),
         "group/generated_tokens": float(sum(g.generated_tokens for g in groups)),
-        "group/aux_samples": float(sum(len(r.aux) for r in reflected)),
     }
-    unread = Counter(r.reflection.cause for r in reflected if r.reflection and r.reflection.cause)
+    unread = Counter(r.cause for r in thoughts if r.cause)
     failures = Counter(r.cause for g in groups for r in g.results if r.status == "failed")
     faults = Counter(fault for t in bases + distilled for fault in t.faults)
-    metrics |= {f"group/reflection_{cause}": n / len(reflected) for cause, n in unread.items()}
+    metrics |= {f"group/reflection_{cause}": n / len(thoughts) for cause, n in unread.items()}
     metrics |= {f"group/failed_{cause}": float(n) for cause, n in failures.items()}
     metrics |= {f"group/fault_{name}": float(n) for name, n in faults.items()}
     parts = {name for t in bases for name in t.extra.reward_parts}
@@ -75,7 +70,8 @@ def success_by_environment(groups: Sequence[Group]) -> Metrics:
     """Returns each environment's success rate: the share of base slots with full reward."""
     played, won = Counter[str](), Counter[str]()
     for group in groups:
-        bases = [result.trajectory for result in group.results if result.role == "base"]
+        own = [r for r in group.results if r.of < 0 and r.status != "skipped"]
+        bases = [result.trajectory for result in own]
         played[group.task.env] += len(bases)
         won[group.task.env] += sum(t is not None and t.reward >= SUCCESS for t in bases)
     return {env: won[env] / n for env, n in played.items() if n}
@@ -83,30 +79,29 @@ def success_by_environment(groups: Sequence[Group]) -> Metrics:
 
 def unread_reflection(groups: Sequence[Group]) -> str:
     """If all reflections are unreadable, returns the start of the first one, in quotes; else ""."""
-    reflections = [r.reflection for group in groups for r in group.results if r.reflection]
+    reflections = [reflection for group in groups for reflection in group.reflections]
     if not reflections or not all(reflection.cause for reflection in reflections):
         return ""
     return repr(reflections[0].text[:EXAMPLE])
 
 
-def selection_metrics(groups: Sequence[Group], algorithm: Algorithm) -> Metrics:
-    """Computes `group/dropped`, the share of attempts that the algorithm does not train on
-    (r3l.algorithms.algorithm.Selection)."""
-    kept = [
-        trained
-        for group in groups
-        if group.trajectories
-        for trained in algorithm.advantages(group.rewards, group.trajectories)[1]
-    ]
-    return finite({"group/dropped": mean(not trained for trained in kept)})
+def selection_metrics(batch: Batch, replaced: Iterable[Group], algorithm: Algorithm) -> Metrics:
+    """Computes `group/dropped`, the share of a step's own attempts that the algorithm does not
+    train on. `batch`: the step's, with the answers of its queries. `replaced`: groups that the
+    algorithm refused."""
+    dropped = [True for group in replaced for _ in group.trajectories]
+    for group, values in zip(batch.groups, algorithm.advantages(batch), strict=True):
+        if group.group_id not in batch.replayed:
+            dropped += (~rows.kept(values)[: len(group.trajectories)]).tolist()
+    return finite({"group/dropped": mean(dropped)})
 
 
 def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
     """Computes `staleness/…`: ages of groups drawn at `version`, and the duration of each phase."""
     ages = [version - g.oldest_version for g in groups]
-    bases = [t for g in groups for t in g.trajectories if t.role == "base"]
-    retries = [t for g in groups for t in g.trajectories if t.role == "distilled"]
-    thoughts = [r.reflection for g in groups for r in g.results if r.reflection]
+    bases = [t for g in groups for t in g.trajectories if t.of < 0]
+    retries = [t for g in groups for t in g.trajectories if t.of >= 0]
+    thoughts = [reflection for g in groups for reflection in g.reflections]
     queued = [g.times["drawn"] - g.times["complete"] for g in groups if "drawn" in g.times]
     return finite(
         {
@@ -122,7 +117,7 @@ def staleness_metrics(groups: Sequence[Group], version: int) -> Metrics:
 
 def reuse_metrics(draw: Draw) -> Metrics:
     """Computes `replay/…` from a draw's replayed groups, `recall/…` from its recalled attempts."""
-    again = [group for group in draw.groups if group.group_id in draw.row.replayed]
+    again = [group for group in draw.groups if group.group_id in draw.replayed]
     joined = [recalled.trajectory for recalled in draw.recalled]
     return finite(
         {
@@ -140,7 +135,7 @@ def histograms(groups: Sequence[Group], version: int) -> dict[str, Any]:
     """Returns the values for histograms, keyed by tag."""
     attempts = [t for g in groups for t in g.trajectories]
     values = {
-        "group/pivot": [t.pivot for t in attempts if t.role == "distilled"],
+        "group/pivot": [t.pivot for t in attempts if t.of >= 0],
         "group/rewards": [t.reward for t in attempts],
         "group/lengths": [len(t.token_ids) for t in attempts],
         "staleness/steps": [version - g.oldest_version for g in groups],
@@ -162,14 +157,11 @@ def mismatched_fingerprints(groups: Iterable[Group], seen: dict[int, str]) -> li
     return alarms
 
 
-def _corrections(group: Group) -> list[tuple[Trajectory, Trajectory]]:
-    """Returns the pairs (base attempt, retry) of a group."""
-    bases = {t.slot: t for t in group.trajectories if t.role == "base"}
-    return [
-        (bases[t.parent], t)
-        for t in group.trajectories
-        if t.role == "distilled" and t.parent in bases
-    ]
+def _called_for_a_retry(group: Group) -> list[bool]:
+    """Returns for each reflection on an attempt whether it called for a retry, which may have
+    failed."""
+    retried = {r.of for r in group.results if r.of >= 0 and r.status != "skipped"}
+    return [thought.of in retried for thought in group.reflections if thought.of >= 0]
 
 
 def mean(values: Iterable[Any]) -> float:

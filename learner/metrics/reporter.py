@@ -16,10 +16,13 @@ class Reporter:
 
     `start`: the version at which training starts. If an earlier learner got further, a line says
     that the steps after `start` are void. `evaluated`: versions whose evaluation is reported.
+    `own`: the user's algorithm, if any, which may measure what learner.metrics.tags does not list.
     """
 
-    def __init__(self, run: Path, start: int = 0, loggers: Sequence[Logger] = ()) -> None:
-        self.loggers = loggers
+    def __init__(
+        self, run: Path, start: int = 0, loggers: Sequence[Logger] = (), *, own: str = ""
+    ) -> None:
+        self.loggers, self.own = loggers, own
         self.folder = RunFolder(run)
         history = self.folder.history()
         self.evaluated = {line.step for line in history.evaluations}
@@ -45,9 +48,11 @@ class Reporter:
         self._line(line)
 
     def scalars(self, version: int, metrics: dict[str, float]) -> None:
-        """Records metrics in the loggers only. Every tag must be listed in learner.metrics.tags."""
+        """Records metrics in the loggers only. Every tag must be listed in learner.metrics.tags,
+        but for what the user's algorithm measures."""
         for tag in metrics:
-            check_tag(tag)
+            if not self.own or not tag.startswith("learner/"):
+                check_tag(tag)
         for logger in self.loggers:
             logger.scalars(version, metrics)
 

@@ -19,12 +19,13 @@ from buffer.storage.store import Store
 from buffer.tools import store_reads
 from learner import checkpoint
 from learner.offline.rebuild import tensors_of
-from learner.step.model import resolve_dtype
-from learner.step.trainer import Trainer
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
+from learner.step.draw_rows import make_rows
 from r3l.errors import NotFound, UserError
 from r3l.models.model_folder import check_model_folder, model_digest
 from r3l.models.model_path import model_path
 from r3l.run.files.run_folder import JOURNAL, RunFolder
+from r3l.training.model import resolve_dtype
 from r3l.weights.journal import Journal
 from r3l.weights.low_rank import PREFIX
 
@@ -89,7 +90,9 @@ class ReplayedRun:
         like = self.lines[earlier[-1]] if earlier else line
         self.trainer.budget = int(like.get("learner/tokens_per_micro_batch", self.trainer.budget))
         torch.set_num_threads(int(like.get("learner/threads", torch.get_num_threads())))
-        result = self.trainer.step(self.trainer.rows(draw))
+        algorithm, vocabulary = self.config.algorithm, self.trainer.vocabulary
+        made = make_rows(self.trainer, algorithm, draw, vocabulary)
+        result = self.trainer.step(made.rows, algorithm.loss)
         if not result.applied:
             raise UserError(
                 f"step {number}: its loss or gradient is not finite here, but the run applied the "
@@ -102,7 +105,7 @@ class ReplayedRun:
                 same[f"weights of the {place}"] = _equal(self.trainer, weights)
         return Replayed(number, found, same)
 
-    def _trainer(self, step: int) -> tuple[Trainer, int]:
+    def _trainer(self, step: int) -> tuple[DeepSpeedTrainer, int]:
         """Loads the newest checkpoint before `step`, or the model if there is none. Returns
         (trainer, version)."""
         model = model_path(self.config.model)
@@ -120,7 +123,7 @@ class ReplayedRun:
         if start is not None:
             dtype, digest = resolve_dtype(learner.dtype), model_digest(model)
             checkpoint.check_resumable(start, learner, dtype=dtype, model_digest=digest)
-        algorithm = self.config.algorithm.build()
+        algorithm = self.config.algorithm
         return checkpoint.load_run(start, model, learner, algorithm, self.config.seed)[0], version
 
 
@@ -134,7 +137,7 @@ def _stored_weights(run: Path, version: int) -> Iterator[tuple[str, dict[str, Te
         yield "journal", tensors_of(*journal.rebuild(version))
 
 
-def _equal(trainer: Trainer, stored: Mapping[str, Tensor]) -> bool:
+def _equal(trainer: DeepSpeedTrainer, stored: Mapping[str, Tensor]) -> bool:
     """Returns whether the trainer's weights equal the stored weights bit for bit, in the stored
     dtype. If only adapters are stored, compares adapters."""
     names = set[str]()

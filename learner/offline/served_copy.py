@@ -69,7 +69,7 @@ def served_copy(
 
 def _copy(stores: Sequence[Path], to: Path, config: RunConfig, tokenizer: Any) -> None:
     """Checks the first groups of each store, then copies the finished groups of all stores."""
-    contrast = config.algorithm.needs_contrast
+    contrast = config.algorithm.replaces_groups
     for folder in stores:
         with Store(folder, read_only=True) as store:
             for _, group in islice(finished_groups(store, contrast=contrast), CHECKED):

@@ -26,6 +26,15 @@ NAME = "default"  # peft's name of the only adapter
 WEIGHTS = "adapter_model.safetensors"
 
 
+def prepare(lm: Any, lora: LoraConfig, base: Path, saved: Path | None = None) -> None:
+    """Adds the adapters of `lora`, if it has a rank. `saved`: folder of adapters to train
+    further."""
+    if lora.rank:
+        add_adapters(lm, lora, base)
+        if saved is not None:
+            load_adapters(lm, saved)
+
+
 def add_adapters(lm: Any, lora: LoraConfig, base: Path) -> None:
     """Adds adapters with B · A = 0, and freezes all other parameters. Raises UserError if a target
     layer cannot have an adapter."""

@@ -7,8 +7,10 @@ The launcher checks settings with this module, so it imports neither torch nor d
 
 import json
 import math
+from collections.abc import Collection
 from typing import Any
 
+from r3l.algorithms.queries import Weights
 from r3l.errors import UserError
 from r3l.run.settings.learner import LearnerConfig
 from r3l.settings.section import flat_settings
@@ -54,6 +56,15 @@ def zero_stage(config: LearnerConfig, *, bf16: bool) -> int:
     """Returns the ZeRO stage that is used: at least 1 in bfloat16."""
     # At stage 0, the first bfloat16 step lowers the loss by a fifth less than at other stages.
     return max(config.zero_stage, 1) if bf16 else config.zero_stage
+
+
+def check_needs(needs: Collection[Weights], config: LearnerConfig, *, bf16: bool) -> None:
+    """Refuses weights that an algorithm needs and this learner cannot hold."""
+    if "averaged" in needs and zero_stage(config, bf16=bf16) == 3:
+        raise UserError(
+            "learner.zero_stage=3: the algorithm needs averaged weights, but every rank holds only "
+            "a share of the weights; set learner.zero_stage to 2 or less"
+        )
 
 
 def learning_rate_share(config: LearnerConfig, step: int) -> float:

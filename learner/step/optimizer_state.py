@@ -5,6 +5,7 @@
 
     exp_avg/<parameter>, exp_avg_sq/<parameter>   moments, float32
     master/<parameter>                            full-precision weights, if trained in bfloat16
+    averaged/<parameter>                          running average, if the algorithm needs it
     rng/cpu, rng/cuda                             states of rank 0's random generators
 
 The optimizer's number of steps is not saved, since it equals the checkpoint's version. Each rank
@@ -20,9 +21,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.step.full_weights import full_shape
 from learner.step.tensor_file import Shape, Write, drain, write_tensors
-from learner.step.trainer import Trainer
 
 FILE = "optimizer.safetensors"
 MASTERS = (
@@ -32,7 +33,7 @@ MASTERS = (
 )
 """Attributes of DeepSpeed's optimizers. If DeepSpeed keeps a full-precision copy of this rank's
 weights, one of the attributes holds the copy, flattened."""
-MASTER = "master"
+MASTER, AVERAGED = "master", "averaged"
 
 
 class Fragment(NamedTuple):
@@ -45,13 +46,16 @@ class Fragment(NamedTuple):
     length: int
 
 
-def save(trainer: Trainer, folder: Path, write: Write = write_tensors) -> None:
+def save(trainer: DeepSpeedTrainer, folder: Path, write: Write = write_tensors) -> None:
     """Writes the optimizer's state from rank 0. Every rank must call it."""
     keys, trained = _keys(trainer), _trained(trainer)
     keys += [MASTER] * (trainer.dtype != torch.float32)
     extra = [("rng/cpu", torch.get_rng_state())]
     if torch.cuda.is_available():
         extra.append(("rng/cuda", torch.cuda.get_rng_state()))
+    if trainer.average is not None:  # which every rank has whole
+        means = trainer.average.means
+        extra += [(f"{AVERAGED}/{name}", mean) for name, mean in means.items()]
 
     def each() -> Iterator[tuple[str, Tensor]]:
         yield from extra
@@ -72,12 +76,12 @@ def save(trainer: Trainer, folder: Path, write: Write = write_tensors) -> None:
         drain(tensors)  # the other ranks do so too, even if this one cannot write
 
 
-def load(trainer: Trainer, folder: Path, updates: int) -> None:
+def load(trainer: DeepSpeedTrainer, folder: Path, updates: int) -> None:
     """Restores the state that `save` wrote. `updates`: the number of optimizer steps before the
     save. Hyperparameters come from this run's settings."""
     with safe_open(folder / FILE, framework="pt") as file:
         names = set(file.keys())
-        keys = {name.split("/")[0] for name in names} - {"rng", MASTER}
+        keys = {name.split("/")[0] for name in names} - {"rng", MASTER, AVERAGED}
         for name, parameter in _trained(trainer):
             fragment = _fragment(trainer, parameter)
             if fragment is None:
@@ -88,6 +92,9 @@ def load(trainer: Trainer, folder: Path, updates: int) -> None:
                 state = _state(trainer, fragment.tensor, keys, updates)
                 for key in keys:
                     _fill(state[key], fragment, file.get_tensor(f"{key}/{name}"))
+        average = trainer.average
+        if average is not None and AVERAGED in {name.split("/")[0] for name in names}:
+            average.load({n: file.get_tensor(f"{AVERAGED}/{n}") for n in average.means})
         torch.set_rng_state(file.get_tensor("rng/cpu"))
         if "rng/cuda" in names and torch.cuda.is_available():
             torch.cuda.set_rng_state(file.get_tensor("rng/cuda"))
@@ -100,7 +107,7 @@ def load(trainer: Trainer, folder: Path, updates: int) -> None:
 
 
 def _whole(
-    trainer: Trainer, parameter: nn.Parameter, fragment: Fragment | None, key: str
+    trainer: DeepSpeedTrainer, parameter: nn.Parameter, fragment: Fragment | None, key: str
 ) -> Tensor:
     """Gathers the state `key` of a whole parameter, in float32. Every rank must call it."""
     shape = full_shape(parameter)
@@ -123,7 +130,7 @@ def _fill(held: Tensor, fragment: Fragment, whole: Tensor) -> None:
     held.view(-1)[fragment.place : fragment.place + fragment.length].copy_(part)
 
 
-def _fragment(trainer: Trainer, parameter: nn.Parameter) -> Fragment | None:
+def _fragment(trainer: DeepSpeedTrainer, parameter: nn.Parameter) -> Fragment | None:
     """Returns this rank's part of a trained parameter; None if the rank has none."""
     held = [t for name in MASTERS for t in getattr(trainer.optimizer, name, ())]
     size = math.prod(full_shape(parameter))
@@ -142,7 +149,9 @@ def _fragment(trainer: Trainer, parameter: nn.Parameter) -> Fragment | None:
     return Fragment(held[mapping.param_group_index], here.start, there.start, here.numel)
 
 
-def _state(trainer: Trainer, tensor: Tensor, keys: set[str], updates: int) -> dict[str, Any]:
+def _state(
+    trainer: DeepSpeedTrainer, tensor: Tensor, keys: set[str], updates: int
+) -> dict[str, Any]:
     """Returns a tensor's optimizer state. If the state is missing, creates it at step `updates`."""
     inner = _torch_optimizer(trainer)
     state: dict[str, Any] = inner.state[tensor]
@@ -157,17 +166,17 @@ def _state(trainer: Trainer, tensor: Tensor, keys: set[str], updates: int) -> di
     return state
 
 
-def _keys(trainer: Trainer) -> list[str]:
+def _keys(trainer: DeepSpeedTrainer) -> list[str]:
     """Returns the names of the optimizer's moments; none before the first step."""
     states = _torch_optimizer(trainer).state.values()
     some: dict[str, Any] = next((state for state in states if state), {})
     return sorted(key for key, held in some.items() if isinstance(held, Tensor) and held.dim())
 
 
-def _trained(trainer: Trainer) -> list[tuple[str, nn.Parameter]]:
+def _trained(trainer: DeepSpeedTrainer) -> list[tuple[str, nn.Parameter]]:
     return [(n, p) for n, p in trainer.module.lm.named_parameters() if p.requires_grad]
 
 
-def _torch_optimizer(trainer: Trainer) -> Any:
+def _torch_optimizer(trainer: DeepSpeedTrainer) -> Any:
     """Returns the torch optimizer that DeepSpeed's optimizer wraps."""
     return getattr(trainer.optimizer, "optimizer", trainer.optimizer)

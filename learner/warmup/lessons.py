@@ -85,10 +85,10 @@ class Teacher:
         attempt = await self._play(
             await start(task, self.chat, self.env), rng.choice([self.skill, erring]), rng
         )
-        base = attempt.trajectory("base", 0)
+        base = attempt.trajectory(0)
         # vLLM's constrained decoding writes JSON without spaces between its tokens.
         thought = json.dumps(self.env.reflection(), separators=(",", ":"))
-        lessons = [Lesson("play", *shown.shown.arrays()), self._reflect(base, thought)]
+        lessons = [Lesson("play", *shown.trajectory(0).as_shown()), self._reflect(base, thought)]
         parsed = reflection.parse(thought, base.num_steps)
         if parsed.triggers_retry(base.num_steps):
             lessons.append(await self._retry(task, base, attempt, parsed, rng))
@@ -99,7 +99,7 @@ class Teacher:
         tokens.given(self.chat.open(*self.prompts.question("reflect", base)))
         tokens.given(self.chat.prompt_ids)
         tokens.sampled(reply(self.chat, thought))
-        return Lesson("reflect", *tokens.arrays())
+        return Lesson("reflect", *_arrays(tokens))
 
     async def _retry(
         self,
@@ -113,10 +113,8 @@ class Teacher:
         pivot = 0 if rng.random() < 0.1 else parsed.retry_from_step or 0
         guidance = self.prompts.guidance(parsed)
         attempt = await branch(base, pivot, task, self.chat, self.env, guidance, played)
-        guided_from = len(attempt.shown.ids)
         await self._play(attempt, self.skill, rng, parsed.improvement_suggestion or "")
-        attempt.shown.mask[:guided_from] = [False] * guided_from
-        return Lesson("retry", *attempt.shown.arrays())
+        return Lesson("retry", *attempt.trajectory(1, of=0, pivot=pivot).as_shown())
 
     async def _play(
         self, attempt: Attempt, skill: Skill, rng: random.Random, advice: str = ""
@@ -217,4 +215,9 @@ def _of_conversation(conversation: _Conversation, chat: ChatFormat) -> Lesson:
         tokens.given(chat.turn("user", asked) if place else chat.open(system, asked))
         tokens.given(chat.prompt_ids)
         tokens.sampled(reply(chat, answer))
-    return Lesson("data", *tokens.arrays())
+    return Lesson("data", *_arrays(tokens))
+
+
+def _arrays(tokens: Tokens) -> tuple[Int32, Bool]:
+    """Returns token ids and the mask of sampled tokens."""
+    return np.array(tokens.ids, np.int32), np.array(tokens.mask, np.bool_)

@@ -13,7 +13,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,12 @@ from envs.demonstrations import demonstrating, warmup_tasks
 from envs.registry import BUILTIN_WORLDS
 from learner import checkpoint
 from learner.checkpoint import CHECKPOINTS, Checkpoints, RunState, load_run
-from learner.step.batch import Row, supervised_row
-from learner.step.trainer import Trainer
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.warmup import lessons, tiny_policy
 from learner.warmup.lessons import Lesson, message_lessons, shuffled
 from learner.warmup.recipe import RECORD, UNFINISHED, Recipe
+from r3l.algorithms.losses import imitation_loss
+from r3l.algorithms.rows import Row, supervised
 from r3l.errors import UserError
 from r3l.models.model_folder import CHECKSUMS, check_model_folder, read_tokenizer
 from r3l.records import Bool, Int32, Task
@@ -173,7 +173,7 @@ def batches(
 
 
 def fit(
-    trainer: Trainer,
+    trainer: DeepSpeedTrainer,
     stream: Iterable[Sequence[Lesson]],
     *,
     steps: int,
@@ -192,7 +192,7 @@ def fit(
     for step, batch in enumerate(itertools.islice(stream, done, steps), start=done + 1):
         tokens += sum(len(lesson.token_ids) for lesson in batch)
         rows = rows_of_lessons(batch, others=0.3 if step <= reading * steps else 0.0)
-        losses.append(trainer.step(rows).metrics["learner/loss"])
+        losses.append(trainer.step(rows, imitation_loss).metrics["learner/loss"])
         now = time.monotonic()
         if step == steps or now >= reported + PROGRESS_S:
             reported = now
@@ -218,14 +218,14 @@ def rows_of_lessons(batch: Sequence[Lesson], *, others: float = 0.0) -> list[Row
         if others and lesson.kind != "copy":
             # One row is a prefix of the other, so they share their computation.
             rows.append(_row(lesson.token_ids, ~lesson.response_mask, others))
-    total = sum(row.weight * float(row.mask.sum()) for row in rows)
-    return [replace(row, weight=row.weight / total) for row in rows]
+    total = sum(float(row.weights[row.mask].sum()) for row in rows)
+    return [row.scaled(1 / total) for row in rows]
 
 
 def _row(token_ids: Int32, mask: Bool, weight: float) -> Row:
     mask = mask.copy()
     mask[0] = False  # it has no context to be predicted from
-    return supervised_row(token_ids, mask, weight)
+    return supervised(token_ids, mask, weight)
 
 
 def _tiny_model(recipe: Recipe, folder: Path) -> Path:

@@ -33,6 +33,7 @@ from r3l.algorithms.rows import POLICY, Advantages, Float64, Row
 from r3l.records import Bool, GroupPlan, Trajectory
 from r3l.rollout.exploration import Exploration
 from r3l.settings.section import Section
+from r3l.settings.user_class import errors_named
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -155,4 +156,5 @@ class Algorithm(Section):
     @property
     def replaces_groups(self) -> bool:
         """Whether groups with equal rewards are replaced."""
-        return bool(self.admits(GroupFacts("", (0.0, 0.0), (-1, -1))))
+        with errors_named(f"algorithm {self.name}: admits"):
+            return bool(self.admits(GroupFacts("", (0.0, 0.0), (-1, -1))))

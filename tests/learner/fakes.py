@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,79 +17,12 @@ from msgspec.structs import replace
 
 from buffer import BufferClient, Lease
 from launch.backends.process_commands import free_port
-from learner.step.trainer import StepResult
 from learner.warmup import tiny_policy
-from r3l.records import AuxSample, Group, GroupPlan, SlotResult, Task, Trajectory
+from r3l.records import Group, GroupPlan
 from r3l.run.config import dump, load
+from r3l.training.step_loss import StepResult
 from tests.processes import command_line
-
-STEP, FIRST, RESPONSE = 9, 12, 4
-
-
-def trajectory(
-    role: str, slot: int, reward: float, *, steps: int = 4, seed: int = 0, vocab: int = 200, **more
-) -> Trajectory:
-    """An attempt whose prompt all attempts with the same seed share."""
-    length = FIRST + STEP * steps
-    token_ids = _tokens(length, vocab, seed, slot, role)
-    token_ids[:FIRST] = _tokens(FIRST, vocab, seed)
-    if "pivot" in more:  # a retry keeps what its base did before the pivot
-        start = FIRST + STEP * more["pivot"]
-        token_ids[FIRST:start] = _tokens(length, vocab, seed, more["parent"], "base")[FIRST:start]
-    spans = np.array(
-        [[FIRST + STEP * k, FIRST + STEP * k + RESPONSE] for k in range(steps)], dtype=np.int32
-    )
-    mask = np.zeros(length, dtype=bool)
-    for start, end in spans:
-        mask[start:end] = True
-    return Trajectory(
-        role=role,  # type: ignore[arg-type]
-        slot=slot,
-        token_ids=token_ids,
-        logprobs=np.where(mask, -5.0, 0.0).astype(np.float32),
-        step_spans=spans,
-        step_versions=np.zeros(steps, dtype=np.int32),
-        step_newest_versions=np.zeros(steps, dtype=np.int32),
-        step_seconds=np.zeros(steps, dtype=np.float32),
-        reward=reward,
-        system="s",
-        observations=("o",) * (steps + 1),
-        actions=("a",) * steps,
-        **more,
-    )
-
-
-def explore_group(
-    base_rewards: Sequence[float],
-    retry_rewards: Sequence[float | None],
-    *,
-    pivot: int = 1,
-    group_id: str = "g0",
-    seed: int = 0,
-    vocab: int = 200,
-) -> Group:
-    results = [
-        SlotResult(
-            "base", i, "done", trajectory=trajectory("base", i, reward, seed=seed, vocab=vocab)
-        )
-        for i, reward in enumerate(base_rewards)
-    ]
-    for i, reward in enumerate(retry_rewards):
-        if reward is None:
-            results.append(SlotResult("distilled", i, "not_triggered"))
-            continue
-        retry = trajectory("distilled", i, reward, seed=seed, vocab=vocab, parent=i, pivot=pivot)
-        sample = AuxSample("retry", retry.token_ids, retry.response_mask)
-        aux = (sample, sample) if reward >= 1.0 else ()
-        results.append(SlotResult("distilled", i, "done", trajectory=retry, aux=aux))
-    plan = GroupPlan(len(base_rewards), len(retry_rewards))
-    return Group(group_id, Task("t/0", "t", 0), plan, "complete", tuple(results))
-
-
-def _tokens(length: int, vocab: int, seed: int, slot: int = -1, role: str = "") -> np.ndarray:
-    rng = np.random.default_rng([seed, slot + 1, role == "base"])
-    return rng.integers(3, vocab, length).astype(np.int32)
-
+from tests.r3l.training.fakes import explore_group
 
 REWARDS = [
     ((0.0, 1.0), (1.0, None), 2),
@@ -98,39 +31,45 @@ REWARDS = [
 ]
 
 
-def recorded_group(group_id: str, version: int, vocab: int = 200):
-    """The results of one group as an actor at `version` would have put them."""
+def recorded_group(group_id: str, version: int, vocab: int = 200) -> Group:
+    """One group as an actor at `version` would have explored it."""
     number = int(group_id[1:])
     base, retry, pivot = REWARDS[number % len(REWARDS)]
     group = explore_group(base, retry, pivot=pivot, seed=number, group_id=group_id, vocab=vocab)
+    return at_version(group, version)
+
+
+def at_version(group: Group, version: int) -> Group:
+    """The group as if this version had sampled it."""
+    results = []
     for result in group.results:
-        if result.trajectory is None:
-            yield result
-            continue
-        versions = np.full(result.trajectory.num_steps, version, dtype=np.int32)
-        sampled = replace(result.trajectory, step_versions=versions, step_newest_versions=versions)
-        yield replace(result, trajectory=sampled)
+        if result.trajectory is not None:
+            versions = np.full(result.trajectory.num_steps, version, dtype=np.int32)
+            sampled = {"step_versions": versions, "step_newest_versions": versions}
+            result = replace(result, trajectory=replace(result.trajectory, **sampled))
+        results.append(result)
+    return replace(group, results=tuple(results))
 
 
-PLAN = GroupPlan(base=2, distilled=2)
+PLAN = GroupPlan(4)
 
 
 class Recording:
     """An actor that plays recorded groups at the newest version it has seen, in a thread.
 
-    `results`: what it puts for (group id, version), by default `recorded_group`; of an
+    `played`: the group that it puts for (group id, version), by default `recorded_group`; of an
     evaluation's group the one slot. `before` is called with every lease before it is played.
     """
 
     def __init__(
         self,
         endpoint: str,
-        results: Callable[[str, int], Iterable[SlotResult]] = recorded_group,
+        played: Callable[[str, int], Group] = recorded_group,
         before: Callable[[Lease], None] = lambda lease: None,
         timeout_s: float = 60.0,
         plan: GroupPlan = PLAN,
     ) -> None:
-        self.endpoint, self.results, self.before, self.plan = endpoint, results, before, plan
+        self.endpoint, self.played, self.before, self.plan = endpoint, played, before, plan
         self.version, self.timeout_s = 0, timeout_s
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._play, daemon=True)
@@ -152,10 +91,9 @@ class Recording:
                     time.sleep(0.05)
                     continue
                 self.before(lease)
-                slots = {"base": lease.plan.base, "distilled": lease.plan.distilled}
-                for result in self.results(lease.group_id, self.version):
-                    if result.slot < slots[result.role]:
-                        client.put(lease.group_id, "recording", result)
+                group = self.played(lease.group_id, self.version)
+                results = [r for r in group.results if r.slot < lease.plan.slots]
+                client.put(lease.group_id, "recording", [*results, *group.reflections])
 
 
 def tiny_model(folder: Path) -> Path:

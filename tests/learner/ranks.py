@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from launch.backends.process_commands import free_port
-from learner.step.batch import rows_of
-from learner.step.trainer import Trainer
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
+from r3l.algorithms.batch import Batch
 from r3l.run.config import load
 from r3l.run.process.torch_exit import end_process
-from tests.learner.fakes import explore_group, measured
-from tests.learner.step.fakes import GROUPS
+from tests.learner.fakes import measured
+from tests.r3l.training.fakes import explored
 
 forks = multiprocessing.get_context("forkserver")
 forks.set_forkserver_preload([__name__])
@@ -53,16 +53,17 @@ def _rank(rank: int, port: int, work: Callable[..., None], arguments: tuple[Any,
 def three_steps(model: Path, algorithms: str, *variants: str) -> Steps:
     """Three optimizer steps of each of the algorithms under each of `variants` (learner settings,
     `;` between several). The last step has a sum over the weights as they are published."""
-    groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
+    groups = explored()
     steps: Steps = {variant: [] for variant in variants}
     for variant in variants:
         for name in algorithms.split():
             settings = [f"algorithm={name}", "algorithm.group_size=4", "learner.lr=1e-3"]
             config = load(None, [*settings, *(f"learner.{one}" for one in variant.split(";"))])
-            algorithm = config.algorithm.build()
-            trainer = Trainer(model, config.learner, algorithm)
-            batch = rows_of(groups, algorithm)
-            steps[variant] += [measured(trainer.step(batch)) for _ in range(3)]
+            algorithm = config.algorithm
+            trainer = DeepSpeedTrainer(model, config.learner, needs=algorithm.needs)
+            batch = Batch(groups)
+            rows = algorithm.rows(trainer.answer(batch, algorithm.queries(batch)))
+            steps[variant] += [measured(trainer.step(rows, algorithm.loss)) for _ in range(3)]
             flat = [tensor.double().flatten() for _, tensor in trainer.weights()]
             sums = [float(w @ torch.arange(len(w)).double().cos()) for w in flat]
             steps[variant][-1]["published"] = sum(sums)

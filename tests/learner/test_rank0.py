@@ -26,7 +26,7 @@ from r3l.records import Group, ReflectionRecord
 from r3l.run.actor_metrics import ActorMetrics
 from r3l.run.config import load
 from r3l.run.files.run_folder import RunFolder
-from tests.learner.fakes import explore_group
+from tests.r3l.training.fakes import explore_group
 
 GROUP = explore_group((0.0, 1.0), (1.0, None), group_id="g5")
 ROW = DrawRow(6, "r", "learner", 0, ("g5",), "fifo", 3.0)

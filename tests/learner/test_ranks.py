@@ -12,7 +12,7 @@ from buffer.storage.rows import DrawRow, Status
 from learner.ranks import receive_draw, share_draw
 from r3l.codec import encode
 from r3l.records import Recalled
-from tests.learner.fakes import explore_group
+from tests.r3l.training.fakes import explore_group
 
 GROUPS = [explore_group((0.0, 1.0), (1.0, None), group_id=f"g{i}", seed=i) for i in range(3)]
 

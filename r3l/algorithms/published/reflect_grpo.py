@@ -8,8 +8,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from r3l.algorithms.facts import LeaseFacts
-from r3l.algorithms.ratio_correction import kl_weight
-from r3l.algorithms.reflect_and_retry import ReflectAndRetry
+from r3l.algorithms.shared.ratio_correction import kl_weight
+from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
 from r3l.records import SUCCESS, GroupPlan, ReflectionRecord, Trajectory
 
 

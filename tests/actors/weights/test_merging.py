@@ -16,7 +16,7 @@ from r3l.errors import UserError
 from r3l.run.settings.learner import LoraConfig
 from r3l.weights.journal import Journal
 from r3l.weights.manifest import Manifest
-from tests.learner.step.fakes import tiny_folder
+from tests.r3l.training.fakes import tiny_folder
 
 Published = list[dict[str, torch.Tensor]]
 

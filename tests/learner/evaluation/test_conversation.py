@@ -5,7 +5,8 @@ from msgspec.structs import replace
 
 from learner.evaluation.conversation import conversation
 from r3l.records import Extra, ReflectionRecord, SlotResult, Task
-from tests.learner.fakes import RESPONSE, trajectory
+from tests.learner.fakes import RESPONSE
+from tests.r3l.training.fakes import trajectory
 
 
 def slot(**more):

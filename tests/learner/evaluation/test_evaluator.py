@@ -27,7 +27,7 @@ from r3l.records import Group, SlotResult, Task
 from r3l.run.config import RunConfig, load
 from r3l.run.files.run_folder import RunFolder
 from tests.learner.evaluation.fakes import attempted
-from tests.learner.fakes import explore_group
+from tests.r3l.training.fakes import explore_group
 
 
 def tasks(count: int, size: int = 0) -> list[Task]:

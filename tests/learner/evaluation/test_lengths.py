@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from learner.evaluation.lengths import length_metrics
 from learner.metrics.group_metrics import group_metrics
 from r3l.records import Extra, Group, SlotResult
-from tests.learner.fakes import FIRST, RESPONSE, STEP, explore_group, trajectory
+from tests.learner.fakes import FIRST, RESPONSE, STEP
+from tests.r3l.training.fakes import explore_group, trajectory
 
 
 def cut_group() -> Group:

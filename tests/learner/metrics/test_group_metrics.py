@@ -13,7 +13,7 @@ from learner.metrics.group_metrics import (
 )
 from r3l.records import Extra, Group, GroupPlan, ReflectionRecord, SlotResult, Task
 from r3l.run.config import load
-from tests.learner.fakes import explore_group, trajectory
+from tests.r3l.training.fakes import explore_group, trajectory
 
 
 def test_group_metrics_count_what_reflections_led_to() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.learner.step.fakes import tiny_folder
+from tests.r3l.training.fakes import tiny_folder
 
 
 @pytest.fixture(scope="session")

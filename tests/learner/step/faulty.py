@@ -1,17 +1,17 @@
 """What each rank sees when one of them fails."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from learner import checkpoint
 from learner.checkpoint import Checkpoints, RunState
-from learner.step.batch import rows_of
-from learner.step.trainer import Trainer
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from r3l.run.config import load
-from tests.learner.fakes import explore_group, measured
-from tests.learner.step.fakes import GROUPS
+from tests.learner.fakes import measured
+from tests.r3l.training.fakes import explored, rows_of
 
 SETTINGS = (
     "algorithm.group_size=4",
@@ -30,7 +30,7 @@ class Silent:
         """Save nothing."""
 
 
-def saved(trainer: Trainer, folder: Path, state: RunState, keep: int) -> bool:
+def saved(trainer: DeepSpeedTrainer, folder: Path, state: RunState, keep: int) -> bool:
     """Save a checkpoint and wait for the disk; whether it is there."""
     checkpoints = Checkpoints(trainer, folder, Silent(), keep)
     checkpoints.save(state)
@@ -44,25 +44,25 @@ class Bench:
         self.given = (dtype, lora)
         more = (f"zero_stage={stage}", f"dtype={dtype}", f"lora.rank={lora}")
         self.config = load(None, [*SETTINGS, *(f"learner.{one}" for one in more)])
-        self.algorithm = self.config.algorithm.build()
-        groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
+        self.algorithm = self.config.algorithm
+        groups = explored()
         self.rows = rows_of(groups, self.algorithm)
         self.model = model
 
     def under(self, stage: int) -> "Bench":
         return Bench(self.model, str(stage), *self.given)
 
-    def trainer(self, start: Path | None = None) -> Trainer:
+    def trainer(self, start: Path | None = None) -> DeepSpeedTrainer:
         if self.config.learner.lora.rank:
-            return Trainer(self.model, self.config.learner, self.algorithm, adapter=start)
-        return Trainer(start or self.model, self.config.learner, self.algorithm)
+            return DeepSpeedTrainer(self.model, self.config.learner, adapter=start)
+        return DeepSpeedTrainer(start or self.model, self.config.learner)
 
-    def steps(self, trainer: Trainer, count: int, fault=None) -> list[dict[str, float]]:
+    def steps(self, trainer: DeepSpeedTrainer, count: int, fault=None) -> list[dict[str, float]]:
         healthy = trainer.losses
         if fault is not None and trainer.rank == trainer.world - 1:
-            trainer.losses = lambda micro: fault(healthy, micro)
+            trainer.losses = lambda micro, loss: fault(partial(healthy, loss=loss), micro)
         try:
-            return [measured(trainer.step(self.rows)) for _ in range(count)]
+            return [measured(trainer.step(self.rows, self.algorithm.loss)) for _ in range(count)]
         finally:
             trainer.losses = healthy
 
@@ -83,7 +83,7 @@ def out_of_memory(healthy, micro):
     return healthy(micro)
 
 
-def weights(trainer: Trainer) -> list[float]:
+def weights(trainer: DeepSpeedTrainer) -> list[float]:
     return [float(tensor.double().sum()) for _, tensor in trainer.weights()]
 
 

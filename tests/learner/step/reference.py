@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from r3l.records import AuxSample, Trajectory
+from r3l.records import ReflectionRecord, Trajectory
 
 Float64 = npt.NDArray[np.float64]
 LogProbs = Callable[[Any, float], Float64]
@@ -27,39 +27,82 @@ MEANS = {"dapo": "token", "rloo": "sum"}
 
 @dataclass
 class Drawn:
-    """A group as the paper sees it: its attempts, its auxiliary samples, its weight."""
+    """A group as the paper sees it: its attempts, the reflections on them, its weight."""
 
     attempts: list[Trajectory]
-    samples: list[AuxSample]
+    thoughts: list[ReflectionRecord]
     weight: float = 1.0
+
+
+@dataclass
+class Sample:
+    """Tokens to learn by heart, those of the mask."""
+
+    token_ids: Any
+    mask: Any
 
 
 @dataclass
 class Result:
     """The loss, and its derivatives: (tokens, temperature, float64 [L] per log-probability) of
-    each row."""
+    each row. `rows`: (tokens up to the last trained one, places of the trained ones, advantage) of
+    each attempt that is trained."""
 
     loss: float = 0.0
     derivatives: list[tuple[Any, float, Float64]] = field(default_factory=list)
+    rows: list[tuple[list[int], list[int], float]] = field(default_factory=list)
 
 
 def credit(one: Trajectory, group: Sequence[Trajectory], masked: bool) -> list[int]:
     """The places of the tokens of an attempt that are trained."""
-    pivot = one.pivot if one.role == "distilled" else 0
-    for other in group:
-        if one.role == "base" and other.role == "distilled" and other.parent == one.slot:
-            pivot = other.pivot
+    pivots = [other.pivot for other in group if other.of == one.slot and one.of < 0]
+    pivot = one.pivot if one.of >= 0 else min(pivots, default=0)
     first = pivot if masked else 0
     return [t for start, end in one.step_spans.tolist()[first:] for t in range(start, end)]
 
 
-def answers(one: Trajectory) -> AuxSample:
+def learned(group: Drawn, settings: dict[str, Any]) -> list[Sample]:
+    """The auxiliary samples: verified corrections with the reflections that led to them, and
+    reflections that recognise a success."""
+    found, by_slot = [], {one.slot: one for one in group.attempts}
+    for again in group.attempts:
+        if again.of < 0 or (again.reward < 1 and settings.get("verified_requires_success", True)):
+            continue
+        first = by_slot[again.of]
+        shorter = first.reward >= 1 and len(again.step_spans) < len(first.step_spans)
+        if again.reward > first.reward or shorter:
+            thought = next(t for t in group.thoughts if t.name == again.reflection)
+            found += [recited(thought), advised(again)]
+    for thought in group.thoughts:
+        if thought.outcome == "success" and by_slot[thought.of].reward >= 1:
+            found.append(recited(thought))
+    return found
+
+
+def recited(thought: ReflectionRecord) -> Sample:
+    """The answer to the question."""
+    return Sample(thought.token_ids, np.arange(len(thought.token_ids)) >= thought.start)
+
+
+def advised(one: Trajectory) -> Sample:
+    """What a retry read, with its guidance, and what it sampled from its pivot on."""
+    ids, mask = [], []
+    trained = {t for a, b in one.step_spans.tolist()[one.pivot :] for t in range(a, b)}
+    for place, token in enumerate(one.token_ids.tolist()):
+        if one.shown is not None and place == one.shown.resume:
+            ids, mask = ids[: one.shown.keep], mask[: one.shown.keep]
+            ids, mask = ids + one.shown.tokens.tolist(), mask + [False] * len(one.shown.tokens)
+        ids, mask = [*ids, token], [*mask, place in trained]
+    return Sample(np.array(ids, np.int32), np.array(mask))
+
+
+def answers(one: Trajectory) -> Sample:
     """What the environment answered, token by token."""
     mask = np.zeros(len(one.token_ids), np.bool_)
     ends = [*one.step_spans[1:, 0].tolist(), len(one.token_ids)]
     for (_, start), end in zip(one.step_spans.tolist(), ends, strict=True):
         mask[start:end] = True
-    return AuxSample("observation", one.token_ids, mask)
+    return Sample(one.token_ids, mask)
 
 
 def amplified(rewards: list[float], settings: dict[str, Any]) -> list[float]:
@@ -118,15 +161,11 @@ def kept(settings: dict[str, Any], group: list[Trajectory]) -> list[Trajectory]:
         return group if min(rewards) < max(rewards) else []
     if name != "critique_grpo":
         return group
-    bases = {one.slot: one for one in group if one.role == "base"}
-    better = [
-        one
-        for one in group
-        if one.role == "distilled" and bases[one.parent].reward < min(1.0, one.reward)
-    ]
+    bases = {one.slot: one for one in group if one.of < 0}
+    better = [one for one in group if one.of >= 0 and bases[one.of].reward < min(1.0, one.reward)]
     if better:
         best = max(better, key=lambda one: (one.reward, -one.slot))
-        bases[best.parent] = best
+        bases[best.of] = best
     return list(bases.values())
 
 
@@ -146,10 +185,10 @@ def term(
     if plain or (name == "rloo" and not settings.get("clip")):
         share = advantage / 2 if name == "opmd" else advantage
         return -share * logprob, -share
-    if name == "critique_grpo" and one.role == "distilled":
+    if name == "critique_grpo" and one.of >= 0:
         p = math.exp(logprob)
         return -advantage * p / (p + 0.1), -advantage * p * 0.1 / (p + 0.1) ** 2
-    if one.role == "distilled":  # judged without its guidance, by the learner itself
+    if one.of >= 0:  # judged without its guidance, by the learner itself
         return -advantage, -advantage
     low, high = CLIP.get(name, (0.2, 0.2))
     ratio = math.exp(logprob - old)
@@ -159,10 +198,10 @@ def term(
     return (-free, -free) if free <= clipped else (-clipped, 0.0)
 
 
-def fitting(samples: list[tuple[AuxSample, Drawn]], room: float) -> list[tuple[AuxSample, Drawn]]:
+def fitting(samples: list[tuple[Sample, Drawn]], room: float) -> list[tuple[Sample, Drawn]]:
     """The samples that fit into `room` tokens, in the order of their checksums. A sample's tokens
     end with its last trained one."""
-    ends = [max(np.flatnonzero(one.response_mask), default=-1) + 1 for one, _ in samples]
+    ends = [max(np.flatnonzero(one.mask), default=-1) + 1 for one, _ in samples]
     cut = [one.token_ids[:end].tobytes() for (one, _), end in zip(samples, ends, strict=True)]
     found = []
     for at in sorted(range(len(samples)), key=lambda i: zlib.crc32(cut[i])):
@@ -186,7 +225,7 @@ def whole(
         for one, value in zip(members, values, strict=True):
             rows.append((one, value, credit(one, group.attempts, masked), group))
     means = settings.get("normalize", MEANS.get(name, "trajectory"))
-    samples = [(sample, group) for group in groups for sample in group.samples]
+    samples = [(sample, group) for group in groups for sample in learned(group, settings)]
     if name == "early_experience":
         samples = [(answers(one), group) for group in groups for one in group.attempts]
     elif name != "r3l" or not settings.get("reflect", True):
@@ -199,7 +238,7 @@ def whole(
     count = len(rows) + len(shared)
     if means == "token":
         count = sum(len(places) for _, _, places, _ in rows)
-        count += sum(int(sample.response_mask.sum()) for sample, _ in shared)
+        count += sum(int(sample.mask.sum()) for sample, _ in shared)
     members_of = Counter(id(group) for *_, group in [*rows, *shared])
 
     def number(group: Drawn) -> int:
@@ -231,12 +270,14 @@ def whole(
                 result.loss += share * kl * value
                 derivative[t] += share * kl * slope
         result.derivatives.append((one.token_ids, heat, derivative))
-    pool = sum(int(sample.response_mask.sum()) for sample, _ in samples)
+        end = max(places, default=-1) + 1
+        result.rows.append((one.token_ids[:end].tolist(), places, advantage))
+    pool = sum(int(sample.mask.sum()) for sample, _ in samples)
     for sample, group in samples:
         share = settings.get("sft_weight", 1.0) * group.weight / max(pool, 1)
         if shared:
-            own = 1 if means in ("token", "sum") else int(sample.response_mask.sum())
+            own = 1 if means in ("token", "sum") else int(sample.mask.sum())
             share = settings.get("sft_weight", 1.0) * group.weight / number(group) / max(own, 1)
-        result.loss -= share * float(policy(sample.token_ids, 1.0)[sample.response_mask].sum())
-        result.derivatives.append((sample.token_ids, 1.0, -share * sample.response_mask))
+        result.loss -= share * float(policy(sample.token_ids, 1.0)[sample.mask].sum())
+        result.derivatives.append((sample.token_ids, 1.0, -share * sample.mask))
     return result

@@ -10,11 +10,12 @@ from typing import Any
 
 from learner.publisher import WeightPublisher
 from learner.step import full_weights
-from learner.step.batch import Row, rows_of
-from learner.step.trainer import Trainer
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
+from r3l.algorithms.batch import Batch
+from r3l.algorithms.rows import Row
 from r3l.run.config import RunConfig, load
-from tests.learner.fakes import explore_group, measured
-from tests.learner.step.fakes import GROUPS
+from tests.learner.fakes import measured
+from tests.r3l.training.fakes import explored
 
 SETTINGS = (
     "algorithm=reflect_grpo", "algorithm.group_size=4", "learner.lr=1e-3",
@@ -23,14 +24,18 @@ SETTINGS = (
 M_MMAP_THRESHOLD = -3  # of malloc.h
 
 
-def work(stage: int) -> tuple[RunConfig, list[Row]]:
-    """The configuration and the rows of a step; its loss needs a reference model."""
-    config = load(None, [*SETTINGS, f"learner.zero_stage={stage}"])
-    groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
-    return config, rows_of(groups, config.algorithm.build())
+def work(stage: int) -> RunConfig:
+    """The configuration of a step whose loss needs a reference model."""
+    return load(None, [*SETTINGS, f"learner.zero_stage={stage}"])
 
 
-def refused(trainer: Trainer) -> bool:
+def rows_of(config: RunConfig, trainer: DeepSpeedTrainer) -> list[Row]:
+    """The rows of a step, for which the reference is asked."""
+    batch = Batch(explored())
+    return config.algorithm.rows(trainer.answer(batch, config.algorithm.queries(batch)))
+
+
+def refused(trainer: DeepSpeedTrainer) -> bool:
     """Whether a rank could not save the model in a folder that cannot be made."""
     try:
         trainer.save_model(Path("/proc/nowhere"))
@@ -39,7 +44,7 @@ def refused(trainer: Trainer) -> bool:
     return False
 
 
-def published(trainer: Trainer) -> tuple[int, int] | None:
+def published(trainer: DeepSpeedTrainer) -> tuple[int, int] | None:
     """The sums over what rank 0 publishes; the other ranks take part in gathering it."""
     if trainer.rank > 0:
         for _ in trainer.weights():
@@ -72,8 +77,8 @@ def watch(out: Path, model: Path) -> None:
     """Writes OUT/<rank>.json and the folder OUT/saved."""
     # Memory that is freed goes back at once, so that what is held together counts.
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 65536)
-    config, rows = work(stage=3)
-    trainer = Trainer(model, config.learner, config.algorithm.build())
+    config = work(stage=3)
+    trainer = DeepSpeedTrainer(model, config.learner, needs=config.algorithm.needs)
     for _ in trainer.weights():  # what is allocated once, at the first gathering
         pass
     seen: dict[str, Any] = {
@@ -87,5 +92,6 @@ def watch(out: Path, model: Path) -> None:
     seen["refused"] = refused(trainer)
     seen["sums"] = published(trainer)
     seen["held"] = sum(p.numel() for p in trainer.reference.module.parameters())
-    seen["steps"] = [measured(trainer.step(rows)) for _ in range(2)]
+    rows, loss = rows_of(config, trainer), config.algorithm.loss
+    seen["steps"] = [measured(trainer.step(rows, loss)) for _ in range(2)]
     (out / f"{trainer.rank}.json").write_text(json.dumps(seen))

@@ -12,25 +12,26 @@ from transformers import AutoModelForCausalLM
 from learner import checkpoint
 from learner.step import full_weights
 from learner.step.adapters import published_apart
-from learner.step.batch import rows_of
-from learner.step.trainer import Trainer
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
+from r3l.algorithms.batch import Batch
 from r3l.errors import UserError
 from r3l.run.config import load
-from tests.learner.fakes import explore_group, measured
+from tests.learner.fakes import measured
 from tests.learner.ranks import three_steps, three_steps_of_two_ranks
-from tests.learner.step.fakes import GROUPS
 from tests.learner.step.faulty import Silent
+from tests.r3l.training.fakes import explored
 
 SETTINGS = ("algorithm=reflect_grpo", "algorithm.group_size=4", "learner.lr=1e-2")
 LORA = "learner.lora={rank: 4, alpha: 8, targets: [q_proj, down_proj]}"
 
 
-def trained(model: Path, steps: int, *more: str) -> tuple[Trainer, list[dict[str, float]]]:
+def trained(model: Path, steps: int, *more: str) -> tuple[DeepSpeedTrainer, list[dict[str, float]]]:
     config = load(None, [*SETTINGS, *more])
-    algorithm = config.algorithm.build()
-    trainer = Trainer(model, config.learner, algorithm)
-    rows = rows_of([explore_group(**g, seed=i) for i, g in enumerate(GROUPS)], algorithm)
-    return trainer, [measured(trainer.step(rows)) for _ in range(steps)]
+    algorithm = config.algorithm
+    trainer = DeepSpeedTrainer(model, config.learner, needs=algorithm.needs)
+    batch = Batch(explored())
+    rows = algorithm.rows(trainer.answer(batch, algorithm.queries(batch)))
+    return trainer, [measured(trainer.step(rows, algorithm.loss)) for _ in range(steps)]
 
 
 def test_only_targeted_matrices_change_and_by_the_product_of_the_adapters(

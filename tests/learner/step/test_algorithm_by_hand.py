@@ -1,13 +1,12 @@
 """Every algorithm, from drawn groups to the gradient of a model, against a slow reference.
 
-Random groups hold what real ones do: slots that failed, were not triggered or expired, single
-attempts, equal rewards, pivots at the first and the last step, empty responses, auxiliary samples,
-attempts of several temperatures.
+Random groups hold what real ones do: slots that failed or were skipped, single attempts, equal
+rewards, pivots at the first and the last step, empty responses, reflections, guidance that the
+retries read, attempts of several temperatures.
 """
 
 import copy
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -15,12 +14,26 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from learner.step.batch import collate, micro_batches, rows_of
-from learner.step.model import PolicyModule
-from learner.step.trainer import Trainer
 from r3l.algorithms import registry
+from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.batch import Batch
 from r3l.algorithms.credit import Normalize
-from r3l.records import AuxSample, Group, GroupPlan, SlotResult, Task, Trajectory
+from r3l.algorithms.rows import POLICY, Row
+from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
+from r3l.records import (
+    Group,
+    GroupPlan,
+    ReflectionRecord,
+    Shown,
+    SlotResult,
+    Task,
+    Trajectory,
+    done,
+)
+from r3l.training.answers import Answers
+from r3l.training.micro_batch import MicroBatch, collate, micro_batches
+from r3l.training.model import PolicyModule, Scores
+from r3l.training.step_loss import step_loss
 from tests.learner.step import reference
 
 VOCAB = 40
@@ -35,6 +48,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"name": "r3l", "max_advantage": 1.0, "credit": False},
     {"name": "r3l", "amplify": False},
     {"name": "r3l", "reflect": False},
+    {"name": "r3l", "verified_requires_success": False},
     *({"name": name} for name in sorted(registry.REGISTRY) if name != "r3l"),
     {"name": "critique_grpo", "normalize": "token"},
     {"name": "grpo", "std": "sample"},
@@ -105,7 +119,6 @@ class Groups:
         heat = float(rng.choice([1.0, 0.7, 1.3])) if base is None else base.temperature
         sampled = values(self.lm, token_ids, heat) + noise
         return Trajectory(
-            role="base" if base is None else "distilled",
             slot=slot,
             token_ids=token_ids,
             logprobs=np.where(mask, sampled, 0).astype(np.float32),
@@ -117,47 +130,56 @@ class Groups:
             system="",
             observations=("",) * (len(spans) + 1),
             actions=("",) * len(spans),
-            parent=-1 if base is None else slot,
+            of=-1 if base is None else base.slot,
             pivot=pivot,
             temperature=heat,
+            **(self.advised(base, cut) if base is not None else {}),
         )
 
-    def sample(self, kind: Any) -> AuxSample:
-        ids = np.array(self.tokens(2, 9), np.int32)
-        mask = self.rng.random(len(ids)) < 0.5
-        mask[0] = False
-        return AuxSample(kind, ids, mask)
+    def advised(self, base: Trajectory, cut: int) -> dict[str, Any]:
+        """The reflection on an attempt, and its guidance at one of two places, or nowhere."""
+        advice, keep = np.array(self.tokens(1, 5), np.int32), [0, cut][self.rng.integers(2)]
+        shown = Shown(advice, keep, cut) if self.rng.random() < 0.8 else None
+        return {"reflection": f"reflect-{base.slot}", "shown": shown}
 
-    def retry(self, slot: int, base: Trajectory | None, *, from_start: bool) -> SlotResult:
+    def thought(self, slot: int) -> ReflectionRecord:
+        ids = np.array(self.tokens(2, 9), np.int32)
+        start = int(self.rng.integers(1, len(ids) + 1))
+        outcome, zeros = str(self.rng.choice(["success", "failure", ""])), np.zeros(len(ids), "f4")
+        return ReflectionRecord(f"reflect-{slot}", "{}", ids, zeros, start, slot, outcome=outcome)
+
+    def retry(self, slot: int, of: int, base: Trajectory | None, *, from_start: bool) -> SlotResult:
         chance = self.rng.random()
         if base is None or chance < 0.1:
             cause = "no_base" if base is None else "environment_crash"
-            return SlotResult("distilled", slot, "failed", cause=cause)
+            return SlotResult(slot, "failed", cause=cause, of=of)
         if chance < 0.3:
-            praise = (self.sample("reflect"),) if chance < 0.2 else ()
-            return SlotResult("distilled", slot, "not_triggered", aux=praise)
+            return SlotResult(slot, "skipped", cause="not_triggered", of=of)
         last = base.num_steps - 1
         some = int(self.rng.integers(0, last + 1))
         pivot = 0 if from_start else int(self.rng.choice([0, some, last]))
-        again = self.attempt(slot, base, pivot)
-        verified = (self.sample("reflect"), self.sample("retry")) if chance < 0.6 else ()
-        return SlotResult("distilled", slot, "done", trajectory=again, aux=verified)
+        return done(self.attempt(slot, base, pivot))
 
-    def group(self, plan: GroupPlan, *, from_start: bool) -> Group:
+    def group(self, slots: int, retries: int, *, from_start: bool) -> Group:
         self.prompt, self.rewards = self.tokens(1, 6), REWARDS[self.rng.integers(len(REWARDS))]
-        results, bases = [], dict[int, Trajectory]()
-        for slot in range(plan.base):
+        results, bases = list[SlotResult](), dict[int, Trajectory]()
+        for slot in range(slots):
             if self.rng.random() < 0.15:
-                results.append(SlotResult("base", slot, "failed", cause="environment_OSError"))
+                results.append(SlotResult(slot, "failed", cause="environment_OSError"))
                 continue
             bases[slot] = self.attempt(slot)
-            results.append(SlotResult("base", slot, "done", trajectory=bases[slot]))
-        for slot in range(plan.distilled):
-            results.append(self.retry(slot, bases.get(slot), from_start=from_start))
+            results.append(done(bases[slot]))
+        for i in range(retries):
+            results.append(self.retry(slots + i, i, bases.get(i), from_start=from_start))
         order = self.rng.permutation(len(results))
         self.made += 1
         return Group(
-            f"g{self.made}", Task("t", "t", 0), plan, "complete", tuple(results[i] for i in order)
+            f"g{self.made}",
+            Task("t", "t", 0),
+            GroupPlan(len(results)),
+            "complete",
+            tuple(results[i] for i in order),
+            tuple(self.thought(slot) for slot in bases if retries),
         )
 
 
@@ -165,52 +187,89 @@ class Groups:
 def test_loss_and_gradient_equal_the_algorithm_written_out_by_hand(
     settings: dict[str, Any],
 ) -> None:
-    algorithm = registry.REGISTRY[settings["name"]](**settings).build()
+    algorithm = registry.REGISTRY[settings["name"]](**settings)
+    retries = isinstance(algorithm, ReflectAndRetry) and settings.get("reflect", True)
     before, other = model(0), model(0)
     for parameter in other.parameters():
         parameter.data += 0.02 * torch.randn_like(parameter)
     for case in range(4):
         made = Groups(before, [case])
-        slots = int(made.rng.choice([1, 2, 4]))
-        plan = GroupPlan(slots, slots if algorithm.plan().distilled else 0)
-        from_start = algorithm.exploration.from_start
-        count = int(made.rng.integers(1, 5))
-        groups = [made.group(plan, from_start=from_start) for _ in range(count)]
+        slots, count = int(made.rng.choice([1, 2, 4])), int(made.rng.integers(1, 5))
+        from_start = settings["name"] in ("reflect_grpo", "critique_grpo")
+        groups = [
+            made.group(slots, slots if retries else 0, from_start=from_start) for _ in range(count)
+        ]
         weights = made.rng.uniform(0.2, 2, count).tolist() if case % 2 else [1.0] * count
-        pack = "tree" if case < 2 else "rows"
-        loss, gradient = learned(copy.deepcopy(before), other, algorithm, groups, weights, pack)
         drawn = [
-            reference.Drawn(g.trajectories, [s for r in g.results for s in r.aux], weight)
-            for g, weight in zip(groups, weights, strict=True)
+            reference.Drawn(group.trajectories, list(group.reflections), weight)
+            for group, weight in zip(groups, weights, strict=True)
         ]
         told = reference.whole(drawn, settings, partial(values, before), partial(values, other))
-        assert loss == pytest.approx(told.loss, rel=1e-4, abs=1e-6), (case, pack)
+        pack = "tree" if case < 2 else "rows"
+        learner = Learner(copy.deepcopy(before), copy.deepcopy(other), algorithm, pack)
+        rows = learner.rows(Batch(groups, weights))
+        assert trained(rows) == expected(told, penalized="reference" in algorithm.needs)
+        loss, gradient = learner.learned(rows)
+        assert loss == pytest.approx(told.loss, rel=1e-6, abs=1e-6), (case, pack)
         wanted = followed(copy.deepcopy(before), told)
         apart = float((gradient - wanted).norm())
-        assert apart <= 1e-4 * float(wanted.norm()) + 1e-6, (case, pack)
+        assert apart <= 1e-5 * float(wanted.norm()) + 1e-6, (case, pack)
 
 
-def learned(
-    lm: LlamaForCausalLM,
-    other: LlamaForCausalLM,
-    algorithm: Any,
-    groups: list[Group],
-    weights: list[float],
-    pack: Any,
-) -> tuple[float, torch.Tensor]:
-    """Loss and gradient as the learner has them, in micro-batches of two ranks."""
-    rows, module = rows_of(groups, algorithm, weights), PolicyModule(lm, pack)
-    trainer: Any = SimpleNamespace(engine=module, module=module, algorithm=algorithm)
-    trainer.reference = PolicyModule(copy.deepcopy(other), pack)
-    trainer.refers = algorithm.needs_reference
-    trainer._reference_logprobs = partial(Trainer._reference_logprobs, trainer)
-    total = 0.0
-    for mine in micro_batches(rows, 30, 2, shared=pack == "tree"):
-        for part in mine:
-            loss, parts = Trainer.losses(trainer, collate(part, torch.device("cpu")))
-            loss.backward()
-            total += parts["loss"]
-    return total, flat(lm)
+def trained(rows: list[Row]) -> list[Any]:
+    """Tokens, places and advantage of the rows of attempts, in some order."""
+    return sorted(
+        (row.token_ids.tolist(), np.flatnonzero(row.mask).tolist(), float(values.max()))
+        for row in rows
+        if row.loss == POLICY and len(values := row.advantages[row.mask])
+    )
+
+
+def expected(told: reference.Result, *, penalized: bool) -> list[Any]:
+    """The same of the reference. A row of advantage 0 has a gradient only by a penalty."""
+    return sorted(
+        (ids, places, pytest.approx(advantage, rel=1e-6))
+        for ids, places, advantage in told.rows
+        if places and (advantage or penalized)
+    )
+
+
+class Learner:
+    """The learner's parts, as two ranks have them."""
+
+    def __init__(self, lm: Any, other: Any, algorithm: Algorithm, pack: Any) -> None:
+        self.module, self.reference = PolicyModule(lm, pack), PolicyModule(other, pack)
+        self.algorithm, self.pack = algorithm, pack
+
+    def cut(self, rows: list[Row], rank: int) -> list[list[Row]]:
+        return micro_batches(rows, 30, 2, shared=self.pack == "tree")[rank]
+
+    def rows(self, batch: Batch) -> list[Row]:
+        """The rows, made with the answers of both ranks together."""
+
+        def score(weights: str, micro: MicroBatch, top: int) -> Scores:
+            module = self.reference if weights == "reference" else self.module
+            scores: Scores = module(micro.nodes, micro.mask_BT, micro.temperatures_B, top)
+            return scores
+
+        queries, cpu = self.algorithm.queries(batch), torch.device("cpu")
+        ranks = [Answers(queries, {"current", *self.algorithm.needs}, VOCAB) for _ in range(2)]
+        for rank, answers in enumerate(ranks):
+            answers.fill(score, partial(self.cut, rank=rank), cpu)
+        for mine, others in zip(ranks[0].parts, ranks[1].parts, strict=True):
+            mine += others
+        return self.algorithm.rows(batch.answered(ranks[0].read()))
+
+    def learned(self, rows: list[Row]) -> tuple[float, torch.Tensor]:
+        """Loss and gradient of a step."""
+        total, referenced = 0.0, any(row.reference is not None for row in rows)
+        for rank in range(2):
+            for part in self.cut(rows, rank):
+                micro = collate(part, torch.device("cpu"), referenced=referenced)
+                loss, sums = step_loss(micro, self.algorithm.loss, self.module, self.pack)
+                loss.backward()
+                total += sums["loss"]
+        return total, flat(self.module.lm)
 
 
 def followed(lm: LlamaForCausalLM, told: reference.Result) -> torch.Tensor:

@@ -7,12 +7,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from learner.step.trainer import Trainer
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from r3l.weights.sums import added, sums_of
 from tests.learner.fakes import measured
 from tests.learner.ranks import on_two_ranks
 from tests.learner.step import sharing
-from tests.learner.step.fakes import tiny_folder
+from tests.r3l.training.fakes import tiny_folder
 
 LARGER = {  # its largest parameter is one of many
     "hidden_size": 256,
@@ -29,9 +29,10 @@ def test_two_ranks_under_zero_3_gather_publish_and_save_in_little_memory_with_on
 ) -> None:
     model = tiny_folder(tmp_path / "model", **LARGER)
     on_two_ranks(sharing.watch, tmp_path, model)
-    config, rows = sharing.work(stage=0)
-    alone = Trainer(model, config.learner, config.algorithm.build())
-    steps = [measured(alone.step(rows)) for _ in range(2)]
+    config = sharing.work(stage=0)
+    alone = DeepSpeedTrainer(model, config.learner, needs=config.algorithm.needs)
+    rows = sharing.rows_of(config, alone)
+    steps = [measured(alone.step(rows, config.algorithm.loss)) for _ in range(2)]
     for rank in range(2):
         seen = json.loads((tmp_path / f"{rank}.json").read_text())
         assert seen["all"] > 40 << 20

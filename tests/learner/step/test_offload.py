@@ -7,12 +7,11 @@ import pytest
 
 from learner import checkpoint
 from learner.checkpoint import RunState
-from learner.step.batch import rows_of
-from learner.step.trainer import Trainer
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from r3l.run.config import load
-from tests.learner.fakes import explore_group, measured
-from tests.learner.step.fakes import GROUPS
+from tests.learner.fakes import measured
 from tests.learner.step.faulty import saved
+from tests.r3l.training.fakes import explored, rows_of
 
 SAME = ("loss", "loss_policy", "loss_sft", "entropy", "behaviour_kl")
 USERS_SETTINGS = {
@@ -31,13 +30,13 @@ class Learner:
 
     def __init__(self, model: Path, *overrides: str) -> None:
         config = load(None, ["algorithm.group_size=4", "learner.lr=1e-3", *overrides])
-        algorithm = config.algorithm.build()
-        groups = [explore_group(**g, seed=i) for i, g in enumerate(GROUPS)]
+        algorithm = self.algorithm = config.algorithm
+        groups = explored()
         self.rows = rows_of(groups, algorithm)
-        self.trainer = Trainer(model, config.learner, algorithm)
+        self.trainer = DeepSpeedTrainer(model, config.learner)
 
     def steps(self, count: int) -> list[dict[str, float]]:
-        return [measured(self.trainer.step(self.rows)) for _ in range(count)]
+        return [measured(self.trainer.step(self.rows, self.algorithm.loss)) for _ in range(count)]
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ import torch
 from safetensors.torch import load_file
 
 from learner.step import optimizer_state
-from learner.step.trainer import Trainer
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from tests.learner.step.faulty import Bench
 
 
-def kept(trainer: Trainer, folder: Path) -> dict[str, torch.Tensor]:
+def kept(trainer: DeepSpeedTrainer, folder: Path) -> dict[str, torch.Tensor]:
     folder.mkdir()
     optimizer_state.save(trainer, folder)
     return load_file(folder / optimizer_state.FILE)
