@@ -210,6 +210,8 @@ def test_an_algorithm_of_the_users_own_is_named_by_path_with_its_settings_and_me
 
 FIELD = "from r3l.algorithms.algorithm import Algorithm\nclass Mine(Algorithm):\n    factor = 2"
 
+HIDING = FIELD.replace("factor", "recalls: int")
+
 
 @pytest.mark.parametrize(
     ("text", "said"),
@@ -219,6 +221,7 @@ FIELD = "from r3l.algorithms.algorithm import Algorithm\nclass Mine(Algorithm):\
         ("raise SystemExit(3)", "importing it raised SystemExit: 3"),
         ("class Mine: pass", "'Mine' in that file is not a subclass of Algorithm"),
         ("", "'Mine' in that file is not a subclass of Algorithm"),
+        (HIDING, "importing it raised TypeError: the setting 'recalls' has the name of a method"),
         (FIELD, "raised PydanticUserError: A non-annotated attribute was detected: `factor"),
     ],
 )
