@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from r3l.algorithms import registry
+from r3l.algorithms.rehearsal.rehearse import rehearse
 from r3l.errors import UserError
 from r3l.records import GroupPlan
 from r3l.run.config import RunConfig, dump, load
@@ -243,11 +244,20 @@ class Narrow(Algorithm):
     assert line.startswith("config algorithm.share") and "1" in line
 
 
-def test_the_algorithm_of_the_page_has_the_median_as_its_baseline(make_trajectory):
+def algorithms_of_the_page():
+    """(class, text) of each algorithm on the page of algorithms."""
     page = (Path(__file__).parents[3] / "docs" / "algorithm.md").read_text("utf-8")
-    example, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    names = {}
-    exec(example, names)
-    algorithm = names["MedianGRPO"](factor=2.0)
+    for example in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        yield re.findall(r"^class (\w+)", example, re.MULTILINE)[-1], example
+
+
+@pytest.mark.parametrize(("kind", "example"), list(algorithms_of_the_page()))
+def test_an_algorithm_of_the_page_passes_its_rehearsal(own, kind, example):
+    rehearse(load(None, [f"algorithm={own(example, kind)}"]).algorithm)
+
+
+def test_the_algorithm_of_the_page_has_the_median_as_its_baseline(own, make_trajectory):
+    (kind, example), *_ = algorithms_of_the_page()
+    algorithm = load(None, [f"algorithm={own(example, kind)}", "algorithm.factor=2"]).algorithm
     attempts = [make_trajectory(slot=i, reward=r) for i, r in enumerate((0.0, 0.25, 1.0))]
     assert advantages_of(algorithm, attempts)[0].tolist() == [-0.5, 0.0, 1.5]
