@@ -15,8 +15,8 @@ from buffer.groups.leases import check_name
 from buffer.groups.staleness import is_stale
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.sampling import samplers, task_history
-from buffer.sampling.limited_thread import Ask
 from buffer.sampling.samplers import Pick
+from buffer.sampling.timed_worker import Ask
 from buffer.storage.counts import under
 from buffer.storage.rows import DrawRow, GroupRow, LedgerRow, RecalledRow
 from buffer.wire import operations

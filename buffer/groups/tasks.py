@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.sampling import samplers, task_history, task_samplers
-from buffer.sampling.limited_thread import Ask
 from buffer.sampling.task_samplers import TaskView
+from buffer.sampling.timed_worker import Ask
 from buffer.storage.layout import task_id_key
 from buffer.storage.rows import GroupRow
 from buffer.wire import operations

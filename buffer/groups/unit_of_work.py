@@ -11,7 +11,7 @@ from buffer.groups import states
 from buffer.groups.index import Index
 from buffer.groups.states import Trigger
 from buffer.sampling.algorithm_calls import AlgorithmCalls, Method
-from buffer.sampling.limited_thread import Ask
+from buffer.sampling.timed_worker import Ask
 from buffer.storage import counts
 from buffer.storage.rows import DrawRow, GroupRow
 from buffer.storage.transaction import Parts, Txn

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 
 import lmdb
 
-from buffer.sampling.limited_thread import Ask, LimitedThread, Outcome
+from buffer.sampling.timed_worker import Ask, Outcome, TimedWorker
 from r3l.algorithms.algorithm import Algorithm
 from r3l.errors import R3LError
 from r3l.notices import notice_again
@@ -44,7 +44,7 @@ class AlgorithmCalls:
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
         self._is_own = type(algorithm).__module__.startswith("r3l.")
-        self._thread: LimitedThread | None = None
+        self._worker: TimedWorker | None = None
         self._rests_until: dict[Method, float] = {}
 
     def overrides(self, method: Method) -> bool:
@@ -81,17 +81,17 @@ class AlgorithmCalls:
 
     def _limited(self, method: Method, decide: Callable[[Ask], T]) -> Outcome[T]:
         """Calls `decide` in another thread."""
-        thread = self._thread or LimitedThread("algorithm")
-        self._thread = None
+        worker = self._worker or TimedWorker("algorithm")
+        self._worker = None
         try:
-            outcome = thread.run(decide, LIMIT_S)
+            outcome = worker.run(decide, LIMIT_S)
         except BaseException as error:
-            thread.give_up()
+            worker.give_up()
             if not isinstance(error, TimeoutError):
                 raise
             self._rests_until[method] = time.monotonic() + REST * LIMIT_S
             return Outcome(error=error)
-        self._thread = thread
+        self._worker = worker
         return outcome
 
     def _failure(self, method: Method, error: BaseException) -> str:

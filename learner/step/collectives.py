@@ -32,7 +32,8 @@ def any_of(fact: bool, device: torch.device) -> bool:
 
 def names_of_all(names: Iterable[str], device: torch.device) -> list[str]:
     """Returns the names that any rank has, sorted. They must not hold line breaks."""
-    own = torch.frombuffer(bytearray("\n".join(sorted(names)).encode()), dtype=torch.uint8)
+    text = "".join(f"{name}\n" for name in sorted(names)) or "\n"
+    own = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
     longest = max(int(size) for size in _gathered(torch.tensor([len(own)]), device))
     padded = torch.full((longest,), ord("\n"), dtype=torch.uint8)
     padded[: len(own)] = own

@@ -153,14 +153,18 @@ def _file(method: Callable[..., Any]) -> str:
 @contextmanager
 def blamed(method: Callable[..., Any]) -> Iterator[None]:
     """Turns an error of a user's algorithm into one line that names its file. `method`: the
-    algorithm's, which the block calls. Other algorithms' errors, and R3LErrors, are raised as they
-    are; so is a lack of memory."""
+    algorithm's, which the block calls. Errors of other algorithms are raised as they are; so are a
+    lack of memory and errors that are not the user's."""
+    file = _file(method)
     try:
         yield
+    except UserError as error:
+        if not file:
+            raise
+        raise UserError(f"{called(method)}: {error}") from error
     except R3LError:
         raise
     except Exception as error:
-        file = _file(method)
         if not file or is_out_of_memory(error):
             raise
         path = Path(file.partition(".py:")[0] + ".py").expanduser().resolve()

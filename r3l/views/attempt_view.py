@@ -154,8 +154,8 @@ def views(group: Group) -> list[AttemptView]:
 
 def pairs(group: Group) -> list[Pair]:
     """Pairs attempts with their retries, in the order of the attempts. An attempt with several
-    retries is in several pairs, as is one whose retry was retried. A reflection behind no retry has
-    a pair of its own if no pair of its attempt has room."""
+    retries is in several pairs, and so is a retry that was itself retried. A reflection behind no
+    retry has a pair of its own, with its attempt."""
     shown = views(group)
     by_slot = {each.slot: each for each in shown}
     first = {each.slot for each in shown if each.of < 0} | set(group.unresolved)

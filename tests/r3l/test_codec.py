@@ -13,38 +13,41 @@ from msgspec.structs import replace
 from r3l import codec
 from r3l.errors import RecordError, SchemaVersionError
 from r3l.records import (
-    AuxSample,
+    AttemptKey,
+    Extra,
     Group,
     GroupPlan,
+    Origin,
     ReflectionRecord,
+    Shown,
     SlotResult,
     Task,
     Trajectory,
+    done,
 )
 
 TIMESTAMP = msgpack.Timestamp(1, 0)
 
 
-def _result(make_trajectory, role="base", slot=0):
-    aux = AuxSample("retry", np.arange(3, dtype=np.int32), np.array([False, True, True]))
-    thought = ReflectionRecord("{}", outcome="failure", pivot=1, tokens=3, version=2, seconds=0.5)
-    return SlotResult(
-        role,
-        slot,
-        "done",
-        trajectory=make_trajectory((2, 3), role=role, slot=slot, reward=0.5),
-        reflection=thought,
-        aux=(aux,),
-    )
+def _result(make_trajectory):
+    made = make_trajectory((2, 3), slot=2, of=0, pivot=1, reward=0.5)
+    shown, origin = Shown(np.arange(3, dtype=np.int32), 1, 2), Origin("g0", 4, 1)
+    return done(replace(made, reflection="why", shown=shown, origin=origin, source="a file"))
+
+
+def _thought():
+    ids, logprobs = np.arange(3, dtype=np.int32), np.array([0, -0.5, -1], np.float32)
+    return ReflectionRecord("why", "{}", ids, logprobs, 1, 0, outcome="failure", pivot=1, version=2)
 
 
 def _group(make_trajectory):
     return Group(
         group_id="g1",
         task=Task("t", "workshop", 7, {"size": [1, 2.5, None, {"deep": True}], "raw": b"\x00"}),
-        plan=GroupPlan(2, 1),
+        plan=GroupPlan(3, "again", (AttemptKey("g0", 4),)),
         state="complete",
-        results=(_result(make_trajectory), SlotResult("base", 1, "failed", cause="engine")),
+        results=(_result(make_trajectory), SlotResult(1, "failed", cause="engine")),
+        reflections=(_thought(),),
         times={"leased": 1.5},
         fingerprints={3: "abc", -1: ""},
     )
@@ -53,7 +56,7 @@ def _group(make_trajectory):
 def test_every_record_comes_back_as_the_same_bytes(make_trajectory):
     group = _group(make_trajectory)
     result = group.results[0]
-    for record in (group, group.task, result, result.trajectory, result.reflection, result.aux[0]):
+    for record in (group, group.task, group.plan, result, result.trajectory, _thought()):
         data = codec.encode(record)
         again = codec.decode(type(record), data)
         assert codec.encode(again) == data
@@ -76,7 +79,8 @@ def test_arrays_keep_every_bit_of_strange_floats(make_trajectory):
 
 def test_a_group_composed_of_encoded_results_equals_one_encoded_whole(make_trajectory):
     group = _group(make_trajectory)
-    composed = codec.encode_group(group, [codec.encode(r) for r in group.results])
+    thoughts = [codec.encode(r) for r in group.reflections]
+    composed = codec.encode_group(group, [codec.encode(r) for r in group.results], thoughts)
     assert codec.encode(codec.decode(Group, composed)) == codec.encode(group)
 
 
@@ -106,10 +110,10 @@ def test_a_wrong_choice_is_refused_with_the_right_ones(make_trajectory):
     for state in ("trianed", "a `$.b", "`$.c`\n"):
         with pytest.raises(RecordError, match=states):
             codec.decode(Group, codec.encode(replace(group, state=state)))
-    wrong = SlotResult("best", 0, "not_triggered")
-    with pytest.raises(RecordError, match=r"\[1\].role`; must be one of base, distilled$") as why:
+    wrong, rule = SlotResult(0, "not_triggered"), "must be one of done, skipped, failed$"
+    with pytest.raises(RecordError, match=rf"\[1\].status`; {rule}") as why:
         codec.decode(Group, codec.encode(replace(group, results=(group.results[0], wrong))))
-    assert why.value.facts == {"field": "results[1].role"}
+    assert why.value.facts == {"field": "results[1].status"}
 
 
 @pytest.mark.parametrize(
@@ -122,32 +126,34 @@ def test_a_wrong_choice_is_refused_with_the_right_ones(make_trajectory):
         (["<i8", [2], b"\0" * 16], "not an encoded array"),
         (["|O", [1], b"\0" * 8], "not an encoded array"),
         (["<i4", [-2], b"\0" * 8], "negative"),
-        (["<i4", [2**62, 2**62], b""], "token_ids"),
-        (["<i4", [2**64 - 1], b""], "too large|out of bounds|token_ids"),
-        (["<i4", [[2]], b"\0" * 8], "token_ids"),
-        (["<i4", 2.5, b"\0" * 8], "token_ids"),
+        (["<i4", [2**62, 2**62], b""], "tokens"),
+        (["<i4", [2**64 - 1], b""], "too large|out of bounds|tokens"),
+        (["<i4", [[2]], b"\0" * 8], "tokens"),
+        (["<i4", 2.5, b"\0" * 8], "tokens"),
         (["<i4", [2], "text"], "not an encoded array"),
         (["<i4", [2]], "unpack"),
         ([["<i4"], [2], b"\0" * 8], "unhashable"),
-        (None, "token_ids"),
+        (None, "tokens"),
         ("abc", "not an encoded array"),
     ],
 )
 def test_an_array_whose_bytes_do_not_match_is_refused(array, rule):
-    fields = {
-        "kind": "reflect",
-        "token_ids": ["<i4", [2], b"\0" * 8],
-        "response_mask": ["|b1", [2], b"\1\0"],
-    }
-    read = codec.decode(AuxSample, msgpack.packb([codec.SCHEMA, "AuxSample", fields]))
-    assert read.response_mask.tolist() == [True, False]
-    wrong = fields | {"token_ids": array}
+    fields = {"tokens": ["<i4", [2], b"\0" * 8], "keep": 1, "resume": 1}
+    assert codec.decode(Shown, _packed("Shown", fields)).tokens.tolist() == [0, 0]
     with pytest.raises(RecordError, match=rule) as caught:
-        codec.decode(AuxSample, msgpack.packb([codec.SCHEMA, "AuxSample", wrong]))
-    assert caught.value.facts["field"] == "token_ids"
-    wrong = fields | {"response_mask": ["|b1", [2], b"\2\0"]}
+        codec.decode(Shown, _packed("Shown", fields | {"tokens": array}))
+    assert caught.value.facts["field"] == "tokens"
+
+
+def test_a_boolean_array_holds_nothing_but_zeros_and_ones():
+    read = codec.decode(Extra, _packed("Extra", {"step_cut": ["|b1", [2], b"\1\0"]}))
+    assert read.step_cut.tolist() == [True, False]
     with pytest.raises(RecordError, match="neither 0 nor 1"):
-        codec.decode(AuxSample, msgpack.packb([codec.SCHEMA, "AuxSample", wrong]))
+        codec.decode(Extra, _packed("Extra", {"step_cut": ["|b1", [2], b"\2\0"]}))
+
+
+def _packed(kind, fields):
+    return msgpack.packb([codec.SCHEMA, kind, fields])
 
 
 def test_arrays_come_back_read_only(make_trajectory):
@@ -214,8 +220,8 @@ def test_an_impossible_value_is_refused_when_a_record_is_made_written_or_read():
     with pytest.raises(RecordError, match=r"Task: .*`int`.*`float`.*`\$.seed`"):
         codec.decode(Task, codec.encode(Task("t", "e", 1.5)))
     with pytest.raises(RecordError, match="got `str`") as caught:
-        codec.decode(SlotResult, codec.encode(SlotResult("base", 0, "not_triggered", aux=("x",))))
-    assert caught.value.facts["field"] == "aux[0]"
+        codec.decode(GroupPlan, codec.encode(GroupPlan(2, handed=("x",))))
+    assert caught.value.facts["field"] == "handed[0]"
 
 
 def test_a_record_that_contradicts_itself_is_refused_when_it_is_read(make_trajectory):
@@ -227,9 +233,9 @@ def test_a_record_that_contradicts_itself_is_refused_when_it_is_read(make_trajec
 
 
 def test_numpy_scalars_are_written_as_numbers(make_trajectory):
-    trajectory = replace(make_trajectory(), reward=np.float32(0.5), parent=np.int64(3))
+    trajectory = replace(make_trajectory(), reward=np.float32(0.5), of=np.int64(3))
     again = codec.decode(Trajectory, codec.encode(trajectory))
-    assert (again.reward, again.parent) == (0.5, 3)
+    assert (again.reward, again.of) == (0.5, 3)
 
 
 def test_arrays_in_any_memory_order_are_written_alike(make_trajectory):
@@ -244,11 +250,15 @@ def test_records_are_pickled_between_processes(make_trajectory):
     assert pickle.loads(pickle.dumps(group.task)) == group.task
 
 
-def test_the_results_of_an_encoded_group_are_found_without_decoding_them(make_trajectory):
+def test_what_an_encoded_group_is_made_of_is_found_without_decoding_it(make_trajectory):
     group = _group(make_trajectory)
-    bodies = [bytes(body) for body in codec.group_bodies(codec.encode(group))]
-    assert bodies == [bytes(codec.body(SlotResult, codec.encode(r))) for r in group.results]
-    assert codec.group_bodies(codec.encode(replace(group, results=()))) == []
+    found = codec.group_bodies(codec.encode(group))
+    results = [bytes(codec.body(SlotResult, codec.encode(r))) for r in group.results]
+    thoughts = [bytes(codec.body(ReflectionRecord, codec.encode(r))) for r in group.reflections]
+    assert [bytes(body) for body in found.results] == results
+    assert [bytes(body) for body in found.reflections] == thoughts
+    empty = codec.group_bodies(codec.encode(replace(group, results=(), reflections=())))
+    assert (empty.results, empty.reflections) == ([], [])
 
 
 def test_a_header_beyond_its_limit_is_refused_on_both_sides():
@@ -274,12 +284,18 @@ TWO = np.array([5, 6], dtype=np.int32)
 GOLDEN = [  # as this schema writes them; whoever changes these bytes raises SCHEMA
     (
         Task("t", "e", 7, {"a": True}),
-        "9308a45461736b84a77461736b5f6964a174a3656e76a165a47365656407a76f7074696f6e7381a161c3",
+        "9309a45461736b84a77461736b5f6964a174a3656e76a165a47365656407a76f7074696f6e7381a161c3",
     ),
     (
-        AuxSample("retry", TWO, TWO > 5),
-        "9308a941757853616d706c6583a46b696e64a57265747279a9746f6b656e5f69647393a33c693491"
-        "02c4080500000006000000ad726573706f6e73655f6d61736b93a37c62319102c4020001",
+        Shown(TWO, 1, 2),
+        "9309a553686f776e83a6746f6b656e7393a33c69349102c4080500000006000000a46b65657001a6726573756d"
+        "6502",
+    ),
+    (
+        Extra(step_cut=TWO > 5),
+        "9309a5457874726187ac7265776172645f706172747380ac737465705f7265776172647393a33c66349100c400"
+        "a8737465705f63757493a37c62319102c4020001a5737461727400a87365676d656e747390a474617065c400a6"
+        "73636f72657380",
     ),
 ]
 

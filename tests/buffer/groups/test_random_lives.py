@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from r3l import codec
 from r3l.errors import Conflict, DrawExpired, LeaseLost
 from r3l.records import Group, GroupPlan, SlotResult, Task
 from r3l.run.settings.buffer import RetentionConfig
-from tests.buffer.fakes import Desk, finished
+from tests.buffer.fakes import Desk, finished, thought
 
 PER_STEP, ETA = 2, 2
 SETTINGS = {"lease_s": 10.0, "max_staleness": ETA, "groups_per_step": PER_STEP}
@@ -28,9 +29,9 @@ actors = st.sampled_from("ab")
 
 
 class Lives(RuleBasedStateMachine):
-    """`states`: what each group should be in; `slots`: what each should hold; `records`: the
-    bytes of finished groups; `outcomes`: what should have become of each draw; `partial`: the
-    progress of each open slot, and the version it was made at."""
+    """`states`: what each group should be in; `slots`, `thoughts`: what each should hold;
+    `records`: the bytes of finished groups; `outcomes`: what should have become of each draw;
+    `partial`: the progress of each open slot, and the version it was made at."""
 
     @initialize(sampler=st.sampled_from(sorted(SAMPLERS)), needs_contrast=st.booleans())
     def begin(self, sampler, needs_contrast):
@@ -43,7 +44,7 @@ class Lives(RuleBasedStateMachine):
         self.version, self.drawn, self.steps, self.evicted = 0, {}, {}, set()
         self.expired, self.rewound = {}, []
         self.records, self.outcomes, self.trained_by = {}, {}, {}
-        self.partial = {}
+        self.partial, self.thoughts = {}, defaultdict(dict)
 
     def open_desk(self):
         algorithm = {"name": "dapo", "filter": self.needs_contrast}
@@ -68,6 +69,7 @@ class Lives(RuleBasedStateMachine):
                 self.slots.setdefault(group, {})
             assert self.states[group] in ("leased", "filling")
             assert {r.slot for r in lease.accepted} == set(self.slots[group])
+            assert {r.name for r in lease.reflections} == set(self.thoughts[group])
             self.holder[group] = (actor, lease.plan.slots)
             known = {slot: p for (name, slot), p in self.partial.items() if name == group}
             fresh = {s: p for s, (p, version) in known.items() if self.version - version <= ETA}
@@ -111,6 +113,24 @@ class Lives(RuleBasedStateMachine):
             if self.needs_contrast and len({r.trajectory.reward for r in done}) == 1:
                 self.states[group] = "expired"
                 self.replaced.append(group)
+
+    @precondition(lambda self: self._unfinished())
+    @rule(data=st.data(), actor=actors, name=st.sampled_from("xy"), text=st.sampled_from("pq"))
+    def reflect(self, data, actor, name, text):
+        group = data.draw(st.sampled_from(self._unfinished()))
+        said = thought(name, text, version=self.version)
+        known = self.thoughts[group].get(name)
+        try:
+            ack = self.desk.put(group, said, actor)
+        except LeaseLost:
+            assert actor != self.holder[group][0] and known is None
+            return
+        except Conflict:
+            assert known not in (None, codec.encode(said))
+            return
+        assert not ack.complete and known in (None, codec.encode(said))
+        assert self.was_new(ack, known is not None) == (known is None)
+        self.thoughts[group][name] = codec.encode(said)
 
     @precondition(lambda self: self._unfinished())
     @rule(data=st.data(), actor=actors, slot=st.integers(0, 1), length=st.integers(8, 12))
@@ -227,6 +247,7 @@ class Lives(RuleBasedStateMachine):
         for group in expected:
             del self.states[group]
             self.slots.pop(group)
+            self.thoughts.pop(group, None)
             self.records.pop(group)
             self.evicted.add(group)
 
@@ -275,8 +296,9 @@ class Lives(RuleBasedStateMachine):
         assert counts["made"] == len(self.states) + len(self.evicted)
         for group, slots in self.slots.items():
             data = txn.group_bytes(txn.row(group))
-            kept = {r.slot: codec.encode(r) for r in codec.decode(Group, data).results}
-            assert kept == slots
+            found = codec.decode(Group, data)
+            assert {r.slot: codec.encode(r) for r in found.results} == slots
+            assert {r.name: codec.encode(r) for r in found.reflections} == self.thoughts[group]
             if self.states[group] not in ("leased", "filling"):
                 assert self.records.setdefault(group, data) == data
         for group in {group for group, _ in self.partial} - self.evicted:

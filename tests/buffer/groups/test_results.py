@@ -378,3 +378,108 @@ def test_progress_that_nobody_can_continue_is_dropped_and_counted(desk, tasks, d
     dropped = counts.under(desk.index.counts, "partial_dropped")
     assert dropped == {"stale": 1, "damaged": 1, "too_large": 1}
     assert verify(desk.store) == []
+
+
+# ── reflections ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_reflection_is_stored_once_and_resolves_no_slot(desk, tasks, done):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(2)).group_id
+    said = thought(tokens=5, seconds=0.25)
+    ack = desk.put(group, said)
+    assert (ack.new, ack.complete) == (1, False)
+    assert desk.row(group).state == "leased" and desk.row(group).nbytes == len(codec.encode(said))
+    assert desk.put(group, said).new == 0
+    assert desk.put(group, [said, done(1)]).new == 1
+    assert desk.put(group, [thought("another"), done(0)]).complete
+    for actor in ("a", "somebody else"):
+        assert desk.put(group, [said, done(1)], actor).new == 0  # also after the group is whole
+    with desk.store.read() as txn:
+        assert txn.size("reflection") == txn.size("part") == 0
+        record = read_group(txn.group_bytes(txn.row(group)), txn.row(group))
+    assert [reflection.name for reflection in record.reflections] == ["another", "reflect-0"]
+    assert codec.encode(record.reflections[1]) == codec.encode(said)
+    assert desk.row(group).nbytes == desk.index.counts["bytes"]
+    assert desk.index.counts["puts"] == 2 and verify(desk.store) == []
+
+
+def test_another_reflection_of_a_name_is_refused_with_its_whole_put(desk, tasks, done):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(2)).group_id
+    desk.put(group, thought())
+    other = thought(text="another")
+    with pytest.raises(Conflict, match=f"reflection reflect-0 of group {group}"):
+        desk.put(group, [other, done(0)])
+    with pytest.raises(RecordError, match="two reflections of one name"):
+        desk.put(group, [thought("new"), thought("new")])
+    with pytest.raises(LeaseLost):
+        desk.put(group, thought("new"), "b")
+    with pytest.raises(StoreError, match="full"):
+        desk.put(group, thought("new"), full="its disk")
+    with pytest.raises(RecordError, match="neither a result nor a reflection"):
+        desk.put(group, [])
+    row = desk.row(group)
+    assert row.resolved == () and [name for name, _ in row.reflections] == ["reflect-0"]
+    desk.put(group, [done(0), done(1)])
+    with pytest.raises(Conflict):
+        desk.put(group, other)
+    with pytest.raises(LeaseLost, match="complete"):
+        desk.put(group, thought("new"))
+
+
+def test_reflections_go_to_the_next_holder_and_into_the_record_of_an_expired_group(
+    make_desk, tasks, done
+):
+    desk = make_desk(max_staleness=1)
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(2)).group_id
+    sent = [thought("b", text="ü"), thought("a")]
+    desk.put(group, [*sent, done(0)])
+    desk.reopen()
+    desk.now += 11
+    taken = desk.lease("b")
+    assert taken.group_id == group and [r.slot for r in taken.accepted] == [0]
+    assert [codec.encode(r) for r in taken.reflections] == [codec.encode(r) for r in sent[::-1]]
+    desk.release([group], "b")
+    desk.set_version(2)
+    desk.do(leases.expire_overdue)
+    assert desk.row(group).cause == "stale"
+    with desk.store.read() as txn:
+        assert txn.size("reflection") == 0
+        record = read_group(txn.record(group), txn.row(group))
+    assert [reflection.name for reflection in record.reflections] == ["a", "b"]
+    assert verify(desk.store) == []
+
+
+def test_a_group_has_no_more_reflections_than_its_limits(desk, tasks, done, monkeypatch):
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(2)).group_id
+    monkeypatch.setattr(results.operations, "REFLECTIONS_LIMIT", 2)
+    desk.put(group, [thought("one"), thought("two")])
+    with pytest.raises(LimitExceeded, match="at most 2 reflections"):
+        desk.put(group, thought("three"))
+    monkeypatch.setattr(results, "_GROUP_LIMIT", desk.row(group).nbytes)
+    with pytest.raises(LimitExceeded, match=r"g0000000001: \d+ bytes"):
+        desk.put(group, [done(0, length=100), thought("one")])
+    assert desk.put(group, thought("one")).new == 0
+
+
+@pytest.mark.system
+def test_a_reflection_outlives_a_killed_service(serve, tasks, done):
+    served = serve("tcp://127.0.0.1:0", "learner.groups_per_step=1")
+    with BufferClient(served.endpoint, timeout_s=60) as client:
+        client.add_tasks(tasks(1))
+        group = client.lease("a", 0, GroupPlan(2)).group_id
+        client.put(group, "a", thought("kept"))
+        served.kill()
+        served = serve(served.endpoint, "learner.groups_per_step=1")
+        assert client.put(group, "a", thought("kept")).new == 0
+        with pytest.raises(Conflict):
+            client.put(group, "a", thought("kept", text="another"))
+        client.release([group], "a")
+        taken = client.lease("b", 0)
+        assert [reflection.name for reflection in taken.reflections] == ["kept"]
+        client.put(group, "b", [done(0), done(1, of=0, reflection="kept")])
+        [drawn] = client.draw(1, 0).groups
+    assert [codec.encode(r) for r in drawn.reflections] == [codec.encode(thought("kept"))]

@@ -3,10 +3,15 @@
 import shutil
 
 import pytest
+from msgspec.structs import replace
 
 from buffer.groups import retention
+from buffer.sampling import algorithm_calls
+from buffer.tools.verify import verify
+from buffer.wire import operations
+from r3l import codec
 from r3l.errors import LimitExceeded, RecordError
-from r3l.records import GroupPlan, SlotResult, Task
+from r3l.records import AttemptKey, GroupPlan, SlotResult, Task
 from r3l.run.settings.buffer import RetentionConfig
 from tests.buffer.fakes import finished
 
@@ -118,3 +123,146 @@ def test_a_measured_gate_leaves_out_retries_that_do_not_help_and_remembers_their
     harmful, again, evicted, helpful = found
     assert harmful == again == evicted and 29 <= sum(harmful) <= 39  # of 40, 7 in 8
     assert not any(helpful)
+
+
+# ── plans of the algorithm ──────────────────────────────────────────────────────────────────
+
+
+def test_a_plan_given_by_a_client_is_used_as_it_is_and_else_the_algorithm_plans(make_desk, tasks):
+    desk = make_desk(algorithm={"name": "grpo", "group_size": 6}, groups_per_step=9)
+    desk.add(tasks(9))
+    assert desk.lease(plan=None).plan == GroupPlan(6)
+    given = GroupPlan(3, "mine", (AttemptKey("g0000000099", 1),))
+    lease = desk.lease(plan=given)
+    assert (lease.plan, lease.handed) == (given, ())  # there is no such attempt
+    with pytest.raises(LimitExceeded, match="65 stored attempts: at most 64"):
+        desk.lease(plan=replace(given, handed=given.handed * 65))
+    desk.configure(algorithm={"name": "r3l", "reflect": False})
+    assert desk.lease(plan=None).plan == GroupPlan(8, "plain")
+
+
+PLANS = """
+import time
+from r3l.algorithms.algorithm import Algorithm
+from r3l.records import AttemptKey, GroupPlan
+
+class Mine(Algorithm):
+    does: str = "hand out"
+
+    def plan(self, lease):
+        stored = list(lease.history)
+        if self.does == "hand out":
+            best = sorted(stored, key=lambda one: -one.reward)[:2]
+            keys = [AttemptKey(one.group_id, one.slot) for one in best]
+            return GroupPlan(3, f"epoch {lease.epoch} at {lease.version}", tuple(keys))
+        return eval(self.does)
+"""
+
+
+@pytest.fixture
+def planned(make_desk, tasks, tmp_path):
+    """Makes a desk of one task whose algorithm plans, with two trained groups."""
+    (tmp_path / "mine.py").write_text(PLANS)
+
+    def make(does="hand out", **more):
+        algorithm = {"name": f"{tmp_path}/mine.py:Mine", "group_size": 4, "does": does}
+        desk = make_desk(algorithm=algorithm, groups_per_step=2, max_staleness=9, **more)
+        desk.add(tasks(1))
+        for rewards in ((0.0, 1.0), (0.5, 0.25)):
+            desk.complete(rewards=rewards)
+        desk.commit(desk.draw(2).draw_id, 1)
+        return desk
+
+    return make
+
+
+def test_the_attempts_that_a_plan_hands_out_come_with_the_lease_also_to_a_later_holder(planned):
+    desk = planned()
+    lease = desk.lease(version=1, plan=None)
+    desk.put(lease.group_id, finished(1, version=1))
+    desk.reopen()
+    desk.now += 11
+    taken = desk.lease("b", version=1, plan=None)
+    for one in (lease, taken):
+        assert one.group_id == lease.group_id and one.plan.kind == "epoch 2 at 1"
+        handed = [(each.group_id, each.trajectory.slot, each.into) for each in one.handed]
+        assert handed == [("g0000000001", 1, one.group_id), ("g0000000002", 0, one.group_id)]
+        assert [each.trajectory.reward for each in one.handed] == [1.0, 0.5]
+    desk.now += 1000
+    desk.evict(RetentionConfig(groups=2, grace_s=0.0))
+    last = desk.lease("c", version=1, plan=None)
+    assert [one.group_id for one in last.handed] == ["g0000000002"]  # the other one is evicted
+    assert verify(desk.store) == []
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        "1 / 0",
+        "None",
+        "GroupPlan(0)",
+        "GroupPlan(1025)",
+        "GroupPlan('three')",
+        "GroupPlan(2, 7)",
+        "GroupPlan(2, handed=[('g0000000001', 1)])",
+        "GroupPlan(2, handed=(AttemptKey('g0000000001', 7),))",  # no such slot
+        "GroupPlan(2, handed=(AttemptKey('g0000000003', 0),))",  # the group itself
+        "GroupPlan(2, handed=(AttemptKey('g0000000099', 0),))",
+        "GroupPlan(2, handed=(AttemptKey('g0000000001', 1),) * 65)",
+        "time.sleep(1)",
+        "[None for _ in iter(int, 1)]",  # never ends
+    ],
+)
+def test_a_plan_that_fails_is_counted_and_the_group_gets_the_usual_slots(
+    planned, does, monkeypatch
+):
+    monkeypatch.setattr(algorithm_calls, "LIMIT_S", 0.2)
+    said = []
+    monkeypatch.setattr(algorithm_calls, "notice_again", lambda kind, line: said.append(line))
+    desk = planned(does)
+    lease = desk.lease(version=1, plan=None)
+    assert (lease.plan, lease.handed) == (GroupPlan(4), ())
+    assert desk.index.counts["algorithm_failed/plan"] == 1
+    [line] = said
+    assert "mine.py:Mine: plan failed" in line and line.endswith("algorithm.group_size slots")
+    desk.put(lease.group_id, [finished(slot, version=1) for slot in range(4)])
+    assert desk.row(lease.group_id).state == "complete" and verify(desk.store) == []
+
+
+def test_handed_out_attempts_are_of_the_same_task_and_of_closed_groups(planned, tasks):
+    desk = planned()
+    desk.add([Task("other", "workshop", 0)])
+    leases = [desk.lease(version=1, plan=None) for _ in range(2)]
+    [other] = [lease for lease in leases if lease.task.task_id == "other"]
+    assert other.handed == () and other.plan.handed == ()
+    own = next(lease for lease in leases if lease is not other)
+    desk.put(own.group_id, [finished(slot, version=1, reward=9.0) for slot in range(3)])
+    third = desk.lease("b", version=1, plan=None)
+    assert third.task.task_id == "t0"  # its complete group is no history before it is trained
+    assert [one.trajectory.reward for one in third.handed] == [1.0, 0.5]
+
+
+def test_attempts_that_are_too_large_to_be_handed_out_are_left_out(planned, monkeypatch):
+    desk = planned()
+    size = len(codec.encode(desk.lease(version=1, plan=None).handed[0]))
+    monkeypatch.setattr(operations, "HANDED_BYTES", size)
+    key = AttemptKey("g0000000001", 1)
+    given = GroupPlan(2, "", (key, AttemptKey("g0000000001", 0)))
+    assert [one.trajectory.slot for one in desk.lease(version=1, plan=given).handed] == [1]
+    assert desk.lease(version=1, plan=None).plan == GroupPlan(4)  # the algorithm's is refused
+    assert desk.index.counts["algorithm_failed/plan"] == 1
+
+
+def test_a_restarted_service_makes_the_same_plan_and_evaluations_get_one_slot(planned):
+    plans = []
+    for restarts in (False, True):
+        desk = planned("GroupPlan(int(lease.random().integers(2, 1000)))")
+        desk.add([Task("e", "workshop", 0)], "eval", "step-1")
+        if restarts:
+            desk.reopen()
+        leases = [desk.lease(version=1, plan=None) for _ in range(3)]
+        plans.append({lease.group_id: lease.plan.slots for lease in leases})
+        assert sorted(lease.purpose for lease in leases) == ["eval", "train", "train"]
+        desk.store.close()
+        shutil.rmtree(desk.folder)
+    assert plans[0] == plans[1] and 1 in plans[0].values() and len(set(plans[0].values())) == 3

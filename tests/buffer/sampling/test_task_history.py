@@ -160,3 +160,44 @@ def test_recalled_attempts_reach_the_learner_and_the_replay_of_the_step(serve, t
     ]
     with pytest.raises(NotFound):
         commands.replay.callback(served.folder, 3)
+
+
+RECALLS = """
+import dataclasses
+from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.facts import StoredAttempt
+
+class Mine(Algorithm):
+    does: str
+
+    def recalls(self, group, history, random):
+        attempts = [*history]
+        assert [*history] == attempts  # it can be read again
+        return eval(self.does) if attempts else ()
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "found"),
+    [
+        ("attempts[1:]", [("g0000000001", 1)]),
+        ("(one for one in attempts if one.reward == 1.0)", [("g0000000001", 0)]),
+        ("[attempts[int(random().integers(1, 2))]]", [("g0000000001", 1)]),
+        ("1 / 0", None),
+        ("None", None),
+        ("[('g0000000001', 0)]", None),
+        ("[StoredAttempt('g0000000002', 0, 0.0, 0)]", None),  # of the group itself
+        ("[StoredAttempt('g0000000099', 0, 0.0, 0)]", None),
+        ("[dataclasses.replace(attempts[0], slot=9)]", None),
+    ],
+)
+def test_a_users_rule_recalls_attempts_of_the_history_or_its_failure_is_counted(
+    make, tmp_path, does, found
+):
+    (tmp_path / "mine.py").write_text(RECALLS)
+    desk = make((1.0, 0.5), algorithm={"name": f"{tmp_path}/mine.py:Mine", "does": does})
+    drawn = draw(desk)
+    assert [(one.group_id, one.slot) for one in drawn.recalled] == (found or [])
+    assert {one.into for one in drawn.recalled} <= {"g0000000002"}
+    assert desk.index.counts["algorithm_failed/recalls"] == (found is None)
+    assert verify(desk.store) == []

@@ -16,7 +16,7 @@ import time
 from buffer import BufferClient, Lease
 from r3l.errors import Conflict, LeaseLost
 from r3l.records import GroupPlan
-from tests.buffer.fakes import finished
+from tests.buffer.fakes import finished, thought
 
 PER_STEP, STALENESS, CHECKPOINT_EVERY = 4, 3, 3
 
@@ -47,8 +47,12 @@ def act(client, log, name):
             time.sleep(0.01)
             continue
         taken = {result.slot for result in lease.accepted}
+        said = {reflection.name for reflection in lease.reflections}
         try:
             for slot in {0, 1} - taken:
+                if (about := f"on-{slot}") not in said:
+                    client.put(lease.group_id, name, thought(about, version=version))
+                    log.write("put", lease.group_id, about)
                 client.put(lease.group_id, name, finished(slot, version=version))
                 log.write("put", lease.group_id, slot)
         except (LeaseLost, Conflict):

@@ -22,7 +22,7 @@ from buffer.wire.operations import OPERATIONS
 from r3l import codec
 from r3l.errors import RecordError
 from r3l.records import GroupPlan, SlotResult, Task
-from tests.buffer.fakes import Served, calls, finished
+from tests.buffer.fakes import Served, calls, finished, thought
 
 pytestmark = pytest.mark.system
 
@@ -94,6 +94,7 @@ def _requests():
         calls.put(group, "thief", result),
         calls.put("g0000000001", "thief", [result, finished(1)], (0, "hash")),
         calls.put(group, "thief", SlotResult(1, "failed", cause="env")),
+        calls.put(group, "thief", [thought(), SlotResult(1, "skipped", of=0)]),
         calls.put("", "thief", SlotResult(0, "failed", cause="env")),
         calls.get([""]),
         calls.get(["g" * 600]),

@@ -114,8 +114,8 @@ def _missing(store, steps, puts):
             for step, groups in steps.items()
             if (line := txn.step(step)) is None or list(line.groups) != groups
         ]
-        for group_id, slot in puts:
+        for group_id, key in puts:  # a slot, or the name of a reflection
             row = txn.row(group_id)
-            kept = txn.evicted(group_id) or (row and ("base", slot) in row.resolved)
-            lost += [] if kept else [(group_id, slot)]
+            held = () if row is None else (*row.resolved, *dict(row.reflections))
+            lost += [] if txn.evicted(group_id) or key in held else [(group_id, key)]
     return lost

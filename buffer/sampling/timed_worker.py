@@ -1,19 +1,20 @@
-"""A thread that carries out jobs for a caller, which waits for a limited time.
+"""A worker carries out jobs in another thread, for a caller that waits for a limited time.
 
-    caller ── job ─────► thread
-    caller ◄── request ── thread     a job may ask its caller to call a function, for example to
-    caller ── answer ──► thread      read from a transaction, which only the caller may use
-    caller ◄── outcome ── thread
+    caller ──── job ────► worker
+    caller ◄── request ── worker     a job may ask its caller to call a function, for example to
+    caller ── answer ───► worker     read from a transaction, which only the caller may use
+    caller ◄── outcome ── worker
 
-A caller that has waited for too long gives the thread up, and makes another one for its next job.
-Only the thread that was given up is interrupted: it gets SystemExit at its next line of Python. So
-no exception can hit the caller, however the end of a job and the end of the wait coincide.
+A caller that has waited for too long gives the worker up, and makes another one for its next job.
+Only a worker that was given up is interrupted: it gets SystemExit at its next line of Python. So no
+exception can hit the caller, however the end of a job and the end of the wait coincide.
 """
 
 import ctypes
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -32,8 +33,8 @@ class Outcome(Generic[T]):
     error: BaseException | None = None
 
 
-class LimitedThread:
-    """A thread for one caller. It ends after `give_up`, else with the process."""
+class TimedWorker:
+    """A worker for one caller. Its thread ends after `give_up`, else with the process."""
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[Callable[[Ask], Any] | None] = SimpleQueue()
@@ -45,7 +46,7 @@ class LimitedThread:
 
     def run(self, job: Callable[[Ask], T], limit_s: float) -> Outcome[T]:
         """Carries out a job. Raises TimeoutError if it takes longer than `limit_s` seconds, and
-        whatever a function raises that the job asked for. After either, give the thread up."""
+        whatever a function raises that the job asked for. After either, give the worker up."""
         until = time.monotonic() + limit_s
         self._jobs.put(job)
         while True:
@@ -58,14 +59,18 @@ class LimitedThread:
             self._answers.put((said(),))
 
     def give_up(self) -> None:
-        """Interrupts the thread, which then ends. A thread that waits outside Python, such as for a
-        network, ends when that wait ends."""
+        """Interrupts the worker, whose thread then ends. If it waits outside Python, such as for a
+        network, it ends when that wait ends."""
         ident = ctypes.c_ulong(self._thread.ident or 0)  # of no other thread: it waits for jobs
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(SystemExit))
         self._answers.put(None)
         self._jobs.put(None)
 
     def _work(self) -> None:
+        with suppress(SystemExit):  # given up between two jobs
+            self._carry_out()
+
+    def _carry_out(self) -> None:
         while (job := self._jobs.get()) is not None:
             self._job = job
             try:
