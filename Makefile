@@ -16,7 +16,7 @@ BY_DAY := $(patsubst %,--ignore tests/buffer/stress/test_%.py,crowd fuzz random_
 IN_THREE := -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test unit system nightly check format docs clean
-.PHONY: results soak soak-actors chaos interruptions week rehearsal test-envs test-agents test-extras test-clusters bench-learner bench-gpu bench-weights bench-actors bench-buffer bench-math bench-peers
+.PHONY: results lab-test soak soak-actors chaos interruptions week rehearsal test-envs test-agents test-extras test-clusters bench-learner bench-gpu bench-weights bench-actors bench-buffer bench-math bench-peers
 
 # runs/demo, or with the time in its name if that is there.
 demo: $(VENV)/.installed
@@ -32,18 +32,18 @@ unit: $(VENV)/.installed
 system: $(VENV)/.installed
 	$(BIN)/python -m pytest tests -m "system and not nightly" $(BY_DAY)
 
-# What takes longer: the buffer under stress, every library and cluster, an hour and more. Needs
-# root and Linux.
+# What takes longer: the buffer under stress, the research programs, every library and cluster, an
+# hour and more. Needs root and Linux.
 nightly: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/buffer/stress
 	$(BIN)/python -m pytest tests -m nightly $(BY_DAY)
-	$(MAKE) soak soak-actors chaos test-envs test-agents test-extras test-clusters
+	$(MAKE) lab-test soak soak-actors chaos test-envs test-agents test-extras test-clusters
 
 check: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy r3l buffer envs actors learner launch benchmarks
-	$(BIN)/python -m pytest tests/test_architecture.py tests/docs
+	$(BIN)/mypy r3l buffer envs actors learner launch benchmarks lab
+	$(BIN)/python -m pytest tests/test_architecture.py tests/test_lab.py tests/docs
 	$(SITE)
 
 format: $(VENV)/.installed
@@ -83,7 +83,7 @@ week: $(VENV)/.installed
 # is upstream's if R3L_WEBSHOP names a checkout of princeton-nlp/WebShop.
 test-envs: $(VENV)/.installed
 	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA),dev,scienceworld,alfworld,webshop]"
-	R3L_FULL=1 $(BIN)/python -m pytest tests/envs tests/benchmarks/scienceworld -rs
+	R3L_FULL=1 $(BIN)/python -m pytest tests/envs lab/tests/scienceworld -rs
 
 # Agents that other people wrote, and verifiers, each in an interpreter of its own.
 test-agents: $(VENV)/.installed
@@ -111,14 +111,18 @@ test-clusters: $(VENV)/.installed
 rehearsal: $(VENV)/.installed
 	$(BIN)/python -m pytest -s tests/system/test_rehearsal.py
 
+# Tests of the research programs, slow ones too.
+lab-test: $(VENV)/.installed
+	$(BIN)/python -m pytest lab/tests $(IN_THREE)
+
 # Hours. Stop and start it at any time: runs that have ended are kept. RESULTS='--only e1 --seeds 1'
 results: $(VENV)/.installed
-	$(BIN)/python -m benchmarks.results $(RESULTS)
+	$(BIN)/python -m lab.results $(RESULTS)
 ifndef RESULTS
-	$(BIN)/python -m benchmarks.results.gradients
-	$(BIN)/python -m benchmarks.results.stopped_runs
-	$(BIN)/python -m benchmarks.results.wall_clock
-	$(BIN)/python -m benchmarks.results --page
+	$(BIN)/python -m lab.results.gradients
+	$(BIN)/python -m lab.results.stopped_runs
+	$(BIN)/python -m lab.results.wall_clock
+	$(BIN)/python -m lab.results --page
 endif
 
 # Waiting threads sleep, as in a run: on cores that others use too, spinning costs ten times as much.

@@ -9,22 +9,24 @@ watch:     detects a dead engine (then actors.cli starts another), measures how 
 import asyncio
 import logging
 import zlib
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 from typing import NoReturn
 
-from actors.buffer_requests import BufferRequests
+from actors.buffer_requests import BufferRequests, Fingerprint, GroupPuts, Item
 from actors.engine import VLLMPolicy
 from actors.utilization import Occupancy
 from actors.weights.subscriber import WeightSubscriber, follow
 from buffer import AsyncBufferClient, Lease
+from r3l.algorithms.algorithm import Algorithm
 from r3l.errors import Conflict, EngineDead, EngineSick, LeaseLost
-from r3l.records import GroupPlan, SlotResult, Task
-from r3l.rollout.env_interface import Environment
+from r3l.records import SlotResult, Task
+from r3l.rollout.env_interface import Playable
+from r3l.rollout.exploration import Exploration
 from r3l.rollout.failures import FirstFailures
-from r3l.rollout.group import explore_group
+from r3l.rollout.group import Explore, explore_group
 from r3l.rollout.partial import Progress
 from r3l.run.config import RunConfig
 
@@ -36,6 +38,20 @@ WATCH_S = 0.1
 
 class Stopped(Exception):
     """Ends the loops of a stopped actor."""
+
+
+@dataclass
+class HeldGroup:
+    """A leased group that is explored."""
+
+    x: Exploration
+    puts: GroupPuts
+    exploring: asyncio.Task[None] | None = None
+
+    def live(self, width: int) -> int:
+        """Returns the number of running attempts. A group that has not begun counts as `width`."""
+        begun = max(self.x.running, self.puts.busy)
+        return begun if self.x.widest else min(width, len(self.x.open))
 
 
 class Actor:
@@ -51,24 +67,22 @@ class Actor:
         policy: VLLMPolicy,
         client: AsyncBufferClient,
         subscriber: WeightSubscriber,
-        make_env: Callable[[Task], Environment],
+        make_env: Callable[[Task], Playable],
         config: RunConfig,
     ) -> None:
         self.policy, self.subscriber = policy, subscriber
         self.make_env, self.config = make_env, config
         self.metrics = subscriber.metrics = policy.metrics
         self.requests = BufferRequests(name, client, self.metrics)
-        self.plan: GroupPlan = config.algorithm.build().plan()
         self.stop = asyncio.Event()
-        self.held: dict[str, asyncio.Task[None]] = {}
-        self.live: Counter[str] = Counter()
-        """The number of running attempts of each group."""
+        self.held: dict[str, HeldGroup] = {}
+        self.widest = self.planned = 0
+        """The most attempts that an ended group has run at once; the slots of the newest group."""
         self.occupancy = Occupancy(config.actor.concurrent_requests)
         self.leasing = False
         """Whether the actor waits for a lease."""
         self.unused: list[float] = []
         """Idle shares of the engine since the last heartbeat; 0 while no lease was awaited."""
-        self.results = 0
         self.failures = FirstFailures()
 
     async def run(self) -> None:
@@ -92,45 +106,63 @@ class Actor:
         finally:
             await self.requests.leave(self.held)
 
+    @property
+    def results(self) -> int:
+        """The number of results that were put."""
+        return self.requests.results
+
+    @property
+    def live(self) -> int:
+        """The number of running attempts, with those of groups that are about to begin."""
+        return sum(group.live(self.width) for group in self.held.values())
+
+    @property
+    def width(self) -> int:
+        """How many attempts a further group may run at once: the most that one has run; until one
+        has begun, the slots of the newest plan."""
+        return max([self.widest, *(group.x.widest for group in self.held.values())]) or self.planned
+
     async def _explore_forever(self) -> NoReturn:
         """Hashes the engine's weights, then leases a group whenever the engine has room for it."""
         await self.policy.hash_first_weights()
         while True:
-            while not self.occupancy.admits(self.live.total(), self.plan.base):
+            while not self.occupancy.admits(self.live, self.width):
                 await asyncio.sleep(WATCH_S)
             self.leasing = True
-            lease = await self.requests.lease(lambda: self.policy.version, self.plan)
+            lease = await self.requests.lease(lambda: self.policy.version)
             self.leasing = False
             if lease.group_id in self.held:  # it seemed silent, so it got its own group again
                 continue
-            accepted = {(r.role, r.slot) for r in lease.accepted}
-            self.metrics.taken_over += bool(accepted or lease.partial)
-            self.live[lease.group_id] = sum(
-                (lease.plan.last_role(slot), slot) not in accepted
-                for slot in range(lease.plan.base)
-            )
-            exploring = self._tasks.create_task(self._explore(lease))
-            self.held[lease.group_id] = exploring
+            self.metrics.taken_over += bool(lease.accepted or lease.reflections or lease.partial)
+            self.planned = lease.plan.slots
+            group = self.held[lease.group_id] = self._group(lease)
+            group.exploring = self._tasks.create_task(self._explore(lease, group))
 
-    async def _explore(self, lease: Lease) -> None:
+    def _group(self, lease: Lease) -> HeldGroup:
         config = self.config.for_evaluation() if lease.purpose == "eval" else self.config
+        puts = GroupPuts(self.requests, lease, self._fingerprint)
         save = partial(self.requests.put_partial, lease.group_id)
+        x = Exploration(
+            lease.task,
+            self.policy,
+            partial(self.make_env, lease.task),
+            lease.plan,
+            # Groups are numbered in the order of their leases; the earliest one is served first.
+            config.actor.decoding(priority=int(lease.group_id[1:])),
+            seed=zlib.crc32(f"{config.seed}/{lease.group_id}".encode()),
+            handed=lease.handed,
+            results={result.slot: result for result in lease.accepted},
+            reflections={thought.name: thought for thought in lease.reflections},
+            emit=puts.put,
+            progress=Progress(lease.partial, save, config.actor.progress_s, self.metrics.partial),
+            on_failure=self.failures,
+        )
+        return HeldGroup(x, puts)
+
+    async def _explore(self, lease: Lease, group: HeldGroup) -> None:
         try:
-            results = await explore_group(
-                lease.task,
-                self.policy,
-                partial(self.make_env, lease.task),
-                config,
-                seed=zlib.crc32(f"{self.config.seed}/{lease.group_id}".encode()),
-                plan=lease.plan,
-                accepted=lease.accepted,
-                emit=partial(self._put, lease),
-                progress=Progress(
-                    lease.partial, save, config.actor.progress_s, self.metrics.partial
-                ),
-                on_failure=self.failures,
-                priority=int(lease.group_id[1:]),  # groups are numbered in lease order
-            )
+            results = await explore_group(self._explorer(lease), group.x)
+            kept = {result.slot: result for result in (*results, *await group.puts.rest())}
         except LeaseLost as error:
             self.metrics.lease_lost += 1
             log.warning("%s: left to another actor (%s)", lease.group_id, error)
@@ -139,26 +171,32 @@ class Actor:
             log.warning("%s: left to another actor (%s)", lease.group_id, error)
         else:
             self.metrics.groups += 1
-            for result in results:
+            for result in kept.values():
                 self.metrics.results[f"{result.role}_{result.status}"] += 1
         # A cancelled group stays held until its canceller forgets or releases it.
         self._forget(lease.group_id)
 
+    def _explorer(self, lease: Lease) -> Explore:
+        """Returns how the group is explored: as the algorithm does, but plainly in evaluations."""
+        algorithm = self.config.algorithm
+        if lease.purpose == "eval":
+            return partial(Algorithm.explore, algorithm)
+        return algorithm.explore
+
     def _forget(self, group_id: str) -> None:
-        self.held.pop(group_id, None)
-        self.live.pop(group_id, None)
+        if (group := self.held.pop(group_id, None)) is not None:
+            self.widest = max(self.widest, group.x.widest)
 
-    async def _put(self, lease: Lease, result: SlotResult) -> SlotResult:
-        kept = await self.requests.put(lease.group_id, result, self._fingerprint(result))
-        self.results += 1
-        if result.role == lease.plan.last_role(result.slot) and lease.group_id in self.live:
-            self.live[lease.group_id] -= 1
-        return kept
-
-    def _fingerprint(self, result: SlotResult) -> tuple[int, str] | None:
-        """Returns (version, hash) of a result's weights. Returns None if the hash is unknown."""
-        attempt = result.trajectory
-        version = self.policy.version if attempt is None else int(attempt.step_versions.max())
+    def _fingerprint(self, made: Sequence[Item]) -> Fingerprint:
+        """Returns (version, hash) of the weights that sampled the last of `made`. Returns None if
+        the hash is unknown."""
+        version = self.policy.version
+        for each in made:
+            if not isinstance(each, SlotResult):
+                version = each.version
+            elif each.trajectory is not None:
+                attempt = each.trajectory
+                version = int(attempt.step_versions[attempt.first_played :].max())
         known = self.policy.fingerprints.get(version)
         return (version, known) if known else None
 
@@ -169,11 +207,12 @@ class Actor:
             self.metrics.idle_share = fmean(self.unused or [0.0])
             self.unused.clear()
             for group_id in await self.requests.renew(list(self.held)):
-                if task := self.held.get(group_id):
+                if group := self.held.get(group_id):
                     log.warning("%s: the lease expired; left to another actor", group_id)
                     self.metrics.lease_lost += 1
                     self._forget(group_id)
-                    task.cancel()
+                    if group.exploring:
+                        group.exploring.cancel()
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _watch(self) -> NoReturn:
@@ -181,7 +220,7 @@ class Actor:
         while True:
             if self.policy.dead:
                 raise EngineDead("the engine process has ended")
-            live = self.live.total()
+            live = self.live
             self.occupancy.observe(self.metrics.requests_running, live)
             self.unused.append(self.occupancy.missing(live) if self.leasing else 0.0)
             await asyncio.sleep(WATCH_S)

@@ -1,8 +1,8 @@
 """Sends an actor's requests to the buffer. Repeats `lease` and `put` until they succeed.
 
 lease     until granted
-put       until on disk, even if the group is cancelled; a refused result becomes a failed slot,
-          unless the refusal shows that the engine is sick
+put       until on disk, even if the group is cancelled; a refused result becomes a failed slot, and
+          a refused reflection is dropped, unless the refusal shows that the engine is sick
 partial   once, since the next progress will contain this progress
 renew     once a heartbeat; not repeated, because the next heartbeat does the same
 leave     waits a moment for unfinished puts, releases the leases and reports the metrics
@@ -11,40 +11,50 @@ leave     waits a moment for unfinished puts, releases the leases and reports th
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from buffer import AsyncBufferClient, Lease, Wait
 from r3l.errors import (
     BufferUnavailable,
+    EngineFailed,
     EngineSick,
     LimitExceeded,
     RecordError,
     SickResult,
     StoreError,
 )
-from r3l.records import GroupPlan, SlotResult
+from r3l.records import ReflectionRecord, SlotResult
+from r3l.rollout.exploration import Made
 from r3l.run.actor_metrics import ActorMetrics
 
 log = logging.getLogger(__name__)
+
+Fingerprint = tuple[int, str] | None
+"""A policy version and the hash of its weights; None if the hash is unknown."""
 
 STORE_FULL_S = 2.0  # until a request that found the store full is sent again
 PARTIAL_S = 2.0  # for a put of progress; the attempt waits meanwhile
 LEAVE_S = 5.0  # for unfinished puts when the actor leaves, and as long again for the release
 
 
+Item = SlotResult | ReflectionRecord
+
+
 class BufferRequests:
-    """Sends the requests of the actor `name`, and counts failed requests in `metrics`."""
+    """Sends the requests of the actor `name`, and counts failed requests in `metrics`. `results`:
+    the number of results that were put."""
 
     def __init__(self, name: str, client: AsyncBufferClient, metrics: ActorMetrics) -> None:
-        self.name, self.client, self.metrics = name, client, metrics
-        self._puts: dict[asyncio.Task[SlotResult], str] = {}  # unfinished, each with its group
+        self.name, self.client, self.metrics, self.results = name, client, metrics, 0
+        self._puts: dict[asyncio.Task[Sequence[Item]], str] = {}  # unfinished, each with its group
         self._complete: set[str] = set()  # groups that need no lease
         self._leasing: asyncio.Task[Lease | Wait] | None = None
 
-    async def lease(self, version: Callable[[], int], plan: GroupPlan) -> Lease:
+    async def lease(self, version: Callable[[], int]) -> Lease:
         """Waits for a lease. Each request states the engine's current `version()`. Raises
         EngineSick if the buffer refuses this version as impossible."""
         while True:
-            self._leasing = asyncio.create_task(self.client.lease(self.name, version(), plan))
+            self._leasing = asyncio.create_task(self.client.lease(self.name, version()))
             try:
                 reply = await asyncio.shield(self._leasing)
             except (BufferUnavailable, StoreError) as error:
@@ -57,15 +67,15 @@ class BufferRequests:
             await asyncio.sleep(reply.retry_s)
 
     async def put(
-        self, group_id: str, result: SlotResult, fingerprint: tuple[int, str] | None
-    ) -> SlotResult:
-        """Puts a result. If the result is too large or malformed, puts a failed result instead.
-        Returns the result that was put.
+        self, group_id: str, made: Sequence[Item], fingerprint: Fingerprint
+    ) -> Sequence[Item]:
+        """Puts results and reflections, all or none. If they are too large or malformed, puts them
+        without the reflections, and then failed results instead. Returns what was put.
 
         Cancelling the caller does not stop the put. Raises LeaseLost or Conflict. Raises EngineSick
         for a result that a healthy engine cannot produce.
         """
-        putting = asyncio.create_task(self._put(group_id, result, fingerprint))
+        putting = asyncio.create_task(self._put(group_id, made, fingerprint))
         self._puts[putting] = group_id
         putting.add_done_callback(self._puts.pop)
         return await asyncio.shield(putting)
@@ -116,28 +126,41 @@ class BufferRequests:
             log.warning("the leases were not released and will expire: %s", error)
 
     async def _put(
-        self, group_id: str, result: SlotResult, fingerprint: tuple[int, str] | None
-    ) -> SlotResult:
-        refused = False
+        self, group_id: str, made: Sequence[Item], fingerprint: Fingerprint
+    ) -> Sequence[Item]:
         while True:
             try:
-                reply = await self.client.put(group_id, self.name, result, fingerprint)
-                if reply.complete:
-                    self._complete.add(group_id)
-                return result
+                if made:
+                    reply = await self.client.put(group_id, self.name, made, fingerprint)
+                    self.results += sum(isinstance(each, SlotResult) for each in made)
+                    if reply.complete:
+                        self._complete.add(group_id)
+                return made
             except SickResult as error:
                 raise EngineSick(str(error), cause=error.cause) from error
             except (LimitExceeded, RecordError) as error:
-                if refused:
-                    raise  # the result is not the reason
-                large = isinstance(error, LimitExceeded) or error.cause == "too_large"
-                refused, cause = True, "too_large" if large else "bad_record"
-                self.metrics.refused[cause] += 1
-                log.error("%s: %s %d was refused: %s", group_id, result.role, result.slot, error)
-                result = SlotResult(result.role, result.slot, "failed", cause=cause)
+                made = self._without_refused(group_id, made, error)
             except (BufferUnavailable, StoreError) as error:
                 # Puts are idempotent, so repeating one after a lost reply changes nothing.
                 await self._wait(error, f"a put of {group_id}")
+
+    def _without_refused(
+        self, group_id: str, made: Sequence[Item], error: LimitExceeded | RecordError
+    ) -> Sequence[Item]:
+        """Returns what to put in place of what was refused. Raises the error if it has another
+        reason."""
+        results = [each for each in made if isinstance(each, SlotResult)]
+        refused = [each.name for each in made if isinstance(each, ReflectionRecord)]
+        large = isinstance(error, LimitExceeded) or error.cause == "too_large"
+        cause, kept = "too_large" if large else "bad_record", results
+        if not refused:
+            refused = [f"slot {each.slot}" for each in results if each.status != "failed"]
+            kept = [SlotResult(each.slot, "failed", cause=cause, of=each.of) for each in results]
+        if not refused:
+            raise error
+        self.metrics.refused[cause] += len(refused)
+        log.error("%s: %s was refused: %s", group_id, ", ".join(refused), error)
+        return kept
 
     def _granted(self) -> list[str]:
         """Returns the group of the newest lease, if the lease was granted."""
@@ -159,3 +182,47 @@ class BufferRequests:
             self.metrics.store_full += 1
         else:
             self.metrics.buffer_unavailable += 1
+
+
+class GroupPuts:
+    """Puts what is made of one leased group. Holds back the result that makes the group complete,
+    and what comes after it, for `rest`: a complete group takes no more. `busy`: the number of
+    requests in progress."""
+
+    def __init__(
+        self,
+        requests: BufferRequests,
+        lease: Lease,
+        fingerprint: Callable[[Sequence[Item]], Fingerprint],
+    ) -> None:
+        self.requests, self.group_id, self.fingerprint = requests, lease.group_id, fingerprint
+        self.busy = 0
+        self._open = set(range(lease.plan.slots)) - {result.slot for result in lease.accepted}
+        self._held: list[Item] = []
+
+    async def put(self, made: Made) -> Made:
+        """Puts a result or a reflection. Returns what was put. Raises EngineFailed if a reflection
+        is refused, and the errors of `BufferRequests.put`."""
+        if isinstance(made, SlotResult):
+            self._open.discard(made.slot)
+        if self._held or not self._open:
+            self._held.append(made)
+            return made
+        kept: Sequence[Made] = await self._put([made])
+        if not kept:
+            raise EngineFailed("the buffer refused a reflection", cause="reflection_refused")
+        return kept[0]
+
+    async def rest(self) -> list[SlotResult]:
+        """Puts what was held back. Returns the results among it."""
+        held, self._held = self._held, []
+        if not held:
+            return []
+        return [each for each in await self._put(held) if isinstance(each, SlotResult)]
+
+    async def _put(self, made: Sequence[Any]) -> Sequence[Any]:
+        self.busy += 1
+        try:
+            return await self.requests.put(self.group_id, made, self.fingerprint(made))
+        finally:
+            self.busy -= 1

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 
+from r3l.files.own_packages import ENGINE
 from r3l.run.process.end_with_parent import end_with, name_starter
 
 METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
@@ -47,6 +48,17 @@ def leave_threads_to_engine() -> None:
 def forked() -> Iterator[None]:
     """Makes vLLM fork the engine, if this process can be forked. Call this in the main thread,
     because the engine ends with the calling thread."""
+    os.environ[ENGINE] = "1"  # r3l's plugin of vLLM works in this engine's processes alone
+    try:
+        with _started():
+            yield
+    finally:
+        del os.environ[ENGINE]
+
+
+@contextmanager
+def _started() -> Iterator[None]:
+    """Sets how vLLM starts the engine's process, and what a fork gives up."""
     import torch
 
     global _parent, _threads

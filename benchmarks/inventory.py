@@ -21,15 +21,15 @@ import click
 from benchmarks.configuration_page import sections
 from buffer.sampling.samplers import SAMPLERS
 from buffer.sampling.task_samplers import TASK_SAMPLERS
-from envs.evaluation.metrics import METRICS as EVALUATION_METRICS
 from envs.registry import ENVIRONMENTS, FAMILIES
 from launch.backends.registry import BACKENDS
 from launch.cli import INSPECTIONS
+from learner.evaluation.metrics import METRICS as EVALUATION_METRICS
 from learner.metrics.loggers.registry import LOGGERS
 from learner.metrics.tags import METRICS
 from r3l.algorithms.registry import REGISTRY as ALGORITHMS
-from r3l.config import RunConfig
 from r3l.errors import UserError
+from r3l.run.config import RunConfig
 from r3l.settings.section import Section
 
 ROOT = Path(__file__).parents[1]

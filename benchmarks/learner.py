@@ -32,9 +32,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.results.alternate import check_played, explore, sampler
 from buffer import BufferClient, Lease
 from envs.registry import task_source
+from lab.results.alternate import check_played, explore, sampler
 from learner.step import attention
 from learner.step.batch import Nodes, Row, collate, micro_batches, rows_of
 from learner.step.full_weights import full_shape

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import click
 import psutil
@@ -119,7 +120,7 @@ async def measure(folder: Path, requests: int, rounds: int, steps: int) -> None:
 
     try:
         async with AsyncExitStack() as open_envs:
-            make_env = {}
+            make_env: dict[str, Callable[[Task], Any]] = {}
             for way, place in WAYS.items():
                 isolation, _, kind = place.partition(":")
                 values = {"name": f"{folder / 'own.py'}:{kind}", "isolation": isolation}

@@ -32,8 +32,8 @@ import psutil
 from msgspec import convert
 
 from benchmarks.peers_trl import LEARNING_RATE, SAMPLES, TOKENS
-from benchmarks.results.lines import LINES, append, processor
 from envs.registry import make
+from lab.results.lines import LINES, append, processor
 from learner.warmup import tiny_policy
 from r3l.models.model_path import model_path
 from r3l.run.process.memory import STEADY_MEMORY

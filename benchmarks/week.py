@@ -22,7 +22,7 @@ from typing import Any
 import click
 import psutil
 
-from benchmarks.results.charts import new_figure, save
+from lab.results.charts import new_figure, save
 from r3l.run.files.run_folder import RunFolder
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"

@@ -1,18 +1,19 @@
-"""Before a run, resets the environment to some tasks and takes one step in each. Uses the same kind
-of process and the same limits as the run."""
+"""Before a run, resets the environment to some tasks and takes one step in each. For an agent,
+prepares the tasks. Uses the same kind of process and the same limits as the run."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from envs.agents.agent_runner import AgentRunner
 from envs.isolation.pool import environments_of_all
 from r3l.errors import EpisodeError, UserError
 from r3l.records import Task
 from r3l.rollout.attempt import start
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_calls import guarded, read_step
-from r3l.rollout.env_interface import Environment
+from r3l.rollout.env_interface import Environment, EnvSpec
 from r3l.rollout.policy_interface import Sample
 from r3l.rollout.prompts import Prompts
 from r3l.run.settings.environment import EnvConfig
@@ -23,8 +24,9 @@ NONSENSE = "try"
 
 @dataclass(frozen=True)
 class FirstStep:
-    """The sizes of a task's first step, in tokens. `budget`: limit for the response.
-    `reflection_prompt`: prompt for a reflection on the step."""
+    """The sizes of a task's first step, in tokens. `prompt`: 0 for an agent, which alone knows it.
+    `budget`: limit for the response. `reflection_prompt`: prompt for a reflection on the step; for
+    an agent, without the step."""
 
     prompt: int
     budget: int
@@ -43,11 +45,17 @@ async def _try_all(config: EnvConfig, tasks: Sequence[Task], chat: ChatFormat) -
         return [await _try(make_env, task, chat) for task in tasks]
 
 
-async def _try(make_env: Callable[[Task], Environment], task: Task, chat: ChatFormat) -> FirstStep:
+async def _try(
+    make_env: Callable[[Task], Environment | AgentRunner], task: Task, chat: ChatFormat
+) -> FirstStep:
     name, call = task.env, "reset"
     try:
-        env = await guarded(lambda: make_env(task))
+        env: Environment | AgentRunner = await guarded(lambda: make_env(task))
         try:
+            if isinstance(env, AgentRunner):
+                call, runner, given = "prepare", env, task.options.get("task", {})
+                await guarded(lambda: runner.prepare(given, []))
+                return _of_agent(runner.spec, chat)
             attempt = await start(task, chat, env)
             again = await start(task, chat, env)
             _check_same(task, env, attempt.observations[0], again.observations[0])
@@ -57,14 +65,20 @@ async def _try(make_env: Callable[[Task], Environment], task: Task, chat: ChatFo
             await guarded(env.close)
     except EpisodeError as error:
         raise UserError(f"env {name}: {call} of task {task.task_id}: {error}") from error
-    prompt = len(attempt.shown.ids) + len(chat.prompt_ids)
-    attempt.sampled(Sample((chat.end_id,), (0.0,), 0, 0, "stop"))
+    prompt = len(attempt.read) + len(chat.prompt_ids)
+    attempt.tokens.sampled(Sample((chat.end_id,), (0.0,), 0, 0, "stop"))
     attempt.seconds, attempt.rewards = [0.0], [0.0]
     attempt.actions, attempt.observations = [NONSENSE], [attempt.observations[0], reaction]
-    asked = Prompts(env.spec.prompts).question("reflect", attempt.trajectory("base", 0))
+    asked = Prompts(env.spec.prompts).question("reflect", attempt.trajectory(0))
     return FirstStep(
         prompt, env.spec.max_response_tokens, len(chat.open(*asked)) + len(chat.prompt_ids)
     )
+
+
+def _of_agent(spec: EnvSpec, chat: ChatFormat) -> FirstStep:
+    texts = Prompts(spec.prompts).texts
+    asked = chat.open(texts["reflect_system"], texts["reflect_user"])
+    return FirstStep(0, spec.max_response_tokens, len(asked) + len(chat.prompt_ids))
 
 
 def _check_same(task: Task, env: Environment, first: str, second: str) -> None:

@@ -16,11 +16,12 @@ from typing import Any
 
 from msgspec import structs
 
+from envs.agents.agent_runner import AgentRunner
 from envs.base import SeededTasks, Split, TaskSource, TextEnv
 from r3l.errors import UserError, did_you_mean
 from r3l.records import Task
 from r3l.rollout.env_interface import Environment, EnvSpec
-from r3l.run.settings.environment import EnvConfig
+from r3l.run.settings.environment import EnvConfig, by_agent
 from r3l.settings import user_class
 
 MATHEMATICS = "gsm8k math olympiadbench dapo-math aime24 aime25 amc23".split()
@@ -48,14 +49,17 @@ FAMILIES = {
 
 
 def make(name: str, **options: Any) -> TextEnv:
-    """Makes a new environment. `options`: keyword arguments of its constructor.
+    """Makes a new text environment. `options`: keyword arguments of its constructor.
 
-    Raises UserError if a name or option is unknown, the constructor raises, or the result is not an
-    environment.
+    Raises UserError if a name or option is unknown, the constructor raises, or the result is not a
+    text environment.
     """
-    kind = _load(name, options)
-    with user_class.errors_named(f"env {name}: cannot be made, it"):
-        env = kind(**options)
+    if by_agent(name):
+        raise UserError(
+            f"env {name}: is an agent, which has no reset and step; use python -m "
+            "actors.agents.check_agent YAML to check it"
+        )
+    env = _made(name, options)
     if not isinstance(env, Environment):
         lacks = [each for each in ("spec", "reset", "step", "close") if not hasattr(env, each)]
         raise UserError(
@@ -65,6 +69,20 @@ def make(name: str, **options: Any) -> TextEnv:
     if not isinstance(env.spec, EnvSpec):
         raise UserError(f"env {name}: its spec is a {type(env.spec).__name__}, not an EnvSpec")
     return env
+
+
+def make_any(name: str, **options: Any) -> TextEnv | AgentRunner:
+    """Makes a new text environment, or a runner if `name` is an agent's. Raises UserError."""
+    if not by_agent(name):
+        return make(name, **options)
+    runner: AgentRunner = _made(name, options)
+    return runner
+
+
+def _made(name: str, options: Mapping[str, Any]) -> Any:
+    kind = _load(name, options)
+    with user_class.errors_named(f"env {name}: cannot be made, it"):
+        return kind(**options)
 
 
 def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +96,7 @@ def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def try_out(name: str, options: Mapping[str, Any]) -> None:
     """Makes an environment and closes it. Raises UserError if either fails."""
-    env = make(name, **options)
+    env = make_any(name, **options)
     with user_class.errors_named(f"env {name}: its close"):
         env.close()
 

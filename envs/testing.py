@@ -1,7 +1,7 @@
 """Checks that an environment meets the needs of exploration and retries.
 
-    python -m envs.testing path/to/file.py:Class [option=value …]      # one line
-    check_env("path/to/file.py:Class")            # raises AssertionError: seed, step, what
+    r3l-env check path/to/file.py:Class [option=value …]  # one line
+    check_env("path/to/file.py:Class")    # raises AssertionError: seed, step, what
     check_env(my_env, seeds=range(10))
 
 Every value must have the right type. The same seed and actions must give the same lines, even with
@@ -11,8 +11,7 @@ process.
 """
 
 import random
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,14 +19,11 @@ import psutil
 
 from envs import registry
 from envs.base import TextEnv
-from r3l.errors import EnvironmentFailed, UserError
+from r3l.errors import EnvironmentFailed
 from r3l.records import Task
 from r3l.rollout.env_calls import read_reset, read_step
 from r3l.rollout.env_interface import EnvSpec
 from r3l.rollout.prompts import Prompts
-from r3l.run.settings.environment import by_agent
-from r3l.settings import yaml_text
-from r3l.text import printable
 
 NONSENSE = ("", "zzz", "<action>", "go go go " * 40, "ünï©ode 🔥\n\x00 {}[]()'\"\\")
 
@@ -244,34 +240,3 @@ class Check:
         if self.env.spec.deterministic == "canonical":
             was, now = " ".join(sorted(was.split())), " ".join(sorted(now.split()))
         assert was == now, self.message(f"{what} was {was!r}, is now {now!r}")
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Checks an environment. `arguments`: its name, and its options as NAME=VALUE. Prints one line.
-    Returns 0 if the environment passes, else 2."""
-    if not arguments or arguments[0].startswith("-"):
-        print("usage: python -m envs.testing file.py:Class [option=value …]", file=sys.stderr)
-        return 2
-    name, *settings = arguments
-    try:
-        options = {}
-        for setting in settings:
-            option, equals, text = setting.partition("=")
-            if not (option and equals):
-                raise UserError(f"{setting}: must be an option of the environment, NAME=VALUE")
-            options[option] = yaml_text.parse(text, setting)
-        if by_agent(name):
-            raise UserError(f"{name}: is an agent; use python -m actors.agents.check_agent YAML")
-        check_env(name, options=options)
-        demonstrates = hasattr(registry.make(name, **options), "demonstration")
-    except (UserError, AssertionError) as error:
-        where = "" if isinstance(error, UserError) else f"{name}: "
-        print(printable(f"envs.testing: {where}{error}"), file=sys.stderr)
-        return 2
-    shown = "its demonstrations succeed" if demonstrates else "it has no demonstrations"
-    print(f"{name}: passes at seeds 0, 1 and 2; {shown}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

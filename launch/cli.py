@@ -257,12 +257,12 @@ def train(
 
 def prompt_texts(config: RunConfig) -> str:
     """Returns the prompt texts of the configured environments, each under a heading."""
-    from envs.registry import make
+    from envs.registry import make_any
     from r3l.rollout.prompts import Prompts
 
     sections = []
     for env in config.env.each():
-        spec = make(env.name, **env.options).spec
+        spec = make_any(env.name, **env.options).spec
         texts = {"system": spec.system_prompt} | Prompts(spec.prompts).texts
         of = f"{env.name} " if config.env.others else ""
         sections += [f"--- {of}{name}\n{text}" for name, text in texts.items()]

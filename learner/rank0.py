@@ -49,7 +49,7 @@ from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.step.tensor_file import Shape
 from learner.watchdog import heartbeat
 from r3l.algorithms.r3l import R3L, verified
-from r3l.algorithms.reflect_and_retry import ReflectAndRetry
+from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
 from r3l.errors import BufferUnavailable, NotFound, UserError
 from r3l.notices import notice, notice_again
 from r3l.records import Group, Task

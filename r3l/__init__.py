@@ -1,6 +1,16 @@
-"""r3l: the algorithm of reflect-then-retry reinforcement learning, as records and functions.
+"""r3l: reflect-then-retry reinforcement learning of language models, as a library.
 
-`import r3l` also offers the public names of all packages. Each name is imported at its first use:
+The core runs in one process, without a service:
+
+    policy, trainer = r3l.LocalPolicy("builtin"), r3l.Trainer("builtin", lr=1e-3)
+    algorithm = r3l.R3L(group_size=8)
+    for task in r3l.tasks("workshop", 200):
+        group = asyncio.run(r3l.explore(algorithm, task, policy, "workshop"))
+        batch = r3l.Batch([group])
+        trainer.step(algorithm.rows(batch), algorithm.loss)
+        policy.load(trainer.weights())
+
+The services are there too. Each name is imported at its first use:
 
     r3l.train({"learner.steps": 5})              # what r3l-launch does; returns the run's folder
     r3l.BufferClient(endpoint)                   # a client of a running buffer service
@@ -9,30 +19,67 @@
 
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
+from r3l.files.own_packages import PACKAGES, claim
+
 PUBLIC = {
-    "AsyncBufferClient": "buffer",
-    "BufferClient": "buffer",
-    "Store": "buffer.storage.store",
-    "EnvSpec": "r3l.rollout.env_interface",
     "Task": "r3l.records",
+    "Group": "r3l.records",
+    "AttemptKey": "r3l.records",
+    "GroupPlan": "r3l.records",
+    "Trajectory": "r3l.records",
+    "Origin": "r3l.records",
+    "SUCCESS": "r3l.records",
+    "Algorithm": "r3l.algorithms.algorithm",
+    "RatioAlgorithm": "r3l.algorithms.shared.ratio_correction",
+    "ReflectAndRetry": "r3l.algorithms.shared.reflect_and_retry",
+    "R3L": "r3l.algorithms.r3l",
+    "GRPO": "r3l.algorithms.published.grpo",
+    "DAPO": "r3l.algorithms.published.dapo",
+    "GSPO": "r3l.algorithms.published.gspo",
+    "OPMD": "r3l.algorithms.published.opmd",
+    "RAFT": "r3l.algorithms.published.raft",
+    "RLOO": "r3l.algorithms.published.rloo",
+    "R3": "r3l.algorithms.published.r3",
+    "ARPO": "r3l.algorithms.published.arpo",
+    "SPEAR": "r3l.algorithms.published.spear",
+    "RLVMR": "r3l.algorithms.published.rlvmr",
+    "EarlyExperience": "r3l.algorithms.published.early_experience",
+    "ReflectGRPO": "r3l.algorithms.published.reflect_grpo",
+    "CritiqueGRPO": "r3l.algorithms.published.critique_grpo",
+    "Batch": "r3l.algorithms.batch",
+    "Memory": "r3l.algorithms.memory",
+    "Query": "r3l.algorithms.queries",
+    "Row": "r3l.algorithms.rows",
+    "TokenBatch": "r3l.algorithms.losses",
+    "Decoding": "r3l.rollout.exploration",
+    "Exploration": "r3l.rollout.exploration",
+    "Verdict": "r3l.rollout.exploration",
+    "ChatFormat": "r3l.rollout.chat",
+    "Policy": "r3l.rollout.policy_interface",
+    "Sample": "r3l.rollout.policy_interface",
+    "SampleParams": "r3l.rollout.policy_interface",
+    "EnvSpec": "r3l.rollout.env_interface",
+    "LocalPolicy": "r3l.training.local_policy",
+    "Trainer": "r3l.training.trainer",
+    "UserError": "r3l.errors",
+    "explore": "envs.exploring",
+    "tasks": "envs.exploring",
     "ListedTasks": "envs",
     "SeededTasks": "envs",
     "check_env": "envs.testing",
     "make_env": "envs.registry",
+    "AsyncBufferClient": "buffer",
+    "BufferClient": "buffer",
+    "Store": "buffer.storage.store",
     "RunConfig": "r3l.run.config",
-    "LocalPolicy": "r3l.training.local_policy",
-    "Trainer": "r3l.training.trainer",
-    "UserError": "r3l.errors",
     "load_config": "r3l.run.config",
     "train": "launch.cli",
 }
 """The public names and their modules."""
 RENAMED = {"make_env": "make", "load_config": "load"}
-PACKAGES = ("buffer", "envs", "actors", "learner", "launch")
-_ROOT = Path(__file__).parents[1]
+OF_EXTRAS = ("torch", "transformers", "deepspeed", "vllm", "peft")
 
 __all__ = list(PUBLIC)
 
@@ -40,28 +87,22 @@ __all__ = list(PUBLIC)
 def __getattr__(name: str) -> Any:
     if name not in PUBLIC:
         raise AttributeError(f"r3l has no {name!r}; it offers {', '.join(PUBLIC)}")
-    if not PUBLIC[name].startswith("r3l."):
-        _import_packages()
-    value = getattr(import_module(PUBLIC[name]), RENAMED.get(name, name))
+    try:
+        if not PUBLIC[name].startswith("r3l."):
+            claim()
+        value = getattr(import_module(PUBLIC[name]), RENAMED.get(name, name))
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        if missing in ("r3l", *PACKAGES):
+            raise
+        what = "'r3l[cpu]' or 'r3l[gpu]'" if missing in OF_EXTRAS else f"r3l {missing}"
+        raise ImportError(
+            f"r3l.{name} needs {missing}, which is not installed; run "
+            f"{sys.executable} -m pip install {what}"
+        ) from error
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *PUBLIC})
-
-
-def _import_packages() -> None:
-    """Imports r3l's packages, even if the user's folder has modules of the same names. Raises
-    ImportError if another module of the same name was imported first."""
-    sys.path.insert(0, str(_ROOT))
-    try:
-        for package in PACKAGES:
-            folder = Path(str(import_module(package).__file__)).resolve().parent
-            if folder != _ROOT.resolve() / package:
-                raise ImportError(
-                    f"r3l needs its package {package}, but another package of this name is already "
-                    f"imported from {folder}; rename yours"
-                )
-    finally:
-        sys.path.remove(str(_ROOT))

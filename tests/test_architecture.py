@@ -31,7 +31,7 @@ FORBIDDEN = {
 FOLDERS = {
     "r3l": "run views rollout algorithms weights models files settings".split(),
     "buffer": "viewer tools server groups client wire sampling storage".split(),
-    "envs": "agents isolation adapters questions builtin".split(),
+    "envs": "isolation agents adapters questions builtin".split(),
     "actors": "agents gateway weights".split(),
     "learner": "offline warmup step metrics evaluation".split(),
     "launch": "evaluation inspection checks backends topology".split(),
@@ -65,6 +65,8 @@ TOPICS = {
     "r3l/test_public_names.py",
 }
 """Test files of several modules together; those of `buffer/stress` are too."""
+USERS_OF_LAB = {"benchmarks/learner.py", "benchmarks/peers.py", "benchmarks/week.py"}
+"""They explore in one process, write lines of results, and draw, as lab does."""
 PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 
 
@@ -204,6 +206,13 @@ def test_a_room_imports_only_rooms_below_it(room: str) -> None:
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
 
 
+def test_nothing_but_the_named_programs_uses_the_research_programs() -> None:
+    rooms = (*ROOMS, "benchmarks", "examples")
+    paths = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    users = {str(path.relative_to(ROOT)) for path in paths if "lab" in imports(path)}
+    assert users == USERS_OF_LAB
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_touches_only_its_own_libraries(room: str) -> None:
     for path in (ROOT / room).rglob("*.py"):
@@ -228,8 +237,9 @@ LIGHT = (
     ("import launch.preparation, launch.supervisor", "torch vllm"),
 )  # fmt: skip
 """What is done one after the other, and the modules that are not loaded then."""
-COMMANDS = ("launch.cli", "launch.eval_cli", "actors.cli", "learner.cli", "learner.cli train",
-            "learner.cli warmup", "buffer.cli", "buffer.cli serve", "buffer.cli view")  # fmt: skip
+COMMANDS = ("launch.cli", "launch.eval_cli", "envs.cli", "actors.cli", "actors.agent_cli",
+            "learner.cli", "learner.cli train", "learner.cli warmup",
+            "buffer.cli", "buffer.cli serve", "buffer.cli view")  # fmt: skip
 
 
 def printed_by(code: str) -> str:
@@ -268,7 +278,7 @@ def test_the_help_of_every_command_loads_no_heavy_library() -> None:
 
 
 def test_no_file_passes_500_lines_and_no_function_80() -> None:
-    for room in (*ROOMS, "tests"):
+    for room in (*ROOMS, "lab", "tests"):
         for path in (ROOT / room).rglob("*.py"):
             text = path.read_text(encoding="utf-8")
             assert len(text.splitlines()) <= 500, path
@@ -278,7 +288,7 @@ def test_no_file_passes_500_lines_and_no_function_80() -> None:
 
 
 def test_no_thread_of_a_test_keeps_pytest_from_ending_when_the_test_fails() -> None:
-    for path in (ROOT / "tests").rglob("*.py"):
+    for path in (path for room in ("tests", "lab") for path in (ROOT / room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Thread"):
                 where = f"{path.relative_to(ROOT)}:{node.lineno}"
@@ -294,7 +304,7 @@ def test_no_wait_can_lose_a_cancellation() -> None:
 
 def test_no_process_is_overlooked() -> None:
     """`psutil.process_iter` overlooks a process with the id of an ended one, if it saw that one."""
-    rooms = (*ROOMS, "benchmarks", "tests")
+    rooms = (*ROOMS, "benchmarks", "lab", "tests")
     for path in (path for room in rooms for path in (ROOT / room).rglob("*.py")):
         if path != Path(__file__):
             text = path.read_text(encoding="utf-8")

@@ -4,10 +4,11 @@ open a session ─► start the agent ─► calls … ─► the agent ends, po
    ▲ the tape in the record, for a retry or             │
    │ to continue the attempt of a dead actor            │
 record ◄── reward: posted, graded, or printed last ◄────┘
+
+actors.agents.next_process decides whether another process follows one that failed.
 """
 
 import asyncio
-import json
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -15,32 +16,31 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from signal import SIGHUP, SIGKILL, SIGTERM
-from typing import Any
+from typing import cast
 from urllib.parse import urlsplit
 
 from actors.agents.attempt_record import Train, trajectory
 from actors.agents.mcp_relay import McpRelay
-from actors.agents.tape_reader import Replays, main_kind, player_of, repeats_tools
-from actors.agents.world_state import RestoreFailed, Snapshots, World
+from actors.agents.next_process import AgentKilled, Next, Processes
+from actors.agents.tape_reader import Replays, continuing_player, main_kind, repeats_tools
+from actors.agents.world_state import Snapshots, World
 from actors.gateway.call_tree import Node
 from actors.gateway.other_models import OtherModels
 from actors.gateway.parsers import ReplyReader, reader_of
-from actors.gateway.recorded_call import TapePlayer
+from actors.gateway.recorded_call import ContinuingPlayer, RetryPlayer
 from actors.gateway.session import Session
 from actors.gateway.web_app import WebApp
-from envs.agents.agent import KEEPER, MAIN
-from envs.agents.agent_process import ProcessState
+from envs.agents.agent_runner import KEEPER, MAIN, AgentFacts, AgentRunner, Operation, ProcessState
 from envs.agents.agent_steps import Outcome, failed, grade, last_line, outcome_of, run_process
 from r3l.errors import EnvironmentFailed, R3LError, ReplayDiverged
-from r3l.records import AuxSample, Task, Trajectory
+from r3l.records import Task, Trajectory
 from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.env_calls import guarded, raised
-from r3l.rollout.env_interface import Environment, Offer, Retry
+from r3l.rollout.env_interface import Environment, Offer, Playable, Retry
 from r3l.rollout.policy_interface import Policy
 from r3l.run.actor_metrics import ActorMetrics
 from r3l.run.config import RunConfig
 from r3l.run.settings.actor import AgentConfig
-from r3l.run.settings.environment import by_agent
 
 log = logging.getLogger(__name__)
 
@@ -50,11 +50,8 @@ KILLED = frozenset(
 """Exit codes of a process killed from outside, for example by the kernel when memory is short. A
 code is minus the signal's number, or 128 plus the number if a shell reports the exit."""
 
-MakeEnv = Callable[[Task], Environment]
-
-
-class AgentKilled(EnvironmentFailed):
-    """The agent's process was killed from outside."""
+MakeEnv = Callable[[Task], Environment | AgentRunner]
+MakePlayable = Callable[[Task], Playable]
 
 
 @dataclass
@@ -74,12 +71,12 @@ class Gateway:
 @asynccontextmanager
 async def agents_served(
     make_env: MakeEnv, config: RunConfig, policy: Policy, metrics: ActorMetrics | None = None
-) -> AsyncIterator[MakeEnv]:
-    """Yields a function that makes a task's environment. If the run has agents, also serves the
+) -> AsyncIterator[MakePlayable]:
+    """Yields a function that makes what a task is played in. If the run has agents, also serves the
     policy over HTTP. Raises UserError if the chat template, a parser, the port or an API key is
     unusable."""
     if not config.env.has_agents:
-        yield make_env
+        yield cast(MakePlayable, make_env)  # the run has no agent
         return
     settings, counts, sessions = config.actor.agent, metrics or ActorMetrics(), dict[str, Session]()
     reader = reader_of(policy.chat, settings)
@@ -89,9 +86,9 @@ async def agents_served(
         snapshots = Snapshots(settings.max_divergences, counts.agent)
         gateway = Gateway(policy, reader, counts, settings, sessions, url, replays, snapshots)
 
-        def make(task: Task) -> Environment:
+        def make(task: Task) -> Playable:
             env = make_env(task)
-            return AgentEnvironment(env, gateway) if by_agent(env.spec.name) else env
+            return AgentEnvironment(env, gateway) if isinstance(env, AgentRunner) else env
 
         try:
             yield make
@@ -101,15 +98,16 @@ async def agents_served(
 
 class AgentEnvironment:
     """Implements `r3l.rollout.env_interface.PlayedByAgent` for one attempt. Each process of the
-    agent gets a new session. `kept`: seconds of sampling up to the last save of progress."""
+    agent gets a new session. `kept`: seconds of sampling up to the process's last save of progress.
+    `restored`: whether the saved state was put back for the process."""
 
     session: Session
 
-    def __init__(self, env: Environment, gateway: Gateway) -> None:
-        self.env: Any = env  # it has the methods of envs.agents.agent
-        self.spec, self.gateway = env.spec, gateway
+    def __init__(self, runner: AgentRunner, gateway: Gateway) -> None:
+        self.runner, self.spec, self.gateway = runner, runner.spec, gateway
         self.settings, self.counts = gateway.settings, gateway.metrics.agent
-        self.reset, self.step, self.close = env.reset, env.step, env.close
+        self.kept, self.restored = 0.0, False
+        self.close = runner.close
 
     async def play_with_agent(
         self,
@@ -120,37 +118,15 @@ class AgentEnvironment:
         left: Trajectory | None = None,
         offer: Offer | None = None,
         retried: bool = False,
-    ) -> tuple[Trajectory, AuxSample]:
+    ) -> Trajectory:
         """Plays one attempt. If the agent is killed from outside, starts it once more. In a base
         attempt, the new process gets the earlier replies. A retry may restore a saved world. If the
         restore fails, or the agent fails afterwards, plays the retry again without a restore.
         Raises EpisodeError (docs/agents.md) or the engine's error."""
         self.slot, self.retry, self.offer, self.retried = slot, retry, offer, retried
-        world = taken = self.gateway.snapshots.take(retry.base) if retry else None
-        killed, broken = False, ""
+        world = self.gateway.snapshots.take(retry.base) if retry else None
         try:
-            while True:
-                try:
-                    played = await self._play(task, params, left, world)
-                    if taken and broken:  # without the copy it went well
-                        taken.snapshots.failed("restore_failed", broken)
-                    return played
-                except AgentKilled as error:
-                    if killed:
-                        raise
-                    killed = True
-                    log.warning("%s; it is started once more", error)
-                    self.counts["killed"] += 1
-                    if not retry and any(n.sample and not n.taped for n in self.session.tree.nodes):
-                        with suppress(EnvironmentFailed):  # there is no call to train yet
-                            left = self._progress()
-                except EnvironmentFailed as error:
-                    after = world and world.restored and error.cause == "agent_exit"
-                    if not after and not isinstance(error, RestoreFailed):
-                        raise
-                    broken = f"after a restore {error}" if after else ""
-                    log.warning("%s; the retry is played without the state", error)
-                    world = None
+            return await self._until_played(task, params, left, world)
         except ReplayDiverged as error:
             self.counts["diverged"] += 1
             self.gateway.replays.diverged(error)
@@ -160,55 +136,100 @@ class AgentEnvironment:
         except Exception as error:  # whatever an agent printed must not end the actor
             raise raised(error) from error
         finally:
-            if taken:
-                await taken.remove()
+            if world:
+                await world.remove()
+
+    async def _until_played(
+        self, task: Task, params: ParamsOfStep, left: Trajectory | None, world: World | None
+    ) -> Trajectory:
+        """Plays one attempt with one process of the agent after the other."""
+        processes = Processes()
+        while True:
+            state = world if processes.with_state else None
+            try:
+                played = await self._play(task, params, left, state)
+            except EnvironmentFailed as error:
+                following = processes.after(error, restored=self.restored)
+                if following is Next.GIVE_UP:
+                    raise
+                log.warning("%s; %s", error, following.value)
+                if following is Next.AGAIN:
+                    self.counts["killed"] += 1
+                    left = self._so_far(left)
+                continue
+            if processes.suspicion:  # without the state it went well
+                self.gateway.snapshots.failed("restore_failed", processes.suspicion)
+            return played
 
     async def _play(
         self, task: Task, params: ParamsOfStep, left: Trajectory | None, world: World | None
-    ) -> tuple[Trajectory, AuxSample]:
-        """Plays one attempt with one agent process. A retry restores `world` at its pivot."""
+    ) -> Trajectory:
+        """Plays one attempt with one process of the agent. A retry restores `world` at its
+        pivot."""
         self.counts["attempts"] += 1
-        gateway, retry, session = self.gateway, self.retry, self._opened(task, params, left)
-        self.session, self.kept, saved = session, 0.0, None
-        if world:
-            world.restored = False
-        relay = McpRelay(session, self._serve)
-        gateway.sessions[session.key] = session
-        gateway.metrics.agents_running = len(gateway.sessions)
+        self.kept, self.restored = 0.0, False
+        session = self.session = self._opened(task, params, left)
+        saved: World | None = None
         try:
-            secret = [server.key for server in self.settings.models.values()]
-            options = task.options | {"secret": secret}
-            reset = await guarded(lambda: self.env.reset(seed=task.seed, options=options))
-            given = json.loads(reset[0])
-            relay.urls, session.answer_mcp = given["mcp"], relay.answer
-            tape = session.tape
-            if tape and world and tape.pivot in world.saved:
-                tape.stateful = given["keeps_all"] and repeats_tools(tape)
-                session.at_call = partial(self._restore, tape, world)
-            elif self.retried and given["keeps"]:
-                saved = gateway.snapshots.new(self._run_state)
-                session.at_call = partial(self._save, saved) if saved else None
-            outcome = await self._outcome(given)
-            made, shown = self._record(outcome, self.settings.train)
-            if retry and tape:
-                gateway.replays.check(made, retry)
-            if world and world.restored:
-                gateway.snapshots.in_a_row["restore_failed"] = 0
-            if saved:
-                await gateway.snapshots.keep(saved, made)
-                saved = None
+            async with self._served(session) as relay:
+                facts = await self._prepared(task)
+                relay.urls, session.answer_mcp = facts.servers, relay.answer
+                saved = self._attach_world(facts, world)
+                outcome = await self._outcome(facts)
+                made = self._record(outcome, self.settings.train)
+                self._check_replayed(made)
+                if saved:
+                    await self.gateway.snapshots.keep(saved, made)
+                    saved = None
         finally:
-            await relay.close()
             if left:
                 self._count_continued()
-            session.close()
-            del gateway.sessions[session.key]
-            gateway.metrics.agents_running = len(gateway.sessions)
             if saved:
                 await saved.remove()
         self.counts["segments"] += len(made.conversations())
-        self.counts["restarts"] += retry is not None and tape is None
-        return made, shown
+        self.counts["restarts"] += self.retry is not None and session.tape is None
+        return made
+
+    @asynccontextmanager
+    async def _served(self, session: Session) -> AsyncIterator[McpRelay]:
+        """Answers the calls of a process at the gateway. Yields the relay to its MCP servers."""
+        relay = McpRelay(session, self._serve)
+        sessions, metrics = self.gateway.sessions, self.gateway.metrics
+        sessions[session.key] = session
+        metrics.agents_running = len(sessions)
+        try:
+            yield relay
+        finally:
+            await relay.close()
+            session.close()
+            del sessions[session.key]
+            metrics.agents_running = len(sessions)
+
+    async def _prepared(self, task: Task) -> AgentFacts:
+        secret = [server.key for server in self.settings.models.values()]
+        given = task.options.get("task", {})
+        return await guarded(lambda: self.runner.prepare(given, secret))
+
+    def _attach_world(self, facts: AgentFacts, world: World | None) -> World | None:
+        """In a retry, has `world` restored at the pivot. In a base attempt that may be retried, has
+        a new world saved before each call, and returns this world."""
+        session, tape = self.session, self.session.tape
+        if world and isinstance(tape, RetryPlayer) and tape.pivot in world.saved:
+            tape.stateful = facts.saved == "all" and repeats_tools(tape)
+            session.at_call = partial(self._restore, tape, world)
+        elif self.retried and facts.saved != "nothing":
+            if saved := self.gateway.snapshots.new(self._run_state):
+                session.at_call = partial(self._save, saved)
+            return saved
+        return None
+
+    def _check_replayed(self, made: Trajectory) -> None:
+        """Raises ReplayDiverged if a retry from the tape differs from its base attempt. Otherwise
+        ends the rows of failed replays and restores."""
+        if self.retry and self.session.tape:
+            self.gateway.replays.check(made, self.retry)
+        if self.restored:
+            self.gateway.snapshots.in_a_row["restore_failed"] = 0
 
     def _opened(self, task: Task, params: ParamsOfStep, left: Trajectory | None) -> Session:
         """Makes the session for a new process of the agent. Raises ReplayDiverged."""
@@ -242,25 +263,39 @@ class AgentEnvironment:
         """Saves the world before a call, and finishes the save even if the caller is cancelled."""
         await asyncio.shield(world.save(node.number))
 
-    async def _restore(self, tape: TapePlayer, world: World, node: Node) -> None:
+    async def _restore(self, tape: RetryPlayer, world: World, node: Node) -> None:
         """If `node` is the pivot, restores the world. If the restore fails, ends the attempt."""
         if node is tape.pivot_node:
             try:
                 await world.restore(tape.pivot, self._run_state)
+                self.restored = True
                 self.session.restored.set()
             except EnvironmentFailed as error:
                 self.session.fail(error)
 
     async def _serve(self, name: str) -> str:
-        return str((await guarded(lambda: self.env.serve(name)))["folder"])
+        return (await guarded(lambda: self.runner.serve(name))).folder
 
-    async def _run_state(self, command: list[Any]) -> tuple[ProcessState, bool]:
-        limit_s = self.settings.state_s
-        return await run_process(self.env, KEEPER, lambda: self.env.keep(*command), limit_s)
+    async def _run_state(
+        self, operation: Operation, folder: str, call: int
+    ) -> tuple[ProcessState, bool]:
+        runner, limit_s = self.runner, self.settings.state_s
+        return await run_process(
+            runner, KEEPER, lambda: runner.keep(operation, folder, call), limit_s
+        )
+
+    def _so_far(self, left: Trajectory | None) -> Trajectory | None:
+        """Returns the attempt that the next process of a killed agent continues: `left`, or all
+        that a base attempt has played so far if it has sampled more."""
+        nodes = self.session.tree.nodes
+        if not self.retry and any(node.sample and not node.taped for node in nodes):
+            with suppress(EnvironmentFailed):  # there is no call to train yet
+                return self._progress()
+        return left
 
     def _progress(self) -> Trajectory:
         """Makes a record of the attempt so far, with all of its conversations."""
-        return self._record(Outcome(0.0, finish=""), "all")[0]
+        return self._record(Outcome(0.0, finish=""), "all")
 
     def _count_continued(self) -> None:
         """Counts the attempt as continued or dropped. Counts the tokens taken from the tape."""
@@ -269,7 +304,7 @@ class AgentEnvironment:
         counts["continued" if samples else "dropped"] += 1
         counts["tokens"] += sum(len(sample.token_ids) for sample in samples if sample)
 
-    def _record(self, outcome: Outcome, train: Train) -> tuple[Trajectory, AuxSample]:
+    def _record(self, outcome: Outcome, train: Train) -> Trajectory:
         session = self.session
         return trajectory(
             session.tree,
@@ -277,36 +312,37 @@ class AgentEnvironment:
             slot=self.slot,
             temperature=session.params(0).temperature,
             train=train,
-            retry=session.pivot if self.retry else None,
-            others=session.others,
+            retry=self.retry,
+            at=session.pivot if self.retry else None,
+            others=session.passed.calls,
         )
 
-    async def _outcome(self, given: dict[str, Any]) -> Outcome:
-        """Runs the agent to its end and grades the attempt. `given`: what `env.reset` returned."""
-        session, settings = self.session, self.settings
-        variables = self._variables(given["mcp"])
+    async def _outcome(self, facts: AgentFacts) -> Outcome:
+        """Runs the agent to its end and grades the attempt."""
+        runner, session, settings = self.runner, self.session, self.settings
+        variables = self._variables(facts.servers)
         state, in_time = await run_process(
-            self.env, MAIN, lambda: self.env.start(variables), settings.timeout_s, session.ended
+            runner, MAIN, lambda: runner.start(variables), settings.timeout_s, session.ended
         )
         session.end()
         if session.problem is not None:
             raise session.problem
         result = session.result
-        if result is None and in_time and state["exit"] != 0 and not session.full:
-            code = state["exit"]
+        if result is None and in_time and state.exit != 0 and not session.full:
+            code = state.exit
             error = AgentKilled if code in KILLED else EnvironmentFailed
-            why = f"the agent ended with exit code {code}: {state['stderr']}"
+            why = f"the agent ended with exit code {code}: {state.stderr}"
             raise error(why, cause="agent_exit")
         if not in_time and settings.at_timeout == "fail":
             limit = f"{settings.timeout_s:g} s (actor.agent.timeout_s)"
             raise failed("agent_timeout", f"the agent took longer than {limit} and was killed")
         if not session.tree.nodes:
             raise failed("agent_no_calls", "the agent made no call; it must use OPENAI_BASE_URL")
-        if session.tape:
+        if isinstance(session.tape, RetryPlayer):
             session.tape.check_met()
         finish = "terminated" if in_time else "truncated"
-        if result is None and given["grader"]:
-            result = await grade(self.env, session.tree.tape(), settings.timeout_s)
+        if result is None and facts.graded:
+            result = await grade(runner, session.tree.tape(), settings.timeout_s)
         elif result is None:
             result = last_line(state, "no_reward", "the agent")
         return outcome_of(
@@ -332,12 +368,12 @@ class AgentEnvironment:
         }
 
 
-def _continuation(left: Trajectory | None, params: ParamsOfStep) -> TapePlayer | None:
+def _continuation(left: Trajectory | None, params: ParamsOfStep) -> ContinuingPlayer | None:
     """Makes a player that repeats the calls of `left`. Returns None if the calls cannot be used."""
     if left is None or left.temperature != params(0).temperature:
         return None
     try:
-        return player_of(left)
+        return continuing_player(left)
     except ReplayDiverged as error:
         log.warning("a partial attempt is dropped, and its slot played afresh: %s", error)
         return None

@@ -7,15 +7,16 @@ In a retry, the main conversation contains the pivot, and replies from the tape 
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from actors.gateway.call_tree import CallTree, Node, system_of
 from envs.agents.agent_steps import Outcome
 from r3l.errors import EnvironmentFailed
-from r3l.records import AuxSample, Extra, Int32, Segment, Trajectory
+from r3l.records import Extra, Int32, Segment, Shown, Trajectory
 from r3l.rollout.attempt import Tokens
+from r3l.rollout.env_interface import Retry
 from r3l.views.tape import TapedCall, write_tape
 
 Train = Literal["main", "all"]
@@ -24,16 +25,28 @@ Train = Literal["main", "all"]
 class _Chain:
     """One conversation as a sequence of tokens. `steps`: the calls whose replies may be trained."""
 
-    def __init__(self, nodes: Sequence[Node], *, guided: bool = False) -> None:
+    def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes, self.tokens = nodes, Tokens()
         self.steps: list[Node] = []
         for node in nodes:
-            self.tokens.given((node.guided if guided else ()) or node.given)
+            self.tokens.given(node.given)
             if node.sample is not None and node.untrained:
                 self.tokens.given(node.sample.token_ids)
             elif node.sample is not None:
                 self.tokens.sampled(node.sample)
                 self.steps.append(node)
+
+    @property
+    def shown(self) -> Shown | None:
+        """What the policy read in place of the tokens between the first and the last call with
+        guidance; None without guidance."""
+        guided = [k for k, node in enumerate(self.nodes) if node.guided]
+        if not guided:
+            return None
+        first, last = self.nodes[guided[0]], self.nodes[guided[-1]]
+        keep = len(first.context()) - len(first.given)
+        read = last.context(guided=True)[keep:]  # equal up to there
+        return Shown(np.array(read, np.int32), keep, len(last.context()))
 
 
 def conversations(
@@ -64,22 +77,24 @@ def trajectory(
     slot: int,
     temperature: float,
     train: Train,
-    retry: Node | None = None,
+    retry: Retry | None = None,
+    at: Node | None = None,
     others: Sequence[TapedCall] = (),
-) -> tuple[Trajectory, AuxSample]:
-    """Returns an attempt's record, and the guided main conversation as an auxiliary sample.
+) -> Trajectory:
+    """Returns an attempt's record.
 
-    `retry`: in a retry, the pivot's call. `others`: the calls to other models and MCP servers.
-    `outcome.finish`: empty while the attempt runs. Raises EnvironmentFailed if no call is trained.
+    `retry`: what is retried, and `at`: the call from which it is. `others`: the calls to other
+    models and MCP servers. `outcome.finish`: empty while the attempt runs. Raises EnvironmentFailed
+    if no call is trained.
     """
     taped = {node for node in tree.nodes if node.taped} if retry else set[Node]()
-    chains = conversations(tree, train, retry, unseen=not outcome.finish)
+    chains = conversations(tree, train, at, unseen=not outcome.finish)
     (chain, pivot), *further = kept = _trained_once(chains, taped)
     where = {node: c for c in reversed(range(len(kept))) for node in kept[c][0].nodes}
     decode = tree.chat.chat.text
     nodes = chain.steps
-    made = Trajectory(
-        role="distilled" if retry else "base",
+    of: dict[str, Any] = retry.fields | {"pivot": pivot} if retry else {}
+    return Trajectory(
         slot=slot,
         **chain.tokens.recorded(),
         step_seconds=np.array([node.seconds for node in nodes], np.float32),
@@ -87,8 +102,8 @@ def trajectory(
         system=system_of(chain.nodes[0].messages),
         observations=(*map(_observation, nodes), outcome.feedback),
         actions=tuple(decode(node.sample.token_ids) for node in nodes if node.sample),
-        parent=slot if retry else -1,
-        pivot=pivot if retry else -1,
+        **of,
+        shown=chain.shown,
         finish=outcome.finish,
         feedback=outcome.feedback,
         temperature=temperature,
@@ -102,21 +117,12 @@ def trajectory(
             tape=write_tape([*tree.tape(where, taped), *others]),
         ),
     )
-    return made, _as_shown(chain, pivot)
 
 
 def _after(chain: _Chain, main: _Chain) -> Int32:
     """Returns, for each step of `chain`, how many steps of `main` came earlier."""
     called, mine = ([node.number for node in each.steps] for each in (main, chain))
     return np.searchsorted(called, mine).astype(np.int32)
-
-
-def _as_shown(chain: _Chain, pivot: int) -> AuxSample:
-    """Makes an auxiliary sample of a guided conversation. Trains only the steps from `pivot` on."""
-    shown = _Chain(chain.nodes, guided=True)
-    ids, mask = shown.tokens.arrays()
-    mask[: shown.tokens.spans[pivot][0]] = False
-    return AuxSample("retry", ids, mask)
 
 
 def _trained_once(chains: Sequence[_Chain], known: set[Node]) -> list[tuple[_Chain, int]]:

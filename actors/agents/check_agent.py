@@ -1,17 +1,14 @@
 """Checks an agent without a model: plays some of its tasks twice and compares the two tapes.
 
-    python -m actors.agents.check_agent agent.yaml [KEY=VALUE …]
+    r3l-agent check agent.yaml [KEY=VALUE …]
 
 The replies are made up. They call each tool once, with arguments that fit its schema. Then they
 repeat the newest text. The chat template comes from the run's model.
 """
 
-import asyncio
 import json
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from actors.agents.agent_attempt import AgentEnvironment, agents_served
@@ -19,17 +16,13 @@ from actors.gateway.call_tree import Node
 from actors.gateway.parsers import ReplyReader, reader_of
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
-from r3l.errors import EpisodeError, UserError
-from r3l.models.model_folder import read_tokenizer
-from r3l.models.model_path import model_path
+from r3l.errors import EpisodeError
 from r3l.records import Task
 from r3l.rollout.agent_chat import tool_call
 from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_calls import guarded
 from r3l.rollout.policy_interface import Sample, SampleParams
-from r3l.run import config as configuration
 from r3l.run.config import RunConfig
-from r3l.text import printable
 from r3l.views.tape import TapedCall, first_difference
 
 TASKS = 3
@@ -107,7 +100,7 @@ async def check_agent(config: RunConfig, chat: ChatFormat) -> AsyncIterator[tupl
 async def _outcome(env: AgentEnvironment, task: Task, config: RunConfig) -> str:
     tokens = config.actor.max_response_tokens or env.spec.max_response_tokens
     try:
-        played, _ = await env.play_with_agent(task, 0, lambda step: SampleParams(tokens))
+        played = await env.play_with_agent(task, 0, lambda step: SampleParams(tokens))
         return f"reward {played.reward:g}"
     except EpisodeError as error:
         return f"failed: {error}"
@@ -122,31 +115,3 @@ def _calls(tape: Sequence[TapedCall]) -> str:
     used = ", ".join(f"{name} {count}" for name, count in tools.items())
     roots = sum(call.parent < 0 for call in tape)
     return f"{len(tape)} calls in {roots} conversations, tools called: {used or 'none'}"
-
-
-async def _print(config: RunConfig) -> int:
-    folder, failed = model_path(config.model), False
-    chat = ChatFormat(read_tokenizer(folder, f"model {config.model}"))
-    async for line, passed in check_agent(config, chat):
-        print(printable(line), flush=True)
-        failed |= not passed
-    return 2 if failed else 0
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Checks an agent. `arguments`: a YAML file, then KEY=VALUE settings. Returns the exit code."""
-    if not arguments or arguments[0].startswith("-"):
-        print(__doc__, file=sys.stderr)
-        return 2
-    try:
-        config = configuration.load(Path(arguments[0]), arguments[1:])
-        if len(config.env.names) > 1 or not config.env.has_agents:
-            raise UserError(f"env {config.env.title}: is not an agent; use python -m envs.testing")
-        return asyncio.run(_print(config))
-    except UserError as error:
-        print(printable(f"check_agent: {error}"), file=sys.stderr)
-        return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -21,8 +21,9 @@ from typing import Any
 import httpx
 
 from actors.gateway.chat_completions import Refused, bad
-from actors.gateway.recorded_call import diverged, hash_of_passed
-from actors.gateway.session import Message, Session
+from actors.gateway.passed_calls import Message
+from actors.gateway.recorded_call import RetryPlayer, diverged, hash_of_passed
+from actors.gateway.session import Session
 from r3l.errors import EnvironmentFailed
 from r3l.views.tape import MCP
 
@@ -53,7 +54,7 @@ class McpRelay:
     ) -> Message | None:
         """Answers a message of the agent; returns None for a notification. Raises Refused."""
         session, method = self.session, str(message.get("method", ""))
-        session.check_calls(len(session.others), MOST_CALLS)
+        session.check_calls(len(session.passed.calls), MOST_CALLS)
         if name not in self.urls:
             raise Refused(404, "no_such_server", f"env.options.mcp names no server {name}")
         if "id" not in message:
@@ -69,7 +70,7 @@ class McpRelay:
             self.hello[name] = message
         asked = {"method": method, "params": {k: v for k, v in given.items() if k != "_meta"}}
         request_hash = hash_of_passed([MCP, name, asked], session.ignore)
-        tape = session.tape
+        tape = session.tape if isinstance(session.tape, RetryPlayer) else None
         if tape and tape.stateful and tape.pivot_node is None:
             call = session.repeated(request_hash)
             if call is None:
@@ -88,7 +89,7 @@ class McpRelay:
         reply = {key: reply[key] for key in ("result", "error") if key in reply}
         texts = [json.dumps(each, ensure_ascii=False) for each in (asked, reply)]
         said = {"role": "tool", "content": texts[1]}
-        session.record(f"{MCP}:{name}", MCP, request_hash, texts[0], said, began)
+        session.passed.record(f"{MCP}:{name}", MCP, request_hash, texts[0], said, began)
         return {"jsonrpc": "2.0", "id": message["id"]} | reply
 
     async def close(self) -> None:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from actors.gateway.call_tree import Kind, system_of
-from actors.gateway.recorded_call import RecordedCall, TapePlayer, diverged
+from actors.gateway.recorded_call import ContinuingPlayer, RecordedCall, RetryPlayer, diverged
 from r3l.errors import RecordError, ReplayDiverged
 from r3l.notices import notice
 from r3l.records import Trajectory
 from r3l.rollout.env_interface import Retry
 from r3l.rollout.policy_interface import Sample
-from r3l.views.tape import MCP, WHOLE, read_tape
+from r3l.views.tape import MCP, WHOLE, TapedCall, read_tape
 
 
 def recorded_calls(attempt: Trajectory) -> list[RecordedCall]:
@@ -44,23 +44,27 @@ def recorded_calls(attempt: Trajectory) -> list[RecordedCall]:
     return found
 
 
-def player_of(
-    attempt: Trajectory, step: int | None = None, ignore: Sequence[str] = ()
-) -> TapePlayer:
-    """Makes a player that replays an attempt's tape. With `step`, the player stops before this step
-    of the main conversation. Raises ReplayDiverged."""
-    recorded, pivot = recorded_calls(attempt), -1
-    if step is not None:
-        places = [(each.call.conversation, each.call.read) for each in recorded]
-        place = 0, int(attempt.step_spans[step, 0])
-        if place not in places:
-            raise diverged(f"the tape lacks the call of step {step}", 0)
-        pivot = places.index(place)
-    passed = [call for call in read_tape(attempt.extra.tape) if call.model]
-    return TapePlayer(recorded, pivot, ignore, passed)
+def continuing_player(attempt: Trajectory) -> ContinuingPlayer:
+    """Makes a player that continues an unfinished attempt. Raises ReplayDiverged."""
+    return ContinuingPlayer(recorded_calls(attempt), passed_calls(attempt))
 
 
-def repeats_tools(tape: TapePlayer) -> bool:
+def retry_player(attempt: Trajectory, step: int, ignore: Sequence[str] = ()) -> RetryPlayer:
+    """Makes a player for a retry from a step of the main conversation. Raises ReplayDiverged."""
+    recorded = recorded_calls(attempt)
+    places = [(each.call.conversation, each.call.read) for each in recorded]
+    place = 0, int(attempt.step_spans[step, 0])
+    if place not in places:
+        raise diverged(f"the tape lacks the call of step {step}", 0)
+    return RetryPlayer(recorded, places.index(place), passed_calls(attempt), ignore)
+
+
+def passed_calls(attempt: Trajectory) -> list[TapedCall]:
+    """Reads the calls of a recorded attempt to other models and MCP servers."""
+    return [call for call in read_tape(attempt.extra.tape) if call.model]
+
+
+def repeats_tools(tape: RetryPlayer) -> bool:
     """Whether a retry's tape has the complete reply to every MCP call before the pivot."""
     before = tape.calls[tape.pivot].began
     calls = [call for call in tape.passed if call.dialect == MCP and call.began < before]
@@ -88,11 +92,11 @@ class Replays:
     def __init__(self, limit: int, ignore: Sequence[str] = ()) -> None:
         self.limit, self.ignore, self.in_a_row = limit, ignore, 0
 
-    def player(self, retry: Retry) -> TapePlayer | None:
+    def player(self, retry: Retry) -> RetryPlayer | None:
         """Returns the player of a retry's tape, or None if the retry is to restart."""
         if self.in_a_row >= self.limit:
             return None
-        return player_of(retry.base, retry.pivot, self.ignore)
+        return retry_player(retry.base, retry.pivot, self.ignore)
 
     def diverged(self, error: ReplayDiverged) -> None:
         self.in_a_row += 1

@@ -18,8 +18,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
+from actors.agents.next_process import RestoreFailed
+from envs.agents.agent_runner import Operation, ProcessState
 from r3l.errors import EnvironmentFailed
 from r3l.notices import notice
 from r3l.records import Trajectory
@@ -30,12 +31,8 @@ PREFIX = "r3l-snapshots-"
 LOCKED_S = 60.0
 """An unlocked folder that is older than this many seconds belongs to a dead actor."""
 
-Run = Callable[[list[Any]], Awaitable[tuple[dict[str, Any], bool]]]
-"""Runs [operation, folder, call]. Returns the ended process's state, and whether it was in time."""
-
-
-class RestoreFailed(EnvironmentFailed):
-    """A retry's world could not be put back."""
+Run = Callable[[Operation, str, int], Awaitable[tuple[ProcessState, bool]]]
+"""Runs (operation, folder, call). Returns the ended process's state, and whether it was in time."""
 
 
 class Snapshots:
@@ -96,7 +93,7 @@ class World:
     def __init__(self, snapshots: Snapshots, folder: Path, run: Run) -> None:
         self.snapshots, self.folder, self.run = snapshots, folder, run  # the current attempt's run
         self.saved: set[int] = set()
-        self.saving, self.restored, self.bytes = True, False, 0
+        self.saving, self.bytes = True, 0
         self._one = asyncio.Lock()
 
     async def save(self, call: int) -> None:
@@ -127,7 +124,6 @@ class World:
         except EnvironmentFailed as error:
             self.snapshots.failed("restore_failed", str(error))
             raise RestoreFailed(str(error), cause="restore_failed") from error
-        self.restored = True
         self.snapshots.counts["restored"] += 1
 
     async def end(self) -> None:
@@ -148,12 +144,12 @@ class World:
         self.snapshots.bytes += size - self.bytes
         self.bytes = size
 
-    async def _done(self, operation: str, call: int) -> dict[str, int]:
-        state, in_time = await self.run([operation, str(self.folder), call])
-        if not in_time or state["exit"] != 0:
-            why = state["stderr"] if in_time else "it took too long (actor.agent.state_s)"
+    async def _done(self, operation: Operation, call: int) -> dict[str, int]:
+        state, in_time = await self.run(operation, str(self.folder), call)
+        if not in_time or state.exit != 0:
+            why = state.stderr if in_time else "it took too long (actor.agent.state_s)"
             raise EnvironmentFailed(f"agent: {operation} failed before call {call}: {why}")
-        return dict(json.loads(state["stdout"]))
+        return dict(json.loads(state.stdout))
 
 
 def _remove_left(parent: Path) -> None:

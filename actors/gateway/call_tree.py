@@ -79,19 +79,23 @@ class CallTree:
     chat: AgentChat
     nodes: list[Node] = field(default_factory=list)
 
-    def add(self, messages: Sequence[AgentMessage], tools: Sequence[Tool]) -> Node:
-        """Adds a node for a request. Raises UserError if the chat template refuses the request's
-        messages."""
+    def next(self, messages: Sequence[AgentMessage], tools: Sequence[Tool]) -> Node:
+        """Makes the node of a request, which is not in the tree until it is added. Raises UserError
+        if the chat template refuses the request's messages."""
         parent, new = self._place(messages, tuple(tools))
         own = parent.tools if parent else tuple(tools)
-        node = Node(parent, tuple(new), own, self._encoded(parent, new, tools), len(self.nodes))
-        self.nodes.append(node)
-        return node
+        return Node(parent, tuple(new), own, self._encoded(parent, new, tools), len(self.nodes))
 
-    @property
-    def branches(self) -> int:
-        """How many conversations there are, including those without a reply."""
-        return len(self.nodes) - len({node.parent for node in self.nodes if node.parent})
+    def add(self, node: Node) -> None:
+        """Adds the next node."""
+        assert node.number == len(self.nodes)  # no other node was added since it was made
+        self.nodes.append(node)
+
+    def branches_with(self, node: Node) -> int:
+        """Returns how many conversations there are with the next node, including those without a
+        reply."""
+        nodes = [*self.nodes, node]
+        return len(nodes) - len({each.parent for each in nodes if each.parent})
 
     def guide(self, node: Node, guidance: str) -> None:
         """Shows guidance to the policy in a call. Does nothing if the conversation already shows

@@ -50,8 +50,8 @@ class OtherModels:
     ) -> Response:
         """Takes the answer from the tape, or else from the server. Raises Refused if the server
         does not answer, or if the attempt may make no more calls."""
-        session.check_calls(session.asked_others, MOST_CALLS)
-        session.asked_others += 1
+        session.check_calls(session.passed.begun, MOST_CALLS)
+        session.passed.begun += 1
         body = json.loads(raw)
         request_hash = hash_of_passed([dialect.name, body], session.ignore)
         if call := session.repeated(request_hash):
@@ -70,5 +70,5 @@ class OtherModels:
         reply = {"role": "assistant", "content": answer.text, "media_type": media}
         if answer.status_code != 200:
             reply["finish"] = str(answer.status_code)
-        session.record(body["model"], dialect.name, request_hash, raw.decode(), reply, began)
+        session.passed.record(body["model"], dialect.name, request_hash, raw.decode(), reply, began)
         return Response(answer.content, answer.status_code, media_type=media)

@@ -1,15 +1,20 @@
 """Answers requests from the tape: the recorded calls of an earlier attempt, found by hash.
 
+    of a retry:
     request ─► hash ───► on the tape, before the pivot ─► the recorded reply, with its exact tokens
                   │  └─► on the tape, from the pivot on ─► sampled
                   └────► not on the tape ─► sampled, if it follows a new reply or all calls up to
                                             the pivot have come; otherwise the replay diverged
+    of an unfinished attempt that is continued:
+    request ─► hash ───► on the tape, after the same calls ─► the recorded reply
+                  └────► otherwise ─► sampled
 
 The agent runs its own tools again, so equal requests prove that the tools gave equal results.
 """
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,60 +44,98 @@ class RecordedCall:
             node.given, node.sample = self.given, self.sample
 
 
-class TapePlayer:
-    """Plays the calls of a tape, in any order, for a new process of the agent.
+class TapePlayer(ABC):
+    """Plays the calls of a tape, in any order, for a new process of the agent. Also repeats the
+    whole replies of other models and MCP servers (`passed`)."""
 
-    In a retry, repeats the replies to the calls before `pivot`. Until the agent makes the pivot's
-    call, also repeats the replies of other models (in `passed`) and, if `stateful`, of MCP servers.
-    A request that is not on the tape must follow a new reply or come after all calls up to the
-    pivot. `pivot_node`: the pivot's call, or None before the agent makes it.
+    def __init__(self, recorded: Sequence[RecordedCall], passed: Sequence[TapedCall] = ()) -> None:
+        self.recorded, self.calls = recorded, [each.call for each in recorded]
+        self.passed = passed
+        self._nodes: dict[int, Node] = {}
+        """The calls that were made again, by their numbers on the tape."""
+        self._passed = [call for call in passed if call.finish == WHOLE and call.reply]
 
-    Without a pivot (-1), continues an unfinished attempt. A request that follows the same calls as
-    on the tape gets the recorded reply, with its exact tokens. Other requests are sampled, because
-    a reply may be trained only in the context in which it was sampled. An untrained reply whose
-    tokens were not kept is repeated as text, whatever calls it follows.
+    def take_passed(self, request_hash: str) -> TapedCall | None:
+        """Takes an unused call of `passed`, found by its hash. Returns None if there is none."""
+        call = next((call for call in self._passed if call.request_hash == request_hash), None)
+        if call is not None:
+            self._passed.remove(call)
+        return call
+
+    def take(self, request_hash: str, request: AgentRequest, node: Node) -> RecordedCall | None:
+        """Takes the recorded call that answers a request. Returns None if the reply must be
+        sampled. Raises ReplayDiverged."""
+        number = self._find(request_hash, node)
+        return None if number is None else self.recorded[number]
+
+    def _find(self, request_hash: str, node: Node) -> int | None:
+        """Takes the first unused call that fits a request, and returns its number."""
+        for number, call in enumerate(self.calls):
+            unused = number not in self._nodes and call.request_hash == request_hash
+            if unused and self._fits(number, node):
+                self._nodes[number] = node
+                return number
+        return None
+
+    @abstractmethod
+    def _fits(self, number: int, node: Node) -> bool:
+        """Returns whether a recorded call with a request's hash answers the request."""
+
+
+class ContinuingPlayer(TapePlayer):
+    """Continues an unfinished attempt.
+
+    A request that follows the same calls as on the tape gets the recorded reply, with its exact
+    tokens. Other requests are sampled, because a reply may be trained only in the context in which
+    it was sampled. An untrained reply whose tokens were not kept is repeated as text, whatever
+    calls it follows.
+    """
+
+    def _fits(self, number: int, node: Node) -> bool:
+        call = self.calls[number]
+        if self.recorded[number].sample is None:
+            return bool(call.reply) and node.untrained
+        parent = self._nodes.get(call.parent)
+        return bool(call.reply) and node.parent is parent and (parent is None) == (call.parent < 0)
+
+
+class RetryPlayer(TapePlayer):
+    """Plays a retry: repeats the replies to the calls before `pivot`, whatever calls they follow.
+
+    Until the agent makes the pivot's call, also repeats the replies of other models and, if
+    `stateful`, of MCP servers. A request that is not on the tape must follow a new reply or come
+    after all calls up to the pivot. `pivot_node`: the pivot's call, or None before the agent makes
+    it.
     """
 
     def __init__(
         self,
         recorded: Sequence[RecordedCall],
-        pivot: int = -1,
-        ignore: Sequence[str] = (),
+        pivot: int,
         passed: Sequence[TapedCall] = (),
+        ignore: Sequence[str] = (),
     ) -> None:
-        self.recorded, self.pivot, self.ignore, self.passed = recorded, pivot, ignore, passed
-        self.calls = [each.call for each in recorded]
+        super().__init__(recorded, passed)
+        self.pivot, self.ignore = pivot, ignore
         self.pivot_node: Node | None = None
         self.stateful = False
-        self._open = set(range(min(pivot + 1, len(recorded))))
-        self._nodes: dict[int, Node] = {}
-        self._passed = [call for call in passed if call.finish == WHOLE and call.reply]
+        self._open = set(range(pivot + 1))
 
     def take_passed(self, request_hash: str) -> TapedCall | None:
-        """Takes an unused call of `passed`, found by its hash. Returns None if there is none, or
-        after the agent made the pivot's call."""
-        call = next((call for call in self._passed if call.request_hash == request_hash), None)
-        if call is None or self.pivot_node is not None:
-            return None
-        self._passed.remove(call)
-        return call
+        return super().take_passed(request_hash) if self.pivot_node is None else None
 
     def take(self, request_hash: str, request: AgentRequest, node: Node) -> RecordedCall | None:
         """Takes the recorded call that answers a request. Returns None if the reply must be
         sampled. Raises ReplayDiverged if the agent left the tape before the pivot."""
-        fitting = (n for n in range(len(self.calls)) if self._answers(n, request_hash, node))
-        if (number := next(fitting, None)) is not None:
-            self._nodes[number] = node
-            self._open.discard(number)
-            if number == self.pivot:
-                self.pivot_node = node
-            recorded = self.recorded[number]
-            return recorded if recorded.call.reply and not 0 <= self.pivot <= number else None
-        if self._open and all(each.taped for each in node.chain()[:-1]):
-            number = min(self._open)
-            shown = difference(messages_of(self.calls, number), request.messages, self.ignore)
-            raise diverged(f"call {number} differs from the recorded one: {shown}", number)
-        return None
+        number = self._find(request_hash, node)
+        if number is None:
+            self._check_left(request, node)
+            return None
+        self._open.discard(number)
+        if number == self.pivot:
+            self.pivot_node = node
+        recorded = self.recorded[number]
+        return recorded if recorded.call.reply and number < self.pivot else None
 
     def check_met(self) -> None:
         """Raises ReplayDiverged if the agent did not make all recorded calls up to the pivot."""
@@ -100,17 +143,15 @@ class TapePlayer:
             number = min(self._open)
             raise diverged(f"the agent ended before it made the recorded call {number}", number)
 
-    def _answers(self, number: int, request_hash: str, node: Node) -> bool:
-        """Returns whether a recorded call answers a request. TapePlayer states the rules."""
-        call = self.calls[number]
-        if call.request_hash != request_hash or number in self._nodes:
-            return False
-        if self.pivot >= 0:
-            return True
-        if self.recorded[number].sample is None:
-            return bool(call.reply) and node.untrained
-        parent = self._nodes.get(call.parent)
-        return bool(call.reply) and node.parent is parent and (parent is None) == (call.parent < 0)
+    def _fits(self, number: int, node: Node) -> bool:
+        return True
+
+    def _check_left(self, request: AgentRequest, node: Node) -> None:
+        """Raises ReplayDiverged unless a request that is not on the tape may be made here."""
+        if self._open and all(each.taped for each in node.chain()[:-1]):
+            number = min(self._open)
+            shown = difference(messages_of(self.calls, number), request.messages, self.ignore)
+            raise diverged(f"call {number} differs from the recorded one: {shown}", number)
 
 
 def diverged(how: str, call: int) -> ReplayDiverged:

@@ -16,12 +16,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from msgspec import structs
-
 from actors.gateway.call_tree import CallTree, Kind, Node
 from actors.gateway.chat_completions import AgentRequest, Answer, Refused, bad, write
 from actors.gateway.parsers import ReplyReader
-from actors.gateway.recorded_call import RecordedCall, TapePlayer, hash_of_request
+from actors.gateway.passed_calls import Message, PassedCalls
+from actors.gateway.recorded_call import RecordedCall, RetryPlayer, TapePlayer, hash_of_request
 from r3l.errors import (
     EngineDead,
     EnvironmentFailed,
@@ -34,14 +33,10 @@ from r3l.records import Task
 from r3l.rollout.attempt import ParamsOfStep
 from r3l.rollout.policy_interface import Policy, SampleParams
 from r3l.run.actor_metrics import ActorMetrics
-from r3l.views.tape import WHOLE, TapedCall, without
+from r3l.views.tape import TapedCall, without
 
 MOST_CALLS = 256
 MOST_BRANCHES = 64
-LONGEST_KEPT = 64 << 10
-"""The most characters kept of a request to another model or an MCP server, or of the reply."""
-
-Message = dict[str, Any]
 AnswerMcp = Callable[[str, Message, Mapping[str, str]], Awaitable[Message | None]]
 """The type of `McpRelay.answer`. Takes a server's name, a message and its HTTP headers."""
 
@@ -53,7 +48,7 @@ class Session:
     `at_call`: saves or restores the agent's world while a reply is sampled. `keep`: saves the
     progress before the agent gets the reply. `restored`: set once a retry's world is put back or
     the attempt ends. `ended`: set once no further call is answered. `full`: whether the context of
-    a call was full. `others`: the calls to other models and MCP servers.
+    a call was full. `passed`: the calls to other models and MCP servers.
     """
 
     policy: Policy
@@ -68,17 +63,15 @@ class Session:
     keep: Callable[[], Awaitable[None]] | None = None
     at_call: Callable[[Node], Awaitable[None]] | None = None
     answer_mcp: AnswerMcp | None = None
-    restored: asyncio.Event = field(default_factory=asyncio.Event)
-    others: list[TapedCall] = field(default_factory=list)
-    asked_others: int = 0
-    result: dict[str, Any] | None = None
-    problem: R3LError | None = None
-    full: bool = False
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    restored: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    ended: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    result: dict[str, Any] | None = field(default=None, init=False)
+    problem: R3LError | None = field(default=None, init=False)
+    full: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.key, self.began = secrets.token_urlsafe(24), time.monotonic()
-        self.tree = CallTree(self.reader.chat)
+        self.tree, self.passed = CallTree(self.reader.chat), PassedCalls(self.began)
         self._newest: dict[str, tuple[Node, asyncio.Task[Answer]]] = {}
         """The latest call for each request body's hash, and the task that answers the call."""
 
@@ -125,35 +118,16 @@ class Session:
     def repeated(self, request_hash: str) -> TapedCall | None:
         """Looks on the tape for a call to another model or an MCP server. Returns the recorded
         answer, or None."""
-        if recorded := self.tape and self.tape.take_passed(request_hash):
-            began = time.monotonic() - self.began
-            self.others.append(structs.replace(recorded, began=began, seconds=0.0))
-        return recorded or None
-
-    def record(
-        self, model: str, dialect: str, request_hash: str, asked: str, reply: Message, began: float
-    ) -> None:
-        """Records a finished call to another model or an MCP server. If the call failed,
-        `reply["finish"]` is the reason."""
-        said, finish = reply["content"], reply.pop("finish", WHOLE)
-        call = TapedCall(
-            dialect=dialect,
-            request_hash=request_hash,
-            parent=-1,
-            messages=({"role": "user", "content": asked[:LONGEST_KEPT]},),
-            reply=reply | {"content": said[:LONGEST_KEPT]},
-            finish="cut" if finish == WHOLE and len(said) > LONGEST_KEPT else finish,
-            began=began - self.began,
-            seconds=time.monotonic() - began,
-            trained=False,
-            model=model,
-        )
-        self.others.append(call)
+        recorded = self.tape.take_passed(request_hash) if self.tape else None
+        if recorded:
+            self.passed.repeat(recorded)
+        return recorded
 
     @property
     def pivot(self) -> Node:
         """The call at which a retry starts to sample: the tape's pivot, or else the first call."""
-        return (self.tape and self.tape.pivot_node) or self.tree.nodes[0]
+        reached = self.tape.pivot_node if isinstance(self.tape, RetryPlayer) else None
+        return reached or self.tree.nodes[0]
 
     def check_open(self) -> None:
         """Raises Refused if the attempt has ended."""
@@ -167,11 +141,11 @@ class Session:
             raise Refused(400, "too_many_calls", f"an attempt has at most {most} calls")
 
     def _begin(self, request: AgentRequest, dialect: str) -> tuple[Node, Awaitable[Answer]]:
-        self.check_calls(count := len(self.tree.nodes), MOST_CALLS)
+        self.check_calls(len(self.tree.nodes), MOST_CALLS)
         try:
             params, constrained = self._sampling(request)
-            node = self.tree.add(request.messages, request.tools)
-            if self.tree.branches > MOST_BRANCHES:
+            node = self.tree.next(request.messages, request.tools)
+            if self.tree.branches_with(node) > MOST_BRANCHES:
                 raise Refused(
                     400, "too_many_branches", f"at most {MOST_BRANCHES} conversations are allowed"
                 )
@@ -181,16 +155,14 @@ class Session:
             recorded = self.tape and self.tape.take(node.request_hash, request, node)
             if recorded is None and request.trained and self._guides(node):
                 self._guide(node)
-        except (Refused, UserError, EpisodeError) as error:
-            del self.tree.nodes[count:]  # what is refused is not a call
-            if isinstance(error, Refused):
-                raise
-            if isinstance(error, UserError):
-                raise Refused(400, "invalid_request_error", str(error)) from None
+        except UserError as error:
+            raise Refused(400, "invalid_request_error", str(error)) from None
+        except EpisodeError as error:
             self.fail(error)
             raise Refused(400, str(error.cause), str(error)) from None
+        self.tree.add(node)  # what is refused is not a call
         self.metrics.agent["calls"] += 1
-        self.metrics.agent["rebased"] += node.parent is None and count > 0
+        self.metrics.agent["rebased"] += node.parent is None and node.number > 0
         if recorded:
             return node, self._repeat(node, recorded)
         return node, self._sample(node, request, params)
@@ -200,7 +172,8 @@ class Session:
         kinds, removes the text that `ignore` matches."""
         if not self.guidance:
             return False
-        (system, tools), (main, named) = node.kind, self.main or self.tree.nodes[0].kind
+        first = self.tree.nodes[0] if self.tree.nodes else node
+        (system, tools), (main, named) = node.kind, self.main or first.kind
         return tools == named and without(system, self.ignore) == without(main, self.ignore)
 
     def _guide(self, node: Node) -> None:

@@ -4,7 +4,7 @@ The actor process fetches a set over ZeroMQ (actors/weights/subscriber.py) and s
 memory (actors/weights/staging.py). Every engine worker on this host maps the staged set. So
 generation pauses only for the load. A slow or dead publisher never stops generation.
 
-vLLM calls `register` in each of its processes (entry point group `vllm.general_plugins`).
+The processes of an engine call `register` (`vllm_plugin` in r3l/files/own_packages.py).
 """
 
 import functools

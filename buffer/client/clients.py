@@ -28,10 +28,20 @@ from typing import Any, Self, TypeVar
 import zmq
 
 from buffer.client.calls import AsyncCalls, BlockingCalls, Call
+from buffer.client.exchange import (
+    Done,
+    Exchange,
+    GiveUp,
+    Patience,
+    Peer,
+    Replace,
+    Report,
+    Send,
+    Wait,
+)
 from buffer.wire import messages
 from buffer.wire.curve_keys import ClientKeys, load, present
 from buffer.wire.sockets import Frame, has_message, new_socket, receive_message, send_message
-from r3l.errors import BufferUnavailable, ClientClosed, RecordError
 from r3l.run.process.endpoints import check_endpoint
 
 FIRST_TRY_S = 1.0  # wait for a reply before asking again; doubles
@@ -74,14 +84,12 @@ class _Client:
         self.endpoint = check_endpoint(endpoint, "buffer")
         self.name, self.timeout_s = name, timeout_s
         self._keys = load(ClientKeys, keys) if keys else None
+        self._peer = Peer(name, self.endpoint, bool(keys), REPORT_S, WARN_AFTER_S)
         self._context = zmq.Context()
         self._socket: Any = None
         client = uuid.uuid4().hex
         self._rids = (f"{client}-{number}" for number in itertools.count())  # of this client alone
-        self._closed = False
         self.silent: Callable[[str], object] = lambda line: None
-        self._silent_since: float | None = None  # when the first missing reply was due
-        self._reported_at, self._warn_s = 0.0, WARN_AFTER_S
         self._prepare()
 
     def _prepare(self) -> None:
@@ -91,15 +99,11 @@ class _Client:
     def __del__(self) -> None:
         """Closes a client that is still open. Does nothing at interpreter shutdown, when threads
         may still use the client."""
-        opened = hasattr(self, "_closed") and not self._closed
+        opened = hasattr(self, "_context") and not self._peer.closed
         if opened and not sys.is_finalizing():
-            warnings.warn(f"{self._who} was not closed", ResourceWarning,
+            warnings.warn(f"{self._peer} was not closed", ResourceWarning,
                           stacklevel=2, source=self)  # fmt: skip
             self._context.destroy(linger=0)
-
-    @property
-    def _who(self) -> str:
-        return f"{self.name} of the buffer at {self.endpoint}"
 
     def _connect(self) -> Any:
         socket = new_socket(
@@ -119,41 +123,15 @@ class _Client:
         socket.connect(self.endpoint)
         return socket
 
-    def _refuse_closed(self, call: Call[Any]) -> None:
-        if self._closed:
-            raise ClientClosed(f"{self._who} was closed and cannot send {call.operation}")
+    def _begin(self, call: Call[Any]) -> Exchange:
+        patience = Patience(self.timeout_s, FIRST_TRY_S, LONGEST_TRY_S)
+        rid = next(self._rids)
+        return Exchange(self._peer, call.operation, rid, patience, time.monotonic())
 
-    def _overdue(self, call: Call[Any], start: float) -> None:
-        """Reports a missing reply. `start`: monotonic time of the request."""
-        now = time.monotonic()
-        if now < max(start, self._reported_at) + REPORT_S:
-            return
-        self._reported_at = now
-        self._silent_since = self._silent_since or start
-        silent_s = now - self._silent_since
-        line = (
-            f"{self.name} waits for the buffer at {self.endpoint}: no reply to {call.operation} "
-            f"for {silent_s:.0f} s"
-        )
-        if silent_s > self._warn_s:
-            self._warn_s = 2 * silent_s
-            log.warning("%s", line)
-        self.silent(line)
-
-    def _replied(self) -> None:
-        if self._silent_since is not None and self._warn_s > WARN_AFTER_S:
-            silent_s = time.monotonic() - self._silent_since
-            log.warning("the buffer at %s replies again, after %.0f s", self.endpoint, silent_s)
-        self._silent_since, self._warn_s = None, WARN_AFTER_S
-
-    def _unavailable(self, call: Call[Any], waited_s: float) -> BufferUnavailable:
-        return BufferUnavailable(
-            f"buffer at {self.endpoint}: {self.name} got no reply to {call.operation} in "
-            f"{waited_s:.1f} s"
-            f"{'' if self._keys else '; check that the buffer runs and needs no keys'}",
-            endpoint=self.endpoint,
-            waited_s=waited_s,
-        )
+    def _report(self, report: Report) -> None:
+        if report.warn:
+            log.warning("%s", report.line)
+        self.silent(report.line)
 
 
 class BufferClient(_Client, BlockingCalls):
@@ -164,7 +142,7 @@ class BufferClient(_Client, BlockingCalls):
 
     def close(self) -> None:
         """Closes the connection. A request of another thread ends with ClientClosed."""
-        self._closed = True
+        self._peer.closed = True
         with self._lock:  # only one thread at a time may touch a socket, also to close it
             self._context.destroy(linger=0)
 
@@ -187,36 +165,52 @@ class BufferClient(_Client, BlockingCalls):
             call.gave_up()
         return result
 
-    def _exchange(self, call: Call[Any]) -> list[Frame]:
-        rid, start = next(self._rids), time.monotonic()
-        patience, deadline = FIRST_TRY_S, start + self.timeout_s
-        while (now := time.monotonic()) < deadline:
-            self._refuse_closed(call)
-            if self._socket is None:
-                self._socket = self._connect()
-            try:
-                self._socket.send_multipart(call.frames(rid))
-                frames = self._reply(call, rid, start, min(deadline, now + patience))
-            except zmq.Again:  # the queue of a lost connection is full
-                frames = None
-            except BaseException:
-                self._drop_socket()  # a reply may be on its way; never read it as another's
-                raise
-            if frames is not None:
-                return frames
+    def _exchange(self, call: Call[Any]) -> Sequence[Frame]:
+        """Returns the reply to a request. Uses a new socket after an error: the reply may be on its
+        way."""
+        try:
+            return self._carry_out(self._begin(call), call)
+        except BaseException:
             self._drop_socket()
-            patience = min(2 * patience, LONGEST_TRY_S)
-        raise self._unavailable(call, time.monotonic() - start)
+            raise
 
-    def _reply(self, call: Call[Any], rid: str, start: float, until: float) -> list[Frame] | None:
-        """Returns the reply to a request, or None if it does not arrive in time."""
-        while not self._closed and (left := until - time.monotonic()) > 0:
-            if not self._socket.poll(min(left, CLOSE_CHECK_S) * 1000):
-                self._overdue(call, start)
-            elif messages.reply_id(frames := receive_message(self._socket)) == rid:
-                self._replied()
-                return frames
-        return None
+    def _carry_out(self, exchange: Exchange, call: Call[Any]) -> Sequence[Frame]:
+        while True:
+            match exchange.next(time.monotonic()):
+                case Send():
+                    self._send(exchange, call)
+                case Wait(until):
+                    self._receive(exchange, until)
+                case Report() as report:
+                    self._report(report)
+                case Replace():
+                    self._drop_socket()
+                case Done(frames, again):
+                    if again:
+                        log.warning("%s", again)
+                    return frames
+                case GiveUp(error):
+                    raise error
+
+    def _send(self, exchange: Exchange, call: Call[Any]) -> None:
+        if self._socket is None:
+            self._socket = self._connect()
+        try:
+            self._socket.send_multipart(call.frames(exchange.rid))
+        except zmq.Again:  # the queue of a lost connection is full
+            exchange.stuck(time.monotonic())
+
+    def _receive(self, exchange: Exchange, until: float) -> None:
+        """Hands the next message to the exchange. Waits for it at most CLOSE_CHECK_S."""
+        wait_s = min(max(until - time.monotonic(), 0.0), CLOSE_CHECK_S)
+        if not self._socket.poll(wait_s * 1000):
+            return
+        try:
+            frames = receive_message(self._socket)
+        except zmq.Again:
+            exchange.stuck(time.monotonic())
+        else:
+            exchange.received(messages.reply_id(frames), frames)
 
     def _drop_socket(self) -> None:
         if self._socket is not None:
@@ -226,12 +220,13 @@ class BufferClient(_Client, BlockingCalls):
 
 @dataclass(eq=False)
 class _Waiting:
-    """A request and the future of its reply. `start`: monotonic time of the request."""
+    """A request of an AsyncBufferClient. `used`: the socket on which it was sent last. `ended`:
+    done when its reply has arrived, or when the client is closed."""
 
     call: Call[Any]
-    rid: str
-    start: float = field(default_factory=time.monotonic)
-    reply: asyncio.Future[Sequence[Frame]] = field(default_factory=asyncio.Future)
+    exchange: Exchange
+    used: Any = None
+    ended: asyncio.Future[None] = field(default_factory=asyncio.Future)
 
 
 class AsyncBufferClient(_Client, AsyncCalls):
@@ -243,11 +238,11 @@ class AsyncBufferClient(_Client, AsyncCalls):
 
     async def close(self) -> None:
         """Closes the connection. Waiting requests end with ClientClosed."""
-        self._closed = True
+        self._peer.closed = True
         self._drop_socket()
         self._context.destroy(linger=0)
         for waiting in self._waiting.values():
-            waiting.reply.cancel()
+            waiting.ended.cancel()
 
     async def __aenter__(self) -> Self:
         return self
@@ -259,71 +254,75 @@ class AsyncBufferClient(_Client, AsyncCalls):
         until = time.monotonic() + call.wait_s
         while True:
             async with self._turns:
-                waiting = _Waiting(call, next(self._rids))
-                self._waiting[waiting.rid] = waiting
+                waiting = _Waiting(call, self._begin(call))
+                self._waiting[waiting.exchange.rid] = waiting
                 try:
                     result = call.read(await self._exchange(waiting))
                 finally:
-                    del self._waiting[waiting.rid]
+                    del self._waiting[waiting.exchange.rid]
             if result is not None or time.monotonic() >= until:
                 break
-            await asyncio.sleep(_pause_s(waiting.start, until))
+            await asyncio.sleep(_pause_s(waiting.exchange.start, until))
         if result is None:
             call.gave_up()
         return result
 
     async def _exchange(self, waiting: _Waiting) -> Sequence[Frame]:
-        call = waiting.call
-        patience, deadline = FIRST_TRY_S, waiting.start + self.timeout_s
-        while (now := time.monotonic()) < deadline:
-            used = await self._send(waiting)
-            await asyncio.wait([waiting.reply], timeout=min(deadline - now, patience))
-            self._refuse_closed(call)
-            if waiting.reply.done():
-                self._replied()
-                return waiting.reply.result()
-            self._overdue(call, waiting.start)
-            if used is self._socket:
-                self._drop_socket()
-                await self._send_others(waiting)
-            patience = min(2 * patience, LONGEST_TRY_S)
-        raise self._unavailable(call, time.monotonic() - waiting.start)
+        """Returns the reply to a request."""
+        while True:
+            match waiting.exchange.next(time.monotonic()):
+                case Send():
+                    await self._send(waiting)
+                case Wait(until):
+                    await asyncio.wait([waiting.ended], timeout=until - time.monotonic())
+                case Report() as report:
+                    self._report(report)
+                case Replace():
+                    await self._replace(waiting)
+                case Done(frames, again):
+                    if again:
+                        log.warning("%s", again)
+                    return frames
+                case GiveUp(error):
+                    raise error
 
-    async def _send(self, waiting: _Waiting) -> Any:
-        """Sends a request and returns the socket used. Gives up after FIRST_TRY_S seconds if the
-        socket's queue stays full."""
-        self._refuse_closed(waiting.call)
+    async def _send(self, waiting: _Waiting) -> None:
+        """Sends a request. Gives up after FIRST_TRY_S seconds if the socket's queue stays full."""
         if self._socket is None:
             self._socket = self._connect()
             asyncio.get_running_loop().add_reader(self._socket.fd, self._receive)
-        socket = self._socket
-        frames = waiting.call.frames(waiting.rid)
+        waiting.used = socket = self._socket
+        frames = waiting.call.frames(waiting.exchange.rid)
         until = time.monotonic() + FIRST_TRY_S
-        while socket is self._socket and time.monotonic() < until:
+        while socket is self._socket:
             try:
                 send_message(socket, frames)
                 self._receive()  # the descriptor does not signal again for what has arrived
                 break
             except zmq.Again:
+                if time.monotonic() > until:
+                    waiting.exchange.stuck(time.monotonic())
+                    break
                 await asyncio.sleep(QUEUE_FULL_S)
-        return socket
 
-    async def _send_others(self, late: _Waiting) -> None:
-        """Resends all waiting requests, except `late`, on a new socket."""
+    async def _replace(self, late: _Waiting) -> None:
+        """Drops the socket of a late request. Sends the other waiting requests on a new one."""
+        if late.used is not self._socket:
+            return
+        self._drop_socket()
         for waiting in list(self._waiting.values()):
-            if waiting is not late and not waiting.reply.done():
+            if waiting is not late and not waiting.exchange.replied and not self._peer.closed:
                 await self._send(waiting)
 
     def _receive(self) -> None:
-        """Hands each arrived reply to its request. Only the first reply to a request counts."""
+        """Hands each arrived reply to its request."""
         while self._socket is not None and has_message(self._socket):
-            received = receive_message(self._socket)
-            try:
-                waiting = self._waiting.get(messages.reply_id(received))
-            except RecordError:
-                continue  # not a reply; the request's deadline decides
-            if waiting is not None and not waiting.reply.done():
-                waiting.reply.set_result(received)
+            frames = receive_message(self._socket)
+            rid = messages.reply_id(frames)
+            if waiting := self._waiting.get(rid):
+                waiting.exchange.received(rid, frames)
+                if not waiting.ended.done():
+                    waiting.ended.set_result(None)
 
     def _drop_socket(self) -> None:
         if self._socket is not None:

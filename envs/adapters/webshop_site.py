@@ -29,6 +29,7 @@ from typing import Any
 from envs import requirements
 from envs.adapters.webshop_search import Bm25Index, parts_of_speech
 from r3l.errors import UserError, install
+from r3l.files.own_packages import import_path, module_command
 
 log = logging.getLogger(__name__)
 
@@ -124,9 +125,8 @@ def categories(settings: Settings) -> tuple[str, ...]:
     """Returns the goals' categories, in the shop's order. Opens the shop in another process, to
     save memory. Raises UserError if the shop cannot be opened."""
     folder(settings.checkout)
-    command = [sys.executable, "-P", "-m", __name__, json.dumps(astuple(settings))]
-    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    settled = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    command = [*module_command(__name__), json.dumps(astuple(settings))]
+    settled = os.environ | {"PYTHONPATH": import_path()}
     try:
         done = subprocess.run(
             command, env=settled, capture_output=True, text=True, timeout=START_S, check=False

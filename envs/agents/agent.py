@@ -1,10 +1,7 @@
 """The environment `agent`: starts a program, and the program calls the policy over HTTP.
 
-    reset ─► makes the folder; returns what the attempt has: grader, snapshots, MCP servers
-    start, grade, keep, serve ─► start a process, return its state      stop ─► ends a process
-
-actors.agents.agent_attempt calls these methods. Each process has limited memory, and is ended
-when the worker process or the actor ends.
+Implements envs.agents.agent_runner, whose methods actors.agents.agent_attempt calls. Each process
+has limited memory, and is ended when the worker process or the actor ends.
 """
 
 import json
@@ -25,20 +22,21 @@ from envs.agents.agent_checks import (
     starter_of,
     starter_of_function,
 )
-from envs.agents.agent_process import AgentProcess, Argv, ProcessState, child_environment
+from envs.agents.agent_process import AgentProcess, Argv, child_environment
+from envs.agents.agent_runner import KEEPER, MAIN, AgentFacts, Operation, ProcessState, Saved
 from envs.agents.agent_tasks import NAME, read_tasks
 from envs.base import TaskSource
 from r3l.errors import UserError
-from r3l.rollout.env_interface import EnvSpec, ResetAnswer, StepAnswer
+from r3l.rollout.env_interface import EnvSpec
 from r3l.rollout.prompts import Prompts
-
-MAIN, KEEPER = "agent", "keeper"
-"""Names of processes: MAIN is the agent or its grader, KEEPER copies the agent's folder."""
 
 COPY = (*PROGRAM, f"{Path(__file__).with_name('workspace_copy.py')}:run")
 
 LONGEST_VARIABLE = 120_000
 """Most bytes of R3L_TASK. A longer task is left out, since Linux would start no program with it."""
+
+SAVED: dict[str, Saved] = {"": "folder", NOTHING: "nothing"}
+"""What is saved by a value of the option `snapshot`. By any other value: all state."""
 
 FIELD = re.compile(r"\{(\w+)\}")
 """A field of the task in a command, such as `{question}`."""
@@ -90,9 +88,12 @@ class Agent:
         self.asked = [command] if is_url(command) else []
         self.grader = starter_of_function("reward", reward, python) if reward else ()
         self.keepers = keepers_of(snapshot, restore, python, workspace)
-        self.keeps, self.keeps_all = snapshot != NOTHING, snapshot not in ("", NOTHING)
         self.servers = servers_of(mcp or {}, python, workspace)
-        self.urls = {name: "" if self.servers[name] else url for name, url in (mcp or {}).items()}
+        self.facts = AgentFacts(
+            graded=bool(reward),
+            saved=SAVED.get(snapshot, "all"),
+            servers={name: "" if self.servers[name] else url for name, url in (mcp or {}).items()},
+        )
         self.task: dict[str, Any] = {}
         self.secret: list[str] = []
         self.folder: Path | None = None
@@ -103,50 +104,38 @@ class Agent:
     def task_source(*, tasks: str = "", **others: Any) -> TaskSource:
         return read_tasks(tasks)
 
-    def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> ResetAnswer:
-        """Ends the previous attempt's processes and makes a new folder. `options["secret"]`: names
-        of environment variables to hide from the attempt's processes."""
+    def prepare(self, task: dict[str, Any], secret: list[str]) -> AgentFacts:
         self.close()
-        given = options or {}
-        self.task, self.secret = dict(given.get("task", {})), given.get("secret", [])
+        self.task, self.secret = task, secret
         self.folder = Path(tempfile.mkdtemp(prefix="r3l-agent-"))
         work = self.folder / "work"
         if self.workspace:
             shutil.copytree(Path(self.workspace).expanduser(), work, symlinks=True)
         else:
             work.mkdir()
-        has = {"grader": bool(self.grader), "mcp": self.urls}
-        has |= {"keeps": self.keeps, "keeps_all": self.keeps_all}
-        return json.dumps(has), {}
-
-    def step(self, action: str) -> StepAnswer:
-        """Does nothing, because the agent takes its steps itself."""
-        return "an agent takes its steps itself", 0.0, False, False, {}
+        return self.facts
 
     def start(self, variables: dict[str, str]) -> ProcessState:
         self.given = variables
         return self._start(MAIN, self.starter, self.argv, [self.task, *self.asked])
 
-    def grade(self, calls: list[Any]) -> ProcessState:
-        """Starts the grader's process."""
+    def grade(self, calls: list[dict[str, Any]]) -> ProcessState:
         self.given = {}
         return self._start(MAIN, self.grader, (), [self.task, calls, self._work])
 
-    def keep(self, operation: str, kept: str, call: int) -> ProcessState:
+    def keep(self, operation: Operation, folder: str, call: int) -> ProcessState:
         """Saves or restores the folder. Starts a process only for a command or a large folder."""
         words = self._words(self.keepers.get(operation, ()))
-        arguments = (operation, self._work, kept, call, words)
-        folders = self._work, os.path.join(kept, "objects")
+        arguments = (operation, self._work, folder, call, words)
+        folders = self._work, os.path.join(folder, "objects")
         if not words and all(map(workspace_copy.is_small, folders)):
             return _copied(*arguments)
         return self._start(KEEPER, COPY, (), [*arguments])
 
     def serve(self, name: str) -> ProcessState:
-        """Starts an MCP server, which reads and writes pipes."""
         return self._start(f"mcp-{name}", PROGRAM, self.servers[name], [], pipes=True)
 
     def stop(self, name: str) -> ProcessState:
-        """Kills a process and its group. Returns the state that the process had before."""
         process = self.processes.pop(name)
         state = process.state()
         process.kill()
@@ -165,7 +154,7 @@ class Agent:
 
     @property
     def _work(self) -> str:
-        assert self.folder is not None  # an attempt begins with a reset
+        assert self.folder is not None  # an attempt is prepared first
         return str(self.folder / "work")
 
     def _start(
@@ -174,7 +163,7 @@ class Agent:
         """Starts a process. MAIN uses the attempt's folder, every other process a subfolder."""
         if earlier := self.processes.pop(name, None):
             earlier.kill()
-        assert self.folder is not None  # an attempt begins with a reset
+        assert self.folder is not None  # an attempt is prepared first
         folder = self.folder
         if name != MAIN:
             folder = self.folder / name
@@ -205,6 +194,6 @@ class Agent:
 def _copied(*arguments: Any) -> ProcessState:
     """Saves or restores a folder in this process. Returns what a separate process would report."""
     try:
-        return {"exit": 0, "stdout": json.dumps(workspace_copy.run(*arguments))}
+        return ProcessState(exit=0, stdout=json.dumps(workspace_copy.run(*arguments)))
     except (SystemExit, OSError) as error:
-        return {"exit": 1, "stderr": str(error)}
+        return ProcessState(exit=1, stderr=str(error))

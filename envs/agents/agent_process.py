@@ -7,15 +7,12 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from envs.agents.agent_runner import ProcessState
 from r3l.errors import EnvironmentFailed
 
 LAST = 64 << 10  # bytes at the end of an output that are searched for the last line
 Argv = tuple[str, ...]
-ProcessState = dict[str, Any]
-"""A process's `pid` and `folder`. `exit`: the exit code, or None while the process runs. `stdout`
-and `stderr`: the last line of each, absent if the process has pipes."""
 
 UNSET = (
     "PYTHONPATH PYTHONHASHSEED HF_HUB_OFFLINE OPENAI_API_KEY OPENAI_BASE_URL ANTHROPIC_API_KEY "
@@ -72,10 +69,8 @@ class AgentProcess:
             ) from None
 
     def state(self) -> ProcessState:
-        state = {"exit": self.poll(), "pid": self.pid, "folder": str(self.folder)}
-        if not self.pipes:
-            state |= {stream: self.last_line(stream) for stream in ("stdout", "stderr")}
-        return state
+        lines = {} if self.pipes else {s: self.last_line(s) for s in ("stdout", "stderr")}
+        return ProcessState(exit=self.poll(), pid=self.pid, folder=str(self.folder), **lines)
 
     def poll(self) -> int | None:
         """Returns the exit code, or None while the process runs."""

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from envs.agents.agent import MAIN
-from envs.agents.agent_process import ProcessState
+from envs.agents.agent_runner import MAIN, AgentRunner, ProcessState, Soon
 from r3l.errors import EnvironmentFailed
 from r3l.records import LARGEST_REWARD, PART
 from r3l.rollout.env_calls import guarded, number_of, parts_in
@@ -27,9 +26,9 @@ class Outcome:
 
 
 async def run_process(
-    env: Any,
+    runner: AgentRunner,
     name: str,
-    start: Callable[[], Any],
+    start: Callable[[], Soon[ProcessState]],
     limit_s: float,
     changed: asyncio.Event | None = None,
 ) -> tuple[ProcessState, bool]:
@@ -37,24 +36,24 @@ async def run_process(
     set. Then kills the process and its children. Returns the process's state, and False if
     `limit_s` ran out. Raises EpisodeError."""
     state, ended = await guarded(start), changed or asyncio.Event()
-    if "pid" not in state:  # it was done in the worker process
+    if not state.pid:  # it was done without a process of its own
         return state, True
     in_time = True
-    with _set_at_end(ended, state["pid"]):
+    with _set_at_end(ended, state.pid):
         try:
             async with asyncio.timeout(limit_s):
                 await ended.wait()
         except TimeoutError:
             in_time = False
-    return await guarded(lambda: env.stop(name)), in_time
+    return await guarded(lambda: runner.stop(name)), in_time
 
 
-async def grade(env: Any, calls: Sequence[TapedCall], limit_s: float) -> Any:
+async def grade(runner: AgentRunner, calls: Sequence[TapedCall], limit_s: float) -> Any:
     """Returns the grader's result. Raises EnvironmentFailed if the grader fails or is too slow."""
     shown = [{"messages": list(call.messages), "reply": call.reply} for call in calls if call.reply]
-    state, in_time = await run_process(env, MAIN, lambda: env.grade(shown), limit_s)
-    if not in_time or state["exit"] != 0:
-        why = state["stderr"] if in_time else "it took too long"
+    state, in_time = await run_process(runner, MAIN, lambda: runner.grade(shown), limit_s)
+    if not in_time or state.exit != 0:
+        why = state.stderr if in_time else "it took too long"
         raise failed("grader_failed", f"the grader failed: {why}")
     return last_line(state, "grader_failed", "the grader")
 
@@ -79,13 +78,12 @@ def outcome_of(result: Any, threshold: float, finish: str) -> Outcome:
 
 def last_line(state: ProcessState, cause: str, who: str) -> Any:
     """Parses the last line of a process's output. Raises EnvironmentFailed if it is not JSON."""
-    line = state.get("stdout", "")
     try:
-        return json.loads(line)
+        return json.loads(state.stdout)
     except (ValueError, RecursionError):
-        example = '{"reward": 1.0}'
+        said, example = state.stdout, '{"reward": 1.0}'
         raise failed(
-            cause, f"{who}'s last line is {line!r:.200}; it must be JSON such as {example}"
+            cause, f"{who}'s last line is {said!r:.200}; it must be JSON such as {example}"
         ) from None
 
 

@@ -5,6 +5,7 @@ only one worker ends.
     attempt ─► RemoteEnv ─┼─► EnvPool ──────────────┤     sessions side by side, one call at a time
     attempt ─► RemoteEnv ─┘ picks the least loaded  └─► reaper ─► worker
 
+An agent's attempt has a RemoteRunner in place of a RemoteEnv.
 An attempt first waits for a free session. A worker answers one call at a time, and has `env.step_s`
 seconds for each call. A worker that ends or takes too long is killed with everything that it
 started. The worker's sessions fail with a named cause. The next session starts a new worker.
@@ -19,27 +20,28 @@ import logging
 import math
 import os
 import signal
-import sys
 import time
 import uuid
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 from envs import registry
+from envs.agents.agent_runner import AgentFacts, AgentRunner, Operation, ProcessState
 from envs.isolation.reaper import CLEAR_S, MARK
 from r3l.codec import RECORD_LIMIT, pack, unpack
 from r3l.errors import EnvironmentFailed, RecordError, UserError, from_wire
+from r3l.files.own_packages import import_path, module_command
 from r3l.records import Task
 from r3l.rollout.env_interface import Environment, EnvSpec
 from r3l.run.actor_metrics import ActorMetrics
 from r3l.run.process.process_list import every_process
-from r3l.run.settings.environment import EnvConfig
+from r3l.run.settings.environment import EnvConfig, by_agent
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +57,9 @@ USUAL_WORKERS = 2
 @asynccontextmanager
 async def environments_of_all(
     config: EnvConfig, wanted: int, metrics: ActorMetrics | None = None
-) -> AsyncIterator[Callable[[Task], Environment]]:
-    """Yields a function that makes a task's environment (see `environments`). The function raises
-    EnvironmentFailed if the run lacks this environment."""
+) -> AsyncIterator[Callable[[Task], Environment | AgentRunner]]:
+    """Yields a function that makes a task's environment, or a runner of its agent (see
+    `environments`). The function raises EnvironmentFailed if the run lacks this environment."""
     async with AsyncExitStack() as stack:
         made = {
             each.name: await stack.enter_async_context(environments(each, wanted, metrics))
@@ -65,7 +67,7 @@ async def environments_of_all(
         }
         only = made[config.name] if len(made) == 1 else None  # its tasks may use another name
 
-        def make_env(task: Task) -> Environment:
+        def make_env(task: Task) -> Environment | AgentRunner:
             make = only or made.get(task.env)
             if make is None:
                 raise EnvironmentFailed(
@@ -80,9 +82,9 @@ async def environments_of_all(
 @asynccontextmanager
 async def environments(
     config: EnvConfig, wanted: int, metrics: ActorMetrics | None = None
-) -> AsyncIterator[Callable[[], Environment]]:
-    """Yields a function that makes environments, in this process or in workers (`env.isolation`).
-    The workers end when the context ends.
+) -> AsyncIterator[Callable[[], Environment | AgentRunner]]:
+    """Yields a function that makes environments, or runners of an agent, in this process or in
+    workers (`env.isolation`). The workers end when the context ends.
 
     `wanted`: number of attempts at the same time. `metrics` counts how long attempts wait for
     sessions. Raises UserError if the environment cannot be made.
@@ -92,12 +94,12 @@ async def environments(
         alone = not registry.in_process(config.name)
     if not alone:
         registry.try_out(config.name, config.options)
-        yield partial(registry.make, config.name, **config.options)
+        yield partial(registry.make_any, config.name, **config.options)
         return
     pool = EnvPool(config, wanted, metrics)
     try:
         await pool.start()
-        yield partial(RemoteEnv, pool)
+        yield partial(RemoteRunner if by_agent(config.name) else RemoteEnv, pool)
     finally:
         await pool.close()
 
@@ -160,12 +162,12 @@ def workers_for(wanted: int, sessions: int) -> int:
     return max(USUAL_WORKERS, min(needed, os.cpu_count() or 1))  # a worker may start a JVM
 
 
-class RemoteEnv:
-    """An attempt's `Environment` in a worker process. The first call acquires a session.
+class _Remote:
+    """An attempt's session in a worker process. The first call acquires the session.
 
-    The methods return awaitables. They raise the environment's own error, or EnvironmentFailed with
-    cause environment_hang, environment_crash, environment_memory or environment_lost (another
-    session has ended the worker).
+    Calls return awaitables. They raise the environment's own error, or EnvironmentFailed with cause
+    environment_hang, environment_crash, environment_memory or environment_lost (another session has
+    ended the worker).
     """
 
     _numbers = itertools.count()
@@ -174,8 +176,6 @@ class RemoteEnv:
         self.pool, self.spec = pool, pool.spec
         self.session = next(self._numbers)
         self.worker: _Worker | None = None
-        for method in pool.offers:
-            setattr(self, method, partial(self._call, method))
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         if self.worker is None:
@@ -184,18 +184,52 @@ class RemoteEnv:
         request["arguments"] = list(arguments)
         return (await self.worker.post(request))["value"]
 
-    def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> Any:
-        return self._call("reset", seed, options)
-
-    def step(self, action: str) -> Any:
-        return self._call("step", action)
-
     def close(self) -> None:
         """Releases the session without waiting."""
         if self.worker is not None:
             self.worker.post({"op": "close", "session": self.session})
             self.pool.release(self.worker)
             self.worker = None
+
+
+class RemoteEnv(_Remote):
+    """An attempt's `Environment` in a worker process, with the optional methods that it offers."""
+
+    def __init__(self, pool: EnvPool) -> None:
+        super().__init__(pool)
+        for method in pool.offers:
+            setattr(self, method, partial(self._call, method))
+
+    def reset(self, *, seed: int, options: dict[str, Any] | None = None) -> Any:
+        return self._call("reset", seed, options)
+
+    def step(self, action: str) -> Any:
+        return self._call("step", action)
+
+
+class RemoteRunner(_Remote):
+    """An attempt's `AgentRunner` in a worker process."""
+
+    async def prepare(self, task: dict[str, Any], secret: list[str]) -> AgentFacts:
+        return msgspec.convert(await self._call("prepare", task, secret), AgentFacts)
+
+    async def start(self, variables: dict[str, str]) -> ProcessState:
+        return await self._state("start", variables)
+
+    async def grade(self, calls: list[dict[str, Any]]) -> ProcessState:
+        return await self._state("grade", calls)
+
+    async def keep(self, operation: Operation, folder: str, call: int) -> ProcessState:
+        return await self._state("keep", operation, folder, call)
+
+    async def serve(self, name: str) -> ProcessState:
+        return await self._state("serve", name)
+
+    async def stop(self, name: str) -> ProcessState:
+        return await self._state("stop", name)
+
+    async def _state(self, method: str, *arguments: Any) -> ProcessState:
+        return msgspec.convert(await self._call(method, *arguments), ProcessState)
 
 
 class _Worker:
@@ -278,12 +312,10 @@ class _Worker:
             await _end(process, self._mark, patient=patient)
 
     async def _spawn(self) -> Process:
-        root = str(Path(__file__).parents[2])
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-        settled = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"}
+        settled = {"PYTHONPATH": import_path(), "PYTHONHASHSEED": "0"}
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "envs.isolation.reaper", str(os.getpid())),
+            *(*module_command("envs.isolation.reaper"), str(os.getpid())),
             stdin=PIPE,
             stdout=PIPE,
             env=os.environ | settled | threads | {MARK: self._mark},

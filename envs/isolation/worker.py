@@ -7,7 +7,8 @@
 
 Requests come on standard input, one at a time. Replies go to standard output. Each message is a
 length (4 bytes, big endian) and a map of r3l.codec. A session is one attempt's use of an
-environment. The next session reuses the environment, unless it failed or its class sets `once`.
+environment, or of the runner of an agent (envs.agents.agent_runner). The next session reuses the
+environment, unless it failed or its class sets `once`.
 """
 
 import contextlib
@@ -19,25 +20,24 @@ from dataclasses import asdict
 from typing import Any, BinaryIO, NoReturn
 
 from envs import registry
+from envs.agents.agent_runner import AgentRunner
 from envs.base import TextEnv
 from r3l.codec import RECORD_LIMIT, pack, unpack
 from r3l.errors import EnvironmentFailed, R3LError, to_wire
 from r3l.rollout.env_calls import fault_in, parts_in, raised, read_reset, read_step
-from r3l.run.settings.environment import by_agent
 from r3l.text import plain_value
 
 OPTIONAL = ("snapshot", "restore", "feedback", "demonstration")
-OF_AGENTS = ("start", "grade", "keep", "serve", "stop")
-"""Methods that every environment of agents offers too (envs.agents.agent)."""
+"""Methods that a text environment may have."""
 
 
 class Sessions:
     """The environments of one worker process."""
 
     def __init__(self) -> None:
-        self.make: Callable[[], TextEnv]
-        self.free: list[TextEnv] = []
-        self.held: dict[int, TextEnv] = {}
+        self.make: Callable[[], TextEnv | AgentRunner]
+        self.free: list[TextEnv | AgentRunner] = []
+        self.held: dict[int, TextEnv | AgentRunner] = {}
         self.failed: set[int] = set()
 
     def hello(self, name: str, options: dict[str, Any], memory_mib: int) -> dict[str, Any]:
@@ -45,11 +45,10 @@ class Sessions:
         of its optional methods. Raises UserError."""
         limit = memory_mib << 20
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-        self.make = lambda: registry.make(name, **options)
+        self.make = lambda: registry.make_any(name, **options)
         env = self.make()
         self.free.append(env)
         offers = [method for method in OPTIONAL if callable(getattr(env, method, None))]
-        offers += OF_AGENTS if by_agent(name) else ()
         return {"spec": asdict(env.spec), "offers": offers}
 
     def call(self, session: int, method: str, arguments: list[Any]) -> dict[str, Any]:
@@ -127,7 +126,10 @@ def main() -> None:
         sessions.end()
 
 
-def _answer(env: TextEnv, method: str, arguments: list[Any]) -> Any:
+def _answer(env: TextEnv | AgentRunner, method: str, arguments: list[Any]) -> Any:
+    if isinstance(env, AgentRunner):
+        record = getattr(env, method)(*arguments)
+        return _plain(env.spec.name, method, asdict(record))
     match method:
         case "reset":
             seed, options = arguments
@@ -137,16 +139,21 @@ def _answer(env: TextEnv, method: str, arguments: list[Any]) -> Any:
             *answer, info = read_step(env.spec.name, env.step(*arguments))
             known = {"fault": fault_in(info), "rewards": parts_in(info)}
             return [*answer, {name: value for name, value in known.items() if value}]
-    value = getattr(env, method)(*arguments)
+    return _plain(env.spec.name, method, getattr(env, method)(*arguments))
+
+
+def _plain(name: str, method: str, value: Any) -> Any:
+    """Returns what a method of environment `name` returned, if it can be sent. Raises
+    EnvironmentFailed."""
     try:
         if not isinstance(value, str | bytes | list | dict | None):
             raise ValueError(f"{method} returned {type(value).__name__}; use text, bytes or JSON")
         return plain_value(value, method)
     except ValueError as error:
-        raise EnvironmentFailed(f"{env.spec.name}: {error}", cause=f"bad_{method}") from None
+        raise EnvironmentFailed(f"{name}: {error}", cause=f"bad_{method}") from None
 
 
-def _close(env: TextEnv) -> None:
+def _close(env: TextEnv | AgentRunner) -> None:
     with contextlib.suppress(BaseException):  # the worker is ended anyway
         env.close()
 

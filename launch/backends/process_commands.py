@@ -2,13 +2,13 @@
 
 import random
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from launch.backends.processes import Command
 from launch.topology.placement import Plan
+from r3l.files.own_packages import module_command
 from r3l.run.files.run_folder import RunFolder
 from r3l.run.process.endpoints import reached, with_port
 
@@ -50,7 +50,7 @@ class ProcessCommands:
 
     def buffer(self) -> Command:
         return Command([
-            *_python("buffer.cli"), "serve", "--config", self.config_file,
+            *module_command("buffer.cli"), "serve", "--config", self.config_file,
             "--store", str(self.plan.run / "buffer"), "--bind", self.buffer_endpoint,
             *_keys(self.plan, "service.json"),
         ])  # fmt: skip
@@ -61,7 +61,7 @@ class ProcessCommands:
         if self.plan.topology.count == 1:
             return rank
         words = [
-            *_python("deepspeed.launcher.runner"), *self._ranks(),
+            *module_command("deepspeed.launcher.runner"), *self._ranks(),
             "--master_port", str(self.free_port()), "--no_local_rank", "--module",
             *rank.words[rank.words.index("learner.cli") :],
         ]  # fmt: skip
@@ -76,7 +76,7 @@ class ProcessCommands:
         # Launchers have these arguments too, but not in one sequence.
         worker = ("-m", "learner.cli", "train", "--config", self.config_file)
         words = [
-            *_python("learner.cli"),
+            *module_command("learner.cli"),
             "train", "--config", self.config_file, "--run", str(self.plan.run),
             "--buffer", reached(self.buffer_endpoint), "--weights", self.weights_endpoint,
             *_keys(self.plan, ""),
@@ -97,7 +97,7 @@ class ProcessCommands:
         gpus = {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus)} if place.gpus else {}
         given = f"actor.engine.gpu_memory_utilization={place.share}"
         words = [
-            *_python("actors.cli"), "--config", self.config_file,
+            *module_command("actors.cli"), "--config", self.config_file,
             "--buffer", reached(self.buffer_endpoint, machine),
             "--weights", reached(self.weights_endpoint, machine),
             "--name", f"actor-{index}", *_keys(self.plan, "client.json"),
@@ -116,11 +116,6 @@ def _cpu_env(threads: int | None) -> dict[str, str]:
 def _keys(plan: Plan, file: str) -> list[str]:
     """Returns the option that names a key file or the key folder; [] if the run has no keys."""
     return [] if plan.keys is None else ["--keys", str(plan.keys / file)]
-
-
-def _python(module: str) -> list[str]:
-    # -P: Python does not import a module of the user's folder in place of r3l's.
-    return [sys.executable, "-P", "-m", module]
 
 
 def free_port() -> int:

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,13 +16,13 @@ import psutil
 from launch.backends.run_keeper import KeptProcess, end_in_order, tell_keeper
 from learner.exit_codes import STACKS
 from r3l.errors import R3LError, UserError
+from r3l.files.own_packages import import_path, module_command
 from r3l.run.files.run_folder import ProcessStatus, RunFolder
 from r3l.run.process.last_heartbeat import LastHeartbeat
 from r3l.run.process.memory import STEADY_MEMORY, oom_kills
 
 log = logging.getLogger(__name__)
 
-ROOT = Path(__file__).parents[2]
 TAIL_BYTES = 1 << 20
 NOISE = re.compile(
     r"nanobind: |.*nanobind\.readthedocs| - (leaked|\.\.\. skipped) |"
@@ -202,7 +201,7 @@ class Children:
             with (self.logs / "keeper.log").open("ab") as output:
                 self._keeper = subprocess.Popen(
                     [
-                        *[sys.executable, "-P", "-m", "launch.backends.run_keeper"],
+                        *module_command("launch.backends.run_keeper"),
                         *[str(self.logs.parent), str(self.hang_s)],
                     ],
                     stdin=subprocess.PIPE,
@@ -252,8 +251,3 @@ def _environment(own: dict[str, str] | None = None) -> dict[str, str]:
         outer["TMPDIR"] = "/tmp"
     given = STEADY_MEMORY | outer | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": import_path()}
     return given | (own or {})
-
-
-def import_path() -> str:
-    """Returns a child's PYTHONPATH. The folder of this code comes first."""
-    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

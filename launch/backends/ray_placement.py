@@ -16,6 +16,7 @@ from launch.backends.processes import Command
 from launch.topology.machines import ActorPlace, Machine, gpu_gib
 from launch.topology.placement import Plan, Topology
 from r3l.errors import UserError, install
+from r3l.files.own_packages import claim
 
 REACHED_S = 5.0  # timeout of a connection
 HEAD = "node:__internal_head__"
@@ -35,7 +36,9 @@ def connect() -> Any:
     if not ray.is_initialized():
         _check_reachable(os.environ.get("RAY_ADDRESS", ""))
         try:
-            ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+            # Ray puts the user's folder first on its workers' import path.
+            ours = {"worker_process_setup_hook": f"{claim.__module__}.{claim.__name__}"}
+            ray.init(address="auto", runtime_env=ours, log_to_driver=False, logging_level="ERROR")
         except Exception as error:  # Ray raises many kinds
             why = str(error).strip().partition("\n")[0]
             raise UserError(

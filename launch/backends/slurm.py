@@ -13,10 +13,10 @@ from jinja2 import Environment, StrictUndefined
 
 from launch.backends.backend import Backend
 from launch.backends.process_commands import ProcessCommands
-from launch.backends.processes import import_path
 from launch.topology.machines import Machine
 from launch.topology.placement import Plan
 from r3l.errors import UserError
+from r3l.files.own_packages import import_path
 from r3l.run.process.memory import STEADY_MEMORY
 
 TEMPLATE = Path(__file__).with_name("job.sbatch.j2")

@@ -7,7 +7,7 @@ from pathlib import Path
 from envs.preflight import FirstStep, try_tasks
 from envs.registry import tasks_of_all
 from r3l.algorithms.algorithm import Algorithm
-from r3l.algorithms.reflect_and_retry import ReflectAndRetry
+from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
 from r3l.errors import UserError
 from r3l.records import Task
 from r3l.rollout.chat import ChatFormat

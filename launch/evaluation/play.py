@@ -18,9 +18,11 @@ from pathlib import Path
 
 from learner.evaluation.conversation import conversation
 from learner.evaluation.evaluation_folder import EvaluationFolder
+from r3l.algorithms.algorithm import Algorithm
 from r3l.errors import EngineDead
 from r3l.records import GroupPlan, Task
-from r3l.rollout.env_interface import Environment
+from r3l.rollout.env_interface import Playable
+from r3l.rollout.exploration import Exploration
 from r3l.rollout.failures import FirstFailures
 from r3l.rollout.group import explore_group
 from r3l.rollout.policy_interface import Policy
@@ -32,7 +34,7 @@ async def play_all(
     attempts: int,
     folder: EvaluationFolder,
     policy: Policy,
-    make_env: Callable[[Task], Environment],
+    make_env: Callable[[Task], Playable],
     config: RunConfig,
     *,
     at_once: int,
@@ -45,13 +47,16 @@ async def play_all(
 
     async def play(task: Task, attempt: int) -> None:
         async with room:
-            seed = zlib.crc32(f"{config.seed}/{task.task_id}/{attempt}".encode())
-            (slot,) = await explore_group(
-                *(task, policy, partial(make_env, task), config),
-                seed=seed,
-                plan=GroupPlan(1),
+            x = Exploration(
+                task,
+                policy,
+                partial(make_env, task),
+                GroupPlan(1),
+                config.actor.decoding(),
+                seed=zlib.crc32(f"{config.seed}/{task.task_id}/{attempt}".encode()),
                 on_failure=failures,
             )
+            (slot,) = await explore_group(partial(Algorithm.explore, config.algorithm), x)
         folder.add(conversation(task, attempt, slot, several=bool(config.env.others)))
 
     by_id = {task.task_id: task for task in tasks}

@@ -18,7 +18,7 @@ G: the number of attempts in a group. Importing this module does not import torc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
@@ -33,6 +33,7 @@ from r3l.algorithms.rows import POLICY, Advantages, Float64, Row
 from r3l.records import Bool, GroupPlan, Trajectory
 from r3l.rollout.exploration import Exploration
 from r3l.settings.section import Section
+from r3l.settings.user_class import errors_named
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,6 +51,15 @@ class Algorithm(Section):
         "and up to N/2 retries; critique_grpo: N and up to N retries",
     )
     normalize: Normalize = Field("trajectory", description=NORMALIZE)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuses a setting that hides a method."""
+        hidden = [
+            n for n in cls.model_fields for base in cls.__mro__[1:] if callable(vars(base).get(n))
+        ]
+        if hidden:
+            raise TypeError(f"the setting {hidden[0]!r} has the name of a method; rename it")
 
     # ── the service ─────────────────────────────────────────────────────────────────────
 
@@ -155,4 +165,5 @@ class Algorithm(Section):
     @property
     def replaces_groups(self) -> bool:
         """Whether groups with equal rewards are replaced."""
-        return bool(self.admits(GroupFacts("", (0.0, 0.0), (-1, -1))))
+        with errors_named(f"algorithm {self.name}: admits"):
+            return bool(self.admits(GroupFacts("", (0.0, 0.0), (-1, -1))))

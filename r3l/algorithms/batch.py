@@ -4,13 +4,16 @@ A draw of a buffer client is a batch (buffer.client). A loop in one process make
 Batch([group, …]).
 """
 
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from r3l.records import Group, Recalled, Trajectory
+from r3l.errors import UserError
+from r3l.records import Bool, Group, Int32, Recalled, Trajectory
+from r3l.rollout.attempt import advised
+from r3l.rollout.chat import ChatFormat
 
 
 class Source(NamedTuple):
@@ -29,7 +32,7 @@ class Batch:
     `weights`: importance weight w_g of each group, by default 1. `recalled`: stored attempts that
     join the groups. `replayed`: ids of groups that an earlier step trained on. `version`: the
     version of the learner's weights, None if unknown. `answers`: what the queries found, by key
-    (r3l.algorithms.queries).
+    (r3l.algorithms.queries). `chat`: makes the chat format of the trained model.
     """
 
     groups: Sequence[Group]
@@ -38,10 +41,19 @@ class Batch:
     replayed: Container[str] = ()
     version: int | None = None
     answers: Mapping[Hashable, Any] = field(default_factory=dict)
+    chat: Callable[[], ChatFormat] | None = None
 
     def answered(self, answers: Mapping[Hashable, Any]) -> Self:
         """Returns the batch with the answers of its queries."""
         return replace(self, answers=answers)
+
+    def advised(self, attempt: Trajectory, guidance: str, step: int = 0) -> tuple[Int32, Bool]:
+        """Returns an attempt's main conversation with guidance that is given before `step`: token
+        ids, int32 [M], and the mask of its responses, bool [M]. Their last tokens are the
+        attempt's own, from `step` on. Raises UserError if the batch has no chat format."""
+        if self.chat is None:
+            raise UserError("this batch has no chat format; make it with Batch(…, chat=…)")
+        return attempt.as_shown(advised(self.chat(), attempt, step, guidance))
 
     def weight(self, number: int) -> float:
         """Returns w_g of group `number`."""

@@ -7,11 +7,12 @@ at the draw         GroupFacts, the task's history ─► Algorithm.recalls
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from r3l.algorithms.guidance_gain import GroupGain
-from r3l.records import SUCCESS
+from r3l.records import SUCCESS, Group
 
 RandomSource = Callable[[], np.random.Generator]
 """Makes the random generator of one decision, so that a restarted service decides the same."""
@@ -63,3 +64,15 @@ class GroupFacts:
     of: Sequence[int] = ()
     version: int = 0
     kind: str = ""
+
+    @classmethod
+    def of_group(cls, group: Group, version: int = 0) -> Self:
+        """Returns the facts of a group. `version`: the learner's."""
+        attempts = group.trajectories
+        return cls(
+            group.task.task_id,
+            [attempt.reward for attempt in attempts],
+            [attempt.of for attempt in attempts],
+            version,
+            group.plan.kind,
+        )

@@ -148,7 +148,7 @@ def critique_grpo(batch: TokenBatch, *, attempts: TokenLoss, gamma: float) -> Te
 def ratio_corrected(
     batch: TokenBatch, *, loss: TokenLoss, rule: RatioCorrection, low: float, high: float
 ) -> Terms:
-    """Multiplies the terms of `loss` by w_t (r3l.algorithms.ratio_correction). Measures
+    """Multiplies the terms of `loss` by w_t (r3l.algorithms.shared.ratio_correction). Measures
     `ratio_correction_weight`: w_t; `ratio_correction_dropped`: 1 if w_t is 0, else 0."""
     own_BT = batch.logprobs_BT.detach()
     weights_BT = _correction_weights(own_BT - batch.old_logprobs_BT, rule, low, high)

@@ -53,7 +53,7 @@ def plain(values: Advantages) -> Float64:
 class Row:
     """One training sequence: arrays of shape [L], truncated after the last trained token.
 
-    `mask` bool: trained tokens. `advantages` float32. `weights` float32: weight of each token in
+    `mask` bool: trained tokens. `advantages` float32. `weights` float64: weight of each token in
     the loss. `loss`: which part of the algorithm's loss the row belongs to. `old_logprobs` float32:
     of sampling. `reference` float32: of the reference model, if the algorithm asked for them.
     `temperature`: the policy is ∝ exp(logits / temperature).
@@ -68,7 +68,7 @@ class Row:
     mask: Bool
     old_logprobs: Float32
     advantages: Float32
-    weights: Float32
+    weights: Float64
     loss: str = POLICY
     reference: Float32 | None = None
     distilled: bool = False
@@ -80,10 +80,11 @@ class Row:
     def __post_init__(self) -> None:
         for name in ("mask", "old_logprobs", "advantages", "weights", "reference", "fresh"):
             held = getattr(self, name)
-            if held is not None and held.shape != self.token_ids.shape:
+            shape = getattr(held, "shape", type(held).__name__)
+            if held is not None and shape != self.token_ids.shape:
                 raise UserError(
-                    f"a row of {len(self.token_ids)} tokens has {name} of shape {held.shape}; "
-                    "give one value for each token"
+                    f"a row of {len(self.token_ids)} tokens has {name} of shape {shape}; give an "
+                    "array with one value for each token"
                 )
 
     @property
@@ -93,7 +94,7 @@ class Row:
 
     def scaled(self, factor: float) -> "Row":
         """Returns the row with its weights multiplied by `factor`."""
-        return replace(self, weights=(self.weights * np.float32(factor)).astype(np.float32))
+        return replace(self, weights=self.weights * factor)
 
 
 class Counted(NamedTuple):
@@ -116,7 +117,7 @@ def policy(
     tokens of each attempt's main conversation, bool [L]. `by_token`: advantages of single tokens,
     float64 [L] for each attempt, in place of the attempt's own. Raises UserError if lengths or
     values do not fit."""
-    _check(batch, advantages)
+    _check(batch, advantages, masks)
     counted = []
     for number, group in enumerate(batch.groups):
         sources, values = batch.sources(group), advantages[number]
@@ -141,9 +142,7 @@ def supervised(token_ids: Int32, mask: Bool, weight: float = 1.0, loss: str = IM
     """Makes a supervised row by itself. The temperature of 1 leaves the likelihood unchanged."""
     end = _end(mask)
     zeros = np.zeros(end, np.float32)
-    return Row(
-        token_ids[:end], mask[:end], zeros, zeros, np.full(end, weight, np.float32), loss=loss
-    )
+    return Row(token_ids[:end], mask[:end], zeros, zeros, np.full(end, weight), loss=loss)
 
 
 def weigh(counted: Sequence[Counted], normalize: Normalize) -> list[Row]:
@@ -166,11 +165,17 @@ def count_tokens(counted: Iterable[Counted]) -> int:
     return sum(len(row.mask) for each in counted for row in each.rows)
 
 
-def reference_queries(batch: Batch, masks: Sequence[Sequence[Bool]]) -> list[Query]:
-    """Asks for the reference model's log-probabilities of all tokens that `policy` may train."""
+def reference_queries(
+    batch: Batch, advantages: Sequence[Advantages], masks: Sequence[Sequence[Bool]]
+) -> list[Query]:
+    """Asks for the reference model's log-probabilities of all tokens that `policy` trains. The
+    arguments are those of `policy`."""
+    _check(batch, advantages, masks)
     queries = []
     for number, group in enumerate(batch.groups):
-        for source, mask in zip(batch.sources(group), masks[number], strict=True):
+        sources = batch.sources(group)
+        for i in np.flatnonzero(kept(advantages[number])):
+            source, mask = sources[i], masks[number][i]
             for c, (each, own) in enumerate(_conversations(source.attempt, mask)):
                 if end := _end(own):
                     key, heat = key_of("reference", source, c), each.temperature or 1.0
@@ -179,19 +184,30 @@ def reference_queries(batch: Batch, masks: Sequence[Sequence[Bool]]) -> list[Que
     return queries
 
 
-def _check(batch: Batch, advantages: Sequence[Advantages]) -> None:
-    if len(advantages) != len(batch.groups):
-        raise UserError(
-            f"advantages of {len(advantages)} groups for a batch of {len(batch.groups)}; return "
-            "one array for each group"
-        )
-    for group, values in zip(batch.groups, advantages, strict=True):
-        count = len(batch.sources(group))
-        finite = np.isfinite(plain(values)[kept(values)]).all()
-        if np.shape(values) != (count,) or not finite:
+def _check(batch: Batch, advantages: Sequence[Advantages], masks: Sequence[Sequence[Bool]]) -> None:
+    """Raises UserError unless advantages and masks fit the batch."""
+    for name, found in (("advantages", advantages), ("masks", masks)):
+        if len(found) != len(batch.groups):
             raise UserError(
-                f"group {group.group_id}: advantages {values} of {count} attempts; they must be "
-                "one finite number for each attempt (masked: left out)"
+                f"{name} of {len(found)} groups for a batch of {len(batch.groups)}; return one "
+                "entry for each group"
+            )
+    for group, values, own in zip(batch.groups, advantages, masks, strict=True):
+        attempts = batch.attempts(group)
+        if (
+            np.shape(values) != (len(attempts),)
+            or not np.isfinite(plain(values)[kept(values)]).all()
+        ):
+            raise UserError(
+                f"group {group.group_id}: advantages {values} of {len(attempts)} attempts; they "
+                "must be one finite number for each attempt (masked: left out)"
+            )
+        shapes = [np.shape(mask) for mask in own]
+        if shapes != [attempt.token_ids.shape for attempt in attempts]:
+            raise UserError(
+                f"group {group.group_id}: masks of shapes {shapes} for attempts of "
+                f"{[len(attempt.token_ids) for attempt in attempts]} tokens; return one mask for "
+                "each attempt, with one value for each token"
             )
 
 
@@ -214,7 +230,7 @@ def _rows_of(
                 own[:end],
                 each.logprobs[:end],
                 values,
-                np.ones(end, np.float32),
+                np.ones(end),
                 reference=None if reference is None else reference[:end],
                 distilled=attempt.shown is not None or attempt.of >= 0,
                 # Log-probabilities of a greedy attempt are stored at 1 (r3l.records.Trajectory).

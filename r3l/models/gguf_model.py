@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from r3l.errors import UserError, install
+from r3l.files.own_packages import import_path, module_command
 from r3l.files.whole_file import whole_folder
 from r3l.text import printable
 
@@ -64,9 +65,12 @@ def _sha256(file: Path) -> str:
 
 def _convert_in_child(file: Path, folder: Path, called: str) -> None:
     print(printable(f"{called}: converting {file.name} once"), file=sys.stderr, flush=True)
-    call = [sys.executable, "-m", "r3l.models.gguf_model", str(file.absolute()), str(folder)]
+    call = [*module_command("r3l.models.gguf_model"), str(file.absolute()), str(folder)]
+    ours = os.environ | {"PYTHONPATH": import_path()}
     try:
-        made = subprocess.run(call, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+        made = subprocess.run(
+            call, capture_output=True, text=True, check=False, timeout=LIMIT_S, env=ours
+        )
     except subprocess.TimeoutExpired:
         raise UserError(f"{called}: still not converted after {LIMIT_S:.0f} s") from None
     if made.returncode:

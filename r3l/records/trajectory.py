@@ -175,18 +175,16 @@ class Trajectory(Record):
         """The sampled tokens, as a mask: bool [L]."""
         return self.responses_from(0)
 
-    def as_shown(self) -> tuple[Int32, Bool]:
-        """Returns the main conversation as the policy read it: token ids, int32 [M], and a mask of
-        the tokens that were sampled in this attempt, bool [M]."""
-        first = self.first_played
-        mask = self.responses_from(first)
-        if self.shown is None:
+    def as_shown(self, shown: Shown | None = None) -> tuple[Int32, Bool]:
+        """Returns the main conversation as the policy read it, or as it reads with `shown`: token
+        ids, int32 [M], and a mask of the tokens that were sampled in this attempt, bool [M]."""
+        shown = shown or self.shown
+        mask = self.responses_from(self.first_played)
+        if shown is None:
             return self.token_ids, mask
-        parts = (self.token_ids[: self.shown.keep], self.shown.tokens)
-        before = np.concatenate(parts)
-        resume = self.shown.resume
-        ids = np.concatenate([before, self.token_ids[resume:]])
-        return ids, np.concatenate([np.zeros(len(before), np.bool_), mask[resume:]])
+        before = np.concatenate([self.token_ids[: shown.keep], shown.tokens])
+        ids = np.concatenate([before, self.token_ids[shown.resume :]])
+        return ids, np.concatenate([np.zeros(len(before), np.bool_), mask[shown.resume :]])
 
     def conversations(self) -> list[Self]:
         """Returns this trajectory, and each of its segments as a trajectory without texts."""

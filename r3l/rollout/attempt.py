@@ -176,9 +176,7 @@ async def branch(
     ReplayDiverged, EnvironmentFailed.
     """
     rewards = await restore(env, task, base, step, played)
-    prefix_end = len(base.token_ids)
-    if step < base.num_steps:
-        prefix_end = int(base.step_spans[step, 0]) - len(chat.prompt_ids)
+    prefix_end = _prefix_end(chat, base, step)
     tokens = Tokens(
         ids=base.token_ids[:prefix_end].tolist(),
         mask=base.response_mask[:prefix_end].tolist(),
@@ -188,23 +186,33 @@ async def branch(
         newest_versions=base.step_newest_versions[:step].tolist(),
         cuts=base.extra.step_cut[:step].tolist() or [False] * step,
     )
-    shown = None
-    if guidance and step == 0:
-        shown = _opened(chat, base.system, guidance, base.observations[0], prefix_end)
-    elif guidance:
-        shown = Shown(np.array(chat.guidance(guidance), np.int32), prefix_end, prefix_end)
     return Attempt(
         task,
         base.system,
         tokens,
         observations=list(base.observations[: step + 1]),
-        shown=shown,
+        shown=advised(chat, base, step, guidance) if guidance else None,
         actions=list(base.actions[:step]),
         seconds=base.step_seconds[:step].tolist(),
         rewards=rewards,
         snapshots=[] if played is None else played.snapshots[:step],
         threshold=env.spec.success_threshold,
     )
+
+
+def advised(chat: ChatFormat, base: Trajectory, step: int, guidance: str) -> Shown:
+    """Returns how `base` reads with guidance that is given before its step `step`."""
+    end = _prefix_end(chat, base, step)
+    if step == 0:
+        return _opened(chat, base.system, guidance, base.observations[0], end)
+    return Shown(np.array(chat.guidance(guidance), np.int32), end, end)
+
+
+def _prefix_end(chat: ChatFormat, base: Trajectory, step: int) -> int:
+    """Returns the number of tokens before the prompt of `step`."""
+    if step == base.num_steps:
+        return len(base.token_ids)
+    return int(base.step_spans[step, 0]) - len(chat.prompt_ids)
 
 
 def _opened(chat: ChatFormat, system: str, context: str, first: str, resume: int) -> Shown:

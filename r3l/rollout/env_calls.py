@@ -3,10 +3,12 @@ with a cause."""
 
 import asyncio
 import inspect
+import logging
 import math
 import sysconfig
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,10 +17,13 @@ import numpy as np
 
 from r3l.errors import EnvironmentFailed
 from r3l.records import LARGEST_REWARD, MOST_PARTS, PART
-from r3l.rollout.env_interface import ResetAnswer, StepAnswer
+from r3l.rollout.env_interface import Playable, ResetAnswer, StepAnswer
 from r3l.text import label, plain
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+Played = TypeVar("Played", bound=Playable)
 LONGEST_TRACEBACK = 8000  # characters, the last ones
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _OURS = tuple(str(Path(__file__).parents[2] / room) for room in ("r3l", "envs"))
@@ -84,6 +89,20 @@ async def guarded(call: Callable[[], Awaitable[T] | T]) -> T:
         if waits and (isinstance(error, GeneratorExit) or (task and task.cancelling())):
             raise  # the attempt is stopped from outside
         raise raised(error) from error
+
+
+@asynccontextmanager
+async def opened(make_env: Callable[[], Played]) -> AsyncIterator[Played]:
+    """Makes an environment, and closes it after use. If closing fails, just logs the error. Raises
+    EnvironmentFailed."""
+    env: Played = await guarded(make_env)
+    try:
+        yield env
+    finally:
+        try:
+            await guarded(env.close)
+        except EnvironmentFailed as error:
+            log.warning("closing an environment: %s", error)
 
 
 def raised(error: BaseException) -> EnvironmentFailed:

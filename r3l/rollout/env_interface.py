@@ -88,6 +88,16 @@ class Retry:
     origin: Origin | None = None
     reflection: str = ""
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of the retry's Trajectory that say what it retries."""
+        return {
+            "of": self.of,
+            "pivot": self.pivot,
+            "origin": self.origin,
+            "reflection": self.reflection,
+        }
+
 
 Offer = Callable[[Callable[[], Trajectory], float], Awaitable[bool]]
 """Saves progress if sampling since the last save took long enough. Returns whether it saved."""
@@ -96,6 +106,11 @@ Offer = Callable[[Callable[[], Trajectory], float], Awaitable[bool]]
 @runtime_checkable
 class PlayedByAgent(Protocol):
     """Lets an agent play the attempts. The agent itself calls the policy."""
+
+    @property
+    def spec(self) -> EnvSpec: ...
+
+    def close(self) -> Awaitable[None] | None: ...
 
     async def play_with_agent(
         self,
@@ -109,3 +124,7 @@ class PlayedByAgent(Protocol):
     ) -> Trajectory:
         """Plays `retry`, or a new attempt. `left`: an earlier actor's progress. `retried`: whether
         a retry may follow. Raises EpisodeError or EngineDead."""
+
+
+Playable = Environment | PlayedByAgent
+"""What attempts are played in."""

@@ -7,16 +7,17 @@
 
 Every verb is durable. It returns what is stored for its slot or name, else it continues what a
 killed actor left, else it does the work and stores the result at once. So an `explore` made of
-verbs goes on where it was on another actor. The verbs hide whether an environment or an agent
-plays.
+verbs goes on where it was on another actor, if it decides the same again: from stored results, and
+from `random` in a fixed order. The verbs hide whether an environment or an agent plays.
 """
 
 import asyncio
-import logging
 import time
 import zlib
+from collections import defaultdict
 from collections.abc import (
     AsyncIterator,
+    Awaitable,
     Callable,
     Coroutine,
     Iterable,
@@ -25,13 +26,16 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from operator import index
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
 
-from r3l.errors import EnvironmentFailed, EpisodeError, PlanError
+from r3l.errors import EngineDead, EnvironmentFailed, EpisodeError, ExploreFailed, PlanError
 from r3l.records import (
+    AttemptKey,
     GroupPlan,
     Origin,
     Recalled,
@@ -39,16 +43,16 @@ from r3l.records import (
     SlotResult,
     Task,
     Trajectory,
+    check_reflection_name,
     done,
 )
 from r3l.rollout.attempt import Attempt, ParamsOfStep, Tokens, branch, play, start
-from r3l.rollout.env_calls import guarded
-from r3l.rollout.env_interface import Environment, EnvSpec, PlayedByAgent, Retry
+from r3l.rollout.env_calls import opened
+from r3l.rollout.env_interface import EnvSpec, Playable, PlayedByAgent, Retry
 from r3l.rollout.partial import Progress
 from r3l.rollout.policy_interface import Policy, SampleParams
 from r3l.rollout.prompts import Prompts
-
-log = logging.getLogger(__name__)
+from r3l.text import plain, plain_value
 
 Made = TypeVar("Made", SlotResult, ReflectionRecord)
 
@@ -59,7 +63,7 @@ class Emit(Protocol):
     async def __call__(self, made: Made, /) -> Made: ...
 
 
-MakeEnv = Callable[[], Environment]
+MakeEnv = Callable[[], Playable]
 OnFailure = Callable[[EpisodeError], None]
 Question = tuple[str, str]
 """The (system, user) messages of a question."""
@@ -94,9 +98,12 @@ class Exploration:
     """One group that is being explored.
 
     `plan`: what the group is to be. `handed`: the stored attempts of the plan. `seed` makes
-    sampling and `random` repeatable. `results`, `reflections`: what is stored of the group.
-    `running`: the number of attempts, questions and requests to `emit` in progress. `idle_since`:
-    when the last of them ended, in seconds of time.monotonic.
+    sampling and `random` repeatable. `results`, `reflections`: what is stored of the group. `emit`
+    stores more. `progress`: finds and saves partial attempts.
+
+    `working`: the tasks in which verbs are in progress. `widest`: the largest `running` so far.
+    `idle_since`: when a verb was last in progress, in seconds of time.monotonic. `broken`: the
+    error, of the engine or the store, that ends the group. `ended`: whether verbs are refused.
     """
 
     task: Task
@@ -111,13 +118,17 @@ class Exploration:
     emit: Emit | None = None
     progress: Progress = field(default_factory=Progress)
     on_failure: OnFailure = lambda error: None
-    running: int = 0
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
+        self.widest = 0
+        self.idle_since = time.monotonic()
+        self.broken: Exception | None = None
+        self.ended = False
+        self.working: list[asyncio.Task[Any]] = []
+        self._turns: defaultdict[int | str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._played: dict[int, Attempt] = {}  # with the snapshots of their worlds
         self._spec: EnvSpec | None = None
-        self.idle_since = time.monotonic()
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
@@ -130,9 +141,11 @@ class Exploration:
         Shown). `start`: a step of an attempt in `handed`, from which to play. `retried`: whether a
         retry may follow, so that an agent's world is saved.
         """
-        if (stored := self._stored(slot)) is not None:
-            return stored.trajectory
-        return await self._resolved(slot, -1, self._play(slot, context, start, retried))
+        slot, context = self._slot(slot), _text("context", context)
+        async with self._turn(slot):
+            if (stored := self.results.get(slot)) is not None:
+                return stored.trajectory
+            return await self._resolved(slot, -1, self._play(slot, context, start, retried))
 
     async def retry(
         self, slot: int, *, of: int, pivot: int, guidance: str = "", reflection: str = ""
@@ -140,18 +153,17 @@ class Exploration:
         """Retries the attempt in slot `of` from step `pivot`. The policy reads `guidance`, which
         the stored tokens leave out. `reflection`: the name of the answer that advised it. Returns
         None if the retry failed; then the slot is stored as failed."""
-        if (stored := self._stored(slot)) is not None:
-            return stored.trajectory
-        base = self.attempt(of)
-        if base is None:
-            raise PlanError(f"retry of slot {of}: it holds no attempt; retry a played one")
-        if not 0 <= pivot < base.num_steps:
-            raise PlanError(
-                f"retry of slot {of} from step {pivot}: the attempt has steps 0 to "
-                f"{base.num_steps - 1}"
-            )
-        again = Retry(base, pivot, guidance, of, reflection=reflection)
-        return await self._resolved(slot, of, self._retry(slot, again))
+        slot, of, pivot = self._slot(slot), self._slot(of), index(pivot)
+        guidance, reflection = _text("guidance", guidance), _text("reflection", reflection)
+        async with self._turn(slot):
+            if (stored := self.results.get(slot)) is not None:
+                return stored.trajectory
+            base = self.attempt(of)
+            if base is None:
+                raise PlanError(f"retry of slot {of}: it holds no attempt; retry a played one")
+            _check_step(f"retry of slot {of}", pivot, base)
+            again = Retry(base, pivot, guidance, of, reflection=reflection)
+            return await self._resolved(slot, of, self._attempt(slot, again, base.temperature))
 
     async def ask(
         self,
@@ -164,30 +176,47 @@ class Exploration:
     ) -> ReflectionRecord:
         """Asks the policy a question, and stores the answer under `name`. `of`: the slot of the
         attempt in question. `schema`: a JSON schema that constrains the answer. `read`: finds the
-        verdict in the answer. Raises EpisodeError if the engine fails."""
-        if name in self.reflections:
-            return self.reflections[name]
-        with self._live():
-            answer, complete = await self._ask(name, question, of, schema)
-        if read is not None:
-            answer = replace(answer, **read(answer.text, complete)._asdict())
-        self.reflections[name] = kept = await self._emitted(answer)
-        return kept
+        verdict in the answer. Raises EpisodeError if the engine fails or the answer is too large
+        to be stored."""
+        name, of = _text("name", name), self._slot(of, least=-1)
+        check_reflection_name(name)
+        system, user = (_text("question", part) for part in question)
+        schema = None if schema is None else _plain("schema", schema)
+        async with self._turn(name):
+            if name in self.reflections:
+                return self.reflections[name]
+            with self._live():
+                answer, complete = await self._ask(name, (system, user), of, schema)
+            if read is not None:
+                answer = replace(answer, **Verdict(*read(answer.text, complete))._asdict())
+            self.reflections[name] = kept = await self._emitted(answer)
+            return kept
 
     async def skip(self, slot: int, why: str, *, of: int = -1) -> None:
         """Leaves a slot without an attempt. `of`: the slot that it would have retried."""
-        if self._stored(slot) is None:
-            await self._store(SlotResult(slot, "skipped", cause=why, of=of))
+        slot, of = self._slot(slot), self._slot(of, least=-1)
+        async with self._turn(slot):
+            if slot not in self.results:
+                await self._store(SlotResult(slot, "skipped", cause=why, of=of))
 
     async def fail(self, slot: int, error: EpisodeError | str, *, of: int = -1) -> None:
         """Resolves a slot as failed, with an error or a cause."""
-        if isinstance(error, EpisodeError):
-            self.on_failure(error)
-        if self._stored(slot) is None:
-            cause = error if isinstance(error, str) else error.cause
-            await self._store(SlotResult(slot, "failed", cause=cause, of=of))
+        slot, of = self._slot(slot), self._slot(of, least=-1)
+        async with self._turn(slot):
+            if slot not in self.results:
+                await self._fail(slot, error, of)
 
     # ── for the code around the verbs ───────────────────────────────────────────────────
+
+    @property
+    def running(self) -> int:
+        """The number of attempts, questions and requests to `emit` in progress."""
+        return len(self.working)
+
+    @property
+    def open(self) -> list[int]:
+        """The slots without a result."""
+        return [slot for slot in range(self.plan.slots) if slot not in self.results]
 
     def attempt(self, slot: int) -> Trajectory | None:
         """Returns the attempt that is stored in a slot, or None."""
@@ -200,16 +229,19 @@ class Exploration:
         found = (self.results[slot].trajectory for slot in sorted(self.results))
         return [trajectory for trajectory in found if trajectory is not None]
 
-    async def each(
-        self, slots: Iterable[int], work: Callable[[int], Coroutine[Any, Any, Any]]
-    ) -> None:
+    async def each(self, slots: Iterable[int], work: Callable[[int], Awaitable[Any]]) -> None:
         """Awaits `work(slot)` for all slots at the same time. The first error ends them all."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for slot in slots:
-                    tasks.create_task(work(slot))
+                    tasks.create_task(without_exit(partial(work, slot)))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from failures
+
+    async def fail_open(self, cause: str) -> None:
+        """Resolves all open slots as failed."""
+        for slot in self.open:
+            await self._fail(slot, cause, -1)
 
     async def prompts(self) -> Prompts:
         """Returns the environment's prompts."""
@@ -218,20 +250,32 @@ class Exploration:
     async def spec(self) -> EnvSpec:
         """Returns the environment's description of itself."""
         if self._spec is None:
-            async with self._environment():
-                pass
+            with self._live():
+                async with self._environment():
+                    pass
         assert self._spec is not None
         return self._spec
 
     # ── how the verbs work ──────────────────────────────────────────────────────────────
 
-    def _stored(self, slot: int) -> SlotResult | None:
-        if not 0 <= slot < self.plan.slots:
+    def _slot(self, slot: int, least: int = 0) -> int:
+        """Returns a slot as an int. Raises PlanError if the plan lacks it."""
+        if not least <= index(slot) < self.plan.slots:
             raise PlanError(
                 f"slot {slot}: the plan of this group has slots 0 to {self.plan.slots - 1}; "
                 "plan more of them"
             )
-        return self.results.get(slot)
+        return index(slot)
+
+    @asynccontextmanager
+    async def _turn(self, key: int | str) -> AsyncIterator[None]:
+        """Waits until no other verb works on a slot or name. Raises PlanError if the exploration
+        has ended."""
+        await asyncio.sleep(0)  # a loop over stored results must not block the whole actor
+        async with self._turns[key]:
+            if self.ended:
+                raise PlanError(f"{key}: the exploration of this group has ended")
+            yield
 
     async def _resolved(
         self, slot: int, of: int, attempt: Coroutine[Any, Any, Trajectory]
@@ -241,9 +285,15 @@ class Exploration:
             with self._live():
                 result = done(await attempt)
         except EpisodeError as error:
-            await self.fail(slot, error, of=of)
+            await self._fail(slot, error, of)
             return None
         return (await self._store(result)).trajectory
+
+    async def _fail(self, slot: int, error: EpisodeError | str, of: int) -> None:
+        if isinstance(error, EpisodeError):
+            self.on_failure(error)
+        cause = error if isinstance(error, str) else error.cause
+        await self._store(SlotResult(slot, "failed", cause=cause, of=of))
 
     async def _store(self, result: SlotResult) -> SlotResult:
         self.results[result.slot] = kept = await self._emitted(result)
@@ -256,53 +306,47 @@ class Exploration:
             return await self.emit(made)
 
     async def _play(
-        self, slot: int, context: str, begin: Origin | None, retried: bool
+        self, slot: int, context: str, start: Origin | None, retried: bool
     ) -> Trajectory:
-        heat, chat = self.decoding.temperature, self.policy.chat
-        handed = None if begin is None else self._handed(begin)
-        async with self._environment() as env:
-            params = self._params(env.spec, "play", slot, heat)
-            if isinstance(env, PlayedByAgent):
-                again = None
-                if begin is not None and handed is not None:
-                    again = Retry(handed, begin.step, context, origin=begin)
-                return await self._by_agent(slot, env, params, again, context, retried)
-            attempt = await self.progress.resume(slot, self.task, chat, env, heat)
-            if attempt is None and begin is not None and handed is not None:
-                attempt = await branch(handed, begin.step, self.task, chat, env, context)
-            elif attempt is None:
-                attempt = await start(self.task, chat, env, context)
-            of = {"pivot": -1 if begin is None else begin.step, "origin": begin}
-            made = await self._to_the_end(slot, attempt, env, params, of)
-        if len(attempt.snapshots) >= len(attempt.actions):  # else they lack the first steps
-            self._played[slot] = attempt
-        return made
+        again = None
+        if start is not None:
+            handed = self._handed(start)
+            again = Retry(handed, start.step, context, origin=start)
+        return await self._attempt(slot, again, self.decoding.temperature, context, retried)
 
-    async def _retry(self, slot: int, again: Retry) -> Trajectory:
-        base, chat = again.base, self.policy.chat
+    async def _attempt(
+        self,
+        slot: int,
+        again: Retry | None,
+        temperature: float,
+        context: str = "",
+        retried: bool = False,
+    ) -> Trajectory:
+        """Plays `again`, or else a new attempt with `context`. Continues what is left of it."""
+        of = again.fields if again else {}
         async with self._environment() as env:
-            params = self._params(env.spec, "retry", slot, base.temperature)
+            verb = "retry" if again and again.of >= 0 else "play"
+            params = self._params(env.spec, verb, slot, temperature)
             if isinstance(env, PlayedByAgent):
-                return await self._by_agent(slot, env, params, again)
-            heat = base.temperature
-            attempt = await self.progress.resume(slot, self.task, chat, env, heat)
-            if attempt is None:
+                return await self._by_agent(slot, env, params, again, context, retried)
+            chat = self.policy.chat
+            attempt = await self.progress.resume(slot, self.task, chat, env, temperature, of)
+            if attempt is None and again is not None:
                 world = self._played.get(again.of)
                 attempt = await branch(
-                    base, again.pivot, self.task, chat, env, again.guidance, world
+                    again.base, again.pivot, self.task, chat, env, again.guidance, world
                 )
-            of = {"of": again.of, "pivot": again.pivot, "reflection": again.reflection}
-            return await self._to_the_end(slot, attempt, env, params, of)
+            elif attempt is None:
+                attempt = await start(self.task, chat, env, context)
 
-    async def _to_the_end(
-        self, slot: int, attempt: Attempt, env: Environment, params: ParamsOfStep, of: Any
-    ) -> Trajectory:
-        def result() -> SlotResult:
-            return done(attempt.trajectory(slot, **of))
+            def made() -> Trajectory:
+                return attempt.trajectory(slot, **of)
 
-        save = self.progress.saving(attempt, env, result)
-        await play(attempt, self.policy, env, params, save)
-        return attempt.trajectory(slot, **of)
+            save = self.progress.saving(attempt, env, lambda: done(made()))
+            await play(attempt, self.policy, env, params, save)
+        if len(attempt.snapshots) >= len(attempt.actions):  # else they lack the first steps
+            self._played[slot] = attempt
+        return made()
 
     async def _by_agent(
         self,
@@ -310,24 +354,27 @@ class Exploration:
         env: PlayedByAgent,
         params: ParamsOfStep,
         again: Retry | None,
-        context: str = "",
-        retried: bool = False,
+        context: str,
+        retried: bool,
     ) -> Trajectory:
         if context and again is None:
             raise EnvironmentFailed(
                 "an agent's attempt takes no context at its start; only its retries are advised",
                 cause="agent_context",
             )
-        left = None if again else self.progress.find(slot)
+        new = again is None  # a retry is begun again: it has the tape of its base
+
+        async def offer(made: Callable[[], Trajectory], seconds: float) -> bool:
+            return await self.progress.offer(lambda: done(made()), seconds)
+
+        left = self.progress.find(slot) if new else None
         return await env.play_with_agent(
             self.task,
             slot,
             params,
             again,
             left=None if left is None else left.trajectory,
-            offer=None
-            if again
-            else lambda made, seconds: self.progress.offer(lambda: done(made()), seconds),
+            offer=offer if new else None,
             retried=retried,
         )
 
@@ -363,13 +410,15 @@ class Exploration:
         return answer, sample.finish_reason == "stop"
 
     def _handed(self, start: Origin) -> Trajectory:
+        """Returns the stored attempt of `start`. Raises EnvironmentFailed if it is gone."""
+        place = f"start in slot {start.slot} of group {start.group_id}"
         for each in self.handed:
             if (each.group_id, each.trajectory.slot) == (start.group_id, start.slot):
+                _check_step(place, start.step, each.trajectory)
                 return each.trajectory
-        raise PlanError(
-            f"start in slot {start.slot} of group {start.group_id}: it was not handed out; name it "
-            "in the plan's `handed`"
-        )
+        if AttemptKey(start.group_id, start.slot) in self.plan.handed:
+            raise EnvironmentFailed(f"{place}: it is no longer stored", cause="start_gone")
+        raise PlanError(f"{place}: it was not handed out; name it in the plan's `handed`")
 
     def _params(self, spec: EnvSpec, verb: str, slot: int, temperature: float) -> ParamsOfStep:
         budget = self.decoding.max_response_tokens or spec.max_response_tokens
@@ -387,22 +436,57 @@ class Exploration:
 
     @contextmanager
     def _live(self) -> Iterator[None]:
-        self.running += 1
+        """Counts a verb's work while it is in progress. Keeps the error that ends the group."""
+        task = asyncio.current_task()
+        assert task is not None
+        self.working.append(task)
+        self.widest = max(self.widest, self.running)
         try:
             yield
+        except (EpisodeError, PlanError):
+            raise
+        except Exception as error:
+            if self.broken is None or isinstance(error, EngineDead):
+                self.broken = error
+            raise
         finally:
-            self.running -= 1
+            self.working.remove(task)
             self.idle_since = time.monotonic()
 
     @asynccontextmanager
-    async def _environment(self) -> AsyncIterator[Environment]:
-        """Makes an environment, and closes it after use. If closing fails, just logs the error."""
-        env = await guarded(self.make_env)
-        self._spec = env.spec
-        try:
+    async def _environment(self) -> AsyncIterator[Playable]:
+        async with opened(self.make_env) as env:
+            self._spec = env.spec
             yield env
-        finally:
-            try:
-                await guarded(env.close)
-            except EnvironmentFailed as error:
-                log.warning("closing an environment: %s", error)
+
+
+async def without_exit(work: Callable[[], Awaitable[Any]]) -> None:
+    """Awaits the code of an algorithm. Raises ExploreFailed if it exits."""
+    try:
+        await work()
+    except SystemExit as error:
+        raise ExploreFailed(
+            f"explore exits ({error}); raise an error instead", cause="explore_SystemExit"
+        ) from error
+
+
+def _check_step(what: str, step: int, attempt: Trajectory) -> None:
+    if not 0 <= step < attempt.num_steps:
+        raise PlanError(
+            f"{what}, from step {step}: the attempt has steps 0 to {attempt.num_steps - 1}"
+        )
+
+
+def _plain(what: str, value: Any) -> Any:
+    """Returns a value that can be sent. Raises PlanError."""
+    try:
+        return plain_value(value, what)
+    except ValueError as error:
+        raise PlanError(f"{error}") from None
+
+
+def _text(what: str, value: object) -> str:
+    try:
+        return plain(value, what)
+    except ValueError as error:
+        raise PlanError(f"{error}") from None

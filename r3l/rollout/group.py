@@ -10,9 +10,10 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
 
-from r3l.errors import EpisodeError, ExploreFailed, PlanError, R3LError
+from r3l.errors import EpisodeError, ExploreFailed, PlanError
 from r3l.records import SlotResult
-from r3l.rollout.exploration import Exploration
+from r3l.rollout.env_calls import LONGEST_TRACEBACK, place
+from r3l.rollout.exploration import Exploration, without_exit
 
 Explore = Callable[[Exploration], Awaitable[None]]
 
@@ -28,62 +29,64 @@ async def explore_group(
 ) -> list[SlotResult]:
     """Runs an algorithm's `explore`. Returns one result per slot of the plan, in their order.
 
-    If `explore` raises, waits for nothing for `stall_s` seconds or leaves slots out, these slots
-    fail, and `x.on_failure` is called. Errors of the engine and the store, such as EngineDead and
-    LeaseLost, end the group and are raised.
+    If `explore` raises, waits for something else than a verb for `stall_s` seconds or leaves slots
+    out, these slots fail, and `x.on_failure` is called. Errors of the engine and the store, such as
+    EngineDead and LeaseLost, end the group and are raised, even if `explore` catches them. Work
+    that `explore` leaves behind is ended.
     """
     failure = await _failure_of(explore, x, stall_s)
-    left = [slot for slot in range(x.plan.slots) if slot not in x.results]
-    if failure is None and left:
+    if x.broken is not None:
+        raise x.broken
+    if failure is None and x.open:
         failure = ExploreFailed(
-            f"explore ended without a result for slot {left[0]}; call play, retry, skip or fail "
+            f"explore ended without a result for slot {x.open[0]}; call play, retry, skip or fail "
             f"for each of the plan's {x.plan.slots} slots",
             cause="not_explored",
         )
     if failure is not None:
         x.on_failure(failure)
-        for slot in left:
-            await x.fail(slot, failure.cause)
+        await x.fail_open(failure.cause)
     return [x.results[slot] for slot in range(x.plan.slots)]
 
 
 async def _failure_of(explore: Explore, x: Exploration, stall_s: float) -> EpisodeError | None:
-    """Runs `explore`. Returns the failure of the algorithm, if any. Raises other R3LErrors."""
-    exploring = asyncio.ensure_future(explore(x))
+    """Runs `explore`, and ends all of its work. Returns its failure, if any."""
+    exploring, x.idle_since = (
+        asyncio.create_task(without_exit(lambda: explore(x))),
+        time.monotonic(),
+    )
     try:
         while not exploring.done():
             await asyncio.wait({exploring}, timeout=stall_s / 4)
             idle_s = 0.0 if x.running else time.monotonic() - x.idle_since
             if not exploring.done() and idle_s > stall_s:
                 return ExploreFailed(
-                    f"explore waits for {idle_s:.0f} s without a verb in progress; slots "
-                    f"{[slot for slot in range(x.plan.slots) if slot not in x.results]} are open",
+                    f"explore waits for {idle_s:.0f} s without a verb in progress; slots {x.open} "
+                    "are open",
                     cause="explore_stalled",
                 )
-        exploring.result()
-    except Exception as error:
-        return _read(error)
+        if exploring.cancelled():
+            return ExploreFailed("explore was cancelled by itself", cause="explore_cancelled")
+        error = exploring.exception()
+        return None if error is None else _read(error)
     finally:
-        if exploring.cancel():
-            await asyncio.wait({exploring}, timeout=ENDING_S)
-    return None
+        x.ended = True
+        left = {task for task in (exploring, *x.working) if task.cancel()}
+        if left:
+            await asyncio.wait(left, timeout=ENDING_S)
 
 
-def _read(error: Exception) -> EpisodeError:
-    """Turns an error of `explore` into the failure of its slots. Raises what ends the group."""
-    causes = list(_flat(error))
-    for cause in causes:
-        if isinstance(cause, R3LError) and not isinstance(cause, EpisodeError | PlanError):
-            raise cause from error
-    first = causes[0]
+def _read(error: BaseException) -> EpisodeError:
+    """Turns an error of `explore` into the failure of its slots."""
+    first = next(_flat(error))
     if isinstance(first, EpisodeError):
         return first
     name = "bad_plan" if isinstance(first, PlanError) else f"explore_{type(first).__name__}"
     text = "".join(traceback.format_exception(first))
     return ExploreFailed(
-        f"explore raised {type(first).__name__}: {str(first)[:500]}",
+        f"explore raised {type(first).__name__}: {str(first)[:500]} ({place(first)})",
         cause=name,
-        traceback=text[-8000:],
+        traceback=text[-LONGEST_TRACEBACK:],
     )
 
 

@@ -8,8 +8,9 @@ A partial result is the slot's result so far: the attempt up to a complete step,
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from r3l.errors import RecordError, ReplayDiverged
 from r3l.records import SlotResult, Task
@@ -18,6 +19,9 @@ from r3l.rollout.chat import ChatFormat
 from r3l.rollout.env_interface import Environment
 
 log = logging.getLogger(__name__)
+
+NEW = {"of": -1, "pivot": -1, "origin": None, "reflection": ""}
+"""What an attempt that retries nothing says of itself: the fields of a Trajectory."""
 
 
 @dataclass
@@ -35,10 +39,17 @@ class Progress:
         return next((result for result in self.found if result.slot == slot), None)
 
     async def resume(
-        self, slot: int, task: Task, chat: ChatFormat, env: Environment, heat: float
+        self,
+        slot: int,
+        task: Task,
+        chat: ChatFormat,
+        env: Environment,
+        heat: float,
+        of: Mapping[str, Any],
     ) -> Attempt | None:
         """Rebuilds the attempt that an earlier actor left. Returns None if no attempt can be
-        rebuilt. `heat`: the temperature. Raises EnvironmentFailed."""
+        rebuilt. `heat`: the temperature. `of`: `Retry.fields`, empty for a new attempt. Raises
+        EnvironmentFailed."""
         left = self.find(slot)
         if left is None or left.trajectory is None:
             return None
@@ -46,6 +57,8 @@ class Progress:
         try:
             if (found.system, found.temperature) != (env.spec.system_prompt, heat):
                 raise ReplayDiverged("its settings have changed", cause="replay_diverged")
+            if {name: getattr(found, name) for name in NEW} != {**NEW, **of}:
+                raise ReplayDiverged("it retries another attempt", cause="replay_diverged")
             attempt = await branch(found, found.num_steps, task, chat, env)
         except ReplayDiverged as error:
             self.counts["dropped"] += 1

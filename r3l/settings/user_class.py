@@ -65,4 +65,13 @@ def errors_named(what: str) -> Iterator[None]:
         raise
     except BaseException as error:
         reason = " ".join(str(error).split())[:300]
-        raise UserError(f"{what} raised {type(error).__name__}: {reason}") from error
+        raise UserError(f"{what} raised {type(error).__name__}: {reason}{_hint(error)}") from error
+
+
+def _hint(error: BaseException) -> str:
+    """Says where a package was found that lacks a module: a user's own may have the same name."""
+    package, dot, _ = str(getattr(error, "name", "")).partition(".")
+    file = getattr(sys.modules.get(package), "__file__", None)
+    if not (isinstance(error, ModuleNotFoundError) and dot and file):
+        return ""
+    return f" ({package} is {Path(file).parent}; a package of yours needs another name)"

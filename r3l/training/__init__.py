@@ -1,3 +1,11 @@
 """Trains in this process with plain PyTorch: rows of an algorithm to new weights, and a policy that
 samples with them. Only this folder of r3l needs torch and transformers; nothing above it imports it
 before it is used."""
+
+import os
+import sys
+
+if "torch" not in sys.modules:
+    # OpenMP reads this once. Waiting threads then sleep: on cores that others use too, spinning
+    # costs several times as much.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

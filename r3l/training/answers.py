@@ -114,7 +114,7 @@ def _row(query: Query, number: int) -> Row:
     zeros = np.zeros(end, np.float32)
     ids, mask = query.token_ids[:end], query.mask[:end]
     heat = query.temperature
-    return _Asked(ids, mask, zeros, zeros, zeros, temperature=heat, number=number)
+    return _Asked(ids, mask, zeros, zeros, np.zeros(end), temperature=heat, number=number)
 
 
 def _check(queries: Sequence[Query], held: Collection[Weights], vocabulary: int | None) -> None:

@@ -187,7 +187,7 @@ def collate(
 def _nothing() -> Row:
     """Makes a row without trained tokens."""
     zeros = np.zeros(2, np.float32)
-    return Row(np.zeros(2, np.int32), np.zeros(2, np.bool_), zeros, zeros, zeros)
+    return Row(np.zeros(2, np.int32), np.zeros(2, np.bool_), zeros, zeros, np.zeros(2))
 
 
 def packing_shares(sums: dict[str, float]) -> dict[str, float]:

@@ -6,10 +6,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from actors.actor import Actor
 from actors.weights.subscriber import WeightSubscriber
 from buffer import Lease, PutAck, Wait
+from r3l.algorithms.algorithm import Algorithm
 from r3l.errors import (
     Conflict,
     EngineDead,
@@ -19,7 +21,8 @@ from r3l.errors import (
     RecordError,
     StoreError,
 )
-from r3l.records import GroupPlan, SlotResult, Task
+from r3l.records import Extra, GroupPlan, SlotResult, Task
+from r3l.rollout.exploration import Exploration
 from r3l.rollout.policy_interface import Sample, SampleParams
 from r3l.run.actor_metrics import ActorMetrics
 from r3l.run.config import RunConfig
@@ -62,21 +65,22 @@ class Buffer:
         self.slow = asyncio.Event()
         self.taken: dict[str, type[R3LError]] = {}
         self.heartbeats = 0
+        self.plan, self.purpose = GroupPlan(2), "train"
 
-    async def lease(self, actor: str, version: int, plan: GroupPlan, *_: Any) -> Lease | Wait:
+    async def lease(self, actor: str, version: int, *_: Any) -> Lease | Wait:
         if self.granted == self.groups:
             return Wait("no more", 0.01)
         self.granted += 1
         task = Task(f"t{self.granted}", "corridor", 0)
-        return Lease(f"g{self.granted}", task, "train", "", plan, (), 60.0)
+        return Lease(f"g{self.granted}", task, self.purpose, "", self.plan, (), 60.0)
 
-    async def put(self, group_id: str, actor: str, result: SlotResult, fingerprint: Any) -> PutAck:
+    async def put(self, group_id: str, actor: str, made: Any, fingerprint: Any) -> PutAck:
         await self.slow.wait()
         if group_id in self.taken:
             raise self.taken[group_id](f"{group_id} is another's")
-        if self.refusal is not None and group_id == "g1" and result.status == "done":
+        if self.refusal is not None and group_id == "g1" and made[0].status == "done":
             raise self.refusal
-        self.puts.append((group_id, result, fingerprint))
+        self.puts += [(group_id, each, fingerprint) for each in made]
         return PutAck(1, False)
 
     async def renew(self, groups: list[str], actor: str, metrics: dict[str, float]) -> list[str]:
@@ -88,9 +92,14 @@ class Buffer:
 
 
 @asynccontextmanager
-async def acting(engine: Engine, buffer: Buffer, requests: int) -> AsyncIterator[Actor]:
+async def acting(
+    engine: Engine, buffer: Buffer, requests: int, algorithm: str = "raft"
+) -> AsyncIterator[Actor]:
     config = RunConfig.model_validate(
-        {"algorithm": {"name": "raft", "group_size": 2}, "actor": {"concurrent_requests": requests}}
+        {
+            "algorithm": {"name": algorithm, "group_size": 2},
+            "actor": {"concurrent_requests": requests},
+        }
     )
     subscriber = WeightSubscriber("tcp://127.0.0.1:9")
     try:
@@ -313,4 +322,154 @@ def test_an_attempt_that_the_buffer_refuses_fails_alone_and_is_counted(
         assert actor.metrics.results["base_failed"] == actor.metrics.results["base_done"] == 2
         assert not buffer.released
 
+    asyncio.run(scenario())
+
+
+PROMPT = len(ScriptedPolicy(str).chat.prompt_ids)
+
+
+class AskingLast(Algorithm):
+    """Asks about each attempt when all of them are stored."""
+
+    name: str = "asking_last"
+
+    async def explore(self, x: Exploration) -> None:
+        await super().explore(x)
+        for slot in range(x.plan.slots):
+            await x.ask(f"why-{slot}", ("Think.", "Why?"), of=slot)
+
+
+class Raising(Algorithm):
+    name: str = "raising"
+
+    async def explore(self, x: Exploration) -> None:
+        await x.play(0)
+        raise ValueError("no idea")
+
+
+async def explored(algorithm: Algorithm, buffer: Buffer, responses: int) -> Actor:
+    """Explores the groups of `buffer` to their end."""
+    engine = Engine()
+    buffer.slow.set()
+    async with acting(engine, buffer, requests=64) as actor:
+        actor.config = actor.config.model_copy(update={"algorithm": algorithm})
+        running = asyncio.create_task(actor.run())
+        for _ in range(responses):
+            engine.replies.release()
+        await eventually(lambda: actor.metrics.groups == buffer.groups)
+        assert not running.done() and not actor.held
+        actor.stop.set()
+        await running
+    assert len(engine.prompts) == responses
+    return actor
+
+
+def told(buffer: Buffer) -> list[Any]:
+    """The slots with their causes, and the names, in the order in which they were put."""
+    return [
+        (made.slot, made.cause) if isinstance(made, SlotResult) else made.name
+        for _, made, _ in buffer.puts
+    ]
+
+
+def test_what_an_algorithm_asks_after_its_last_attempt_is_put_with_this_attempt() -> None:
+    buffer = Buffer(groups=1)
+    actor = asyncio.run(explored(AskingLast(), buffer, 2 * 3 + 2))
+    first, *rest = told(buffer)
+    assert sorted([first, rest[0]]) == [(0, ""), (1, "")] and rest[1:] == ["why-0", "why-1"]
+    assert all(fingerprint == (0, "abc") for *_, fingerprint in buffer.puts)
+    assert actor.metrics.results == {"base_done": 2} and actor.results == 2
+
+
+def test_an_algorithm_that_raises_costs_its_slots_and_not_the_actor() -> None:
+    buffer = Buffer(groups=2)
+    actor = asyncio.run(explored(Raising(), buffer, 2 * 3))
+    assert sorted(told(buffer)) == [(0, "")] * 2 + [(1, "explore_ValueError")] * 2
+    assert actor.metrics.results == {"base_done": 2, "base_failed": 2}
+    assert actor.failures.causes == {"explore_ValueError"}
+
+
+def test_an_evaluation_never_calls_the_algorithms_own_exploration() -> None:
+    buffer = Buffer(groups=1)
+    buffer.plan, buffer.purpose = GroupPlan(1), "eval"
+    asyncio.run(explored(Raising(), buffer, 3))
+    assert told(buffer) == [(0, "")]
+
+
+def test_a_group_goes_on_where_another_actor_left_it() -> None:
+    """With its attempt, its reflection and the first step of its retry."""
+    whole = Buffer(groups=1)
+    asyncio.run(explored(TwoSteps(), whole, 3 + 1 + 2))
+    base, thought, retry = (made for _, made, _ in whole.puts)
+    attempt = retry.trajectory
+    begun = replace(
+        attempt,
+        finish="",
+        feedback="",
+        extra=Extra(),
+        **{
+            name: getattr(attempt, name)[:2]
+            for name in ("step_spans", "step_versions", "step_newest_versions", "step_seconds")
+        },
+        actions=attempt.actions[:2],
+        observations=attempt.observations[:3],
+        **{
+            name: getattr(attempt, name)[: attempt.step_spans[2, 0] - PROMPT]
+            for name in ("token_ids", "logprobs")
+        },
+    )
+
+    class Left(Buffer):
+        async def lease(self, *arguments: Any) -> Lease | Wait:
+            lease = await super().lease(*arguments)
+            if isinstance(lease, Wait):
+                return lease
+            partial = (SlotResult(1, "done", trajectory=begun, of=0),)
+            return replace(lease, accepted=(base,), reflections=(thought,), partial=partial)
+
+    left = Left(groups=1)
+    actor = asyncio.run(explored(TwoSteps(), left, 1))
+    ((_, again, _),) = left.puts
+    assert again.trajectory.token_ids.tolist() == attempt.token_ids.tolist()
+    assert actor.metrics.taken_over == 1 and actor.metrics.partial["continued"] == 1
+    assert actor.metrics.results == {"base_done": 1, "distilled_done": 1}
+
+
+class TwoSteps(Algorithm):
+    """Retries its attempt from step 1, whatever the reflection says."""
+
+    name: str = "two_steps"
+
+    async def explore(self, x: Exploration) -> None:
+        await x.play(0)
+        thought = await x.ask("why", ("Think.", "Why?"), of=0)
+        await x.retry(1, of=0, pivot=1, reflection=thought.name)
+
+
+def test_a_group_counts_as_its_running_attempts_and_at_once_when_it_is_leased() -> None:
+    """Of its four slots, two are retries, which wait for their attempts."""
+
+    class Instant(Buffer):
+        """Grants leases before any group could begin."""
+
+        seen: list[int]
+
+        async def lease(self, *arguments: Any) -> Lease | Wait:
+            self.seen.append(actor.live)
+            return await super().lease(*arguments)
+
+    async def scenario() -> None:
+        nonlocal actor
+        engine, buffer = Engine(), Instant(groups=100)
+        buffer.plan, buffer.seen = GroupPlan(4), []
+        async with acting(engine, buffer, requests=8, algorithm="r3l") as actor:
+            running = asyncio.create_task(actor.run())
+            await eventually(lambda: engine.metrics.requests_running == 8)
+            await asyncio.sleep(0.3)
+            assert buffer.granted == 4 and actor.live == 8 and actor.width == 2
+            assert buffer.seen[:2] == [0, 4] and max(buffer.seen) <= 6
+            actor.stop.set()
+            await running
+
+    actor: Any = None
     asyncio.run(scenario())

@@ -4,24 +4,32 @@ import asyncio
 from typing import Any
 from unittest.mock import AsyncMock
 
+import numpy as np
 import pytest
 
-from actors.buffer_requests import BufferRequests
+from actors.buffer_requests import BufferRequests, GroupPuts
 from buffer import Lease, PutAck, Wait
 from r3l.errors import (
     BufferUnavailable,
+    EngineFailed,
     EngineSick,
     LeaseLost,
     LimitExceeded,
     SickResult,
     StoreError,
 )
-from r3l.records import GroupPlan, SlotResult, Task
+from r3l.records import GroupPlan, ReflectionRecord, SlotResult, Task
 from r3l.run.actor_metrics import ActorMetrics
 
-PLAN = GroupPlan(1)
-LEASE = Lease("g1", Task("t", "corridor", 0), "train", "", PLAN, (), 60.0)
-FAILED = SlotResult("base", 0, "failed", cause="engine_request")
+LEASE = Lease("g1", Task("t", "corridor", 0), "train", "", GroupPlan(3), (), 60.0)
+FAILED = SlotResult(0, "failed", cause="engine_request")
+SKIPPED = SlotResult(0, "skipped", cause="not_triggered")
+
+
+def thought(name: str) -> ReflectionRecord:
+    return ReflectionRecord(name, "x", np.zeros(1, np.int32), np.zeros(1, np.float32))
+
+
 UNAVAILABLE = BufferUnavailable("no reply", endpoint="tcp://x", waited_s=1.0)
 FULL = StoreError("the disk is full", cause="disk")
 
@@ -42,11 +50,11 @@ class Client:
             raise reply
         return reply
 
-    async def lease(self, actor: str, version: int, plan: GroupPlan) -> Any:
+    async def lease(self, actor: str, version: int) -> Any:
         return await self._reply("lease", version)
 
-    async def put(self, group_id: str, actor: str, result: SlotResult, fingerprint: Any) -> Any:
-        return await self._reply("put", result.status, result.cause) or PutAck(1, False)
+    async def put(self, group_id: str, actor: str, made: Any, fingerprint: Any) -> Any:
+        return await self._reply("put", *map(told, made)) or PutAck(1, False)
 
     async def put_partial(self, group_id: str, actor: str, result: SlotResult) -> Any:
         return await self._reply("partial", group_id)
@@ -56,6 +64,13 @@ class Client:
 
     async def release(self, groups: list[str], actor: str) -> Any:
         return await self._reply("release", *sorted(groups))
+
+
+def told(made: Any) -> str:
+    """A reflection by its name, a result by its slot, status and cause."""
+    if isinstance(made, ReflectionRecord):
+        return made.name
+    return f"{made.slot} {made.status} {made.cause}".rstrip()
 
 
 def requests(client: Client) -> BufferRequests:
@@ -73,7 +88,7 @@ def test_a_lease_is_requested_with_the_current_version_until_it_is_granted() -> 
     async def scenario() -> None:
         client, versions = Client(UNAVAILABLE, FULL, Wait("later", 0.01), LEASE), iter(range(9))
         asking = requests(client)
-        assert await asking.lease(lambda: next(versions), PLAN) is LEASE
+        assert await asking.lease(lambda: next(versions)) is LEASE
         assert client.sent == [("lease", version) for version in range(4)]
         assert asking.metrics.buffer_unavailable == asking.metrics.store_full == 1
 
@@ -84,10 +99,11 @@ def test_a_put_is_repeated_while_the_buffer_is_gone_or_full_and_a_refused_result
     async def scenario() -> None:
         client = Client(UNAVAILABLE, LimitExceeded("20 bytes; limit 10"), FULL, None)
         asking = requests(client)
-        kept = await asking.put("g1", SlotResult("base", 0, "not_triggered"), None)
-        assert (kept.status, kept.cause) == ("failed", "too_large")
-        assert [status for _, status, _ in client.sent] == ["not_triggered"] * 2 + ["failed"] * 2
-        assert asking.metrics.refused == {"too_large": 1}
+        (kept,) = await asking.put("g1", [SKIPPED], None)
+        assert told(kept) == "0 failed too_large"
+        sent = [result for _, result in client.sent]
+        assert sent == ["0 skipped not_triggered"] * 2 + ["0 failed too_large"] * 2
+        assert asking.metrics.refused == {"too_large": 1} and asking.results == 1
 
     asyncio.run(scenario())
 
@@ -96,7 +112,64 @@ def test_a_put_is_repeated_while_the_buffer_is_gone_or_full_and_a_refused_result
 def test_a_lost_lease_and_a_second_refusal_are_raised(replies: tuple[Exception, ...]) -> None:
     async def scenario() -> None:
         with pytest.raises(type(replies[-1])):
-            await requests(Client(*replies)).put("g1", FAILED, None)
+            await requests(Client(*replies)).put("g1", [FAILED], None)
+
+    asyncio.run(scenario())
+
+
+def test_reflections_are_refused_before_the_results_that_are_put_with_them() -> None:
+    async def scenario() -> None:
+        large = LimitExceeded("20 bytes; limit 10")
+        client = Client(large, large, None)
+        asking = requests(client)
+        kept = await asking.put("g1", [SKIPPED, thought("why"), thought("how")], None)
+        assert [*map(told, kept)] == ["0 failed too_large"]
+        assert [sent[1:] for sent in client.sent] == [
+            ("0 skipped not_triggered", "why", "how"),
+            ("0 skipped not_triggered",),
+            ("0 failed too_large",),
+        ]
+        assert asking.metrics.refused == {"too_large": 3}
+
+    asyncio.run(scenario())
+
+
+def test_what_completes_a_group_is_put_at_its_end_together_with_what_follows() -> None:
+    """A complete group takes no reflection: an algorithm may ask after the last attempt."""
+
+    async def scenario() -> None:
+        client = Client()
+        lease = Lease("g1", LEASE.task, "train", "", GroupPlan(3), (SKIPPED,), 60.0)
+        puts = GroupPuts(requests(client), lease, lambda made: (3, "abc"))
+        results = [SlotResult(slot, "skipped", cause="late") for slot in (1, 2)]
+        for made in (results[0], thought("why"), results[1], thought("how")):
+            assert await puts.put(made) is made
+        assert [sent[1:] for sent in client.sent] == [("1 skipped late",), ("why",)]
+        assert await puts.rest() == [results[1]] and await puts.rest() == []
+        assert client.sent[2:] == [("put", "2 skipped late", "how")]
+
+    asyncio.run(scenario())
+
+
+def test_a_result_that_is_refused_at_the_end_is_told_as_failed() -> None:
+    async def scenario() -> None:
+        client = Client(LimitExceeded("20 bytes; limit 10"))
+        puts = GroupPuts(requests(client), LEASE, lambda made: None)
+        for slot in range(3):
+            puts._open.discard(slot)
+        await puts.put(SKIPPED)
+        assert [*map(told, await puts.rest())] == ["0 failed too_large"]
+
+    asyncio.run(scenario())
+
+
+def test_a_refused_reflection_fails_its_question_alone() -> None:
+    async def scenario() -> None:
+        client = Client(LimitExceeded("20 bytes; limit 10"), None)
+        puts = GroupPuts(requests(client), LEASE, lambda made: None)
+        with pytest.raises(EngineFailed, match="refused a reflection"):
+            await puts.put(thought("why"))
+        assert await puts.put(SKIPPED) is SKIPPED and puts.busy == 0
 
     asyncio.run(scenario())
 
@@ -106,7 +179,7 @@ def test_a_put_whose_group_is_cancelled_ends_before_the_actor_leaves() -> None:
         client = Client()
         client.slow.clear()
         asking = requests(client)
-        putting = asyncio.create_task(asking.put("g1", FAILED, None))
+        putting = asyncio.create_task(asking.put("g1", [FAILED], None))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         putting.cancel()
@@ -125,7 +198,7 @@ def test_a_lease_granted_to_an_actor_that_leaves_is_released() -> None:
         client = Client(LEASE)
         client.slow.clear()
         asking = requests(client)
-        leasing = asyncio.create_task(asking.lease(lambda: 0, PLAN))
+        leasing = asyncio.create_task(asking.lease(lambda: 0))
         await asyncio.sleep(0.01)
         leasing.cancel()
         client.slow.set()
@@ -151,7 +224,7 @@ def test_a_group_that_a_put_made_whole_is_not_lost_though_it_has_no_lease() -> N
         client = Client(PutAck(1, True), ("g1", "g2"), ("g1", "g2"))
         asking = requests(client)
         client.slow.clear()
-        putting = asyncio.create_task(asking.put("g1", FAILED, None))
+        putting = asyncio.create_task(asking.put("g1", [FAILED], None))
         while not client.sent:
             await asyncio.sleep(0)
         renewing = asyncio.create_task(asking.renew(["g1", "g2"]))
@@ -176,7 +249,7 @@ def test_a_group_with_a_put_under_way_is_lost_only_by_the_reply_to_it() -> None:
         client.renew = AsyncMock(return_value=("g1",))  # type: ignore[method-assign]
         asking = requests(client)
         client.slow.clear()
-        putting = asyncio.create_task(asking.put("g1", FAILED, None))
+        putting = asyncio.create_task(asking.put("g1", [FAILED], None))
         await asyncio.sleep(0)
         assert await asking.renew(["g1"]) == []
         client.slow.set()
@@ -193,7 +266,7 @@ def test_progress_is_put_once_and_only_a_lost_lease_and_a_sick_engine_are_told(
     monkeypatch.setattr("actors.buffer_requests.PARTIAL_S", 0.05)
 
     async def scenario() -> None:
-        result = SlotResult("base", 0, "not_triggered")
+        result = SKIPPED
         client = Client(UNAVAILABLE, FULL, LimitExceeded("20 bytes; limit 10"), None)
         asking = requests(client)
         for _ in range(4):

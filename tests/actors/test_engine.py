@@ -226,10 +226,10 @@ def test_an_update_during_an_attempt_loses_nothing_and_is_recorded(
         return attempt
 
     attempt = served.run(scenario())
-    assert attempt.record.versions == [before, before, before + 1, before + 1]
-    assert attempt.record.newest_versions == [before, before + 1, before + 1, before + 1]
-    assert [end - start for start, end in attempt.record.spans] == [250] * 4
-    record = attempt.trajectory("base", 0)
+    assert attempt.tokens.versions == [before, before, before + 1, before + 1]
+    assert attempt.tokens.newest_versions == [before, before + 1, before + 1, before + 1]
+    assert [end - start for start, end in attempt.tokens.spans] == [250] * 4
+    record = attempt.trajectory(0)
     assert record.oldest_version == before and (record.logprobs[record.response_mask] < 0).all()
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import click
 import pytest
 
+from actors.agent_cli import main as agent
 from actors.cli import main as actor
 from buffer.cli import main as buffer
 from buffer.groups.states import MOVES
 from buffer.wire.operations import OPERATIONS
+from envs.cli import main as env
 from envs.testing import check_env
 from launch.cli import DEFAULT
 from launch.cli import main as launch
@@ -26,14 +28,17 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "lab" / "README.md",
     ROOT / "tests" / "README.md",
     ROOT / "tests" / "reports.md",
     ROOT / "tests" / "buffer" / "README.md",
 ]
-ROOMS = "r3l|buffer|envs|actors|learner|launch|benchmarks|tests|docs"
+ROOMS = "r3l|buffer|envs|actors|learner|launch|benchmarks|lab|tests|docs"
 COMMANDS = {
     "r3l-launch": launch,
     "r3l-actor": actor,
+    "r3l-agent": agent,
+    "r3l-env": env,
     "r3l-learner": learner,
     "r3l-buffer": buffer,
     "r3l-eval": evaluate,
@@ -106,7 +111,7 @@ def test_every_path_that_is_named_exists(page):
 @each_page
 def test_every_test_that_is_named_exists(page):
     """Named as `tests/room/test_x.py::test_…`, `test_x::…part…`, or `…part…` of the same file."""
-    named = re.compile(r"(tests/[\w/]+/)?(test_\w+)(?:\.py)?(?:::([\w…]+))?|(…[\w…]+)")
+    named = re.compile(r"((?:lab/)?tests/[\w/]*?)?(test_\w+)(?:\.py)?(?:::([\w…]+))?|(…[\w…]+)")
     tests, file = ROOT / "tests", ROOT
     for found in filter(None, map(named.fullmatch, code(page))):
         folder, stem, pattern, more = found.groups()

@@ -1,6 +1,8 @@
 """The preflight of an environment before a run."""
 
 import asyncio
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,18 @@ def test_a_reset_that_does_not_depend_on_its_seed_alone_is_refused(
     file.write_text(file.read_text().replace("max_steps=3", 'max_steps=3, deterministic="no"'))
     if not in_process:  # the module is imported once in this process
         assert len(tried(name)) == 2
+
+
+def test_an_agents_tasks_are_prepared(tmp_path: Path) -> None:
+    """Its first prompt is not known before it calls; what asks for a reflection is."""
+    chat = ChatFormat(CharTokenizer())
+    (tmp_path / "tasks.jsonl").write_text(json.dumps({"id": 1}))
+    (folder := tmp_path / "files").mkdir()
+    options = {"command": "true", "tasks": f"{tmp_path}/tasks.jsonl", "workspace": str(folder)}
+    config = EnvConfig(name="agent", options=options)
+    found = tasks("agent", options, "train", 1)
+    (step,) = try_tasks(config, found, chat)
+    assert (step.prompt, step.budget) == (0, 1024) and step.reflection_prompt > 100
+    os.mkfifo(folder / "pipe")  # which cannot be copied
+    with pytest.raises(UserError, match=r"env agent: prepare of task 1: .*pipe"):
+        try_tasks(config, found, chat)

@@ -146,38 +146,3 @@ def test_a_process_that_outlives_close_is_found(monkeypatch):
         check_env(env, seeds=(0,))
     env.child.kill()
     env.child.wait()
-
-
-GUESS = """
-from r3l.rollout.env_interface import EnvSpec
-
-class Guess:
-    spec = EnvSpec("guess", "Say the word.", max_steps=2)
-    def __init__(self, word="oak"): self.word = word
-    def reset(self, *, seed, options=None): return "which word?", {}
-    def step(self, action):
-        right = action == self.word
-        return "Yes." if right else "No.", float(right), right, False, {}
-    def demonstration(self): return ["oak"]
-    def close(self): ...
-"""
-
-
-def test_the_command_says_in_one_line_that_an_environment_passes_or_what_is_wrong(tmp_path, capsys):
-    name = f"{tmp_path / 'guess.py'}:Guess"
-    (tmp_path / "guess.py").write_text(GUESS)
-    assert testing.main([name]) == 0
-    passed = f"{name}: passes at seeds 0, 1 and 2; its demonstrations succeed\n"
-    assert capsys.readouterr() == (passed, "")
-    wrong = {
-        (name, "word=elm"): f"{name}: seed 0, step 0: the demonstration earns 0.0 of 1.0",
-        (name, "word"): "word: must be an option of the environment, NAME=VALUE",
-        (name, "words=9"): "knows word; options are parameters of its __init__: add words there",
-        (f"{name}s",): "guess.py defines no class 'Guesss'",
-        (): "usage: python -m envs.testing",
-        ("agent",): "agent: is an agent; use python -m actors.agents.check_agent YAML",
-    }
-    for arguments, line in wrong.items():
-        assert testing.main(list(arguments)) == 2
-        said = capsys.readouterr()
-        assert line in said.err and said.err.count("\n") == 1 and not said.out

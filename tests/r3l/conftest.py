@@ -1,6 +1,7 @@
 """A maker of trajectories with given step lengths, shared by the tests of this room."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +19,9 @@ def _trajectory(
     of: int = -1,
     pivot: int = -1,
     tokens: Sequence[int] | None = None,
+    **more: Any,
 ) -> Trajectory:
-    """`steps[k]` response tokens at step k; `observation` tokens between steps."""
+    """`steps[k]` response tokens at step k; `observation` tokens between steps. `more`: fields."""
     spans, at = [], prompt
     for length in steps:
         spans.append((at, at + length))
@@ -42,6 +44,7 @@ def _trajectory(
         actions=tuple(f"action {k}" for k in range(len(steps))),
         of=of,
         pivot=pivot,
+        **more,
     )
 
 

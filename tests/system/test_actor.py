@@ -23,7 +23,7 @@ from launch.checks.presets import DEMO
 from learner.publisher import WeightPublisher
 from r3l.models.model_path import builtin_policy
 from r3l.notices import NOTICE_LINE
-from r3l.records import Group, GroupPlan
+from r3l.records import Group
 from r3l.run import config as configuration
 from tests.processes import command_line, lives
 
@@ -95,7 +95,7 @@ class Job:
 
     def abandoned(self) -> Lease:
         """What the buffer gives to another actor: a group somebody gave back, if there is one."""
-        lease = self.client.lease("helper", 3, GroupPlan(4, 4))
+        lease = self.client.lease("helper", 3)
         assert isinstance(lease, Lease)
         return lease
 

@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from r3l.algorithms import recall
 from r3l.algorithms.facts import GroupFacts, History, RandomSource, StoredAttempt
-from r3l.algorithms.ratio_correction import RatioAlgorithm
-from r3l.algorithms.rows import Advantages, Float64, left_out
+from r3l.algorithms.rows import Advantages, Float64
+from r3l.algorithms.shared import recall
+from r3l.algorithms.shared.ratio_correction import RatioAlgorithm
 from r3l.records import Trajectory
 
 
@@ -42,6 +42,4 @@ class ARPO(RatioAlgorithm):
         worst = sorted(own, key=lambda i: (rewards[i], -i))[:recalled]
         keep = np.ones(len(rewards), np.bool_)
         keep[worst] = False
-        values = np.zeros_like(rewards)
-        values[keep] = self.standardised(rewards[keep])
-        return left_out(values, keep)
+        return self.standardised_among(rewards, keep)

@@ -10,8 +10,8 @@ from pydantic import Field
 from r3l.algorithms import losses
 from r3l.algorithms.facts import LeaseFacts
 from r3l.algorithms.losses import Terms, TokenBatch
-from r3l.algorithms.reflect_and_retry import ReflectAndRetry
-from r3l.algorithms.rows import Advantages, Float64, left_out
+from r3l.algorithms.rows import Advantages, Float64
+from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
 from r3l.records import SUCCESS, Bool, GroupPlan, ReflectionRecord, Trajectory
 from r3l.rollout.exploration import Question, Verdict
 from r3l.rollout.prompts import Prompts
@@ -58,9 +58,7 @@ class CritiqueGRPO(ReflectAndRetry):
         """Keeps the base attempts, but replaces at most one failure by a refinement that earned
         more."""
         keep = np.ones(len(rewards), np.bool_) if recalled else one_refinement(rewards, attempts)
-        values = np.zeros_like(rewards)
-        values[keep] = self.standardised(rewards[keep])
-        return left_out(values, keep)
+        return self.standardised_among(rewards, keep)
 
     def token_loss(self, batch: TokenBatch) -> Terms:
         loss = self.corrected(self.clipped_ratio if self.clip else losses.importance)

@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 from r3l.algorithms import advantages
 from r3l.algorithms.credit import NORMALIZE, Normalize
 from r3l.algorithms.facts import GroupFacts
-from r3l.algorithms.ratio_correction import RatioAlgorithm
 from r3l.algorithms.rows import Advantages, Float64, left_out
+from r3l.algorithms.shared.ratio_correction import RatioAlgorithm
 from r3l.records import Trajectory
 
 

@@ -11,8 +11,8 @@ from pydantic import Field
 from r3l.algorithms import losses, rows
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.losses import TokenBatch
-from r3l.algorithms.ratio_correction import RatioAlgorithm
 from r3l.algorithms.rows import IMITATION, Row
+from r3l.algorithms.shared.ratio_correction import RatioAlgorithm
 from r3l.records import Bool, Trajectory
 
 if TYPE_CHECKING:

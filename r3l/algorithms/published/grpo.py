@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from r3l.algorithms.ratio_correction import RatioAlgorithm, kl_weight
+from r3l.algorithms.shared.ratio_correction import RatioAlgorithm, kl_weight
 
 
 class GRPO(RatioAlgorithm):

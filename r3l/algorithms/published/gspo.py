@@ -6,7 +6,7 @@ from pydantic import Field
 
 from r3l.algorithms import losses
 from r3l.algorithms.losses import Terms, TokenBatch
-from r3l.algorithms.ratio_correction import RatioAlgorithm, kl_weight
+from r3l.algorithms.shared.ratio_correction import RatioAlgorithm, kl_weight
 
 
 class GSPO(RatioAlgorithm):

@@ -10,10 +10,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from r3l.algorithms import advantages, recall
+from r3l.algorithms import advantages
 from r3l.algorithms.facts import GroupFacts, History, RandomSource, StoredAttempt
-from r3l.algorithms.ratio_correction import RatioAlgorithm, kl_weight
 from r3l.algorithms.rows import Advantages, Float64
+from r3l.algorithms.shared import recall
+from r3l.algorithms.shared.ratio_correction import RatioAlgorithm, kl_weight
 from r3l.records import Trajectory
 
 EPS = 1e-6

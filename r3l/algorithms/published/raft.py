@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
 from r3l.algorithms import advantages
@@ -19,4 +20,6 @@ class RAFT(Algorithm):
     def weigh(
         self, rewards: Float64, attempts: Sequence[Trajectory], recalled: int = 0
     ) -> Advantages:
-        return left_out(advantages.successes(rewards), rewards >= SUCCESS)
+        """Leaves out failures, unless stored attempts joined the group: then they count."""
+        keep = np.full(len(rewards), recalled > 0) | (rewards >= SUCCESS)
+        return left_out(advantages.successes(rewards), keep)

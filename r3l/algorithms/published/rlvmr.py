@@ -28,8 +28,8 @@ from r3l.algorithms import rows
 from r3l.algorithms.advantages import STD, Std, normalized
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.credit import by_step
-from r3l.algorithms.ratio_correction import RatioAlgorithm, kl_weight
 from r3l.algorithms.rows import Advantages, Float64, Row
+from r3l.algorithms.shared.ratio_correction import RatioAlgorithm, kl_weight
 from r3l.records import SUCCESS, Trajectory
 
 THOUGHT = re.compile(r"<(planning|explore|reflection|monitor)>([^<]*)</\1>")

@@ -20,8 +20,8 @@ from pydantic import Field
 
 from r3l.algorithms import rows
 from r3l.algorithms.batch import Batch
-from r3l.algorithms.ratio_correction import RatioAlgorithm
 from r3l.algorithms.rows import Advantages, left_out
+from r3l.algorithms.shared.ratio_correction import RatioAlgorithm
 
 
 class SPEAR(RatioAlgorithm):

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from r3l.rollout.exploration import Decoding
 from r3l.settings.section import Section
 
 
@@ -124,3 +125,13 @@ class ActorConfig(Section):
     restarts: int = Field(
         3, ge=0, description="how often an actor that dies is started again within an hour"
     )
+
+    def decoding(self, priority: int = 0) -> Decoding:
+        """Returns how a group is sampled."""
+        return Decoding(
+            self.temperature,
+            self.reflect_temperature,
+            self.max_response_tokens,
+            self.max_reflection_tokens,
+            priority,
+        )

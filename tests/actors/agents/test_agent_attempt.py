@@ -30,6 +30,7 @@ from r3l.run.process.process_list import every_process
 from r3l.views.tape import read_tape
 from tests.processes import lives
 from tests.r3l.fakes import ScriptedPolicy
+from tests.r3l.rollout.fakes import exploration
 
 AGENT = Path(__file__).with_name("stdlib_agent.py")
 
@@ -53,9 +54,8 @@ def play(
             environments_of_all(config.env, attempts) as made,
             agents_served(made, config, policy, metrics) as make_env,
         ):
-            return await explore_group(
-                task, policy, lambda: make_env(task), config, plan=GroupPlan(attempts)
-            )
+            x = exploration(policy, config, task, make_env, plan=GroupPlan(attempts))
+            return await explore_group(config.algorithm.explore, x)
 
     return asyncio.run(explore()), metrics
 
@@ -222,9 +222,8 @@ def test_a_cancelled_attempt_ends_its_agent_and_removes_its_folder(tmp_path: Pat
             environments_of_all(config.env, 1) as made,
             agents_served(made, config, policy) as make_env,
         ):
-            playing = asyncio.create_task(
-                explore_group(task, policy, lambda: make_env(task), config, plan=GroupPlan(1))
-            )
+            x = exploration(policy, config, task, make_env, plan=GroupPlan(1))
+            playing = asyncio.create_task(explore_group(config.algorithm.explore, x))
             while not (agents := left_behind()):
                 await asyncio.sleep(0.05)
             folder = Path(agents[0].cwd()).parent
@@ -320,9 +319,8 @@ def walk(
             environments_of_all(config.env, 1) as made,
             agents_served(made, config, policy, metrics) as make_env,
         ):
-            return await explore_group(
-                task, policy, lambda: make_env(task), config, plan=GroupPlan(1), progress=progress
-            )
+            x = exploration(policy, config, task, make_env, plan=GroupPlan(1), progress=progress)
+            return await explore_group(config.algorithm.explore, x)
 
     try:
         (result,) = asyncio.run(explore())

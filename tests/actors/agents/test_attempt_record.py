@@ -1,5 +1,7 @@
 """An attempt's calls become one trajectory and its segments."""
 
+from typing import Any
+
 import pytest
 
 from actors.agents.attempt_record import conversations, trajectory
@@ -7,21 +9,22 @@ from actors.gateway.call_tree import Node
 from actors.gateway.parsers import Reply
 from envs.agents.agent_steps import Outcome
 from r3l.errors import EnvironmentFailed
-from r3l.records import Trajectory
+from r3l.records import Origin, Trajectory
+from r3l.rollout.env_interface import Retry
 from tests.actors.gateway.fakes import Agent, calling, result, system, user
 
 OPENING = [system("be brief"), user("add")]
 
 
-def record(agent: Agent, train: str = "main", reward: float = 1.0) -> Trajectory:
-    made, _ = trajectory(
+def record(agent: Agent, train: str = "main", reward: float = 1.0, **retry: Any) -> Trajectory:
+    return trajectory(
         agent.tree,
         Outcome(reward, {"sum": 1.0}, "well done"),
         slot=3,
         temperature=0.5,
         train=train,  # type: ignore[arg-type]
+        **retry,
     )
-    return made
 
 
 def test_a_chain_of_calls_is_one_trajectory_with_the_texts_of_its_steps() -> None:
@@ -33,6 +36,38 @@ def test_a_chain_of_calls_is_one_trajectory_with_the_texts_of_its_steps() -> Non
     assert played.observations == ("add", "2", "well done")
     assert played.actions == ("so 1", "done 2")
     assert (played.reward, played.temperature, played.slot) == (1.0, 0.5, 3)
+
+
+def test_what_was_shown_runs_from_the_first_call_with_guidance_to_the_last() -> None:
+    agent = Agent()
+    first = agent.call(OPENING, reply := Reply("a"))
+    talk = [*OPENING, reply.message(), user("go on")]
+    second = agent.call(talk, again := Reply("b"))
+    third = agent.call([*talk, again.message(), user("and now?")], Reply("c"))
+    assert record(agent).shown is None
+    for guided in ([second], [second, third], [first, third]):
+        for node in agent.tree.nodes:
+            node.guided = (7, *node.given, 8, 9) if node in guided else ()
+        played = record(agent)
+        ids, mask = played.as_shown()
+        assert ids.tolist() == [*third.context(guided=True), *third.sample.token_ids]  # type: ignore[union-attr]
+        own = [node for node in agent.tree.nodes if node.number >= guided[-1].number]
+        sampled = [token for node in own if node.sample for token in node.sample.token_ids]
+        assert ids[mask].tolist() == sampled
+        shown = played.shown
+        assert shown is not None and shown.keep == len(guided[0].context()) - len(guided[0].given)
+        assert played.token_ids.tolist() == [*third.context(), *third.sample.token_ids]  # type: ignore[union-attr]
+
+
+def test_a_retry_says_what_it_retries() -> None:
+    agent = Agent()
+    agent.call(OPENING, reply := Reply("a")).taped = True
+    agent.call([*OPENING, reply.message(), user("go on")], Reply("b"))
+    base, start = record(agent), Origin("g9", 3, 1)
+    for retry in (Retry(base, 1, "go", 2, reflection="why"), Retry(base, 1, origin=start)):
+        made = record(agent, retry=retry, at=agent.tree.nodes[1])
+        assert (made.of, made.origin, made.reflection) == (retry.of, retry.origin, retry.reflection)
+        assert made.pivot == 1 and base.pivot == base.of == -1
 
 
 def test_a_fork_trains_its_shared_steps_once() -> None:

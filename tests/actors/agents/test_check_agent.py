@@ -4,9 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 
-import pytest
-
-from actors.agents.check_agent import check_agent, example, main
+from actors.agents.check_agent import check_agent, example
 from r3l.rollout.chat import ChatFormat
 from r3l.run.config import load
 from tests.actors.gateway.test_real_clients import Vocabulary
@@ -69,10 +67,3 @@ def test_a_failure_and_a_world_that_differs_are_shown(tmp_path: Path) -> None:
 def test_values_fit_their_schema() -> None:
     shape = {"a": {"anyOf": [{"type": "null"}]}, "b": {"type": "array", "items": {}}}
     assert example({"type": "object", "properties": shape}) == {"a": None, "b": ["text"]}
-
-
-def test_what_is_no_agent_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "run.yaml").write_text("env: workshop\n")
-    assert main([str(tmp_path / "run.yaml")]) == 2
-    assert "env workshop: is not an agent" in capsys.readouterr().err
-    assert main([]) == 2

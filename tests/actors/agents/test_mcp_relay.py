@@ -15,7 +15,7 @@ from actors.agents import mcp_relay
 from actors.agents.mcp_relay import HttpServer, McpRelay, PipeServer
 from actors.gateway.call_tree import Node
 from actors.gateway.chat_completions import Refused
-from actors.gateway.recorded_call import TapePlayer
+from actors.gateway.recorded_call import RetryPlayer
 from r3l.errors import EnvironmentFailed
 from r3l.records import SlotResult
 from r3l.run.config import RunConfig, load
@@ -193,9 +193,9 @@ def relay_of(url: str = "http://127.0.0.1:9/", *, tape: bool = False) -> McpRela
     policy = ScriptedPolicy(lambda text: "yes")
     session = session_of(policy)
     if tape:
-        session.tape = TapePlayer([], 0)
+        session.tape = RetryPlayer([], 0)
         session.tape.stateful = True
-        session.tape.pivot_node = Node(None, (), "", ())
+        session.tape.pivot_node = Node(None, (), (), ())
 
     async def start(name: str) -> str:
         raise AssertionError
@@ -238,7 +238,7 @@ def test_a_call_after_the_pivot_waits_until_the_world_is_put_back() -> None:
         assert not asking.done() and not server.sent
         relay.session.restored.set()
         assert await asking == {"jsonrpc": "2.0", "id": 3, "result": {}}
-        assert server.sent == [CALL] and len(relay.session.others) == 1
+        assert server.sent == [CALL] and len(relay.session.passed.calls) == 1
         relay.session.restored.clear()
         asking = asyncio.create_task(relay.answer("s", request_for(CALL), {}))
         await asyncio.sleep(0)

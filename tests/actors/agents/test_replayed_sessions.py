@@ -14,8 +14,9 @@ import pytest
 from actors.agents.attempt_record import Train, trajectory
 from actors.agents.tape_reader import (
     Replays,
+    continuing_player,
     main_kind,
-    player_of,
+    retry_player,
 )
 from actors.gateway.chat_completions import AgentRequest, Refused
 from actors.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, request_of
@@ -83,16 +84,18 @@ async def worked(session: Session, world: World) -> list[dict[str, Any]]:
     return messages
 
 
-def record_of(session: Session, retry: bool = False, train: Train = "main") -> Trajectory:
-    made, _ = trajectory(
+def record_of(
+    session: Session, of: Trajectory | None = None, train: Train = "main", slot: int = 0
+) -> Trajectory:
+    return trajectory(
         session.tree,
         Outcome(0.0),
-        slot=0,
+        slot=slot,
         temperature=1.0,
         train=train,
-        retry=session.pivot if retry else None,
+        retry=None if of is None else Retry(of, 0, of=of.slot),
+        at=None if of is None else session.pivot,
     )
-    return made
 
 
 def refusals(count: int, seed: int) -> tuple[int, int, int]:
@@ -103,12 +106,12 @@ def refusals(count: int, seed: int) -> tuple[int, int, int]:
     policy = ScriptedPolicy(lambda text: f"reply {len(text)}")
 
     async def reaches(base: Trajectory, pivot: int, world: World) -> bool:
-        tape = player_of(base, pivot)
+        tape = retry_player(base, pivot)
         session = session_of(policy, tape=tape, guidance=ADVICE)
         try:
             await worked(session, world)
             tape.check_met()
-            Replays(3).check(record_of(session, retry=True), Retry(base, pivot, ADVICE))
+            Replays(3).check(record_of(session, base), Retry(base, pivot, ADVICE))
         except Refused:
             assert isinstance(session.problem, ReplayDiverged)
             return False
@@ -175,7 +178,7 @@ def test_each_reply_of_a_continued_attempt_is_trained_in_the_context_it_was_samp
     first, second = session_of(policy), session_of(policy)
     asyncio.run(interleaved(first, worlds, order[:cut]))
     before = len(policy.prompts)
-    second.tape = player_of(record_of(first, train="all"))
+    second.tape = continuing_player(record_of(first, train="all"))
     if changes:
         worlds[2] = perturbed(worlds[2], random.randrange(STEPS), random)
         random.shuffle(order)
@@ -278,9 +281,9 @@ def test_every_dialect_is_retried_and_restarted_with_guidance(
 
     async def test() -> None:
         base = record_of(await walked())
-        retry = record_of(await walked(player_of(base, 1), ADVICE), retry=True)
+        retry = record_of(await walked(retry_player(base, 1), ADVICE), base)
         assert (retry.actions, retry.pivot) == (("left", "right", "right"), 1)
-        restart = record_of(await walked(None, ADVICE), retry=True)
+        restart = record_of(await walked(None, ADVICE), base)
         assert (restart.actions, restart.pivot) == (("right",) * 3, 0)
         assert f"Walk.\n{ADVICE}<|im_end|>" in policy.prompts[-3]
         assert restart.system == "Walk."
@@ -298,12 +301,12 @@ def test_a_model_whose_roles_must_alternate_reads_the_guidance_in_the_last_messa
 
     async def test() -> None:
         base = record_of(await walked_in(policy, CHAT, as_chat))
-        guided = await walked_in(policy, CHAT, as_chat, player_of(base, 1), ADVICE)
-        retry = record_of(guided, retry=True)
+        guided = await walked_in(policy, CHAT, as_chat, retry_player(base, 1), ADVICE)
+        retry = record_of(guided, base)
         assert (retry.actions, retry.pivot) == (("left", "right", "right"), 1)
         assert policy.prompts[-1].count(ADVICE) == 1
         assert f"door 1\n\n{ADVICE}<|im_end|>" in policy.prompts[-1]
-        restart = record_of(await walked_in(policy, CHAT, as_chat, None, ADVICE), retry=True)
+        restart = record_of(await walked_in(policy, CHAT, as_chat, None, ADVICE), base)
         assert (restart.actions, restart.pivot) == (("right",) * 3, 0)
 
     asyncio.run(test())
@@ -338,10 +341,10 @@ def test_the_main_conversation_is_guided_whichever_the_agent_begins_first(restar
         await planned(first := session_of(policy))
         base, before = record_of(first), len(policy.prompts)
         assert base.system == "Walk." and base.actions == ("left",) * 3
-        tape, kind = None if restarts else player_of(base, 1), main_kind(base, restarts=restarts)
+        tape, kind = None if restarts else retry_player(base, 1), main_kind(base, restarts=restarts)
         second = session_of(policy, tape=tape, guidance=ADVICE, main=kind)
         await planned(second)
-        retry = record_of(second, retry=True)
+        retry = record_of(second, base)
         assert retry.actions == (("right",) * 3 if restarts else ("left", "right", "right"))
         assert all((ADVICE in text) == ("Walk." in text) for text in policy.prompts[before:])
 
@@ -361,7 +364,7 @@ def test_what_a_grammar_shaped_is_repeated_as_text_after_the_death_of_an_actor()
     async def test() -> None:
         left, told = None, list[str]()
         for sampled in (5, 0, 0, 1):  # the actor dies three times; then another door comes
-            tape, before = left and player_of(left), len(policy.prompts)
+            tape, before = left and continuing_player(left), len(policy.prompts)
             session = session_of(policy, tape=tape)
             again = await planned(session, 4 if sampled == 1 else 3)
             told = told or again
@@ -393,13 +396,13 @@ def test_parallel_conversations_are_replayed_in_any_order() -> None:
     async def test() -> None:
         base = record_of(await called("abab"))  # the main conversation is that of b
         assert base.actions == ("left", "left") and len(base.extra.segments) == 1
-        session = await called("bbbaa", player_of(base, 1))
+        session = await called("bbbaa", retry_player(base, 1))
         assert session.tape is not None
         session.tape.check_met()
-        retry = record_of(session, retry=True)
+        retry = record_of(session, base)
         Replays(3).check(retry, Retry(base, 1, ADVICE))
         assert retry.actions == ("left", "right", "right") and session.metrics.agent["taped"] == 3
         with pytest.raises(Refused, match="differs from the recorded one"):
-            await called("bbc", player_of(base, 1))
+            await called("bbc", retry_player(base, 1))
 
     asyncio.run(test())

@@ -12,22 +12,35 @@ from msgspec.structs import replace
 
 from actors.agents.agent_attempt import agents_served
 from actors.agents.tape_reader import (
-    player_of,
     recorded_calls,
+    retry_player,
 )
 from actors.gateway.call_tree import Node
 from envs.isolation.pool import environments_of_all
 from envs.registry import tasks_of_all
-from learner.step.batch import rows_of
 from r3l import codec
+from r3l.algorithms.batch import Batch
 from r3l.algorithms.credit import further_masks, lengths
-from r3l.records import Group, GroupPlan, SlotResult, Task, Trajectory
-from r3l.rollout.group import explore_group
+from r3l.algorithms.rows import POLICY
+from r3l.records import (
+    Group,
+    GroupPlan,
+    Origin,
+    Recalled,
+    ReflectionRecord,
+    SlotResult,
+    Task,
+    Trajectory,
+    done,
+)
+from r3l.rollout.exploration import Exploration
+from r3l.rollout.group import Explore, explore_group
 from r3l.run.actor_metrics import ActorMetrics
 from r3l.run.config import RunConfig, load
 from r3l.views.attempt_view import text
 from r3l.views.tape import TapedCall, messages_of, read_tape, write_tape
 from tests.r3l.fakes import ScriptedPolicy
+from tests.r3l.rollout.fakes import exploration
 
 AGENT = """
 import json, os, pathlib, random, sys, time
@@ -92,31 +105,32 @@ def config_of(folder: Path, mood: str = "", steps: int = 4, *more: str) -> RunCo
 
 
 def explored(
-    config: RunConfig, policy: ScriptedPolicy, times: int = 1, accepted: Any = ()
+    config: RunConfig,
+    policy: ScriptedPolicy,
+    times: int = 1,
+    explore: Explore | None = None,
+    slots: int = 2,
+    **more: Any,
 ) -> tuple[list[list[SlotResult]], ActorMetrics, list[str]]:
-    """Explores groups of one attempt and its retry, one after the other, in one actor."""
+    """Explores groups, by default of one attempt and its retry, one after the other in one
+    actor."""
     metrics, failures = ActorMetrics(), list[str]()
 
-    async def explore() -> list[list[SlotResult]]:
+    async def explore_all() -> list[list[SlotResult]]:
         (task,) = tasks_of_all(config.env, "train", 1)
         async with (
             environments_of_all(config.env, 1) as made,
             agents_served(made, config, policy, metrics) as make_env,
         ):
-            return [
-                await explore_group(
-                    task,
-                    policy,
-                    lambda: make_env(task),
-                    config,
-                    plan=GroupPlan(1, 1),
-                    accepted=accepted,
-                    on_failure=lambda error: failures.append(str(error)),
-                )
-                for _ in range(times)
-            ]
+            groups = []
+            for _ in range(times):
+                x = exploration(policy, config, task, make_env, plan=GroupPlan(slots), **more)
+                x.results = dict(x.results)
+                x.on_failure = lambda error: failures.append(str(error))
+                groups.append(await explore_group(explore or config.algorithm.explore, x))
+            return groups
 
-    return asyncio.run(explore()), metrics, failures
+    return asyncio.run(explore_all()), metrics, failures
 
 
 def attempts(results: list[SlotResult]) -> tuple[Trajectory, Trajectory]:
@@ -134,7 +148,7 @@ def test_a_retry_repeats_the_calls_before_its_pivot_without_sampling(
     base, retry = attempts(results)
     assert (base.reward, retry.reward) == (0.0, 1.0)
     assert retry.actions == ("left",) * pivot + ("right",) * (4 - pivot)
-    assert (retry.role, retry.parent, retry.pivot) == ("distilled", 0, pivot)
+    assert (retry.role, retry.of, retry.pivot) == ("distilled", 0, pivot)
     sampled = [text for text in policy.prompts if "trajectory_summary" not in text]
     assert len(sampled) == 4 + 4 - pivot and metrics.agent["taped"] == pivot
     assert all(ADVICE in text for text in sampled[4:])
@@ -149,11 +163,11 @@ def test_the_guidance_is_shown_and_neither_recorded_nor_told_to_the_agent(tmp_pa
     _, retry = attempts(results)
     text = policy.chat.tokenizer.decode(retry.token_ids.tolist())
     assert ADVICE not in text + str(read_tape(retry.extra.tape))
-    sample = next(each for each in results[1].aux if each.kind == "retry")
-    shown = policy.chat.tokenizer.decode(sample.token_ids.tolist())
+    ids, mask = retry.as_shown()
+    shown = policy.chat.tokenizer.decode(ids.tolist())
     assert shown.count(ADVICE) == 1 and shown.index(ADVICE) > shown.index("door 2")
-    trained = sample.token_ids[sample.response_mask].tolist()
-    assert policy.chat.text(trained) == "rightright"
+    assert policy.chat.text(ids[mask].tolist()) == "rightright"
+    assert shown[: -len("right<|im_end|>")] == policy.prompts[-1]
 
 
 def test_a_retry_whose_guidance_is_ignored_is_no_correction(tmp_path: Path) -> None:
@@ -163,7 +177,6 @@ def test_a_retry_whose_guidance_is_ignored_is_no_correction(tmp_path: Path) -> N
     (results,), *_ = explored(config_of(tmp_path), ScriptedPolicy(deaf))
     base, retry = attempts(results)
     assert retry.actions == base.actions and retry.reward == base.reward == 0.0
-    assert not results[1].aux  # neither its reflection nor what was shown is learned
 
 
 @pytest.mark.parametrize(
@@ -230,7 +243,7 @@ def test_the_tape_of_another_version_of_the_agent_is_refused(tmp_path: Path) -> 
     (results,), *_ = explored(config, policy)
     agent = tmp_path / "walker.py"
     agent.write_text(agent.read_text().replace('"door 0"', '"gate 0"'))
-    (again,), _, (failure,) = explored(config, policy, accepted=results[:1])
+    (again,), _, (failure,) = explored(config, policy, results={0: results[0]})
     assert again[-1].cause == "replay_diverged"
     assert "'user: gate 0' instead of 'user: door 0'" in failure
 
@@ -238,14 +251,73 @@ def test_the_tape_of_another_version_of_the_agent_is_refused(tmp_path: Path) -> 
 def test_a_base_attempt_of_another_actor_is_retried_from_its_record(tmp_path: Path) -> None:
     config, policy = config_of(tmp_path), ScriptedPolicy(answers(2))
     (results,), *_ = explored(config, policy)
-    (again,), *_ = explored(config, policy, accepted=results[:1])
+    (again,), *_ = explored(config, policy, results={0: results[0]})
     retry = again[-1].trajectory
     assert retry is not None and retry.actions == ("left", "left", "right", "right")
     damaged = replace(results[0].trajectory, extra=replace(results[0].trajectory.extra, tape=b"x"))  # type: ignore[type-var, union-attr]
-    (again,), _, (failure,) = explored(
-        config, policy, accepted=[replace(results[0], trajectory=damaged)]
-    )
+    (again,), _, (failure,) = explored(config, policy, results={0: done(damaged)})
     assert again[-1].cause == "replay_diverged" and "cannot be read" in failure
+
+
+def test_an_attempt_and_its_retries_are_retried_from_several_steps(tmp_path: Path) -> None:
+    """Each follows its own attempt up to its pivot, token for token."""
+
+    def reply(text: str) -> str:
+        return next((word for word in ("up", "down") if f"go {word}" in text), "left")
+
+    async def explore(x: Exploration) -> None:
+        await x.play(0)
+        first = x.retry(1, of=0, pivot=1, guidance="go up", reflection="a")
+        await asyncio.gather(first, x.retry(2, of=0, pivot=3, guidance="go down", reflection="b"))
+        await x.retry(3, of=1, pivot=2, guidance="go down", reflection="a")
+        await x.retry(4, of=3, pivot=0)
+
+    (results,), metrics, failures = explored(
+        config_of(tmp_path), ScriptedPolicy(reply), explore=explore, slots=5
+    )
+    made = [result.trajectory for result in results]
+    assert all(made), failures
+    assert [(t.of, t.pivot, t.reflection) for t in made if t] == [
+        (-1, -1, ""), (0, 1, "a"), (0, 3, "b"), (1, 2, "a"), (3, 0, ""),
+    ]  # fmt: skip
+    assert [t.actions for t in made if t] == [
+        ("left",) * 4,
+        ("left", "up", "up", "up"),
+        ("left", "left", "left", "down"),
+        ("left", "up", "down", "down"),
+        ("left",) * 4,
+    ]
+    assert metrics.agent["taped"] == 1 + 3 + 2 and metrics.agent["diverged"] == 0
+    for t in made[1:]:
+        assert t is not None and t.of >= 0
+        base, end = made[t.of], int(t.step_spans[t.pivot, 0])
+        assert base is not None and base.token_ids[:end].tolist() == t.token_ids[:end].tolist()
+        assert (t.shown is None) == (t.pivot == 0)
+
+
+def test_an_attempt_begins_at_a_step_of_a_stored_one_by_its_tape(tmp_path: Path) -> None:
+    config, policy = config_of(tmp_path), ScriptedPolicy(answers(2))
+    (results,), *_ = explored(config, policy)
+    stored, start = replace(attempts(results)[0], slot=5), Origin("g9", 5, 3)
+
+    async def explore(x: Exploration) -> None:
+        await x.play(0, start=start, context=ADVICE)
+        await x.play(1, start=start)
+
+    (again,), metrics, failures = explored(
+        config, policy, explore=explore, handed=[Recalled("", "g9", stored)]
+    )
+    assert not failures and metrics.agent["taped"] == 6
+    begun, plain = attempts(again)
+    assert begun.actions == ("left", "left", "left", "right") and plain.actions == ("left",) * 4
+    for attempt in (begun, plain):
+        assert (attempt.of, attempt.pivot, attempt.origin) == (-1, 3, start)
+        end = stored.step_spans[2, 1]
+        assert attempt.token_ids[:end].tolist() == stored.token_ids[:end].tolist()
+    ids, mask = begun.as_shown()
+    shown = policy.chat.tokenizer.decode(ids.tolist())
+    assert shown.count(ADVICE) == 1 and policy.chat.text(ids[mask].tolist()) == "right"
+    assert plain.shown is None
 
 
 def test_a_recorded_attempt_gives_back_every_call(tmp_path: Path) -> None:
@@ -269,7 +341,7 @@ def test_other_models_are_asked_from_the_pivot_on(tmp_path: Path) -> None:
         for finish in ("429", "stop", "stop")
     ]
     tape = write_tape([*read_tape(base.extra.tape), *judged])
-    player = player_of(replace(base, extra=replace(base.extra, tape=tape)), 2)
+    player = retry_player(replace(base, extra=replace(base.extra, tape=tape)), 2)
     assert player.take_passed("other") is None and player.take_passed("d") == judged[1]
     player.pivot_node = Node(None, (), "", ())
     assert player.take_passed("d") is None
@@ -279,13 +351,16 @@ def test_a_retried_attempt_is_stored_shown_and_trained_from_its_pivot(tmp_path: 
     config = config_of(tmp_path, "title", 4, "actor.agent.train=all")
     policy = ScriptedPolicy(answers(2))
     (results,), *_ = explored(config, policy)
-    group = Group("g", Task("1", "agent", 1), GroupPlan(1, 1), "complete", tuple(results))
+    thought = ReflectionRecord(
+        "reflect-0", reflection(2), np.zeros(1, np.int32), np.zeros(1, np.float32), of=0
+    )
+    group = Group("g", Task("1", "agent", 1), GroupPlan(2), "complete", tuple(results), (thought,))
     stored = codec.encode(group)
     again = codec.decode(Group, stored)
     assert codec.encode(again) == stored
     shown = text(again)
-    assert "retry of base 0 from step 2" in shown and f"improvement_suggestion: {ADVICE}" in shown
+    assert "retry of 0 from step 2" in shown and f"improvement_suggestion: {ADVICE}" in shown
     assert shown.count("[user] door 2 after left") == 2
-    rows = [row for row in rows_of([again], config.algorithm.build()) if not row.aux]
+    rows = [row for row in config.algorithm.rows(Batch([again])) if row.loss == POLICY]
     trained = [policy.chat.text(row.token_ids[row.mask].tolist()) for row in rows]
     assert trained == ["leftleft", "rightright"]  # not the title, which came before the pivot

@@ -13,11 +13,13 @@ import pytest
 from msgspec.structs import replace
 
 from actors.agents.world_state import MOST_ATTEMPTS, MOST_BYTES, Snapshots
+from envs.agents.agent_runner import ProcessState
 from r3l.records import SlotResult
+from r3l.rollout.exploration import Exploration
 from r3l.run.actor_metrics import ActorMetrics
 from r3l.run.config import RunConfig
 from tests.actors.agents import test_agent_attempt, test_tape_reader
-from tests.actors.agents.test_tape_reader import answers, attempts, explored
+from tests.actors.agents.test_tape_reader import ADVICE, answers, attempts, explored
 from tests.r3l.fakes import ScriptedPolicy
 
 WALK = """
@@ -70,6 +72,27 @@ def test_a_retry_finds_the_folder_of_its_base_attempt_at_its_step(
     assert feedback(results)[1] == "3333"
     (results,), *_ = played(config_of(tmp_path, monkeypatch, mood="other"))
     assert feedback(results)[1] == "4445"
+
+
+def test_a_saved_world_serves_one_retry_and_the_others_run_their_tools_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their own log has the number of each: 2222 and 3333."""
+
+    async def explore(x: Exploration) -> None:
+        await x.play(0, retried=True)
+        await x.retry(1, of=0, pivot=2, guidance=ADVICE)
+        await x.retry(2, of=0, pivot=2, guidance=ADVICE)
+        await x.retry(3, of=1, pivot=3, guidance=ADVICE)
+
+    config = config_of(tmp_path, monkeypatch)
+    (results,), metrics, failures = explored(
+        config, ScriptedPolicy(answers(2)), explore=explore, slots=4
+    )
+    made = [result.trajectory for result in results]
+    assert [t and t.feedback for t in made] == ["0000", "0001", "2222", "3333"], failures
+    assert [t and (t.of, t.pivot) for t in made] == [(-1, -1), (0, 2), (0, 2), (1, 3)]
+    assert metrics.agent["restored"] == 1 and metrics.agent["diverged"] == 0
 
 
 def test_an_agent_that_the_copy_breaks_is_retried_without_it(
@@ -174,8 +197,8 @@ def test_the_disk_that_worlds_take_is_limited(
     (results,), *_ = played(config_of(tmp_path, monkeypatch))
     base, _ = attempts(results)
 
-    async def run(command: Any) -> Any:
-        return {"exit": 0, "stdout": json.dumps({"bytes": MOST_BYTES // 2})}, True
+    async def run(*command: Any) -> Any:
+        return ProcessState(exit=0, stdout=json.dumps({"bytes": MOST_BYTES // 2})), True
 
     async def test() -> None:
         snapshots = Snapshots(3, counts := Counter[str]())
@@ -198,10 +221,10 @@ def test_a_world_is_removed_after_the_save_under_way() -> None:
     async def test() -> None:
         saved = asyncio.Event()
 
-        async def run(command: Any) -> Any:
+        async def run(operation: str, folder: str, call: int) -> Any:
             await saved.wait()
-            Path(command[1], "late").touch()
-            return {"exit": 0, "stdout": '{"bytes": 1}'}, True
+            Path(folder, "late").touch()
+            return ProcessState(exit=0, stdout='{"bytes": 1}'), True
 
         snapshots = Snapshots(3, Counter())
         world = snapshots.new(run)

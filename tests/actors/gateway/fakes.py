@@ -42,7 +42,8 @@ class Agent:
     def call(
         self, messages: list[dict[str, Any]], reply: Reply, tools: Any = TOOLS, *, seen: bool = True
     ) -> Node:
-        node = self.tree.add(messages, tools)
+        node = self.tree.next(messages, tools)
+        self.tree.add(node)
         context = node.context()
         number = len(self.tree.nodes)
         tokens = (*self.tree.chat.chat.encode(f"{reply.text} {number}"), END)

@@ -116,7 +116,7 @@ def test_no_trained_token_has_another_context_than_the_one_it_was_sampled_in(
         after = result(f"call{number:05d}", "2") if reply.calls else user("and now?")
         messages = edited([*messages, reply.message(), after], edit, at)
     agent.call(messages, Reply("done"))
-    played, _ = trajectory(agent.tree, Outcome(1.0), slot=0, temperature=1.0, train="all")
+    played = trajectory(agent.tree, Outcome(1.0), slot=0, temperature=1.0, train="all")
     trained = []
     for sequence in played.conversations():
         ids = sequence.token_ids.tolist()

@@ -9,11 +9,12 @@ import httpx
 import pytest
 
 from actors.agents.agent_attempt import AgentEnvironment
-from actors.agents.tape_reader import player_of
+from actors.agents.tape_reader import continuing_player
 from actors.gateway.chat_completions import Refused
 from actors.gateway.dialects import CHAT
 from actors.gateway.other_models import OtherModels
-from actors.gateway.session import LONGEST_KEPT, MOST_CALLS
+from actors.gateway.passed_calls import LONGEST_KEPT
+from actors.gateway.session import MOST_CALLS
 from actors.gateway.web_app import WebApp
 from r3l.errors import UserError
 from r3l.records import Trajectory
@@ -56,7 +57,7 @@ def asked(
 
     async def run() -> tuple[Any, Server, Any]:
         session = session_of(ScriptedPolicy(lambda text: "yes"))
-        session.tape = left and player_of(left)
+        session.tape = left and continuing_player(left)
         others = OtherModels(
             {
                 "gpt-*": ModelServer(url="https://gpt.example/v1/", key="GPT_KEY"),
@@ -107,7 +108,7 @@ def test_a_passed_call_is_recorded_and_not_trained(monkeypatch: pytest.MonkeyPat
     assert answer.text == "data: [DONE]\n\n" and answer.headers["content-type"].startswith(
         "text/event-stream"
     )
-    (call,) = session.others
+    (call,) = session.passed.calls
     assert (call.model, call.trained, call.parent) == ("gpt-5", False, -1)
     assert call.reply["content"] == answer.text and '"gpt-5"' in call.messages[0]["content"]
     assert len(session.tree.nodes) == len(session.tree.tape()) == 1  # the policy's own
@@ -145,7 +146,7 @@ def test_a_long_request_is_passed_whole_and_recorded_cut(monkeypatch: pytest.Mon
     long = {"model": "gpt-5", "messages": [{"role": "user", "content": "é" * LONGEST_KEPT}]}
     _, server, session = asked("/v1/chat/completions", long, {})
     assert json.loads(server.asked[0].content) == long
-    (call,) = session.others
+    (call,) = session.passed.calls
     assert len(call.messages[0]["content"]) <= LONGEST_KEPT
 
 
@@ -157,7 +158,7 @@ def test_a_request_without_a_model_is_for_the_policy() -> None:
 
 def test_calls_are_counted_when_they_begin() -> None:
     session = session_of(ScriptedPolicy(lambda text: "yes"))
-    session.asked_others = MOST_CALLS - 1
+    session.passed.begun = MOST_CALLS - 1
     others, server = OtherModels({}), ModelServer(url="https://x")
 
     async def run() -> None:
@@ -188,7 +189,7 @@ def test_its_failures_are_the_agents_to_see(monkeypatch: pytest.MonkeyPatch) -> 
     assert asked("/v1/chat/completions", {"model": "gpt-busy"}, {})[0].status_code == 429
     answer, _, session = asked("/v1/chat/completions", {"model": "broken"}, {})
     assert answer.status_code == 502 and "none.example" in answer.json()["error"]["message"]
-    assert not session.others
+    assert not session.passed.calls
 
 
 def test_a_missing_key_and_a_pattern_without_url_are_named(

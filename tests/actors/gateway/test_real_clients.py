@@ -22,6 +22,7 @@ from r3l.run.actor_metrics import ActorMetrics
 from r3l.run.config import load
 from r3l.views.tape import read_tape
 from tests.r3l.fakes import END, CharTokenizer, ScriptedPolicy
+from tests.r3l.rollout.fakes import exploration
 from tests.r3l.rollout.test_agent_chat import QWEN
 
 ROOT = Path(__file__).parents[3]
@@ -98,11 +99,10 @@ def played(name: str, options: dict[str, Any]) -> tuple[Trajectory, Calculator, 
             environments_of_all(config.env, 1) as made,
             agents_served(made, config, policy, metrics) as make_env,
         ):
-            return await explore_group(
-                *(task, policy, lambda: make_env(task), config),
-                plan=GroupPlan(1),
-                on_failure=errors.append,
+            x = exploration(
+                policy, config, task, make_env, plan=GroupPlan(1), on_failure=errors.append
             )
+            return await explore_group(config.algorithm.explore, x)
 
     (result,) = asyncio.run(explore())
     assert result.trajectory is not None, errors

@@ -13,7 +13,7 @@ import pytest
 from actors.gateway import session as module
 from actors.gateway.chat_completions import AgentRequest, Refused
 from actors.gateway.parsers import ReplyReader
-from actors.gateway.recorded_call import RecordedCall, TapePlayer, hash_of_request
+from actors.gateway.recorded_call import RecordedCall, RetryPlayer, hash_of_request
 from actors.gateway.session import Session
 from r3l.errors import EngineDead, EngineFailed, RequestRefused, UserError
 from r3l.records import Task
@@ -229,7 +229,7 @@ def test_a_refused_request_leaves_no_call(monkeypatch: pytest.MonkeyPatch) -> No
     async def test() -> None:
         session = session_of(ScriptedPolicy(lambda text: "yes"))
         with monkeypatch.context() as patched:
-            patched.setattr(session.tree, "add", refusing)
+            patched.setattr(session.tree, "next", refusing)
             with pytest.raises(Refused, match="refuses it"):
                 await session.sampling(ASKED, "d", "chat", again=False)
         await session.sampling(ASKED, "e", "chat", again=False)
@@ -248,7 +248,7 @@ def test_a_retry_whose_guidance_the_template_refuses_fails_at_once_by_name(
     async def test() -> None:
         call = TapedCall("chat", hash_of_request(ASKED, ()), -1, ASKED.messages)
         session = session_of(ScriptedPolicy(lambda text: "yes"), guidance="go right")
-        session.tape = TapePlayer([RecordedCall(call)], 0) if taped else None
+        session.tape = RetryPlayer([RecordedCall(call)], 0) if taped else None
         monkeypatch.setattr(session.tree, "guide", refusing)
         with pytest.raises(Refused, match="refuses it"):
             await session.sampling(ASKED, "d", "chat", again=False)

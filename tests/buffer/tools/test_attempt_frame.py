@@ -90,3 +90,15 @@ def test_a_frame_without_pandas_names_what_to_install(store, monkeypatch) -> Non
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UserError, match=r"pandas; .*'r3l\[frame\]'"):
         frame(store)
+
+
+def test_several_retries_of_an_attempt_have_a_row_each(make_desk, tasks) -> None:
+    desk = make_desk()
+    desk.add(tasks(1))
+    group = desk.lease(plan=GroupPlan(4)).group_id
+    retries = [finished(slot, of=2, pivot=0) for slot in (3, 0)]
+    desk.put(group, [finished(2), *retries, SlotResult(1, "skipped", of=2)])
+    table = frame(desk.store)
+    assert table["slot"].tolist() == [0, 1, 2, 3]
+    assert [*table["of"].fillna(-1)] == [2, 2, -1, 2] and table["base"].tolist() == [2, 2, 2, 2]
+    assert table["role"].tolist() == ["distilled", "distilled", "base", "distilled"]

@@ -7,7 +7,8 @@ from buffer.tools import store_reads
 from buffer.tools.finished_copy import copy_finished
 from buffer.tools.verify import verify
 from r3l.errors import UserError
-from tests.buffer.fakes import Desk
+from r3l.records import AttemptKey, GroupPlan, Origin, SlotResult
+from tests.buffer.fakes import Desk, finished, thought
 
 
 @pytest.fixture
@@ -146,3 +147,25 @@ def test_what_cannot_be_copied_is_refused_and_nothing_is_left(store, tmp_path):
                 folders, tmp_path / "run" / "to", contrast=contrast, on_group=lambda group: None
             )
     assert not (tmp_path / "run").exists()
+
+
+def test_groups_that_a_group_names_are_renumbered_with_it(store, copied, tmp_path, tasks):
+    folders = [store((0.0, 1.0), name="a")]
+    desk = Desk(tmp_path / "b", groups_per_step=1, max_staleness=99)
+    desk.add(tasks(1))
+    first = desk.complete(rewards=(0.0, 1.0))
+    desk.commit(desk.draw(1).draw_id, 1)
+    lease = desk.lease(version=1, plan=GroupPlan(3, "again", (AttemptKey(first, 1),)))
+    assert [one.group_id for one in lease.handed] == [first]
+    begun = finished(1, version=1, pivot=0, origin=Origin(first, 1, 0))
+    desk.put(lease.group_id, [begun, SlotResult(2, "skipped", of=0), thought(version=1)])
+    desk.put(lease.group_id, finished(0, version=1))
+    desk.store.close()
+    desk = copied([*folders, desk.folder])
+    assert verify(desk.store) == []
+    group = store_reads.group(desk.store, "g0000000003")
+    assert group.plan.handed == (AttemptKey("g0000000002", 1),) and group.plan.kind == "again"
+    assert [r.trajectory and r.trajectory.origin for r in group.results] == [
+        None, Origin("g0000000002", 1, 0), None
+    ]  # fmt: skip
+    assert [reflection.name for reflection in group.reflections] == ["reflect-0"]

@@ -5,6 +5,8 @@ import pytest
 from buffer.tools import store_reads
 from buffer.tools.group_facts import NAMES, parse_filter
 from r3l.errors import UserError
+from r3l.records import GroupPlan, SlotResult
+from tests.buffer.fakes import finished
 
 ROW = {"reward": 0.7, "env": "workshop", "step": 3}
 
@@ -76,3 +78,14 @@ def test_a_group_without_a_trajectory_has_no_reward_and_passes_no_comparison_of_
 
     assert found("reward < 0.5") == found("0 <= mean_reward < 1") == [3]
     assert found("not reward >= 0") == found("done == 0") == [2]
+
+
+def test_the_gain_of_a_group_is_that_of_its_best_retry_of_a_played_attempt(desk, tasks):
+    desk.add(tasks(9))
+    group = desk.lease(plan=GroupPlan(6)).group_id
+    desk.put(group, [finished(4, reward=0.5), finished(1, of=4, reward=0.75)])
+    desk.put(group, [finished(0, of=4, reward=0.25), finished(3, of=1, reward=1.5)])
+    desk.put(group, [finished(2, of=5, reward=9.0), SlotResult(5, "failed", cause="env")])
+    plain = desk.complete(rewards=(0.0, 1.0))
+    gains = {row["group"]: row["gain"] for row in store_reads.rows(desk.store)}
+    assert gains == {group: 0.75, plain: None}

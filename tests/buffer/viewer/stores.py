@@ -126,6 +126,31 @@ def write(store: Store, groups: int, tasks: int = 20, **made) -> None:
             txn.put_count("group/train/trained", min(first + 1000, groups))
 
 
+def write_group(store: Store, made, thoughts, plan: GroupPlan) -> None:
+    """Add one unfinished group of these results and reflections to an empty store."""
+    with store.write() as txn:
+        txn.add_task("train", "", 0, Task("door/0000", "doors", 0))
+        row = GroupRow(
+            group_id="g0000000001",
+            task_id="door/0000",
+            task_index=0,
+            plan=plan,
+            state="filling",
+            resolved=tuple(one.slot for one in made),
+            of=tuple(one.of for one in made),
+            played=tuple(one.slot for one in made if one.trajectory),
+            rewards=tuple(one.trajectory.reward for one in made if one.trajectory),
+            checksums=tuple(checksum(codec.encode(one)) for one in made),
+            reflections=tuple(
+                (one.name, checksum(codec.encode(one), ReflectionRecord)) for one in thoughts
+            ),
+            times={"leased": 1000.0},
+        )
+        txn.put_row(row)
+        encoded = {one.slot: codec.encode(one) for one in made}
+        txn.put_parts(row.group_id, Parts(encoded, {t.name: codec.encode(t) for t in thoughts}))
+
+
 def _write_group(txn, number, task, made) -> None:
     version, at = number // 10, 1000.0 + number
     encoded = {one.slot: codec.encode(one) for one in results(made, version)}

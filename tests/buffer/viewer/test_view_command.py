@@ -12,14 +12,16 @@ from buffer.storage.store import Store
 from buffer.viewer.evaluation_catalogue import RESULTS, EvaluationCatalogue
 from buffer.viewer.view_command import view, viewed
 from buffer.viewer.web_server import Viewed
+from r3l.records import AttemptKey, GroupPlan, Origin, SlotResult, done
 from r3l.run import config as configuration
 from r3l.run.config import RunConfig
 from r3l.run.files import json_lines
-from tests.buffer.fakes import refused
+from tests.buffer.fakes import refused, thought
 from tests.buffer.viewer import stores
 from tests.buffer.viewer.chromium import Browser
 from tests.learner.evaluation.fakes import attempted
 
+HANDED = (AttemptKey("g0000000009", 7),)
 HOSTILE = "</pre></script><script>document.title='owned'</script><img src=x onerror=alert(1)>"
 
 
@@ -228,6 +230,51 @@ def test_tokens_are_shown_with_the_runs_tokenizer_and_marked_if_trained(
     for dark in (False, True):
         browser.picture(store.folder.parent / "page.png", dark)
         assert (store.folder.parent / "page.png").stat().st_size > 10_000
+
+
+def test_every_retry_origin_and_reflection_of_a_group_is_shown(browser, tmp_path, serve_store):
+    made, origin = stores.Made(), Origin("g0000000009", 7, 1)
+    results = [
+        done(stores.attempt(0, made)),
+        done(stores.attempt(1, made, pivot=1, origin=origin, source="elsewhere")),
+        done(stores.attempt(2, made, reward=1.0, of=0, pivot=1, reflection="first")),
+        done(stores.attempt(3, made, reward=0.5, of=0, pivot=2, reflection="second")),
+        SlotResult(4, "skipped", cause="not_triggered", of=1),
+        done(stores.attempt(5, made, of=6, pivot=1)),
+        SlotResult(6, "failed", cause="env"),
+    ]
+    names = {"first": 0, "second": 0, "no reason": 1, "on all": -1}
+    thoughts = [thought(name, "hm", of=of) for name, of in names.items()]
+    store = Store(tmp_path / "odd" / "buffer", map_gib=0.25)
+    stores.write_group(store, results, thoughts, GroupPlan(8, "mine", HANDED))
+    browser.said.clear()
+    browser.open(serve_store(store).viewer.url)
+    browser.value("location.hash = '#group/g0000000001'")
+    browser.wait("document.querySelectorAll('.pair').length === 6")
+    pairs = browser.value(
+        "[...document.querySelectorAll('.pair')].map(one => [one.dataset.slot,"
+        " one.dataset.retry ?? '', one.querySelector('summary').innerText].join(' '))"
+    )
+    assert [" ".join(pair.split()) for pair in pairs] == [
+        "-1 Reflection on all",
+        "0 2 Attempt 0 reward 0.00 → attempt 2, a retry from step 1: reward 1.00 (+1.00)",
+        "0 3 Attempt 0 reward 0.00 → attempt 3, a retry from step 2: reward 0.50 (+0.50)",
+        "1 4 Attempt 1 reward 0.00 → attempt 4, a retry: skipped: not_triggered",
+        "6 5 Attempt 6 failed: env → attempt 5, a retry from step 1: reward 0.00",
+        "7 Attempt 7 not there yet",
+    ]
+    browser.value("document.querySelectorAll('.pair').forEach(one => one.open = true)")
+    browser.wait("document.querySelectorAll('.pair > .columns').length === 6")
+    shown = text(browser, "main").replace("\xa0", " ")
+    for said in (
+        "explored as mine", "handed out: attempt 7 of g0000000009", "open: 7",
+        "from step 1 of attempt 7 of g0000000009", "imported from elsewhere", "1 step of g000000",
+        "1 step before the pivot, of the retried attempt", "On no attempt", "no reason",
+    ):  # fmt: skip
+        assert said in shown, said
+    assert not [word for word in ("null", "NaN", "undefined", "Invalid") if word in shown]
+    assert browser.said == []
+    store.close()
 
 
 def test_an_evaluations_conversations_are_shown(browser, evaluation, show):

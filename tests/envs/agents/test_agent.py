@@ -1,15 +1,15 @@
 """The environment of an agent: a folder, a process and its end."""
 
 import json
+import socket
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envs import registry
-from envs.agents.agent import MAIN, Agent
-from envs.testing import check_env
+from envs.agents.agent import Agent
+from envs.agents.agent_runner import MAIN, AgentFacts, ProcessState
 from r3l.errors import UserError
 
 
@@ -21,9 +21,9 @@ def made(folder: Path, script: str, **options: str) -> Agent:
     )
 
 
-def ended(env: Agent, state: dict[str, Any]) -> dict[str, Any]:
+def ended(env: Agent, state: ProcessState) -> ProcessState:
     deadline = time.monotonic() + 120
-    while state["exit"] is None and time.monotonic() < deadline:
+    while state.exit is None and time.monotonic() < deadline:
         time.sleep(0.02)
         state = env.processes[MAIN].state()
     return env.stop(MAIN)
@@ -34,12 +34,11 @@ def test_a_process_runs_in_a_folder_of_its_own_with_the_task_and_the_variables(
 ) -> None:
     script = "import os, sys\nprint(os.getcwd(), os.environ['R3L_TASK'], os.environ['X'])\n"
     env = made(tmp_path, script + "print(end='\\n\\n')\nsys.exit('bad')")
-    given = json.loads(env.reset(seed=0, options={"task": {"id": "a"}})[0])
-    assert given == {"grader": False, "keeps": True, "keeps_all": False, "mcp": {}}
+    assert env.prepare({"id": "a"}, []) == AgentFacts(graded=False, saved="folder", servers={})
     assert env.folder is not None
     state = ended(env, env.start({"X": "y"}))
-    assert (state["exit"], state["stderr"]) == (1, "bad")
-    assert state["stdout"] == f'{env.folder}/work {{"id": "a"}} y'
+    assert (state.exit, state.stderr) == (1, "bad")
+    assert state.stdout == f'{env.folder}/work {{"id": "a"}} y'
     folder = env.folder
     env.close()
     assert not folder.exists()
@@ -50,24 +49,24 @@ def test_only_a_large_folder_is_copied_by_a_process(
     tmp_path: Path, size: int, by_a_process: bool
 ) -> None:
     env = made(tmp_path, "")
-    env.reset(seed=0, options={"task": {"id": "a"}})
+    env.prepare({"id": "a"}, [])
     assert env.folder is not None
     (env.folder / "work" / "data").write_bytes(bytes(size))
     kept = tmp_path / "kept"
     first = env.keep("save", str(kept), 0)
-    assert ("pid" in first) == by_a_process
+    assert bool(first.pid) == by_a_process
     deadline = time.monotonic() + 120
     while not (kept / "0.json").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert (kept / "0.json").exists()
     if not by_a_process:
-        assert first["exit"] == 0 and json.loads(first["stdout"])["bytes"] > size
+        assert first.exit == 0 and json.loads(first.stdout)["bytes"] > size
         (env.folder / "work" / "data").unlink()
         put_back = env.keep("restore", str(kept), 0)
-        assert put_back["exit"] == 0 and (env.folder / "work" / "data").stat().st_size == size
+        assert put_back.exit == 0 and (env.folder / "work" / "data").stat().st_size == size
         (kept / "1.json").mkdir()  # it cannot be written
         failed = env.keep("save", str(kept), 1)
-        assert failed["exit"] == 1 and "1.json" in failed["stderr"]
+        assert failed.exit == 1 and "1.json" in failed.stderr
     env.close()
 
 
@@ -83,17 +82,17 @@ def test_no_process_of_an_attempt_gets_a_secret_variable(
         "            for name in ('GPT_KEY', 'PATH')]\n"
     )
     env = Agent(command=f"{file}:seen", reward=f"{file}:seen", tasks=str(file))
-    env.reset(seed=0, options={"task": {}, "secret": ["GPT_KEY"]})
-    assert ended(env, env.start({}))["stdout"] == "[false, true]"
-    assert ended(env, env.grade([]))["stdout"] == "[false, true]"
+    assert env.prepare({}, ["GPT_KEY"]).graded
+    assert ended(env, env.start({})).stdout == "[false, true]"
+    assert ended(env, env.grade([])).stdout == "[false, true]"
     env.close()
 
 
 def test_fields_of_the_task_fill_the_command(tmp_path: Path) -> None:
     env = made(tmp_path, "import json, sys\nprint(json.dumps(sys.argv[1:]))")
     env.argv += ("{question}", "--n={n}", "{other}", "{}")
-    env.reset(seed=0, options={"task": {"question": "it's $(3) words", "n": [1, "é"]}})
-    assert json.loads(ended(env, env.start({}))["stdout"]) == [
+    env.prepare({"question": "it's $(3) words", "n": [1, "é"]}, [])
+    assert json.loads(ended(env, env.start({})).stdout) == [
         *("it's $(3) words", '--n=[1, "é"]', "{other}", "{}")
     ]
     env.close()
@@ -101,22 +100,22 @@ def test_fields_of_the_task_fill_the_command(tmp_path: Path) -> None:
 
 def test_the_last_lines_are_there_while_the_process_runs(tmp_path: Path) -> None:
     env = made(tmp_path, "import time\nprint(0.5, flush=True)\ntime.sleep(600)\n")
-    env.reset(seed=0)
+    env.prepare({}, [])
     state = env.start({})
     deadline = time.monotonic() + 120
-    while not state["stdout"] and time.monotonic() < deadline:
+    while not state.stdout and time.monotonic() < deadline:
         time.sleep(0.02)
         state = env.processes[MAIN].state()
-    assert (state["exit"], state["stdout"], state["stderr"]) == (None, "0.5", "")
+    assert (state.exit, state.stdout, state.stderr) == (None, "0.5", "")
     env.close()
 
 
 def test_a_task_that_is_too_long_for_a_variable_is_left_out(tmp_path: Path) -> None:
     env = made(tmp_path, "import os\nprint(len(os.environ.get('R3L_TASK', '')))\n")
     for text, length in (("題" * 30_000, 30_000), ("題" * 60_000, 0)):
-        env.reset(seed=0, options={"task": {"q": text}})
+        env.prepare({"q": text}, [])
         state = ended(env, env.start({}))
-        assert state["exit"] == 0 and length <= int(state["stdout"]) <= length + 20
+        assert state.exit == 0 and length <= int(state.stdout) <= length + 20
     env.close()
 
 
@@ -124,18 +123,22 @@ def test_a_folder_is_copied_for_each_attempt(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "note.txt").write_text("hello")
     env = made(tmp_path, "print(open('note.txt').read())", workspace=str(tmp_path / "files"))
-    env.reset(seed=0)
-    assert ended(env, env.start({}))["stdout"] == "hello"
+    env.prepare({}, [])
+    assert ended(env, env.start({})).stdout == "hello"
     env.close()
     with pytest.raises(UserError, match=r"workspace .* is not a folder"):
         made(tmp_path, "", workspace=str(tmp_path / "none"))
 
 
-def test_it_passes_the_checks_of_an_environment(tmp_path: Path) -> None:
-    made(tmp_path, "print(1)").close()
-    options = {
-        "command": f"python {tmp_path / 'agent.py'}",
-        "tasks": str(tmp_path / "tasks.jsonl"),
-    }
-    check_env("agent", options=options)
-    assert not registry.in_process("agent")
+@pytest.mark.parametrize(
+    ("snapshot", "saved"), [("", "folder"), ("none", "nothing"), ("workspace", "all")]
+)
+def test_what_is_saved_and_served_are_facts_of_an_attempt(
+    tmp_path: Path, snapshot: str, saved: Any
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/mcp"
+        mcp: Any = {"here": "true", "there": url}
+        env = made(tmp_path, "", snapshot=snapshot, mcp=mcp)
+    assert env.prepare({}, []) == AgentFacts(saved=saved, servers={"here": "", "there": url})
+    env.close()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from envs.agents.agent_runner import ProcessState
 from envs.agents.agent_steps import grade, outcome_of, run_process
 from r3l.errors import EnvironmentFailed
 from r3l.views.tape import TapedCall
@@ -17,22 +18,23 @@ class Started:
     """An environment that has started a process and remembers which one it stopped."""
 
     def __init__(self, pid: int, **state: Any) -> None:
-        self.state, self.stopped = {"pid": pid, "exit": 0} | state, list[str]()
+        self.state = ProcessState(**{"pid": pid, "exit": 0} | state)
+        self.stopped = list[str]()
 
-    def start(self, *given: Any) -> dict[str, Any]:
+    def start(self, *given: Any) -> ProcessState:
         return self.state
 
     grade = start
 
-    def stop(self, name: str) -> dict[str, Any]:
+    def stop(self, name: str) -> ProcessState:
         self.stopped.append(name)
         return self.state
 
 
 def run(pid: int, limit_s: float, changed: asyncio.Event | None = None) -> tuple[bool, list[str]]:
-    env = Started(pid)
+    env: Any = Started(pid)
     state, in_time = asyncio.run(run_process(env, "p", env.start, limit_s, changed))
-    assert state == {"pid": pid, "exit": 0}
+    assert state == ProcessState(pid=pid, exit=0)
     return in_time, env.stopped
 
 
@@ -72,7 +74,7 @@ def test_a_result_needs_a_number() -> None:
 def test_a_grader_that_failed_or_took_too_long_or_printed_no_json_is_named() -> None:
     def graded(**state: Any) -> Any:
         runs = state["exit"] is None
-        env = Started(os.getpid() if runs else 1 << 22, **state)
+        env: Any = Started(os.getpid() if runs else 1 << 22, **state)
         return asyncio.run(grade(env, [], 0.01 if runs else 60.0))
 
     assert graded(exit=0, stdout="[1, 2]") == [1, 2]
@@ -90,7 +92,8 @@ def test_a_grader_gets_the_calls_that_were_answered() -> None:
     asked = ({"role": "user", "content": "2 + 2?"},)
     answered = TapedCall("chat", "a", -1, asked, reply={"content": "4"})
     refused = TapedCall("chat", "b", 0, asked)  # its context was full
-    env, given = Started(1 << 22, stdout="1.0"), list[Any]()
-    env.grade = lambda calls: given.append(calls) or env.state  # type: ignore[method-assign]
+    env: Any = Started(1 << 22, stdout="1.0")
+    given = list[Any]()
+    env.grade = lambda calls: given.append(calls) or env.state
     assert asyncio.run(grade(env, [answered, refused], 60.0)) == 1.0
     assert given == [[{"messages": list(asked), "reply": {"content": "4"}}]]

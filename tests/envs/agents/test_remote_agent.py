@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from envs.agents.agent import MAIN, Agent
+from envs.agents.agent import Agent
+from envs.agents.agent_runner import MAIN
 from envs.agents.remote_agent import play
 from r3l.errors import UserError
 from tests.buffer.fakes import until
@@ -72,10 +73,10 @@ def test_a_long_task_reaches_the_server(server: Any, tmp_path: Path) -> None:
     server.answer, tasks = (200, b"1.0"), tmp_path / "tasks.jsonl"
     tasks.write_text('{"id": "a", "split": "train"}\n')
     env, task = Agent(command=address(server), tasks=str(tasks)), {"text": "x" * (1 << 20)}
-    env.reset(seed=0, options={"task": task})
+    env.prepare(task, [])
     env.start(GIVEN)
     until(lambda: env.processes[MAIN].poll() is not None)
-    assert server.asked["task"] == task and env.stop(MAIN)["exit"] == 0
+    assert server.asked["task"] == task and env.stop(MAIN).exit == 0
     env.close()
 
 

@@ -23,6 +23,7 @@ from r3l.run.settings.environment import EnvConfig
 from tests.envs.isolation.faulty import FAULTY
 from tests.processes import lives
 from tests.r3l.fakes import ScriptedPolicy
+from tests.r3l.rollout.fakes import exploration
 
 pytestmark = pytest.mark.system
 KILLED = "a worker process was killed"
@@ -429,7 +430,8 @@ def test_a_group_is_explored_around_an_attempt_that_loses_its_world() -> None:
 
     async def explore() -> list[SlotResult]:
         async with environments(config(workers=4), 4) as make_env:
-            return await explore_group(Task("t", FAULTY, 5), policy, make_env, settings)
+            x = exploration(policy, settings, Task("t", FAULTY, 5), lambda task: make_env())
+            return await explore_group(settings.algorithm.explore, x)
 
     results = asyncio.run(explore())
     causes = [result.cause for result in results if result.status == "failed"]

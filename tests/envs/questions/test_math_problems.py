@@ -13,7 +13,7 @@ from r3l.rollout.group import explore_group
 from r3l.run.config import load
 from tests.envs.shared_data import shared
 from tests.r3l.fakes import ScriptedPolicy
-from tests.r3l.rollout.fakes import reflection
+from tests.r3l.rollout.fakes import exploration, reflection
 
 
 def test_every_data_set_is_an_environment():
@@ -81,7 +81,9 @@ def test_only_the_reflection_reads_the_reference_and_only_if_so_set(half):
 
         policy, config = ScriptedPolicy(reply), load(None, ["algorithm.group_size=2"])
         task = Task("t", "math", 0)
-        asyncio.run(explore_group(task, policy, lambda: half(attempts=2, **options), config))
+        make = lambda task: half(attempts=2, **options)  # noqa: E731
+        x = exploration(policy, config, task, make)
+        asyncio.run(explore_group(config.algorithm.explore, x))
         asked = [prompt for prompt in policy.prompts if "You review one attempt" in prompt]
         return asked, [prompt for prompt in policy.prompts if prompt not in asked]
 

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from launch.backends.processes import ROOT
+from r3l.files.own_packages import ROOT
 
 PLANS = Path(__file__).parent / "plans"
 

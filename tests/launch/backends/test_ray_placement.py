@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from launch.backends.processes import ROOT
 from launch.backends.ray_placement import (
     HEAD,
     Bundle,
@@ -28,6 +27,7 @@ from launch.topology.machines import (
 )
 from launch.topology.placement import Ranks, Topology, place
 from r3l.errors import UserError
+from r3l.files.own_packages import ROOT
 from tests.launch.fakes import refused
 
 PLANS = Path(__file__).parent / "plans"

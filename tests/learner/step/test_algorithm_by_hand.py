@@ -18,8 +18,8 @@ from r3l.algorithms import registry
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.credit import Normalize
-from r3l.algorithms.reflect_and_retry import ReflectAndRetry
 from r3l.algorithms.rows import POLICY, Row
+from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
 from r3l.records import (
     Group,
     GroupPlan,

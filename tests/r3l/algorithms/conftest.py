@@ -13,8 +13,8 @@ def group(make_trajectory):
     def make(base_rewards=(0.0, 1.0, 0.5, 0.0), retry_rewards=((0, 1.0), (2, 0.25))):
         bases = [make_trajectory(slot=i, reward=r) for i, r in enumerate(base_rewards)]
         retries = [
-            make_trajectory(slot=i, reward=r, role="distilled", parent=i, pivot=1)
-            for i, r in retry_rewards
+            make_trajectory(slot=len(bases) + n, reward=r, of=i, pivot=1)
+            for n, (i, r) in enumerate(retry_rewards)
         ]
         return bases + retries
 
@@ -28,12 +28,15 @@ def batch():
     def logprobs():
         return -3 * torch.rand(4, 5, generator=draw, dtype=torch.float64) - 0.01
 
+    def column(*values):
+        return torch.tensor(values, dtype=torch.float64)[:, None].expand(4, 5)
+
     return losses.TokenBatch(
         logprobs_BT=logprobs().requires_grad_(True),
         old_logprobs_BT=logprobs(),
         mask_BT=torch.rand(4, 5, generator=draw) < 0.7,
-        advantages_B=torch.tensor([3.0, -0.5, 0.0, 1.0], dtype=torch.float64),
-        weights_B=torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64),
+        advantages_BT=column(3.0, -0.5, 0.0, 1.0),
+        weights_BT=column(0.1, 0.2, 0.3, 0.4),
         distilled_B=torch.tensor([False, False, True, True]),
-        ref_logprobs_BT=logprobs(),
+        reference_BT=logprobs(),
     )

@@ -10,7 +10,8 @@ import torch
 
 from r3l.algorithms import losses
 from r3l.algorithms.credit import token_weights
-from r3l.algorithms.r3l import R3LConfig
+from r3l.algorithms.r3l import R3L
+from tests.r3l.algorithms.fakes import advantages_of, loss_of
 
 VOCAB, WIDTH, ALPHA, LAMBDA = 11, 6, 3.0, 0.5
 
@@ -42,8 +43,8 @@ def a_group(make_trajectory):
     retry = make_trajectory(
         [2, 1, 2],
         reward=1.0,
-        role="distilled",
-        parent=0,
+        slot=2,
+        of=0,
         pivot=1,
         tokens=[*prefix, *rng.integers(0, VOCAB, 5)],
     )
@@ -86,8 +87,8 @@ def logprobs_of(model, ids):
 
 
 def r3l_loss(model, group, rows=slice(None)):
-    algorithm = R3LConfig(alpha=ALPHA, sft_weight=LAMBDA).build()
-    advantages, keep = algorithm.advantages([one.reward for one in group], group)
+    algorithm = R3L(alpha=ALPHA, sft_weight=LAMBDA)
+    advantages, keep = advantages_of(algorithm, group)
     assert keep.all()
     ids, mask_BT = padded(group, algorithm.masks(group))
     logprobs, logits = logprobs_of(model, ids[rows])
@@ -96,11 +97,11 @@ def r3l_loss(model, group, rows=slice(None)):
         logprobs,
         torch.full_like(logprobs, torch.nan),  # R³L is blind to the sampler
         mask_BT[rows],
-        torch.tensor(advantages)[rows],
-        torch.tensor(weights, dtype=torch.float64)[rows],
-        torch.tensor([one.role == "distilled" for one in group])[rows],
+        torch.tensor(advantages)[rows, None].expand_as(logprobs),
+        torch.tensor(weights, dtype=torch.float64)[rows, None].expand_as(logprobs),
+        torch.tensor([one.of >= 0 for one in group])[rows],
     )
-    value, _ = algorithm.loss(batch)
+    value, _ = loss_of(algorithm, batch)
     return value, logits, mask_BT[rows]
 
 
@@ -169,5 +170,10 @@ def test_the_auxiliary_loss_is_the_mean_token_nll(make_trajectory):
             total = total - torch.log_softmax(logits[t - 1], -1)[int(one.token_ids[t])]
             count += 1
     want = gradient(LAMBDA * total / count, model)
-    weights = torch.full((len(group),), 1 / count, dtype=torch.float64)
-    assert relative(gradient(LAMBDA * losses.sft(logprobs, mask_BT, weights), model), want) < 1e-12
+    none = torch.zeros_like(logprobs)
+    weights = torch.full_like(logprobs, 1 / count)
+    batch = losses.TokenBatch(
+        logprobs, none, mask_BT, none, weights, none[:, 0] > 0, losses=("sft",) * len(group)
+    )
+    value, _ = loss_of(R3L(sft_weight=LAMBDA), batch)
+    assert relative(gradient(value, model), want) < 1e-12

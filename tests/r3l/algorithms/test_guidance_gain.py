@@ -9,11 +9,17 @@ from r3l.algorithms.guidance_gain import GroupGain, estimate, of_group, retry_pr
 
 
 def test_the_gain_of_a_group_leaves_the_retried_attempt_out():
-    attempts = [("base", 0, 0.0), ("base", 1, 1.0), ("base", 2, 0.5), ("distilled", 0, 1.0)]
+    attempts = [(0, -1, 0.0), (1, -1, 1.0), (2, -1, 0.5), (3, 0, 1.0)]  # slot, of, reward
     assert of_group(attempts) == (1.0 - 0.75, 1)
-    assert of_group([*attempts, ("distilled", 1, 0.0)]) == (0.25 - 0.25, 2)
+    assert of_group([*attempts, (4, 1, 0.0)]) == (0.25 - 0.25, 2)
     assert of_group(attempts[:3]) == (0.0, 0)
-    assert of_group([("base", 0, 0.0), ("distilled", 0, 1.0)]) == (0.0, 0)  # nothing to compare
+    assert of_group([(0, -1, 0.0), (1, 0, 1.0)]) == (0.0, 0)  # nothing to compare
+
+
+def test_every_retry_of_an_attempt_counts_and_a_retry_of_a_retry_does_not():
+    attempts = [(0, -1, 0.0), (1, -1, 0.5), (2, 0, 1.0), (3, 0, 0.25)]
+    assert of_group(attempts) == (0.5 - 0.25, 2)
+    assert of_group([*attempts, (4, 2, 1.0), (5, 9, 1.0)]) == (0.25, 2)
 
 
 def test_the_estimate_has_groups_as_clusters():
@@ -44,8 +50,8 @@ def test_useless_guidance_has_no_gain_though_failures_gather_at_hard_tasks():
         retries = [(i, float(rng.random() < chance)) for i in range(4) if bases[i] < 1]
         first += bases
         again += [reward for _, reward in retries]
-        attempts = [("base", slot, reward) for slot, reward in enumerate(bases)]
-        gains.append(of_group(attempts + [("distilled", *retry) for retry in retries]))
+        attempts = [(slot, -1, reward) for slot, reward in enumerate(bases)]
+        gains.append(of_group(attempts + [(4 + i, i, reward) for i, reward in retries]))
     m, se = estimate(gains)
     assert abs(m) < 3 * se and se < 0.005
     assert np.mean(first) == pytest.approx(0.2, abs=0.01) and np.mean(again) < 0.15

@@ -88,10 +88,15 @@ LOSSES = {
         partial(losses.critique_grpo, attempts=losses.policy_gradient, gamma=0.1),
         term_refined,
     ),
-    "sft": (lambda batch: (-batch.logprobs_BT, {}), term_sft),
+    "sft": (losses.sft, term_sft),
     "k2_kl": (lambda batch: (losses.k2_kl(batch), {}), term_k2),
     "k3_kl": (lambda batch: (losses.k3_kl(batch), {}), term_k3),
 }
+
+
+def over_tokens(values_B, like_BT):
+    """Gives every token the value of its row."""
+    return values_B[:, None].expand_as(like_BT)
 
 
 def token_batch(b, normalize="trajectory", **more):
@@ -100,10 +105,10 @@ def token_batch(b, normalize="trajectory", **more):
     fields = {
         "logprobs_BT": b["lp"],
         "old_logprobs_BT": b.get("old", b["lp"].detach()),
-        "ref_logprobs_BT": b.get("ref"),
+        "reference_BT": b.get("ref"),
         "mask_BT": b["mask"],
-        "advantages_B": b["adv"],
-        "weights_B": tensor(token_weights(normalize, lengths)),
+        "advantages_BT": over_tokens(b["adv"], b["lp"]),
+        "weights_BT": over_tokens(tensor(token_weights(normalize, lengths)), b["lp"]),
         "distilled_B": b.get("distilled", torch.zeros(len(lengths), dtype=torch.bool)),
     }
     return losses.TokenBatch(**fields | more).masked()
@@ -159,11 +164,11 @@ def test_every_loss_equals_its_equation(name, normalize, batch):
 def test_micro_batches_add_up_to_the_batch_and_weights_multiply_rows(name, batch, data):
     loss, rows = LOSSES[name][0], len(batch["mask"])
     counts = data.draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows))
-    whole = value(loss, batch, weights_B=tensor(counts))
+    whole = value(loss, batch, weights_BT=over_tokens(tensor(counts), batch["lp"]))
     parts = []
     for row in data.draw(st.permutations(range(rows))):
         one = {key: values[[row]] for key, values in batch.items()}
-        parts += [value(loss, one, weights_B=tensor([1.0]))] * counts[row]
+        parts += [value(loss, one, weights_BT=torch.ones_like(one["lp"]))] * counts[row]
     assert sum(parts, tensor(0.0)).item() == pytest.approx(whole.item(), rel=1e-10, abs=1e-10)
 
 
@@ -206,9 +211,7 @@ def test_policy_gradient_literal_numbers():
 
 
 def test_sft_literal_numbers():
-    b = batch_of_two()
-    weights = tensor(token_weights("token", [3, 2]))
-    assert losses.sft(b["lp"], b["mask"], weights).item() == pytest.approx(7.5 / 5)
+    assert value(losses.sft, batch_of_two(), "token").item() == pytest.approx(7.5 / 5)
 
 
 def test_ppo_clip_literal_numbers():
@@ -285,10 +288,9 @@ def test_a_policy_far_from_the_sampler_gives_finite_losses():
 
 def test_half_precision_is_widened_before_it_is_summed():
     lp = torch.full((1, 4096), -1.0, dtype=torch.bfloat16)
-    mask, weights = torch.ones(1, 4096, dtype=torch.bool), torch.tensor([1 / 4096])
-    got = losses.sft(lp, mask, weights)
+    b = {"lp": lp, "mask": torch.ones(1, 4096, dtype=torch.bool), "adv": torch.ones(1)}
+    got = value(losses.sft, b, weights_BT=torch.full((1, 4096), 1 / 4096))
     assert got.dtype == torch.float32 and got.item() == 1.0
-    b = {"lp": lp, "mask": mask, "adv": torch.ones(1)}
     assert token_batch(b).logprobs_BT.dtype == torch.float32
 
 
@@ -305,9 +307,52 @@ def test_mismatched_shapes_and_a_missing_reference_are_named():
     b = batch_of_two()
     with pytest.raises(ValueError, match=r"\(2, 3\) and \(2, 2\)"):
         token_batch(b | {"mask": b["mask"][:, :2]})
-    with pytest.raises(ValueError, match=r"advantages_B .*\(1,\) for 2 rows"):
-        token_batch(b | {"adv": b["adv"][:1]})
-    with pytest.raises(ValueError, match=r"weights_B .*\(3,\) for 2 rows"):
-        token_batch(b, weights_B=torch.ones(3))
+    for name in ("advantages_BT", "weights_BT"):
+        with pytest.raises(ValueError, match=rf"{name} has shape \(2, 1\); the mask has \(2, 3\)"):
+            token_batch(b, **{name: torch.ones(2, 1)})
     with pytest.raises(ValueError, match="reference"):
         losses.k3_kl(token_batch(b))
+
+
+# -- losses of rows, and measurements --------------------------------------------------------
+
+
+def test_each_loss_reads_its_own_rows():
+    batch = token_batch(batch_of_two(), losses=("policy", "sft"))
+    assert batch.of("policy").mask_BT.tolist() == [[True, True, True], [False] * 3]
+    assert batch.of("sft").mask_BT.tolist() == [[False] * 3, [True, True, False]]
+    assert not batch.of("distillation").mask_BT.any()
+    unnamed = token_batch(batch_of_two())
+    assert unnamed.of("policy") is unnamed and not unnamed.of("sft").mask_BT.any()
+
+
+def test_the_loss_of_supervised_rows_in_literal_numbers():
+    batch = token_batch(batch_of_two(), losses=("policy", "sft"))
+    parts = losses.imitation_loss(batch)
+    assert parts["sft"].item() == pytest.approx((0.5 + 1.0) / 2 / 2)
+    assert batch.measured == {"loss_sft": parts["sft"].item()}
+
+
+@settings(max_examples=40, deadline=None)
+@given(batch=batches(), data=st.data())
+def test_advantages_and_weights_of_single_tokens_count(batch, data):
+    shape = tuple(batch["mask"].shape)
+    numbers = st.lists(
+        st.integers(-3, 3), min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]
+    )
+    advantages, weights = (tensor(data.draw(numbers)).reshape(shape) for _ in range(2))
+    got = value(losses.policy_gradient, batch, advantages_BT=advantages, weights_BT=weights)
+    want = -sum(
+        weights[i, t].item() * advantages[i, t].item() * batch["lp"][i, t].item()
+        for i in range(shape[0])
+        for t in range(shape[1])
+        if batch["mask"][i, t]
+    )
+    assert got.item() == pytest.approx(want, rel=1e-10, abs=1e-10)
+
+
+def test_what_is_measured_adds_up_over_the_micro_batches_of_a_step():
+    batch = token_batch(batch_of_two())
+    batch.measure("found", torch.tensor(1.5))
+    batch.of("policy").masked().measure("found", 2)  # a part of the same micro-batch
+    assert batch.measured == {"found": 3.5}

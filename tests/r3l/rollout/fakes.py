@@ -2,11 +2,16 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
-from r3l.records import SlotResult, Task
+import numpy as np
+
+from r3l.algorithms.facts import LeaseFacts
+from r3l.records import ReflectionRecord, SlotResult, Task
+from r3l.rollout.exploration import Exploration
 from r3l.rollout.group import explore_group
-from r3l.run.config import load
+from r3l.run.config import RunConfig, load
 from tests.r3l.fakes import Corridor, ScriptedPolicy
 
 TASK = Task("corridor/0", "corridor", seed=7)
@@ -43,14 +48,34 @@ def always_right(prompt: str) -> str:
     return "abc"[int(prompt.rpartition("door ")[2].split()[0])]
 
 
+def exploration(
+    policy: Any,
+    config: RunConfig,
+    task: Task = TASK,
+    make_env: Callable[[Task], Any] = lambda task: Corridor(),
+    **more: Any,
+) -> Exploration:
+    """A group with the plan and the decoding of a run."""
+    facts = LeaseFacts(task.task_id, 0, 0, (), (), np.random.default_rng)
+    plan = more.pop("plan", None) or config.algorithm.plan(facts)
+    decoding, make = config.actor.decoding(), lambda: make_env(task)
+    return Exploration(task, policy, make, plan, decoding, **more)
+
+
+def explored(
+    policy: ScriptedPolicy, *overrides: str, **more: Any
+) -> tuple[list[SlotResult], dict[str, ReflectionRecord]]:
+    """Explores a group of one attempt and its retry. Returns its results and reflections."""
+    config, make = (
+        load(None, ["algorithm.group_size=2", *overrides]),
+        more.pop("make_env", Corridor),
+    )
+    x = exploration(policy, config, make_env=lambda task: make(), **more)
+    return asyncio.run(explore_group(config.algorithm.explore, x)), x.reflections
+
+
 def explore(policy: ScriptedPolicy, *overrides: str, **more: Any) -> list[SlotResult]:
-    config = load(None, ["algorithm.group_size=2", *overrides])
-    make = more.pop("make_env", Corridor)
-    return asyncio.run(explore_group(TASK, policy, make, config, **more))
-
-
-def by_slot(results: list[SlotResult]) -> dict[tuple[str, int], SlotResult]:
-    return {(r.role, r.slot): r for r in results}
+    return explored(policy, *overrides, **more)[0]
 
 
 class Faulty(Corridor):

@@ -11,12 +11,18 @@ from r3l.errors import ReplayDiverged
 from r3l.records import Task
 from r3l.rollout.policy_interface import Sample, SampleParams
 from tests.r3l.fakes import Corridor, ScriptedPolicy
-from tests.r3l.rollout.fakes import always_right, by_slot, explore, learner_of_advice, reflection
+from tests.r3l.rollout.fakes import (
+    always_right,
+    explore,
+    explored,
+    learner_of_advice,
+    reflection,
+)
 
 
 def test_a_distilled_trajectory_has_the_tokens_of_an_unguided_conversation() -> None:
     policy = learner_of_advice()
-    retry = by_slot(explore(policy))["distilled", 0].trajectory
+    retry = explore(policy)[1].trajectory
     assert retry is not None
     chat = policy.chat
     expected = list(chat.open("Answer.", retry.observations[0]))
@@ -29,7 +35,7 @@ def test_a_distilled_trajectory_has_the_tokens_of_an_unguided_conversation() -> 
 
 def test_guidance_follows_the_untouched_prefix_as_a_system_message() -> None:
     policy = learner_of_advice()
-    base = by_slot(explore(policy))["base", 0].trajectory
+    base = explore(policy)[0].trajectory
     assert base is not None
     guided = next(p for p in policy.prompts if "say b" in p and "You review" not in p)
     prefix_end = int(base.step_spans[1, 0]) - len(policy.chat.prompt_ids)
@@ -39,7 +45,7 @@ def test_guidance_follows_the_untouched_prefix_as_a_system_message() -> None:
 
 def test_a_pivot_of_zero_puts_the_guidance_into_the_system_prompt() -> None:
     policy = learner_of_advice(reflection(step=0))
-    retry = by_slot(explore(policy))["distilled", 0].trajectory
+    retry = explore(policy)[1].trajectory
     assert retry is not None and retry.pivot == 0 and retry.actions == ("a", "b", "c")
     guided = next(p for p in policy.prompts if "say b" in p and "You review" not in p)
     assert guided.startswith("<|im_start|>system\nAnswer.\nAdvice")
@@ -55,9 +61,8 @@ def test_a_world_that_replays_differently_fails_the_slot_by_name() -> None:
             Drifting.calls += 1
             return f"door 0 visit {Drifting.calls}", {}
 
-    slots = by_slot(explore(learner_of_advice(), make_env=Drifting))
-    assert slots["distilled", 0].status == "failed"
-    assert slots["distilled", 0].cause == "replay_diverged"
+    slots = explore(learner_of_advice(), make_env=Drifting)
+    assert (slots[1].status, slots[1].cause) == ("failed", "replay_diverged")
 
 
 def test_a_snapshot_is_used_instead_of_a_replay() -> None:
@@ -67,8 +72,8 @@ def test_a_snapshot_is_used_instead_of_a_replay() -> None:
         worlds.append(Corridor(snapshots=True))
         return worlds[-1]
 
-    slots = by_slot(explore(learner_of_advice(), make_env=make))
-    assert slots["distilled", 0].trajectory is not None
+    slots = explore(learner_of_advice(), make_env=make)
+    assert slots[1].trajectory is not None
     # Three steps of the base attempt, two of the retry, none replayed.
     assert sum(w.steps_taken for w in worlds) == 3 + 2
     assert all(w.closed == 1 for w in worlds)
@@ -76,27 +81,22 @@ def test_a_snapshot_is_used_instead_of_a_replay() -> None:
 
 def test_a_full_context_ends_the_attempt_with_its_cause() -> None:
     policy = learner_of_advice()
-    whole = by_slot(explore(policy))["base", 0].trajectory
+    whole = explore(policy)[0].trajectory
     assert whole is not None
     small = learner_of_advice(reflection("success", None))
     small.context_length = int(whole.step_spans[1, 0])
-    short = by_slot(explore(small, "algorithm.reflect=false"))["base", 0].trajectory
+    short = explore(small, "algorithm.reflect=false")[0].trajectory
     assert short is not None and (short.finish, short.num_steps) == ("context_overflow", 1)
 
 
 def test_a_response_that_its_budget_or_the_context_cuts_off_is_told_in_the_record() -> None:
     policy = learner_of_advice(reflection("failure", 1))
     settings = ("actor.max_response_tokens=1", "algorithm.group_size=2")
-    slots = by_slot(explore(policy, *settings))
-    base, retry = slots["base", 0].trajectory, slots["distilled", 0].trajectory
-    assert base is not None and (base.cut_responses, base.num_steps) == (
-        3,
-        3,
-    )  # one character each
-    assert retry is not None and (retry.cut_responses, retry.num_steps) == (
-        2,
-        3,
-    )  # of its own
+    slots = explore(policy, *settings)
+    base, retry = slots[0].trajectory, slots[1].trajectory
+    assert base is not None and retry is not None
+    assert (base.cut_responses, base.num_steps) == (3, 3)  # one character each
+    assert (retry.cut_responses, retry.num_steps) == (2, 3)  # of its own
 
     class Narrow(ScriptedPolicy):
         async def sample(self, token_ids: Sequence[int], params: SampleParams) -> Sample:
@@ -107,14 +107,14 @@ def test_a_response_that_its_budget_or_the_context_cuts_off_is_told_in_the_recor
             super().__init__("a")  # the first answer ends the attempt
 
     narrow = Narrow(always_right)
-    result = by_slot(explore(narrow, "algorithm=grpo", make_env=Once))["base", 0].trajectory
+    result = explore(narrow, "algorithm=grpo", make_env=Once)[0].trajectory
     assert result is not None and (result.finish, result.reward) == ("context_overflow", 1.0)
 
 
 def test_a_diverging_replay_names_the_step_that_differs() -> None:
     from r3l.rollout.attempt import restore
 
-    base = by_slot(explore(learner_of_advice()))["base", 0].trajectory
+    base = explore(learner_of_advice())[0].trajectory
     assert base is not None
     with pytest.raises(ReplayDiverged, match="observation 0 differs"):
         asyncio.run(restore(Corridor(), Task("t", "corridor", seed=8), base, 1))
@@ -126,7 +126,7 @@ def test_rewards_are_recorded_in_units_of_the_success_threshold() -> None:
         env.spec = replace(env.spec, success_threshold=0.5)
         return env
 
-    trajectory = by_slot(explore(learner_of_advice(), make_env=make))["distilled", 0].trajectory
+    trajectory = explore(learner_of_advice(), make_env=make)[1].trajectory
     assert trajectory is not None and trajectory.reward == 2.0
 
 
@@ -143,8 +143,8 @@ class Scored(Corridor):
 
 @pytest.mark.parametrize("snapshots", [True, False])
 def test_the_reward_of_a_retry_includes_the_reward_of_its_prefix(snapshots: bool) -> None:
-    slots = by_slot(explore(learner_of_advice(), make_env=lambda: Scored(snapshots=snapshots)))
-    base, retry = slots["base", 0].trajectory, slots["distilled", 0].trajectory
+    slots = explore(learner_of_advice(), make_env=lambda: Scored(snapshots=snapshots))
+    base, retry = slots[0].trajectory, slots[1].trajectory
     assert base is not None and retry is not None and retry.pivot == 1
     assert (base.reward, retry.reward) == (0.5, 0.75)
 
@@ -157,7 +157,7 @@ def test_small_rewards_add_up_to_a_full_success_and_not_to_a_rounding_error() ->
             super().__init__("aaaaaaaaaa")
 
     policy = ScriptedPolicy(lambda prompt: "a")
-    base = by_slot(explore(policy, "algorithm=raft", make_env=Tenths))["base", 0].trajectory
+    base = explore(policy, "algorithm=raft", make_env=Tenths)[0].trajectory
     assert sum([0.1] * 10) < 1.0
     assert base is not None and base.num_steps == 10 and base.reward == 1.0
 
@@ -165,9 +165,9 @@ def test_small_rewards_add_up_to_a_full_success_and_not_to_a_rounding_error() ->
 def test_a_retry_too_long_for_the_context_fails_its_slot_and_keeps_the_reflection() -> None:
     policy = learner_of_advice(reflection(advice="say b " + "at length " * 300))
     policy.context_length = 3000
-    result = by_slot(explore(policy))["distilled", 0]
+    (_, result), reflections = explored(policy)
     assert (result.status, result.cause) == ("failed", "context_overflow")
-    assert result.reflection is not None and result.reflection.pivot == 1
+    assert reflections["reflect-0"].pivot == 1
 
 
 def test_a_fault_that_an_attempt_survives_is_named_in_its_record() -> None:
@@ -176,8 +176,8 @@ def test_a_fault_that_an_attempt_survives_is_named_in_its_record() -> None:
             *answer, _ = super().step(action)
             return *answer, {"fault": "scorer_ValueError" if action == "x" else ""}
 
-    slots = by_slot(explore(learner_of_advice(), make_env=Troubled))
-    base, retry = slots["base", 0].trajectory, slots["distilled", 0].trajectory
+    slots = explore(learner_of_advice(), make_env=Troubled)
+    base, retry = slots[0].trajectory, slots[1].trajectory
     assert (
         base is not None and base.faults.count("scorer_ValueError") == base.actions.count("x") > 0
     )
@@ -190,8 +190,8 @@ def test_parts_of_a_reward_are_summed_over_the_steps_that_were_played() -> None:
             *answer, _ = super().step(action)
             return *answer, {"rewards": {"right": float(action != "x"), "cost": -0.5}}
 
-    slots = by_slot(explore(learner_of_advice(), make_env=Judged))
-    base, retry = slots["base", 0].trajectory, slots["distilled", 0].trajectory
+    slots = explore(learner_of_advice(), make_env=Judged)
+    base, retry = slots[0].trajectory, slots[1].trajectory
     assert base is not None and retry is not None and retry.pivot > 0
     right = sum(action != "x" for action in base.actions)
     assert base.extra.reward_parts == {"right": float(right), "cost": -0.5 * base.num_steps}

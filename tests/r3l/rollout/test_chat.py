@@ -239,7 +239,7 @@ def test_sampled_tokens_are_kept_however_their_text_would_be_encoded(template: s
         return attempt
 
     attempt = asyncio.run(played())
-    record = attempt.trajectory("base", 0)
+    record = attempt.trajectory(0)
     spans = [tuple(record.token_ids[a:b].tolist()) for a, b in record.step_spans]
     assert spans == policy.sampled and len(spans) == 8
     differs = [t for t in spans if tokenizer.encode(tokenizer.decode(t)) != list(t)]

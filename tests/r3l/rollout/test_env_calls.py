@@ -10,7 +10,7 @@ from r3l.errors import EnvironmentFailed
 from r3l.rollout.env_calls import fault_in, guarded, parts_in, place, read_step
 from r3l.text import TEXT_LIMIT
 from tests.r3l.fakes import Corridor
-from tests.r3l.rollout.fakes import Faulty, by_slot, explore, learner_of_advice
+from tests.r3l.rollout.fakes import Faulty, explore, learner_of_advice
 
 
 def test_a_world_that_raises_fails_its_slots_and_nothing_else() -> None:
@@ -18,9 +18,9 @@ def test_a_world_that_raises_fails_its_slots_and_nothing_else() -> None:
         def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
             raise OSError("power cut")
 
-    slots = by_slot(explore(learner_of_advice(), make_env=Broken))
-    assert slots["base", 0].cause == "environment_OSError"
-    assert slots["distilled", 0].cause == "no_base"
+    slots = explore(learner_of_advice(), make_env=Broken)
+    assert slots[0].cause == "environment_OSError"
+    assert slots[1].cause == "no_base"
 
 
 def test_what_user_code_raised_is_told_with_its_file_and_line_and_its_traceback() -> None:
@@ -67,9 +67,9 @@ class End(BaseException):
 def test_a_wrong_answer_of_the_environment_fails_the_slot_with_a_cause(
     call: str, answer: Any, cause: str
 ) -> None:
-    slots = by_slot(explore(learner_of_advice(), make_env=lambda: Faulty(call, answer)))
-    assert slots["base", 0].status == "failed" and slots["base", 0].cause == cause
-    assert slots["distilled", 0].cause == "no_base"
+    slots = explore(learner_of_advice(), make_env=lambda: Faulty(call, answer))
+    assert slots[0].status == "failed" and slots[0].cause == cause
+    assert slots[1].cause == "no_base"
 
 
 def test_a_call_may_answer_at_once_or_later_and_what_it_raises_gets_a_cause() -> None:

@@ -1,192 +1,341 @@
-"""The synthesis of one group: base attempts, reflections, retries, samples."""
+"""Every slot of a group is resolved, whatever an algorithm's `explore` does."""
 
-from functools import partial
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
 
-import numpy as np
 import pytest
 
-from r3l.records import SlotResult
-from tests.r3l.fakes import Corridor
-from tests.r3l.rollout.fakes import (
-    Faulty,
-    always_right,
-    by_slot,
-    explore,
-    learner_of_advice,
-    reflection,
+from r3l.errors import (
+    Conflict,
+    EngineDead,
+    EngineFailed,
+    EpisodeError,
+    LeaseLost,
+    R3LError,
+    ReflectionError,
 )
+from r3l.records import GroupPlan, SlotResult
+from r3l.rollout import group as module
+from r3l.rollout.exploration import Exploration
+from r3l.rollout.group import explore_group
+from tests.r3l.fakes import Corridor, ScriptedPolicy
+from tests.r3l.rollout.fakes import TASK, always_right
+
+Explore = Callable[[Exploration], Awaitable[None]]
+QUESTION = ("Think.", "Why at door 0 ?")
 
 
-def test_a_failed_attempt_is_corrected_from_its_pivot_without_the_guidance_in_the_record() -> None:
-    policy = learner_of_advice()
-    slots = by_slot(explore(policy))
-    base, retry = slots["base", 0].trajectory, slots["distilled", 0].trajectory
-    assert base is not None and retry is not None
-    assert (base.reward, retry.reward, retry.pivot, retry.parent) == (0.0, 1.0, 1, 0)
-    assert base.actions == ("a", "x", "c") and retry.actions == ("a", "b", "c")
-    text = policy.chat.tokenizer.decode(retry.token_ids)
-    assert "say b" not in text
-    start = base.step_spans[1, 0]
-    assert np.array_equal(base.token_ids[:start], retry.token_ids[:start])
-    assert np.array_equal(base.logprobs[:start], retry.logprobs[:start])
+class Explored:
+    """A group of four slots, explored by `explore`; what it stored, and the failures it told."""
+
+    def __init__(self, explore: Explore, stall_s: float = 60.0, policy: Any = None) -> None:
+        self.put: list[int] = []
+        self.failures: list[EpisodeError] = []
+        self.worlds: list[Corridor] = []
+        self.x = Exploration(
+            TASK,
+            policy or ScriptedPolicy(always_right),
+            self.make,
+            GroupPlan(4),
+            emit=self.emit,
+            on_failure=self.failures.append,
+        )
+        self.explore, self.stall_s = explore, stall_s
+
+    def make(self) -> Corridor:
+        self.worlds.append(Corridor())
+        return self.worlds[-1]
+
+    async def emit(self, made: Any) -> Any:
+        await asyncio.sleep(0)
+        if isinstance(made, SlotResult):
+            self.put.append(made.slot)
+        return made
+
+    async def run(self) -> list[SlotResult]:
+        return await explore_group(self.explore, self.x, stall_s=self.stall_s)
+
+    @property
+    def causes(self) -> list[str]:
+        """The cause of each slot; "" if it was played."""
+        results = asyncio.run(self.run())
+        assert [result.slot for result in results] == [0, 1, 2, 3] and sorted(self.put) == [
+            0,
+            1,
+            2,
+            3,
+        ]
+        assert all(world.closed == 1 for world in self.worlds)
+        return [result.cause for result in results]
 
 
-def test_attempts_remember_their_temperature_and_a_retry_keeps_that_of_its_base() -> None:
-    policy = learner_of_advice()
-    heats = ("actor.temperature=0.7", "actor.reflect_temperature=0.2")
-    slots = by_slot(explore(policy, *heats))
-    base, retry = slots["base", 0].trajectory, slots["distilled", 0].trajectory
-    assert base is not None and retry is not None
-    assert (base.temperature, retry.temperature) == (0.7, 0.7)
-    reflections = [p.temperature for p in policy.asked if p.json_schema]
-    attempts = [p.temperature for p in policy.asked if not p.json_schema]
-    assert set(reflections) == {0.2} and set(attempts) == {0.7}
-
-    hotter = learner_of_advice()  # an actor of the resumed run, with other settings
-    settings = ("actor.temperature=1.3", "algorithm.group_size=4")
-    again = explore(hotter, *settings, accepted=[slots["base", 0]])
-    taken = by_slot(again)
-    other = taken["base", 1].trajectory
-    retry = taken["distilled", 0].trajectory
-    assert other is not None and retry is not None
-    assert (other.temperature, retry.temperature) == (1.3, 0.7)
-    assert {p.temperature for p in hotter.asked if not p.json_schema} == {1.3, 0.7}
+async def two(x: Exploration) -> None:
+    await x.each([1, 3], x.play)
 
 
-def test_a_verified_correction_yields_a_reflect_and_a_guided_retry_sample() -> None:
-    policy = learner_of_advice()
-    reflect, retry = by_slot(explore(policy))["distilled", 0].aux
-    assert (reflect.kind, retry.kind) == ("reflect", "retry")
-    decode = policy.chat.tokenizer.decode
-    assert decode(reflect.token_ids[reflect.response_mask]) == reflection() + "<|im_end|>"
-    assert decode(retry.token_ids[retry.response_mask]) == "b<|im_end|>c<|im_end|>"
-    assert "say b" in decode(retry.token_ids)
+def test_results_come_in_the_order_of_the_slots() -> None:
+    async def explore(x: Exploration) -> None:
+        for slot in (3, 1, 0, 2):
+            await x.play(slot)
+
+    told = Explored(explore)
+    assert told.causes == [""] * 4 and told.put == [3, 1, 0, 2] and not told.failures
 
 
-def test_a_recognised_success_keeps_its_base_and_yields_a_reflect_sample() -> None:
-    policy = learner_of_advice(reflection("success", None))
-    policy.reply = lambda p: (
-        reflection("success", None)
-        if "You review" in p
-        else "abc"[int(p.rpartition("door ")[2][0])]
-    )
-    result = by_slot(explore(policy))["distilled", 0]
-    assert result.status == "not_triggered" and [s.kind for s in result.aux] == ["reflect"]
-    result = by_slot(explore(policy, "algorithm.praise=false"))["distilled", 0]
-    assert result.status == "not_triggered" and result.aux == ()
+def test_slots_that_are_left_out_fail_by_name() -> None:
+    told = Explored(two)
+    assert told.causes == ["not_explored", "", "not_explored", ""]
+    (failure,) = told.failures
+    assert "without a result for slot 0" in str(failure)
 
 
 @pytest.mark.parametrize(
-    ("thought", "cause"),
+    ("error", "cause"),
     [
-        ("no json here", "not_json"),
-        (reflection(step=3), "bad_pivot"),
-        (reflection("fine"), "bad_outcome"),
-        ('{"trajectory_summary": "x"}', "missing_field"),
+        (ValueError("no idea"), "explore_ValueError"),
+        (ReflectionError("no", cause="not_json"), "explore_ReflectionError"),
+        (EngineFailed("no", cause="engine_request"), "engine_request"),
+        (asyncio.CancelledError(), "explore_cancelled"),
+        (SystemExit(3), "explore_SystemExit"),
+        (ExceptionGroup("several", [ExceptionGroup("", [KeyError("a")])]), "explore_KeyError"),
     ],
 )
-def test_an_unusable_reflection_is_counted_by_cause_and_skips_the_retry(
-    thought: str, cause: str
+def test_an_explore_that_raises_fails_the_slots_that_it_had_not_resolved(
+    error: BaseException, cause: str
 ) -> None:
-    result = by_slot(explore(learner_of_advice(thought)))["distilled", 0]
-    assert result.status == "not_triggered" and result.reflection is not None
-    assert result.reflection.cause == cause and result.reflection.text == thought
+    async def explore(x: Exploration) -> None:
+        await two(x)
+        raise error
+
+    told = Explored(explore)
+    assert told.causes == [cause, "", cause, ""]
+    assert [failure.cause for failure in told.failures] == [cause]
 
 
-def test_a_reflection_that_is_cut_off_is_named_truncated() -> None:
-    policy = learner_of_advice()
-    result = by_slot(explore(policy, "actor.max_reflection_tokens=20"))["distilled", 0]
-    assert result.reflection is not None and result.reflection.cause == "truncated"
+def test_the_error_of_an_explore_is_told_with_its_line_and_traceback() -> None:
+    async def explore(x: Exploration) -> None:
+        {}["pivot"]
+
+    told = Explored(explore)
+    assert told.causes == ["explore_KeyError"] * 4
+    (failure,) = told.failures
+    assert f"explore raised KeyError: 'pivot' ({__file__}:" in str(failure)
+    assert '{}["pivot"]' in failure.facts["traceback"]
 
 
-def test_each_ablation_of_the_rollout_is_one_setting() -> None:
-    no_reflect = explore(learner_of_advice(), "algorithm.reflect=false")
-    assert [(r.role, r.slot) for r in no_reflect] == [("base", 0), ("base", 1)]
-    from_start = by_slot(explore(learner_of_advice(), "algorithm.from_start=true"))
-    assert from_start["distilled", 0].trajectory.pivot == 0  # type: ignore[union-attr]
-    silent = learner_of_advice()
-    unguided = by_slot(explore(silent, "algorithm.guidance=false"))["distilled", 0].trajectory
-    assert unguided is not None and unguided.reward == 0.0
-    assert not any("say b" in p for p in silent.prompts if "You review" not in p)
+def test_an_explore_that_raises_in_one_of_its_tasks_ends_the_others() -> None:
+    async def explore(x: Exploration) -> None:
+        async def work(slot: int) -> None:
+            if slot == 2:
+                await x.play(slot)
+                sys.exit("enough")
+            while True:
+                await asyncio.sleep(0.01)
+
+        await x.each(range(4), work)
+
+    told = Explored(explore)
+    assert told.causes == ["explore_SystemExit"] * 2 + [""] + ["explore_SystemExit"]
 
 
-def test_only_failures_are_reflected_on_if_so_set() -> None:
-    failing, right = learner_of_advice(), learner_of_advice()
-    right.reply = always_right
-    for policy, asked in ((failing, 1), (right, 0)):
-        results = explore(policy, "algorithm.reflect_on=failures")
-        assert sum("You review" in prompt for prompt in policy.prompts) == asked
-        assert by_slot(results)["distilled", 0].status == ("done" if asked else "not_triggered")
+@pytest.mark.parametrize(
+    "explore",
+    [lambda x: None, lambda x: x.play, lambda: None],
+    ids=["no coroutine", "a method", "no argument"],
+)
+def test_an_explore_that_is_no_coroutine_function_fails_its_slots(explore: Any) -> None:
+    assert Explored(explore).causes == ["explore_TypeError"] * 4
 
 
-def test_reflect_grpo_does_the_failures_of_the_first_half_again_from_the_start() -> None:
-    slots = by_slot(explore(learner_of_advice(), "algorithm=reflect_grpo"))
-    assert sorted(slots) == [("base", 0), ("base", 1), ("distilled", 0)]
-    retry = slots["distilled", 0].trajectory
-    assert retry is not None and (retry.pivot, retry.reward) == (0, 1.0)
-    policy = learner_of_advice()
-    policy.reply = always_right
-    slots = by_slot(explore(policy, "algorithm=reflect_grpo"))
-    assert slots["distilled", 0].status == "not_triggered"
-    assert slots["distilled", 0].reflection is None  # a success is not reflected on
+def test_an_explore_that_asks_for_what_its_plan_lacks_fails_by_name() -> None:
+    async def explore(x: Exploration) -> None:
+        await x.play(0)
+        await x.play(4)
+
+    told = Explored(explore)
+    assert told.causes == ["", "bad_plan", "bad_plan", "bad_plan"]
+    assert "slot 4: the plan of this group has slots 0 to 3" in str(told.failures[0])
 
 
-def test_reflect_grpo_skips_a_failure_that_its_reflection_calls_a_success() -> None:
-    policy = learner_of_advice(reflection("success", None))
-    result = by_slot(explore(policy, "algorithm=reflect_grpo"))["distilled", 0]
-    assert result.status == "not_triggered" and not result.aux
-    assert result.reflection is not None and result.reflection.outcome == "success"
+def test_an_explore_that_waits_for_nothing_is_ended() -> None:
+    async def explore(x: Exploration) -> None:
+        await two(x)
+        await asyncio.Event().wait()
+
+    told = Explored(explore, stall_s=0.1)
+    assert told.causes == ["explore_stalled", "", "explore_stalled", ""]
+    assert "slots [0, 2] are open" in str(told.failures[0])
 
 
-@pytest.mark.parametrize(("shift", "pivot"), [(-5, 0), (-1, 0), (0, 1), (1, 2), (5, 2)])
-def test_a_shifted_pivot_stays_within_the_attempt(shift: int, pivot: int) -> None:
-    slots = by_slot(explore(learner_of_advice(), f"algorithm.pivot_shift={shift}"))
-    result = slots["distilled", 0]
-    assert result.trajectory is not None and result.trajectory.pivot == pivot
-    assert result.reflection is not None and result.reflection.pivot == 1  # as it was written
+def test_an_explore_that_repeats_a_verb_for_ever_is_ended() -> None:
+    async def explore(x: Exploration) -> None:
+        while True:
+            await x.play(0)
+
+    assert Explored(explore, stall_s=0.1).causes == ["", *["explore_stalled"] * 3]
 
 
-def test_a_refused_attempt_has_no_reflection_and_no_retry() -> None:
-    async def emit(result: SlotResult) -> SlotResult:
-        if (result.role, result.slot) != ("base", 0):
-            return result
-        return SlotResult("base", 0, "failed", cause="too_large")
+def test_an_explore_that_waits_for_the_engine_is_not_stalled() -> None:
+    class Slow(ScriptedPolicy):
+        async def sample(self, *asked: Any) -> Any:
+            await asyncio.sleep(0.1)
+            return await super().sample(*asked)
 
-    slots = by_slot(explore(learner_of_advice(), emit=emit))
-    assert slots["base", 0].cause == "too_large" and slots["distilled", 0].cause == "no_base"
+    async def explore(x: Exploration) -> None:
+        await x.each(range(4), x.play)
+        await x.ask("why", QUESTION)
 
-
-def test_accepted_results_are_not_played_again() -> None:
-    first = explore(learner_of_advice())
-    base = by_slot(first)["base", 0]
-    policy, emitted = learner_of_advice(), []
-
-    async def emit(result: SlotResult) -> SlotResult:
-        emitted.append((result.role, result.slot))
-        return result
-
-    again = explore(policy, accepted=[base], emit=emit)
-    assert ("base", 0) not in emitted and ("distilled", 0) in emitted
-    retry = by_slot(again)["distilled", 0].trajectory
-    assert retry is not None and retry.reward == 1.0
+    assert Explored(explore, stall_s=0.05, policy=Slow(always_right)).causes == [""] * 4
 
 
-def test_seeds_are_fixed_by_the_group_and_differ_between_its_parts() -> None:
-    one, two, other = learner_of_advice(), learner_of_advice(), learner_of_advice()
-    explore(one, seed=1)
-    explore(two, seed=1)
-    explore(other, seed=2)
-    seeds = sorted(p.seed for p in one.asked if p.seed is not None)
-    assert seeds == sorted(p.seed for p in two.asked if p.seed is not None)
-    assert len(set(seeds)) == len(one.asked)
-    assert not set(seeds) & {p.seed for p in other.asked}
+def test_an_explore_that_survives_its_end_can_store_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ENDING_S", 0.1)
+    tries: list[str] = []
+
+    async def explore(x: Exploration) -> None:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                tries.append("cancelled")
+            try:
+                await x.play(0)
+            except R3LError as error:
+                tries.append(str(error))
+                return
+
+    async def scenario() -> None:
+        told = Explored(explore, stall_s=0.1)
+        await told.run()
+        await asyncio.sleep(0.1)
+        assert [result.cause for result in told.x.results.values()] == ["explore_stalled"] * 4
+        assert sorted(told.put) == [0, 1, 2, 3] and not told.worlds
+
+    asyncio.run(scenario())
+    assert tries[0] == "cancelled" and "has ended" in tries[1]
 
 
-def test_a_slot_fails_if_its_environment_cannot_start_but_not_if_it_cannot_close() -> None:
-    def make() -> Corridor:
-        raise OSError("no display")
+def test_what_an_explore_leaves_behind_is_ended() -> None:
+    """Its tasks play on after it has ended, or raised."""
+    tasks = []
 
-    slots = by_slot(explore(learner_of_advice(), make_env=make))
-    assert slots["base", 0].cause == "environment_OSError"
-    make = partial(Faulty, "close", OSError("still busy"))
-    assert by_slot(explore(learner_of_advice(), make_env=make))["base", 0].status == "done"
+    async def explore(x: Exploration) -> None:
+        tasks.extend(asyncio.ensure_future(x.play(slot)) for slot in (0, 1))
+        await x.play(2)
+        tasks.append(asyncio.ensure_future(x.play(3)))
+        await asyncio.sleep(0)
+        await asyncio.gather(*tasks[:2])
+
+    told = Explored(explore)
+    assert told.causes == ["", "", "", "not_explored"]
+    assert tasks[2].cancelled()
+
+
+def test_what_is_played_when_an_explore_raises_is_not_stored_twice() -> None:
+    async def explore(x: Exploration) -> None:
+        async def broken() -> None:
+            await x.play(0)
+            raise ValueError
+
+        class Slow(ScriptedPolicy):
+            async def sample(self, *asked: Any) -> Any:
+                await asyncio.sleep(0.05)
+                return await super().sample(*asked)
+
+        slow = Slow(always_right)
+        x.policy, fast = slow, x.policy
+        late = asyncio.ensure_future(x.play(1))
+        await asyncio.sleep(0.01)
+        x.policy = fast
+        await asyncio.gather(broken(), late)
+
+    told = Explored(explore)
+    assert told.causes == ["", *["explore_ValueError"] * 3]
+
+
+class Dying(ScriptedPolicy):
+    """Raises `error` from the fourth response on."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(always_right)
+        self.error = error
+
+    async def sample(self, *asked: Any) -> Any:
+        if len(self.prompts) >= 3:
+            raise self.error
+        return await super().sample(*asked)
+
+
+@pytest.mark.parametrize("error", [EngineDead("gone"), LeaseLost("another's"), ValueError("a bug")])
+def test_an_error_that_is_no_attempts_ends_the_group_even_if_explore_catches_it(
+    error: Exception,
+) -> None:
+    async def catches(x: Exploration) -> None:
+        for slot in range(4):
+            with suppress(Exception):
+                await x.play(slot)
+
+    async def raises(x: Exploration) -> None:
+        await x.each(range(4), x.play)
+
+    async def turns(x: Exploration) -> None:
+        try:
+            await raises(x)
+        except Exception:
+            raise KeyError("something else") from None
+
+    for explore in (catches, raises, turns):
+        told = Explored(explore, policy=Dying(error))
+        with pytest.raises(type(error)):
+            asyncio.run(told.run())
+        assert not any(r.cause for r in told.x.results.values()) and not told.failures
+
+
+def test_a_dead_engine_is_told_before_a_lost_lease() -> None:
+    async def explore(x: Exploration) -> None:
+        await x.each(range(4), x.play)
+
+    told = Explored(explore, policy=Dying(EngineDead("gone")))
+
+    async def lost(made: Any) -> Any:
+        await asyncio.sleep(0)
+        raise Conflict("another's")
+
+    async def scenario() -> None:
+        told.x.emit = lost
+        told.x.results[2] = SlotResult(2, "skipped")
+        told.x.broken = LeaseLost("another's")
+        await told.run()
+
+    with pytest.raises(EngineDead):
+        asyncio.run(scenario())
+
+
+def test_a_cancelled_group_ends_its_explore_and_closes_its_environments() -> None:
+    class Hanging(ScriptedPolicy):
+        async def sample(self, *asked: Any) -> Any:
+            await asyncio.Event().wait()
+
+    async def explore(x: Exploration) -> None:
+        await x.each(range(4), x.play)
+
+    async def scenario() -> None:
+        told = Explored(explore, policy=Hanging(always_right))
+        exploring = asyncio.create_task(told.run())
+        while told.x.running < 4:
+            await asyncio.sleep(0)
+        exploring.cancel()
+        began = time.monotonic()
+        with pytest.raises(asyncio.CancelledError):
+            await exploring
+        assert time.monotonic() - began < 5 and not told.put
+        assert [world.closed for world in told.worlds] == [1] * 4
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(scenario())

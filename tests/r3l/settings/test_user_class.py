@@ -40,11 +40,13 @@ def test_a_class_of_the_users_own_is_found_by_path_and_imported_once(tmp_path):
         ("{}/other_rule.py:number", "'number' .*not a subclass of Rule"),
         ("{}/ending_rule.py:Mine", "importing it raised End: now"),
         ("{}/broken_rule.py:Mine", "broken_rule.py:Mine: .*ZeroDivisionError"),
+        ("{}/hidden_rule.py:Mine", r"'envs.mine' \(envs is .*/envs; .* needs another name\)"),
     ],
 )
 def test_what_cannot_be_found_is_one_line_that_names_the_setting(tmp_path, name, said):
     (tmp_path / "other_rule.py").write_text("number = 1\n")
     (tmp_path / "broken_rule.py").write_text("1 / 0\n")
+    (tmp_path / "hidden_rule.py").write_text("import envs.mine\n")
     (tmp_path / "ending_rule.py").write_text("class End(BaseException): pass\nraise End('now')\n")
     with pytest.raises(UserError, match=said) as caught:
         find(name.format(tmp_path))

@@ -3,10 +3,9 @@
 import pytest
 
 from r3l.algorithms import losses
-from r3l.algorithms.registry import REGISTRY
 from r3l.errors import UserError
 from r3l.run.config import load
-from tests.r3l.algorithms.fakes import advantages_of, get, total
+from tests.r3l.algorithms.fakes import NAMES, advantages_of, facts_of, get, loss_of, total
 
 
 def test_dapo_drops_groups_without_contrast(group):
@@ -18,17 +17,22 @@ def test_dapo_drops_groups_without_contrast(group):
 
 
 def test_dapo_alone_replaces_groups_without_contrast_and_only_while_it_filters_them():
-    asking = [
-        name for name in REGISTRY if load(None, [f"algorithm={name}"]).algorithm.needs_contrast
-    ]
-    assert asking == ["dapo"]
-    off = load(None, ["algorithm=dapo", "algorithm.filter=false"])
-    assert not off.algorithm.needs_contrast
+    flat, mixed = facts_of((0.5, 0.5)), facts_of((0.0, 0.5))
+    assert [name for name in NAMES if get(name).admits(flat)] == ["dapo"]
+    assert [name for name in NAMES if get(name).replaces_groups] == ["dapo"]
+    assert (get("dapo").admits(flat), get("dapo").admits(mixed)) == ("no_contrast", "")
+    off = load(None, ["algorithm=dapo", "algorithm.filter=false"]).algorithm
+    assert off.admits(flat) == "" and not off.replaces_groups
+
+
+def test_a_flat_group_that_stored_attempts_joined_is_trained(make_trajectory):
+    group = [make_trajectory(slot=i, reward=1.0) for i in range(3)]
+    assert advantages_of(get("dapo"), group, recalled=1)[1].all()
 
 
 def test_dapo_lowers_the_reward_of_overlong_attempts(make_trajectory):
-    long, short = (make_trajectory([n], reward=1.0, slot=n) for n in (6, 4))
-    failure = make_trajectory([1])
+    long, short = (make_trajectory([n], reward=1.0, slot=i) for i, n in enumerate((6, 4)))
+    failure = make_trajectory([1], slot=2)
     algorithm = get("dapo", std="none", overlong_limit=8, overlong_buffer=4)
     values, keep = advantages_of(algorithm, [long, short, failure])
     assert keep.all() and values == pytest.approx([0.0, 0.5, -0.5])  # 1 − 2/4, 1, 0
@@ -42,7 +46,6 @@ def test_dapo_lowers_the_reward_of_overlong_attempts(make_trajectory):
 
 def test_dapos_clip_is_a_setting_and_a_kl_is_optional(batch):
     clip = {"clip_low": 0.1, "clip_high": 0.5}
-    assert get("dapo", kl_coef=0, **clip).loss(batch)[0].item() == total(
-        batch, losses.ppo_clip, **clip
-    )
-    assert get("dapo", kl_coef=0.5).needs_reference
+    got = loss_of(get("dapo", kl_coef=0, **clip), batch)[0].item()
+    assert got == total(batch, losses.ppo_clip, **clip)
+    assert get("dapo", kl_coef=0.5).needs == ("reference",)

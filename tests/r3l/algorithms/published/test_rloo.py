@@ -3,7 +3,7 @@
 import pytest
 
 from r3l.algorithms import losses
-from tests.r3l.algorithms.fakes import advantages_of, get, total
+from tests.r3l.algorithms.fakes import advantages_of, get, loss_of, total
 
 
 def test_the_baseline_of_an_attempt_is_the_mean_of_the_others(make_trajectory):
@@ -18,6 +18,7 @@ def test_the_baseline_of_an_attempt_is_the_mean_of_the_others(make_trajectory):
 
 
 def test_rloo_is_a_policy_gradient_and_loop_clips_its_ratio(batch):
-    assert get("rloo").loss(batch)[0].item() == total(batch, losses.policy_gradient)
+    assert loss_of(get("rloo"), batch)[0].item() == total(batch, losses.policy_gradient)
     clip = {"clip_low": 0.2, "clip_high": 0.2}
-    assert get("rloo", clip=True).loss(batch)[0].item() == total(batch, losses.ppo_clip, **clip)
+    loop = loss_of(get("rloo", clip=True), batch)[0].item()
+    assert loop == total(batch, losses.ppo_clip, **clip)

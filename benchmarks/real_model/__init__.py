@@ -1,4 +1,0 @@
-"""A real language model, SmolLM2, on two cores: `python -m benchmarks.real_model`.
-
-warm-ups (doses of demonstrated reflections) ─► frozen probe: guidance gain ─► training ─► page
-"""

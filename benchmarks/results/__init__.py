@@ -1,4 +1,0 @@
-"""The experiments of docs/results.md: `python -m benchmarks.results`.
-
-cells ─► warm policies ─► experiments ─► runs, a process each ─► docs/results/*.jsonl ─► page
-"""

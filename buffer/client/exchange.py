@@ -1,0 +1,194 @@
+"""Decides what a client does to get one reply: when it sends, waits, sends again and gives up.
+
+An Exchange does no input or output and reads no clock. A client asks it what to do `next`, does
+that, and tells it what happened:
+
+    exchange = Exchange(peer, "stats", rid, patience, now)
+    while True:
+        match exchange.next(now):
+            case Send():              # the request
+            case Wait(until):         # for messages; of each: exchange.received(rid, frames)
+            case Report(line, warn):  # tell the caller that the reply is overdue
+            case Replace():           # the socket: it may be dead
+            case Done(frames, again): # the reply
+            case GiveUp(error):       # raise the error
+
+If the socket neither sends nor receives, the client says so with `exchange.stuck(now)`.
+
+The request keeps its id when it is sent again, so the service carries it out once. Only the first
+reply with this id counts. All times are seconds of one monotonic clock.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from buffer.wire.sockets import Frame
+from r3l.errors import BufferUnavailable, ClientClosed, R3LError
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a client waits for a reply, in seconds. `timeout_s`: until it gives up.
+    `first_try_s`: until it sends again; doubles up to `longest_try_s`."""
+
+    timeout_s: float
+    first_try_s: float
+    longest_try_s: float
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send the request."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Wait for messages, at most to the time `until`."""
+
+    until: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """Tell the caller that the reply is overdue. `warn`: log it as a warning too."""
+
+    line: str
+    warn: bool
+
+
+@dataclass(frozen=True)
+class Replace:
+    """Close the socket on which the request was sent. The next Send needs another one."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """The reply. `again`: a line for the log if the buffer was silent for long, else ""."""
+
+    frames: Sequence[Frame]
+    again: str
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Raise the error."""
+
+    error: R3LError
+
+
+Action = Send | Wait | Report | Replace | Done | GiveUp
+
+
+@dataclass
+class Peer:
+    """What all exchanges of one client share. `name`: the client's. `keys`: whether it shows a key.
+    `report_s`: between two reports of an overdue reply. `warn_after_s`: until a report is a
+    warning; doubles. `closed`: set when the client is closed, which ends its exchanges."""
+
+    name: str
+    endpoint: str
+    keys: bool
+    report_s: float
+    warn_after_s: float
+    closed: bool = False
+    _silent_since: float | None = None
+    """When the first request was sent that got no reply since."""
+    _reported_at: float = float("-inf")
+    _warn_s: float = field(init=False)
+    """How long the silence must be for the next warning."""
+
+    def __post_init__(self) -> None:
+        self._warn_s = self.warn_after_s
+
+    def __str__(self) -> str:
+        return f"{self.name} of the buffer at {self.endpoint}"
+
+    def report_at(self, start: float) -> float:
+        """Returns when a request sent at `start` is overdue enough for the next report."""
+        return max(start, self._reported_at) + self.report_s
+
+    def report(self, operation: str, start: float, now: float) -> Report:
+        """Makes a report about a request sent at `start`."""
+        self._reported_at = now
+        if self._silent_since is None:
+            self._silent_since = start
+        silent_s = now - self._silent_since
+        if warn := silent_s > self._warn_s:
+            self._warn_s = 2 * silent_s
+        return Report(
+            f"{self.name} waits for the buffer at {self.endpoint}: no reply to {operation} "
+            f"for {silent_s:.0f} s",
+            warn,
+        )
+
+    def replied(self, now: float) -> str:
+        """Ends the silence. Returns a line if a warning announced it, else ""."""
+        since, warned = self._silent_since, self._warn_s > self.warn_after_s
+        self._silent_since, self._warn_s = None, self.warn_after_s
+        if since is None or not warned:
+            return ""
+        return f"the buffer at {self.endpoint} replies again, after {now - since:.0f} s"
+
+    def refusal(self, operation: str) -> ClientClosed:
+        """Returns the error of a request of a closed client."""
+        return ClientClosed(f"{self} was closed and cannot send {operation}")
+
+    def unavailable(self, operation: str, waited_s: float) -> BufferUnavailable:
+        """Returns the error of a request without a reply."""
+        hint = "" if self.keys else "; check that the buffer runs and needs no keys"
+        return BufferUnavailable(
+            f"buffer at {self.endpoint}: {self.name} got no reply to {operation} in "
+            f"{waited_s:.1f} s{hint}",
+            endpoint=self.endpoint,
+            waited_s=waited_s,
+        )
+
+
+class Exchange:
+    """One request of a client and its reply. `rid`: the request's id. `now`: when it begins."""
+
+    def __init__(
+        self, peer: Peer, operation: str, rid: str, patience: Patience, now: float
+    ) -> None:
+        self.peer, self.operation, self.rid, self.start = peer, operation, rid, now
+        self._deadline = now + patience.timeout_s
+        self._try_s, self._longest_try_s = patience.first_try_s, patience.longest_try_s
+        self._try_ends: float | None = None  # None: to be sent
+        self._reply: Sequence[Frame] | None = None
+
+    @property
+    def replied(self) -> bool:
+        """Whether the reply has arrived."""
+        return self._reply is not None
+
+    def received(self, rid: str, frames: Sequence[Frame]) -> None:
+        """Takes a message whose request has the id `rid`. Ignores replies to other requests, and
+        all but the first reply."""
+        if rid == self.rid and self._reply is None:
+            self._reply = frames
+
+    def stuck(self, now: float) -> None:
+        """Ends this try, because the socket neither sends nor receives."""
+        self._try_ends = now
+
+    def next(self, now: float) -> Action:
+        """Returns what the client does now."""
+        if self._reply is not None:
+            return Done(self._reply, self.peer.replied(now))
+        if self.peer.closed:
+            return GiveUp(self.peer.refusal(self.operation))
+        if self._try_ends is None:
+            return self._send_or_give_up(now)
+        if now >= (report_at := self.peer.report_at(self.start)):
+            return self.peer.report(self.operation, self.start, now)
+        if now >= self._try_ends:
+            self._try_ends = None
+            return Replace()
+        return Wait(min(self._try_ends, report_at))
+
+    def _send_or_give_up(self, now: float) -> Action:
+        if now >= self._deadline:
+            return GiveUp(self.peer.unavailable(self.operation, now - self.start))
+        self._try_ends = min(self._deadline, now + self._try_s)
+        self._try_s = min(2 * self._try_s, self._longest_try_s)
+        return Send()

@@ -1,0 +1,85 @@
+"""Explores groups in this process: `r3l.explore` and `r3l.tasks`.
+
+tasks(env, count) ─► explore(algorithm, task, policy, env) ─► a complete Group
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from envs import registry
+from envs.base import Split
+from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.memory import Memory
+from r3l.records import Group, GroupPlan, Task
+from r3l.rollout.env_interface import Environment
+from r3l.rollout.exploration import Decoding, Emit, Exploration, OnFailure
+from r3l.rollout.group import explore_group
+from r3l.rollout.policy_interface import Policy
+
+Env = str | Callable[[], Environment]
+"""An environment's name or FILE.py:CLASS, or a function that makes one."""
+
+_numbers = itertools.count()
+
+
+def tasks(
+    env: str, count: int, *, split: Split = "train", seed: int = 0, options: Mapping[str, Any] = {}
+) -> list[Task]:
+    """Returns at most `count` tasks of an environment. Raises UserError for an unknown name, option
+    or split."""
+    return registry.tasks(env, options, split, count, seed)
+
+
+async def explore(
+    algorithm: Algorithm,
+    task: Task,
+    policy: Policy,
+    env: Env,
+    *,
+    options: Mapping[str, Any] | None = None,
+    plan: GroupPlan | None = None,
+    decoding: Decoding | None = None,
+    seed: int | None = None,
+    memory: Memory | None = None,
+    emit: Emit | None = None,
+    on_failure: OnFailure = lambda error: None,
+) -> Group:
+    """Explores one group of a task as `algorithm` does. Makes as many environments as the group
+    plays at the same time.
+
+    `options`: of the environment, if it is named. `plan`: by default the algorithm's own. `seed`
+    makes sampling repeatable. `memory`: where stored attempts come from, and where the group is
+    kept. `emit`: called with each result and reflection as soon as it exists. An attempt that fails
+    costs its slot, with a cause, and `on_failure` is called. Raises UserError for an unknown
+    environment, EngineDead if the policy cannot sample any more.
+    """
+    memory = memory if memory is not None else Memory()
+    group_id = f"local-{next(_numbers):06d}"
+    plan = plan or algorithm.plan(memory.facts(task.task_id))
+    began = time.time()
+    x = Exploration(
+        task,
+        policy,
+        partial(registry.make, env, **(options or {})) if isinstance(env, str) else env,
+        plan,
+        decoding or Decoding(),
+        seed,
+        handed=memory.handed(plan, group_id),
+        emit=emit,
+        on_failure=on_failure,
+    )
+    results = await explore_group(algorithm.explore, x)
+    group = Group(
+        group_id,
+        task,
+        plan,
+        "complete",
+        tuple(results),
+        tuple(x.reflections.values()),
+        times={"leased": began, "complete": time.time()},
+    )
+    memory.keep(group)
+    return group

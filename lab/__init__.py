@@ -1,0 +1,1 @@
+"""Research programs: what docs/results says, measured; lab/README.md lists them."""

@@ -1,0 +1,183 @@
+"""Make the experiments of docs/results/real-model.md: `python -m lab.real_model`."""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.gpu.whole_run import smi
+from lab.dry_run import DRY_RUN, show_launch
+from lab.real_model import calculator, page
+from lab.real_model.doses import DOSES, WORKSHOP, warm, warm_calculator, warm_workshop
+from lab.real_model.probe import SLOTS, TASKS, configured, probe
+from lab.real_model.training import VARIANTS, arguments, train
+from lab.results.lines import append, processor, read_lines
+from r3l.run.process.command_line import OneLineGroup
+
+FOLDER = click.option("--out", type=click.Path(path_type=Path), required=True, help="for models")
+DOSE = click.option("--dose", type=click.Choice([str(dose) for dose in DOSES]), required=True)
+INTO = click.option(
+    "--lines", type=click.Path(path_type=Path), default=page.FILE, help="results file"
+)
+SETTINGS = click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+VARIANT = click.option("--variant", type=click.Choice(list(VARIANTS)), required=True)
+SEED = click.option("--seed", type=int, required=True)
+LEARNER = click.option("--learner", default="1cpu", show_default=True, help="as of r3l-launch")
+
+
+@click.group("lab.real_model", cls=OneLineGroup)
+def main() -> None:
+    """Make what is missing, from SmolLM2 and its warm-ups to trained policies."""
+
+
+@main.command("warm")
+@FOLDER
+@DOSE
+@DRY_RUN
+def warm_command(out: Path, dose: str, dry_run: bool) -> None:
+    """Make the warm-up of a dose."""
+    warm(int(dose), out / "policies", dry_run=dry_run)
+
+
+@main.command("probe")
+@FOLDER
+@DOSE
+@INTO
+@DRY_RUN
+@SETTINGS
+def probe_command(
+    out: Path, dose: str, lines: Path, dry_run: bool, settings: tuple[str, ...]
+) -> None:
+    """Measure on a frozen policy what guidance brings."""
+    named = {
+        "kind": "probe",
+        "machine": machine(),
+        "dose": int(dose),
+        "variant": "frozen",
+        "seed": 0,
+    }
+    if _there(lines, named):
+        return
+    model = warm(int(dose), out / "policies", dry_run=dry_run)
+    if dry_run:
+        env = configured(model, settings).env
+        click.echo(
+            f"{model} would play {TASKS} tasks of {env.name} {env.options}, each {SLOTS} times"
+        )
+    else:
+        values = asyncio.run(probe(model, out / f"probe-{dose}.log", settings))
+        append(lines, named | values)
+
+
+@main.command("train")
+@FOLDER
+@DOSE
+@VARIANT
+@SEED
+@LEARNER
+@INTO
+@DRY_RUN
+@SETTINGS
+def train_command(
+    out: Path, dose: str, variant: str, seed: int, lines: Path, dry_run: bool, **more: Any
+) -> None:
+    """Make or continue a training run on sums."""
+    named = {
+        "kind": "train",
+        "machine": machine(),
+        "dose": int(dose),
+        "variant": variant,
+        "seed": seed,
+    }
+    if not _there(lines, named):
+        model = warm(int(dose), out / "policies", dry_run=dry_run)
+        folder = out / "runs" / f"dose-{dose}-{variant}-{seed}"
+        _make((model, variant, seed, folder, _words(**more)), lines, named, dry_run)
+
+
+@main.command("workshop")
+@FOLDER
+@VARIANT
+@SEED
+@LEARNER
+@INTO
+@DRY_RUN
+@SETTINGS
+def workshop_command(
+    out: Path, variant: str, seed: int, lines: Path, dry_run: bool, **more: Any
+) -> None:
+    """Make or continue a training run in the workshop."""
+    named = {
+        "kind": "workshop",
+        "machine": machine(more["learner"]),
+        "variant": variant,
+        "seed": seed,
+    }
+    if not _there(lines, named):
+        model = warm_workshop(out / "policies", dry_run=dry_run)
+        folder = out / "runs" / f"workshop-{variant}-{seed}"
+        _make((model, variant, seed, folder, _words(**more), WORKSHOP), lines, named, dry_run)
+
+
+@main.command("calculator")
+@FOLDER
+@SEED
+@LEARNER
+@INTO
+@DRY_RUN
+@SETTINGS
+def calculator_command(out: Path, seed: int, lines: Path, dry_run: bool, **more: Any) -> None:
+    """Make or continue a training run of the calculator agent, with GRPO."""
+    named = {
+        "kind": "calculator",
+        "machine": machine(more["learner"]),
+        "variant": "grpo",
+        "seed": seed,
+    }
+    if not _there(lines, named):
+        model = warm_calculator(out / "policies", dry_run=dry_run)
+        folder, words = out / "runs" / f"calculator-{seed}", [*calculator.RUN, *_words(**more)]
+        _make((model, "grpo", seed, folder, words, calculator.SETTINGS), lines, named, dry_run)
+
+
+@main.command("page")
+@DRY_RUN
+def page_command(dry_run: bool) -> None:
+    """Write the page."""
+    if dry_run:
+        words = len(page.render(read_lines(page.FILE)).split())
+        click.echo(f"{page.PAGE} would have {words} words, and a picture {page.PICTURE}")
+        return
+    page.write()
+
+
+def _make(run: tuple[Any, ...], lines: Path, named: dict[str, Any], dry_run: bool) -> None:
+    """Make or continue a run, given as for `train`, and append its line; a dry run prints the
+    command instead."""
+    if dry_run:
+        show_launch(arguments(*run))
+    else:
+        append(lines, named | train(*run))
+
+
+def _words(learner: str, settings: tuple[str, ...]) -> list[str]:
+    """The arguments of r3l-launch that a command was given."""
+    return ["--learner", learner, *settings]
+
+
+def machine(learner: str = "1gpu") -> str:
+    """The name of the first GPU, unless there is none or the learner uses none, or of the
+    processor."""
+    named = "" if "cpu" in learner or not shutil.which("nvidia-smi") else smi("name")
+    return named if named.startswith("NVIDIA ") else processor()
+
+
+def _there(file: Path, named: dict[str, object]) -> bool:
+    """Whether the file has a line with these names."""
+    return any(line.items() >= named.items() for line in read_lines(file))
+
+
+if __name__ == "__main__":
+    main()

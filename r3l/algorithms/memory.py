@@ -1,0 +1,98 @@
+"""Keeps the groups of a loop in one process: what the buffer service is to a run.
+
+facts(task) ─► Algorithm.plan ─► explore ─► keep(group) ─► batch([group, …]) ─► rows
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from r3l.algorithms import guidance_gain
+from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.batch import Batch
+from r3l.algorithms.facts import GroupFacts, LeaseFacts, StoredAttempt
+from r3l.algorithms.guidance_gain import GroupGain
+from r3l.records import Group, GroupPlan, Recalled
+
+TASK_GROUPS = 64
+"""How many groups of a task are kept."""
+
+
+class Memory:
+    """The stored groups of one process, by task. `version`: the learner's; raise it after a step.
+    The same `seed` gives the same decisions."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed, self.version, self.decisions = seed, 0, 0
+        self.groups: defaultdict[str, list[Group]] = defaultdict(list)
+        self.gains: list[GroupGain] = []
+
+    def facts(self, task_id: str, epoch: int | None = None) -> LeaseFacts:
+        """Returns the facts of a group that is about to be explored. `epoch`: by default how many
+        groups of the task are kept."""
+        return LeaseFacts(
+            task_id,
+            len(self.groups[task_id]) if epoch is None else epoch,
+            self.version,
+            self.history(task_id),
+            self.gains,
+            self._random(),
+        )
+
+    def history(self, task_id: str, without: str = "") -> Iterator[StoredAttempt]:
+        """Yields the stored attempts at a task, newest group first."""
+        for group in reversed(self.groups[task_id]):
+            if group.group_id != without:
+                yield from attempts_of(group)
+
+    def handed(self, plan: GroupPlan, into: str = "") -> list[Recalled]:
+        """Returns the stored attempts of a plan that are still kept."""
+        kept = {group.group_id: group for groups in self.groups.values() for group in groups}
+        return [
+            Recalled(into, key.group_id, attempt)
+            for key in plan.handed
+            if key.group_id in kept
+            for attempt in kept[key.group_id].trajectories
+            if attempt.slot == key.slot
+        ]
+
+    def keep(self, group: Group) -> None:
+        """Stores a group. The oldest groups of its task are forgotten."""
+        groups = self.groups[group.task.task_id]
+        groups.append(group)
+        del groups[:-TASK_GROUPS]
+        gain = guidance_gain.of_group((t.slot, t.of, t.reward) for t in group.trajectories)
+        if gain.slots:
+            self.gains = [gain, *self.gains][: guidance_gain.GROUPS]
+
+    def batch(self, algorithm: Algorithm, groups: Sequence[Group]) -> Batch:
+        """Makes a batch of groups, with the stored attempts that the algorithm recalls."""
+        recalled = list[Recalled]()
+        for group in groups:
+            earlier = self.history(group.task.task_id, without=group.group_id)
+            facts = GroupFacts.of_group(group, self.version)
+            for attempt in algorithm.recalls(facts, earlier, self._random()):
+                recalled += self._read(group.group_id, attempt)
+        return Batch(groups, recalled=recalled, version=self.version)
+
+    def _read(self, into: str, wanted: StoredAttempt) -> Iterable[Recalled]:
+        for groups in self.groups.values():
+            for group in groups:
+                if group.group_id == wanted.group_id:
+                    found = [t for t in group.trajectories if t.slot == wanted.slot]
+                    return [Recalled(into, group.group_id, attempt) for attempt in found]
+        return []
+
+    def _random(self) -> Callable[[], np.random.Generator]:
+        self.decisions += 1
+        seeds = (self.seed, self.decisions)
+        return lambda: np.random.default_rng(seeds)
+
+
+def attempts_of(group: Group) -> Iterator[StoredAttempt]:
+    """Yields the attempts of a group without their tokens."""
+    for attempt in group.trajectories:
+        yield StoredAttempt(
+            group.group_id, attempt.slot, attempt.reward, group.oldest_version, attempt.of
+        )

@@ -1,0 +1,1 @@
+"""What several algorithms share: base classes, and rules of recall."""

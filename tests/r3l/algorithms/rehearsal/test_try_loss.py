@@ -1,0 +1,73 @@
+"""What is tried of a loss, and when."""
+
+import numpy as np
+import pytest
+import torch
+
+from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.published.grpo import GRPO
+from r3l.algorithms.r3l import R3L
+from r3l.algorithms.rehearsal.try_loss import changes_the_loss, token_batch, try_loss
+from r3l.algorithms.rows import Row
+from r3l.errors import UserError
+
+
+def row(length=4, advantage=1.0, **more):
+    ids = np.arange(length, dtype=np.int32)
+    filled = np.full(length, advantage, np.float32)
+    return Row(
+        ids, ids > 0, np.full(length, -1.0, np.float32), filled, np.full(length, 0.5), **more
+    )
+
+
+class Own(GRPO):
+    def clipped_ratio(self, batch):
+        return super().clipped_ratio(batch)
+
+
+class Explores(R3L):
+    async def explore(self, x):
+        return None
+
+
+def test_only_classes_with_a_loss_of_their_own_are_tried():
+    assert changes_the_loss(Own)
+    assert not any(map(changes_the_loss, (Algorithm, GRPO, R3L, Explores)))
+
+
+def test_rows_are_padded_and_no_token_is_more_likely_than_it_can_be():
+    batch = token_batch([row(3), row(5, loss="sft"), row(4, distilled=True)])
+    assert batch.mask_BT.sum(1).tolist() == [2, 4, 3] and batch.mask_BT.shape == (3, 5)
+    assert batch.losses == ("policy", "sft", "policy") and batch.reference_BT is None
+    assert batch.distilled_B.tolist() == [False, False, True]
+    logprobs = batch.logprobs_BT.detach()
+    assert (logprobs <= 0).all() and (logprobs[batch.mask_BT] != -1.0).all()
+    both = token_batch([row(3, reference=np.full(3, -2.0, np.float32)), row(5)])
+    assert both.reference_BT.shape == (2, 5) and both.reference_BT[0, 2] == -2.0
+
+
+def test_a_loss_that_adds_up_passes_whatever_its_rows():
+    for algorithm in (
+        GRPO(kl_coef=0),
+        R3L(),
+        Algorithm(),
+        GRPO(kl_coef=0, ratio_correction="token_mask"),
+    ):
+        try_loss(algorithm, [row(3 + i % 5, (-1.0) ** i) for i in range(40)])
+
+
+def test_a_mean_over_the_micro_batch_is_told():
+    class Mean(Algorithm):
+        def loss(self, batch):
+            return {"policy": (batch.logprobs_BT * batch.mask_BT).sum() / batch.mask_BT.sum()}
+
+    with pytest.raises(UserError, match=r"the losses of single rows add up to -.* add terms"):
+        try_loss(Mean(), [row(), row()])
+
+
+def test_rows_of_which_one_alone_has_no_gradient_pass():
+    class OfPairs(Algorithm):
+        def loss(self, batch):
+            return {"policy": super().loss(batch)["policy"], "none": torch.zeros(())}
+
+    try_loss(OfPairs(), [row(), row(advantage=0.0)])
