@@ -19,9 +19,8 @@ from msgspec.structs import replace
 
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.batch import Batch
-from r3l.algorithms.facts import GroupFacts, LeaseFacts, StoredAttempt
+from r3l.algorithms.facts import GroupFacts, LeaseFacts, StoredAttempt, attempts_of
 from r3l.algorithms.guidance_gain import GROUPS, GroupGain
-from r3l.algorithms.memory import attempts_of
 from r3l.algorithms.rehearsal import rules
 from r3l.algorithms.rehearsal.made_up import (
     QUESTION_TOKENS,
