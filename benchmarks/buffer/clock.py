@@ -61,7 +61,7 @@ def _cpu(process: psutil.Process) -> float:
 
 def group_results() -> list[SlotResult]:
     """The results of one group."""
-    return [attempt("base", slot, 0, TOKENS) for slot in range(SLOTS)]
+    return [attempt(slot, 0, TOKENS) for slot in range(SLOTS)]
 
 
 def group_blob() -> bytes:

@@ -30,7 +30,7 @@ from r3l.records import GroupPlan, Task
 
 ACTORS, PROCESSES, LEARNERS = 64, 2, 4
 GROUPS_PER_STEP, SLOTS, TOKENS = 8, 8, 1024
-PLAN = GroupPlan(4, 4)
+PLAN = GroupPlan(8)
 
 
 class Fleet:
@@ -40,7 +40,7 @@ class Fleet:
         self.endpoint, self.until, self.version = endpoint, until, version
         self.counts: Counter[str] = Counter()
         self.put_ms: list[float] = []
-        self.acked: list[tuple[str, str, int]] = []
+        self.acked: list[tuple[str, int]] = []
 
     async def actor(self, name: str) -> None:
         """One actor's life."""
@@ -60,17 +60,17 @@ class Fleet:
     async def _explore(
         self, client: AsyncBufferClient, name: str, lease: Lease, chance: random.Random
     ) -> None:
-        have = {(result.role, result.slot) for result in lease.accepted}
-        missing = [slot for slot in lease.plan.slots() if slot not in have]
+        have = {result.slot for result in lease.accepted}
+        missing = [slot for slot in range(lease.plan.slots) if slot not in have]
         if chance.random() < 0.02:  # it dies with what it holds
             await client.release([lease.group_id], name)
             return
         for some in [missing] if chance.random() < 0.5 else [[slot] for slot in missing]:
-            results = [attempt(role, slot, self.version.value, TOKENS) for role, slot in some]
+            results = [attempt(slot, self.version.value, TOKENS) for slot in some]
             began = time.perf_counter()
             await client.put(lease.group_id, name, results)
             self.put_ms.append((time.perf_counter() - began) * 1e3)
-            self.acked += [(lease.group_id, role, slot) for role, slot in some]
+            self.acked += [(lease.group_id, slot) for slot in some]
             if chance.random() < 0.1:
                 await client.renew([lease.group_id], name)
 
@@ -126,9 +126,9 @@ def load(minutes: float) -> None:
         store = Store(Path(folder) / "store", read_only=True)
         problems = verify(store)
         kept = {
-            (row["group"], *slot)
+            (row["group"], result.slot)
             for row in store_reads.rows(store)
-            for slot in ((r.role, r.slot) for r in store_reads.group(store, row["group"]).results)
+            for result in store_reads.group(store, row["group"]).results
         }
         store.close()
     lost = [put for put in acked if put not in kept]
@@ -136,7 +136,7 @@ def load(minutes: float) -> None:
     assert not lost and not problems and not metrics["refused_other"]
 
 
-def _run(service: Service, seconds: float) -> tuple[dict[str, Any], list[tuple[str, str, int]]]:
+def _run(service: Service, seconds: float) -> tuple[dict[str, Any], list[tuple[str, int]]]:
     spawn = multiprocessing.get_context("spawn")
     version, results = spawn.Value("q", 0, lock=False), spawn.Queue()
     ready = spawn.Barrier(PROCESSES + 1)

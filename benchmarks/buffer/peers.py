@@ -163,7 +163,7 @@ def _work(client: BufferClient, calls: int, times: dict[str, list[float]]) -> No
 def _put(client: BufferClient, times: list[float]) -> str:
     lease = client.lease(f"good-{os.getpid()}", 0, PLAN)
     assert isinstance(lease, Lease), lease
-    results = [attempt("base", slot, 0, TOKENS) for slot in range(PLAN.base)]
+    results = [attempt(slot, 0, TOKENS) for slot in range(PLAN.slots)]
     began = time.perf_counter()
     client.put(lease.group_id, f"good-{os.getpid()}", results)
     times.append((time.perf_counter() - began) * 1e3)

@@ -31,7 +31,7 @@ from buffer.server.service import rules_of
 from buffer.storage.store import Store
 from buffer.wire import operations
 from r3l import codec
-from r3l.records import GroupPlan, SlotResult, Task, Trajectory
+from r3l.records import GroupPlan, SlotResult, Task, Trajectory, done
 from r3l.run import config as configuration
 
 PLAN = GroupPlan(8)
@@ -55,7 +55,7 @@ def scale(small: int, large: int, tokens: int, rounds: int, folder: Path | None)
     """A store of a few groups and one of many: puts, draws, memory."""
     place = Path(tempfile.mkdtemp(prefix="buffer-scale-", dir=folder))
     try:
-        results = [_result(slot, tokens) for slot in range(PLAN.base)]
+        results = [_result(slot, tokens) for slot in range(PLAN.slots)]
         sides = [Side(place / str(groups), groups, results) for groups in (small, large)]
         for number in range(rounds):
             for side in sides if number % 2 else reversed(sides):
@@ -150,7 +150,6 @@ def _train(work: UnitOfWork, step: int, encoded: tuple[msgspec.Raw, ...]) -> Non
 def _result(slot: int, tokens: int) -> SlotResult:
     mask = np.arange(tokens) >= tokens // 2
     trajectory = Trajectory(
-        role="base",
         slot=slot,
         token_ids=np.arange(tokens, dtype=np.int32),
         logprobs=np.where(mask, -1.0, 0.0).astype(np.float32),
@@ -163,7 +162,7 @@ def _result(slot: int, tokens: int) -> SlotResult:
         observations=("before", "after"),
         actions=("act",),
     )
-    return SlotResult("base", slot, "done", trajectory=trajectory)
+    return done(trajectory)
 
 
 def _report(sides: list[Side], tokens: int) -> None:
@@ -171,7 +170,7 @@ def _report(sides: list[Side], tokens: int) -> None:
     click.echo(f"8 x {tokens} tokens a group, {PER_STEP} groups a draw, {len(small.draws)} rounds")
     rows: list[tuple[str, Any, Any]] = [
         ("groups", small.groups, large.groups),
-        ("trajectories", small.groups * PLAN.base, large.groups * PLAN.base),
+        ("trajectories", small.groups * PLAN.slots, large.groups * PLAN.slots),
         ("file, MB", small.disk_bytes / 1e6, large.disk_bytes / 1e6),
         ("put, median ms", statistics.median(small.puts), statistics.median(large.puts)),
         ("draw, median ms", statistics.median(small.draws), statistics.median(large.draws)),

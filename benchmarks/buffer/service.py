@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 
 from buffer import BufferClient
-from r3l.records import Role, SlotResult, Trajectory
+from r3l.records import SlotResult, Trajectory, done
 
 PROMPT = 24  # tokens that were not sampled
 
@@ -48,12 +48,11 @@ class Service:
         self._process.wait(timeout=60)
 
 
-def attempt(role: Role, slot: int, version: int, tokens: int) -> SlotResult:
+def attempt(slot: int, version: int, tokens: int) -> SlotResult:
     """A finished slot: one step of `tokens` tokens in all."""
     mask = np.ones(tokens, dtype=np.bool_)
     mask[:PROMPT] = False
     trajectory = Trajectory(
-        role=role,
         slot=slot,
         token_ids=np.arange(tokens, dtype=np.int32),
         logprobs=np.where(mask, -1.0, 0.0).astype(np.float32),
@@ -66,7 +65,7 @@ def attempt(role: Role, slot: int, version: int, tokens: int) -> SlotResult:
         observations=("task", "done"),
         actions=("answer",),
     )
-    return SlotResult(role, slot, "done", trajectory=trajectory)
+    return done(trajectory)
 
 
 def quantile(values: list[float], q: float) -> float:
