@@ -12,12 +12,12 @@ from typing import Any
 from envs import registry
 from envs.base import Split
 from r3l.algorithms.algorithm import Algorithm
-from r3l.algorithms.memory import Memory
 from r3l.records import Group, GroupPlan, Task
 from r3l.rollout.env_interface import Environment
 from r3l.rollout.exploration import Decoding, Emit, Exploration, OnFailure
 from r3l.rollout.group import explore_group
 from r3l.rollout.policy_interface import Policy
+from r3l.training.group_memory import Memory
 
 Env = str | Callable[[], Environment]
 """An environment's name or FILE.py:CLASS, or a function that makes one."""

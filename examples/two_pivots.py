@@ -3,16 +3,18 @@
 r3l-launch algorithm=examples/two_pivots.py:TwoPivots
 """
 
+from typing import Literal
+
 from pydantic import Field
 
-from r3l.algorithms.r3l import R3L, ReflectOn
+from r3l import R3L
 
 
 class TwoPivots(R3L):
     """A third of a group are attempts. The other slots are for their retries."""
 
     group_size: int = Field(12, multiple_of=6, description="a third are attempts")
-    reflect_on: ReflectOn = Field("failures", description="which attempts are retried")
+    reflect_on: Literal["all", "failures"] = Field("failures", description="what is retried")
 
     @property
     def base_attempts(self):

@@ -53,7 +53,10 @@ class Job:
         self.config.write_text(configuration.dump(demo))
         store = ["--store", str(folder / "store"), "--bind", "tcp://127.0.0.1:0"]
         limits = [f"buffer.lease_s={lease_s}", "buffer.max_staleness=1000", "--keys", str(service)]
-        self.served = self.start("buffer.cli", "serve", *store, *limits, stdout=subprocess.PIPE)
+        rules = ["--config", str(self.config)]  # the algorithm plans the groups
+        self.served = self.start(
+            "buffer.cli", "serve", *rules, *store, *limits, stdout=subprocess.PIPE
+        )
         assert self.served.stdout is not None
         self.buffer = self.served.stdout.readline().split()[-1]
         self.client = BufferClient(self.buffer, name="test", keys=self.learner_keys)
