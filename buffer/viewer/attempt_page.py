@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from buffer.storage import result_checksums
-from buffer.storage.rows import TrainedAttempt
+from buffer.storage.stored_rows import TrainedAttempt
 from buffer.storage.store import Store
 from buffer.tools import group_facts
 from buffer.tools.json_values import plain as plain_values

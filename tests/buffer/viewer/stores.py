@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import structs
 
 from buffer.storage.result_checksums import checksum
-from buffer.storage.rows import GroupRow, LedgerRow, TrainedAttempt
+from buffer.storage.stored_rows import GroupRow, LedgerRow, TrainedAttempt
 from buffer.storage.store import Store
 from buffer.storage.transaction import Parts
 from r3l import codec
