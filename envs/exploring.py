@@ -56,6 +56,12 @@ async def explore(
     costs its slot, with a cause, and `on_failure` is called. Raises UserError for an unknown
     environment, EngineDead if the policy cannot sample any more.
     """
+    make_env: Callable[[], Environment]
+    if isinstance(env, str):
+        known = registry.all_options(env, options or {})
+        make_env = partial(registry.make, env, **known)
+    else:
+        make_env = env
     memory = memory if memory is not None else Memory()
     group_id = f"local-{next(_numbers):06d}"
     plan = plan or algorithm.plan(memory.facts(task.task_id))
@@ -63,7 +69,7 @@ async def explore(
     x = Exploration(
         task,
         policy,
-        partial(registry.make, env, **(options or {})) if isinstance(env, str) else env,
+        make_env,
         plan,
         decoding or Decoding(),
         seed,

@@ -58,6 +58,7 @@ TOPICS = {
     "learner/step/test_algorithm_by_hand.py",
     "learner/step/test_faults_on_one_rank.py",
     "learner/step/test_offload.py",
+    "learner/step/test_plain_trainer.py",
     "learner/test_resume.py",
     "learner/test_silent_buffer.py",
     "learner/test_waiting_ranks.py",
