@@ -81,7 +81,7 @@ def test_attempts_that_the_algorithm_drops_are_counted() -> None:
     won, flat, empty = group("a", 0.0, 1.0), group("b", 0.0, 0.0), group("c")
     joins = Recalled("b", "z", trajectory(0, 1.0))
     batch = Batch([won, flat, empty], recalled=[joins], replayed=["x"])
-    for name, share in {"raft": 0.75, "grpo": 0.0, "arpo": 0.25}.items():
+    for name, share in {"raft": 0.25, "grpo": 0.0, "arpo": 0.25}.items():
         algorithm = load(None, [f"algorithm={name}"]).algorithm
         assert selection_metrics(batch, [], algorithm) == {"group/dropped": share}
     again = Batch([won, flat], replayed=["b"])

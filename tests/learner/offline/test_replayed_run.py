@@ -110,7 +110,7 @@ def test_the_viewer_shows_how_the_trainer_trained_on_each_attempt(
         draw = replayed.draw_of(9)
         assert getattr(draw.row, rule)
         trainer, algorithm = replayed.trainer, replayed.config.algorithm
-        made = make_rows(trainer, algorithm, draw, trainer.vocabulary)
+        made = make_rows(trainer, algorithm, draw)
         rows = [row for row in made.rows if row.source is not None]
         with replayed.store.read() as txn:
             assert txn.step(9).attempts == trained_attempts(rows)

@@ -245,8 +245,15 @@ def test_the_conversations_of_an_attempt_share_its_advantage_and_weigh_once() ->
     assert rows[2].source is None and len(trained_attempts(rows)) == 2
 
 
+def chat() -> Any:
+    """Stands for what makes the chat format."""
+
+
 class Told:
     """A trainer that answers every query with its key."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self.vocabulary = vocabulary
 
     def answer(self, batch: Batch, queries: Sequence[Query]) -> Batch:
         return batch.answered({query.key: query.key for query in queries})
@@ -264,13 +271,14 @@ class Asking(Algorithm):
 
 
 def made(algorithm: Algorithm, batch: Batch, vocabulary: int = 200) -> DrawRows[Batch]:
-    trainer: Any = Told()
-    return make_rows(trainer, algorithm, batch, vocabulary)
+    trainer: Any = Told(vocabulary)
+    return make_rows(trainer, algorithm, batch, chat)
 
 
 def test_rows_are_made_with_the_answers_of_the_algorithms_queries() -> None:
     found = made(Asking(), Batch([explore_group((0.0, 1.0), ())]))
     assert found.rows[0].reused and found.batch.answers == {"why": "why"}
+    assert found.batch.chat is chat
     assert found.metrics["learner/queries_s"] >= 0 <= found.metrics["learner/pack_s"]
     silent = made(GRPO(kl_coef=0), Batch([explore_group((0.0, 1.0), ())]))
     assert "learner/queries_s" not in silent.metrics

@@ -166,8 +166,9 @@ def made_row(
     the first are trained."""
     ids = np.asarray(ids, np.int32)
     mask = np.arange(len(ids)) > 0 if mask is None else np.asarray(mask, np.bool_)
-    arrays = (np.broadcast_to(np.float32(a), ids.shape).copy() for a in (old, advantage, weight))
-    return Row(ids, mask, *arrays, **more)
+    arrays = (np.broadcast_to(np.float32(a), ids.shape).copy() for a in (old, advantage))
+    weights = np.broadcast_to(np.float64(weight), ids.shape).copy()
+    return Row(ids, mask, *arrays, weights, **more)
 
 
 def policy_rows(rows: Sequence[Row]) -> list[Row]:
