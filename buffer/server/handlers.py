@@ -11,8 +11,8 @@ from typing import Any
 from buffer.groups import draws, learner_version, leases, lookups, results, tasks
 from buffer.groups.unit_of_work import UnitOfWork
 from buffer.server import idempotency, stats
-from buffer.storage.stored_rows import GroupRow, Status
 from buffer.storage.store import Store
+from buffer.storage.stored_rows import GroupRow, Status
 from buffer.storage.transaction import Txn
 from buffer.wire.messages import ReceivedRequest
 from buffer.wire.operations import (

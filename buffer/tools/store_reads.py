@@ -6,8 +6,8 @@ from typing import Any
 from buffer.client.calls import Draw
 from buffer.groups import lookups
 from buffer.storage import result_checksums
-from buffer.storage.stored_rows import Status
 from buffer.storage.store import Store
+from buffer.storage.stored_rows import Status
 from buffer.tools import group_facts
 from r3l.errors import NotFound
 from r3l.records import Group
