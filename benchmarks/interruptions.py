@@ -24,7 +24,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,8 @@ import click
 import psutil
 from pydantic import Field
 
-from r3l.algorithms.algorithm import Algorithm
-from r3l.algorithms.published.grpo import GRPOConfig
+from r3l.algorithms.losses import Terms, TokenBatch
+from r3l.algorithms.published.grpo import GRPO
 from r3l.run.files.run_folder import RunFolder
 from r3l.run.process.process_list import every_process
 
@@ -54,20 +53,14 @@ EARLY = 0.2  # share of turns that are stopped while the run starts
 EARLY_S = 30.0
 
 
-class Slowly(GRPOConfig):
+class Slowly(GRPO):
     """GRPO whose every micro-batch takes `sleep_s` longer."""
 
     sleep_s: float = Field(15.0, ge=0, description="seconds that a micro-batch sleeps")
 
-    def build(self) -> Algorithm:
-        """Builds GRPO with a loss that sleeps first."""
-        algorithm = super().build()
-
-        def slow(batch: Any) -> Any:
-            time.sleep(self.sleep_s)
-            return algorithm.token_loss(batch)
-
-        return replace(algorithm, token_loss=slow)
+    def token_loss(self, batch: TokenBatch) -> Terms:
+        time.sleep(self.sleep_s)
+        return super().token_loss(batch)
 
 
 class Terminal:

@@ -1,12 +1,15 @@
 """What an optimizer step costs: `python -m benchmarks.learner`, `make bench-learner`.
 
-    rows ─► one DeepSpeed engine, fed in turn as
-              baseline   padded separate sequences, logits and log-softmax at every position
-              rows       padded separate sequences, the head only at trained tokens
-              tree       shared prefixes once, the head only at trained tokens
+    rows ─┬► one DeepSpeed engine, fed in turn as
+          │   baseline   padded separate sequences, logits and log-softmax at every position
+          │   rows       padded separate sequences, the head only at trained tokens
+          │   tree       shared prefixes once, the head only at trained tokens
+          └► the trainer of plain PyTorch (r3l.Trainer), fed as a tree
+              plain
 
-One engine, one set of weights, one optimizer and one token budget for all; ways and workloads
-alternate within a round, and what is printed are medians over rounds and their ratios. The model
+One engine, one set of weights, one optimizer and one token budget for the first three; `plain` has
+a copy of the weights and an optimizer of its own. Ways and workloads alternate within a round, and
+what is printed are medians over rounds and their ratios. The model
 is Qwen2.5-0.5B's architecture, or a smaller one, randomly initialised. By default the rows that
 share half fit one micro-batch as a tree, and a run takes about eleven minutes on two idle cores.
 """
@@ -33,17 +36,20 @@ import torch
 from torch import Tensor
 
 from buffer import BufferClient, Lease
-from envs.registry import task_source
-from lab.results.alternate import check_played, explore, sampler
-from learner.step import attention
-from learner.step.batch import Nodes, Row, collate, micro_batches, rows_of
+from envs import exploring
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.step.full_weights import full_shape
-from learner.step.model import resolve_dtype
-from learner.step.trainer import Trainer
-from r3l.models.model_path import builtin_policy
-from r3l.records import Group
+from r3l.algorithms.batch import Batch
+from r3l.algorithms.rows import Row
+from r3l.records import Bool, Float32, Group, Int32
 from r3l.run.config import RunConfig, load
 from r3l.run.settings.learner import Compute
+from r3l.training import attention
+from r3l.training.local_policy import LocalPolicy
+from r3l.training.micro_batch import Nodes, collate, micro_batches
+from r3l.training.model import resolve_dtype
+from r3l.training.step_loss import Loss
+from r3l.training.trainer import Trainer
 
 SIZES: dict[str, dict[str, int]] = {
     "1.5b": {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960,
@@ -55,7 +61,7 @@ SIZES: dict[str, dict[str, int]] = {
     "8m": {"vocab_size": 8192, "hidden_size": 256, "intermediate_size": 768,
            "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2},
 }  # fmt: skip
-WAYS = ("baseline", "rows", "tree")
+WAYS = ("baseline", "rows", "tree", "plain")
 Clock = Callable[[], float]
 CLOCKS: dict[str, Clock] = {
     "wall": time.perf_counter,
@@ -76,6 +82,24 @@ class Work:
     def tokens(self) -> int:
         """Tokens of the rows, each row's own."""
         return sum(len(row.token_ids) for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Trainers:
+    """The trainers that are compared, and the loss of both. `plain`: if it is measured."""
+
+    deepspeed: DeepSpeedTrainer
+    loss: Loss
+    plain: Trainer | None = None
+
+    def step(self, way: str, rows: Sequence[Row]) -> None:
+        """Makes a step on `rows` in one of WAYS."""
+        if way == "plain":
+            assert self.plain is not None
+            self.plain.step(rows, self.loss)
+            return
+        with fed_as(way, self.deepspeed):
+            self.deepspeed.step(rows, self.loss)
 
 
 @click.command()
@@ -108,29 +132,34 @@ def main(
     config = load(None, settings)
     recorded = record(config, groups)
     works = [
-        Work("workshop", rows_of(recorded, config.algorithm.build())),
+        Work("workshop", config.algorithm.rows(Batch(recorded))),
         Work("half shared", synthetic(0.5, length=length)),
     ]
     if crossover:
         works += [Work(f"{s:.0%} shared", synthetic(s, length=length)) for s in (0, 0.1, 0.25)]
     with tempfile.TemporaryDirectory() as folder:
-        trainer = random_model(Path(folder) / "model", shape, config)
+        trainers = random_model(Path(folder) / "model", shape, config, plain="plain" in ways)
         torch.set_num_threads(threads)
         click.echo(f"{size}: {rounds} rounds, {threads} threads, {clock} seconds, {load_average()}")
-        peak = measure(trainer, works, rounds, ways.split(","), CLOCKS[clock])
-        report(works, trainer, peak)
-        waiting(trainer, recorded, config, Path(folder) / "store", rounds)
+        peak = measure(trainers, works, rounds, ways.split(","), CLOCKS[clock])
+        report(works, trainers.deepspeed, peak)
+        waiting(trainers, recorded, config, Path(folder) / "store", rounds)
     click.echo(load_average())
 
 
 def record(config: RunConfig, count: int) -> list[Group]:
-    """Explore groups of the built-in environment with the shipped policy."""
-    policy = sampler(builtin_policy(), config.seed)
-    tasks = task_source(config.env.name).tasks("train", count, config.seed)
-    plan = config.algorithm.build().plan()
-    groups = asyncio.run(explore(tasks, policy, config, plan))
-    check_played(groups)
-    return groups
+    """Explores groups of the built-in environment with the shipped policy."""
+    policy, name = LocalPolicy("builtin", seed=config.seed), config.env.name
+    tasks = exploring.tasks(name, count, seed=config.seed)
+
+    async def explore() -> list[Group]:
+        algorithm, decoding = config.algorithm, config.actor.decoding()
+        groups = (
+            exploring.explore(algorithm, task, policy, name, decoding=decoding) for task in tasks
+        )
+        return await asyncio.gather(*groups)
+
+    return asyncio.run(explore())
 
 
 def synthetic(
@@ -143,22 +172,46 @@ def synthetic(
     places = np.arange(length)
     mask = (places >= max(start, 1)) & ((places - start) // turn % 2 == 1)
     prefix = rng.integers(3, 8000, start)
+    logprobs = np.where(mask, -9.0, 0.0).astype(np.float32)
     return [
-        Row(
+        row_of(
             np.concatenate([prefix, rng.integers(3, 8000, length - start)]).astype(np.int32),
             mask,
-            np.where(mask, -9.0, 0.0).astype(np.float32),
-            1.0 - 2.0 * (number % 2),
+            logprobs,
+            advantage=1.0 - 2.0 * (number % 2),
             weight=1.0 / (rows * max(int(mask.sum()), 1)),
         )
         for number in range(rows)
     ]
 
 
-def random_model(folder: Path, shape: dict[str, int], config: RunConfig) -> Trainer:
-    """The trainer on a randomly initialised model of the Qwen2 architecture."""
-    write_random_model(folder, shape, resolve_dtype(config.learner.dtype))
-    return Trainer(folder, config.learner, config.algorithm.build())
+def row_of(
+    token_ids: Int32, mask: Bool, logprobs: Float32, *, advantage: float = 0.0, weight: float = 1.0
+) -> Row:
+    """Makes a row with one advantage and one weight for all of its tokens."""
+    advantages = np.full(len(token_ids), advantage, np.float32)
+    return Row(token_ids, mask, logprobs, advantages, np.full(len(token_ids), weight))
+
+
+def random_model(
+    folder: Path, shape: dict[str, int], config: RunConfig, *, plain: bool = False
+) -> Trainers:
+    """Returns the trainers of a randomly initialised model of the Qwen2 architecture."""
+    learner, algorithm = config.learner, config.algorithm
+    write_random_model(folder, shape, resolve_dtype(learner.dtype))
+    trainer = DeepSpeedTrainer(folder, learner, needs=algorithm.needs)
+    if not plain:
+        return Trainers(trainer, algorithm.loss)
+    other = Trainer(
+        folder,
+        lr=learner.lr,
+        tokens_per_micro_batch=learner.tokens_per_micro_batch,
+        needs=algorithm.needs,
+        dtype=trainer.dtype,
+        device=trainer.device,
+    )
+    other.module.compute = trainer.module.compute
+    return Trainers(trainer, algorithm.loss, other)
 
 
 def write_random_model(folder: Path, shape: dict[str, int], dtype: torch.dtype) -> None:
@@ -174,7 +227,7 @@ def write_random_model(folder: Path, shape: dict[str, int], dtype: torch.dtype) 
 
 
 @contextmanager
-def fed_as(way: str, trainer: Trainer) -> Iterator[None]:
+def fed_as(way: str, trainer: DeepSpeedTrainer) -> Iterator[None]:
     """Make the trainer's engine compute its micro-batches this way."""
     module = trainer.module
     module.pack = "tree" if way == "tree" else "rows"
@@ -207,21 +260,19 @@ def full_logits(
 
 
 def measure(
-    trainer: Trainer, works: Sequence[Work], rounds: int, ways: Sequence[str], clock: Clock
+    trainers: Trainers, works: Sequence[Work], rounds: int, ways: Sequence[str], clock: Clock
 ) -> float:
     """Fill in the seconds; returns the machine's matmul peak in FLOP/s, its best over the
     rounds. A first step of each way on the smallest work warms up and is not counted."""
     smallest = min(works, key=lambda work: work.tokens)
     for way in ways:
-        with fed_as(way, trainer):
-            trainer.step(smallest.rows)
-    peak = 0.0
+        trainers.step(way, smallest.rows)
+    peak, device = 0.0, trainers.deepspeed.device
     for number in range(rounds):
-        peak = max(peak, matmul_rate(clock, trainer.device, trainer.dtype))
+        peak = max(peak, matmul_rate(clock, device, trainers.deepspeed.dtype))
         for work in works:
             for way in ways:
-                with fed_as(way, trainer):
-                    took = seconds(lambda: trainer.step(work.rows), clock)  # noqa: B023
+                took = seconds(partial(trainers.step, way, work.rows), clock)
                 work.seconds.setdefault(way, []).append(took)
                 click.echo(f"  round {number} {work.name} {way} {took:.2f} s")
     return peak
@@ -235,7 +286,7 @@ def matmul_rate(clock: Clock, device: torch.device, dtype: torch.dtype, tries: i
     return 2.0 * size**3 / best
 
 
-def report(works: Sequence[Work], trainer: Trainer, peak: float) -> None:
+def report(works: Sequence[Work], trainer: DeepSpeedTrainer, peak: float) -> None:
     """Print a line per work and way. The share of the peak counts the matrix products a way
     makes, padding and unneeded logits included and recomputation not: how well it uses the
     machine, where tokens/s of the rows say what for."""
@@ -260,7 +311,7 @@ def report(works: Sequence[Work], trainer: Trainer, peak: float) -> None:
             )
 
 
-def flops(work: Work, way: str, trainer: Trainer) -> float:
+def flops(work: Work, way: str, trainer: DeepSpeedTrainer) -> float:
     """Matrix-product FLOPs of one step, forward and backward (3 × 2 per weight and position)."""
     lm = trainer.module.lm
     head = math.prod(full_shape(lm.get_output_embeddings().weight))
@@ -270,7 +321,7 @@ def flops(work: Work, way: str, trainer: Trainer) -> float:
     body = matrices - head if tied else matrices - 2 * head  # looking a token up is no product
     heads = lm.config.num_attention_heads * lm.config.num_hidden_layers
     width = heads * lm.config.hidden_size // lm.config.num_attention_heads
-    budget, shared = trainer.budget, way == "tree"
+    budget, shared = trainer.budget, way in ("tree", "plain")
     total = 0.0
     for rows in micro_batches(work.rows, budget, 1, shared=shared)[0]:
         micro = collate(rows, torch.device("cpu"))
@@ -284,11 +335,11 @@ def flops(work: Work, way: str, trainer: Trainer) -> float:
 
 
 def waiting(
-    trainer: Trainer, groups: Sequence[Group], config: RunConfig, store: Path, steps: int
+    trainers: Trainers, groups: Sequence[Group], config: RunConfig, store: Path, steps: int
 ) -> None:
     """Print the share of a step that goes to drawing, packing and committing when a real buffer
     service holds groups enough."""
-    count, algorithm = len(groups), config.algorithm.build()
+    count, device = len(groups), trainers.deepspeed.device
     budget = config.learner.tokens_per_micro_batch
     spent = dict.fromkeys(("draw", "pack", "step", "commit"), 0.0)
     with serving(store, count, steps) as endpoint, BufferClient(endpoint) as client:
@@ -298,12 +349,11 @@ def waiting(
             draw = client.draw(count, version, wait_s=5.0)
             assert draw is not None
             times.append(time.perf_counter())
-            rows = rows_of(draw.groups, algorithm)
+            rows = config.algorithm.rows(draw)
             for part in micro_batches(rows, budget, 1, shared=True)[0]:
-                collate(part, trainer.device)
+                collate(part, device)
             times.append(time.perf_counter())
-            with fed_as("tree", trainer):
-                trainer.step(rows)
+            trainers.step("tree", rows)
             times.append(time.perf_counter())
             client.commit(draw.draw_id, version + 1, version + 1)
             times.append(time.perf_counter())
@@ -341,7 +391,7 @@ def fill(client: BufferClient, groups: Sequence[Group], times: int) -> None:
             lease = client.lease("bench", 0, group.plan)
             if not isinstance(lease, Lease):
                 raise RuntimeError(f"no lease: {lease}")
-            client.put(lease.group_id, "bench", group.results)
+            client.put(lease.group_id, "bench", [*group.reflections, *group.results])
 
 
 def load_average() -> str:

@@ -62,14 +62,15 @@ async def generate(folder: Path, steps: int, config: RunConfig) -> list[float]:
 
 def train(folder: Path, config: RunConfig) -> list[float]:
     """Make a step from the responses of each step."""
-    from learner.step.trainer import Trainer
+    from learner.step.deepspeed_trainer import DeepSpeedTrainer
 
-    trainer = Trainer(folder / "model", config.learner, config.algorithm.build())
+    algorithm = config.algorithm
+    trainer = DeepSpeedTrainer(folder / "model", config.learner, needs=algorithm.needs)
     spent = []
     for attempts in json.loads((folder / "samples.json").read_text(encoding="utf-8")):
         rows = rows_of(attempts)
         before = time.process_time()
-        trainer.step(rows)
+        trainer.step(rows, algorithm.loss)
         spent.append(time.process_time() - before)
     return spent
 
@@ -101,7 +102,7 @@ def train_bare(folder: Path, config: RunConfig) -> list[float]:
 
 def rows_of(attempts: Step) -> list[Any]:
     """Rows of a step with advantages of 1 and -1."""
-    from learner.step.batch import Row
+    from benchmarks.learner import row_of
 
     trained = sum(len(attempt["response"]) for attempt in attempts)
     rows = []
@@ -111,7 +112,8 @@ def rows_of(attempts: Step) -> list[Any]:
         logprobs = np.zeros(len(mask), np.float32)
         logprobs[mask] = attempt["logprobs"]
         ids = np.array(prompt + response, np.int32)
-        rows.append(Row(ids, mask, logprobs, 1.0 - 2.0 * (number % 2), weight=1.0 / trained))
+        advantage = 1.0 - 2.0 * (number % 2)
+        rows.append(row_of(ids, mask, logprobs, advantage=advantage, weight=1.0 / trained))
     return rows
 
 

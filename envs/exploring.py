@@ -5,14 +5,19 @@ tasks(env, count) ─► explore(algorithm, task, policy, env) ─► a complete
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from envs import registry
 from envs.base import Split
 from r3l.algorithms.algorithm import Algorithm
+<<<<<<< HEAD
 from r3l.records import Group, GroupPlan, Task
+=======
+from r3l.algorithms.memory import Memory
+from r3l.records import Group, GroupPlan, Recalled, Task
+>>>>>>> plab
 from r3l.rollout.env_interface import Environment
 from r3l.rollout.exploration import Decoding, Emit, Exploration, OnFailure
 from r3l.rollout.group import explore_group
@@ -41,6 +46,7 @@ async def explore(
     *,
     options: Mapping[str, Any] | None = None,
     plan: GroupPlan | None = None,
+    handed: Sequence[Recalled] | None = None,
     decoding: Decoding | None = None,
     seed: int | None = None,
     memory: Memory | None = None,
@@ -50,12 +56,19 @@ async def explore(
     """Explores one group of a task as `algorithm` does. Makes as many environments as the group
     plays at the same time.
 
-    `options`: of the environment, if it is named. `plan`: by default the algorithm's own. `seed`
-    makes sampling repeatable. `memory`: where stored attempts come from, and where the group is
-    kept. `emit`: called with each result and reflection as soon as it exists. An attempt that fails
-    costs its slot, with a cause, and `on_failure` is called. Raises UserError for an unknown
-    environment, EngineDead if the policy cannot sample any more.
+    `options`: of the environment, if it is named. `plan`: by default the algorithm's own. `handed`:
+    the stored attempts of the plan, by default those in `memory`. `seed` makes sampling repeatable.
+    `memory`: where stored attempts come from, and where the group is kept. `emit`: called with each
+    result and reflection as soon as it exists. An attempt that fails costs its slot, with a cause,
+    and `on_failure` is called. Raises UserError for an unknown environment, EngineDead if the
+    policy cannot sample any more.
     """
+    make_env: Callable[[], Environment]
+    if isinstance(env, str):
+        known = registry.all_options(env, options or {})
+        make_env = partial(registry.make, env, **known)
+    else:
+        make_env = env
     memory = memory if memory is not None else Memory()
     group_id = f"local-{next(_numbers):06d}"
     plan = plan or algorithm.plan(memory.facts(task.task_id))
@@ -63,11 +76,11 @@ async def explore(
     x = Exploration(
         task,
         policy,
-        partial(registry.make, env, **(options or {})) if isinstance(env, str) else env,
+        make_env,
         plan,
         decoding or Decoding(),
         seed,
-        handed=memory.handed(plan, group_id),
+        handed=memory.handed(plan, group_id) if handed is None else handed,
         emit=emit,
         on_failure=on_failure,
     )

@@ -72,8 +72,8 @@ def with_retries(table: Table, guidance: Guidance) -> Lesson:
     rewards = np.concatenate([first, second[retried]])
     mask = np.where(retried[:, None], after, True)
     masks = np.concatenate([mask, mask[retried]])
-    retries = [("distilled", int(i), float(second[i])) for i in np.flatnonzero(retried)]
-    gain = of_group([("base", i, float(first[i])) for i in range(HALF)] + retries)
+    retries = [(HALF + int(i), int(i), float(second[i])) for i in np.flatnonzero(retried)]
+    gain = of_group([(i, -1, float(first[i])) for i in range(HALF)] + retries)
     suffixes = float(after[retried].mean(-1).sum())
     return Lesson(
         np.concatenate([items, items[retried]]),

@@ -7,14 +7,13 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import click
 
-from envs import registry
+from envs import exploring
 from envs.base import Demonstrating
 from envs.demonstrations import demonstrating
 from lab.dry_run import DRY_RUN
@@ -22,17 +21,14 @@ from lab.warmed import Warmed, warmed_for
 from launch.checks.of_model import chat_format, model_folder
 from launch.evaluation.play import own_engine
 from learner.warmup.recipe import RECORD
-from r3l.algorithms.algorithm import AlgorithmConfig
-from r3l.algorithms.published.grpo import GRPOConfig
-from r3l.algorithms.r3l import R3LConfig
-from r3l.records import ReflectionRecord, SlotResult, Task, Trajectory
-from r3l.rollout.group import explore_group
+from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.r3l import R3L
+from r3l.records import SUCCESS, Group, ReflectionRecord, Task, Trajectory
 from r3l.rollout.policy_interface import Policy
 from r3l.run import config as configuration
 from r3l.run.config import RunConfig
 from r3l.run.process.command_line import OneLine, echo
 from r3l.run.settings.actor import ActorConfig
-from r3l.run.settings.environment import EnvConfig
 
 
 @dataclass(frozen=True)
@@ -138,20 +134,29 @@ async def measure(
 ) -> Quality:
     """Play at most `count` held-out tasks at temperature 1: attempt, reflect, retry. Then restart
     the failed tasks, and play each task once more with every rule stated."""
-    tasks = registry.tasks(env, options, "eval", count, seed=0)
+    tasks = exploring.tasks(env, count, split="eval", options=options)
     count = len(tasks)
-    plain = GRPOConfig(group_size=1, std="none")
-    explore = partial(_explore, policy, actor, env)
-    reflecting = R3LConfig(group_size=2, outcome_first=outcome_first)
-    groups = await explore(options, tasks, reflecting)
-    firsts = [_slot(results, "base").trajectory for results in groups]
-    seconds = [_slot(results, "distilled") for results in groups]
-    failed = [i for i, first in enumerate(firsts) if first is None or first.reward < 1.0]
-    again = await explore(options, [tasks[i] for i in failed], plain)
-    informed = {**options, **getattr(demonstrating(env, **options), "told", dict)()}
-    told = await explore(informed, tasks, plain)
+
+    async def explore(
+        algorithm: Algorithm, tasks: Sequence[Task], options: Mapping[str, Any] = options
+    ) -> list[Group]:
+        groups = (
+            exploring.explore(
+                algorithm, task, policy, env, options=options, decoding=actor.decoding()
+            )
+            for task in tasks
+        )
+        return await asyncio.gather(*groups)
+
+    single = Algorithm(group_size=1)
+    groups = await explore(R3L(group_size=2, outcome_first=outcome_first), tasks)
+    firsts = [_attempt(group, 0) for group in groups]
+    retries = [_attempt(group, 1) for group in groups]
+    failed = [i for i, first in enumerate(firsts) if not _succeeded(first)]
+    again = await explore(single, [tasks[i] for i in failed])
     teacher = demonstrating(env, **options)
-    thoughts = [slot.reflection for slot in seconds]
+    told = await explore(single, tasks, {**options, **getattr(teacher, "told", dict)()})
+    thoughts = [next(iter(group.reflections), None) for group in groups]
     right = [
         first is not None and thought is not None and thought.pivot == _pivot(teacher, task, first)
         for task, first, thought in zip(tasks, firsts, thoughts, strict=True)
@@ -162,29 +167,10 @@ async def measure(
         reward=fmean(0.0 if first is None else first.reward for first in firsts),
         parsed=_share([thought is not None and not thought.cause for thought in thoughts]),
         pivots=_share(right),
-        guided=_share([_succeeded(seconds[i]) for i in failed if seconds[i].trajectory]),
-        restart=_share([_succeeded(_slot(results, "base")) for results in again]),
-        told=_share([_succeeded(_slot(results, "base")) for results in told]),
+        guided=_share([_succeeded(retries[i]) for i in failed if retries[i] is not None]),
+        restart=_share([_succeeded(_attempt(group, 0)) for group in again]),
+        told=_share([_succeeded(_attempt(group, 0)) for group in told]),
         reflection_cost=_cost(firsts, thoughts),
-    )
-
-
-async def _explore(
-    policy: Policy,
-    actor: ActorConfig,
-    env: str,
-    options: Mapping[str, Any],
-    tasks: Sequence[Task],
-    algorithm: AlgorithmConfig,
-) -> list[list[SlotResult]]:
-    config = RunConfig(
-        env=EnvConfig(name=env, options=dict(options)),
-        algorithm=algorithm,
-        actor=actor,
-    )
-    make = partial(registry.make, env, **options)
-    return list(
-        await asyncio.gather(*(explore_group(task, policy, make, config) for task in tasks))
     )
 
 
@@ -197,12 +183,12 @@ def _pivot(teacher: Demonstrating, task: Task, attempt: Trajectory) -> int:
     return -1 if pivot is None else int(pivot)
 
 
-def _slot(results: Sequence[SlotResult], role: str) -> SlotResult:
-    return next(result for result in results if result.role == role)
+def _attempt(group: Group, slot: int) -> Trajectory | None:
+    return next((attempt for attempt in group.trajectories if attempt.slot == slot), None)
 
 
-def _succeeded(result: SlotResult) -> bool:
-    return result.trajectory is not None and result.trajectory.reward >= 1.0
+def _succeeded(attempt: Trajectory | None) -> bool:
+    return attempt is not None and attempt.reward >= SUCCESS
 
 
 def _cost(

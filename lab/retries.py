@@ -162,8 +162,8 @@ async def played(
     env = make_env(task)
     assert isinstance(env, AgentEnvironment)
     try:
-        made, _ = await env.play_with_agent(task, 0, lambda step: SampleParams(tokens, 1.0), retry)
-        return made
+        slot = 0 if retry is None else 1
+        return await env.play_with_agent(task, slot, lambda step: SampleParams(tokens, 1.0), retry)
     except EpisodeError as error:
         return error
     finally:
@@ -206,7 +206,7 @@ async def reached(config: RunConfig, policy: Policy, retries: int, at_once: int)
     tasks, chance = tasks_of_all(config.env, "train", retries), random.Random(0)
 
     async def tried(make_env: MakeEnv, task: Task, base: Trajectory, pivot: int) -> None:
-        made = await played(make_env, task, Retry(base, pivot, GUIDANCE))
+        made = await played(make_env, task, Retry(base, pivot, GUIDANCE, of=0))
         if isinstance(made, EpisodeError):
             found[made.cause] += 1
             print(f"step {pivot}: {made}", flush=True)
@@ -242,7 +242,7 @@ async def refused(config: RunConfig, policy: Policy, worlds: int, seed: int) -> 
             for _ in range(5):
                 write_world(world)
                 how, pivot = change_world(world, chance), chance.randrange(1, base.num_steps)
-                made = await played(make_env, task, Retry(base, pivot, GUIDANCE))
+                made = await played(make_env, task, Retry(base, pivot, GUIDANCE, of=0))
                 if isinstance(made, Trajectory):
                     unseen = same_until(base, made, pivot)
                     found["not seen" if unseen else "accepted"] += 1
@@ -286,7 +286,7 @@ async def saved(
                     cpu, began = cpu_seconds(), time.monotonic()
                     again = await few_at_once(
                         (
-                            played(makes[way], task, Retry(base, pivot, GUIDANCE), tokens)
+                            played(makes[way], task, Retry(base, pivot, GUIDANCE, of=0), tokens)
                             for task, base in whole
                         ),
                         at_once,

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from buffer import BufferClient, Draw
-from buffer.storage.rows import TrainedAttempt
+from buffer.storage.stored_rows import TrainedAttempt
 from learner.checkpoint import RunState
 from learner.evaluation.evaluator import (
     CANDIDATES,

@@ -66,8 +66,8 @@ TOPICS = {
     "r3l/test_public_names.py",
 }
 """Test files of several modules together; those of `buffer/stress` are too."""
-USERS_OF_LAB = {"benchmarks/learner.py", "benchmarks/peers.py", "benchmarks/week.py"}
-"""They explore in one process, write lines of results, and draw, as lab does."""
+USERS_OF_LAB = {"benchmarks/peers.py", "benchmarks/week.py"}
+"""They write lines of results and draw, as lab does."""
 PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 
 

@@ -17,11 +17,13 @@ import torch
 
 from benchmarks.learner import synthetic, write_random_model
 from learner.checkpoint import Checkpoints, RunState, latest, load_run
-from learner.step.batch import Row, collate
-from learner.step.model import load_model
-from learner.step.trainer import Trainer
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
+from r3l.algorithms.rows import Row
 from r3l.models.model_path import builtin_policy
 from r3l.run.config import load
+from r3l.training.micro_batch import collate
+from r3l.training.model import load_model
+from r3l.training.step_loss import Loss
 
 SHAPE = {
     "vocab_size": 8192, "hidden_size": 128, "intermediate_size": 256,
@@ -79,18 +81,19 @@ def resume(scratch: Path) -> Iterator[dict[str, Any]]:
     for name, settings in FORMATS.items():
         model, folder = _model(scratch), scratch / f"checkpoints {name}"
         config = load(None, ["learner.lr=1e-3", *settings])
-        algorithm = config.algorithm.build()
-        trainer = Trainer(model, config.learner, algorithm)
-        _steps(trainer, 3)
+        algorithm = config.algorithm
+        trainer = DeepSpeedTrainer(model, config.learner, needs=algorithm.needs)
+        _steps(trainer, algorithm.loss, 3)
         checkpoints = Checkpoints(trainer, folder, tokenizer, keep=1)
         checkpoints.save(RunState(3))
         checkpoints.finish()
         checkpoints.close()
-        on = _steps(trainer, 2)
+        on = _steps(trainer, algorithm.loss, 2)
         saved = latest(folder)
         assert saved is not None
         again, repeat = (
-            _steps(load_run(saved, model, config.learner, algorithm, 0)[0], 2) for _ in range(2)
+            _steps(load_run(saved, model, config.learner, algorithm, 0)[0], algorithm.loss, 2)
+            for _ in range(2)
         )
         yield {
             "format": name,
@@ -112,11 +115,12 @@ MEASURES: dict[str, Callable[[Path], Iterator[dict[str, Any]]]] = {
 def trace(model: Path, *settings: str) -> Trace:
     """Losses and gradient norms of a few steps of a new engine."""
     config = load(None, ["learner.lr=1e-3", *settings])
-    return _steps(Trainer(model, config.learner, config.algorithm.build()), STEPS)
+    trainer = DeepSpeedTrainer(model, config.learner, needs=config.algorithm.needs)
+    return _steps(trainer, config.algorithm.loss, STEPS)
 
 
-def _steps(trainer: Trainer, count: int) -> Trace:
-    results = [trainer.step(_rows()).metrics for _ in range(count)]
+def _steps(trainer: DeepSpeedTrainer, loss: Loss, count: int) -> Trace:
+    results = [trainer.step(_rows(), loss).metrics for _ in range(count)]
     return {
         key: [metrics[f"learner/{key}"] for metrics in results] for key in ("loss", "grad_norm")
     }

@@ -115,8 +115,8 @@ def _against_learner(model: Path, asked: Asked) -> dict[str, Any]:
     """Differences of log-probabilities (nats) to the learner's of the same tokens, in its format on
     its device, and to float32."""
     from benchmarks.gpu.agreement import _logprobs
-    from learner.step.batch import Row
-    from learner.step.model import resolve_dtype
+    from benchmarks.learner import row_of
+    from r3l.training.model import resolve_dtype
 
     asked = asked[:32]
     rows, ours = [], []
@@ -124,7 +124,7 @@ def _against_learner(model: Path, asked: Asked) -> dict[str, Any]:
         zeros, own = np.zeros(len(prompt), np.float32), np.array(sample.logprobs, np.float32)
         ids = np.array([*prompt, *sample.token_ids], np.int32)
         ours.append(np.concatenate([zeros, own]))
-        rows.append(Row(ids, np.arange(len(ids)) >= len(prompt), ours[-1]))
+        rows.append(row_of(ids, np.arange(len(ids)) >= len(prompt), ours[-1]))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     found: dict[str, Any] = {"tokens": sum(len(sample.token_ids) for _, sample in asked)}
     formats = {"learner": resolve_dtype("auto"), "float32": torch.float32}

@@ -4,7 +4,7 @@ import gc
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -30,12 +30,14 @@ from benchmarks.learner import (
 from launch.topology.gpu_memory import MemoryEstimate, total
 from learner.checkpoint import Checkpoints, RunState, latest, load_run
 from learner.publisher import WeightPublisher
-from learner.step.batch import rows_of
+from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from learner.step.tensor_file import host_copy
-from learner.step.trainer import Trainer
+from r3l.algorithms.batch import Batch
+from r3l.algorithms.rows import Row
 from r3l.errors import RestartNeeded
 from r3l.models.model_path import builtin_policy
 from r3l.run.config import RunConfig, load
+from r3l.training.step_loss import StepResult
 
 GIB = float(1 << 30)
 NOMINAL = {"H100": 989e12, "H200": 989e12}
@@ -71,7 +73,11 @@ class Bench:
     scratch: Path
     work: Work
     tiny: bool
-    trainer: Trainer
+    trainer: DeepSpeedTrainer
+
+    def step(self, rows: Sequence[Row]) -> StepResult:
+        """Makes one step on `rows`."""
+        return self.trainer.step(rows, self.config.algorithm.loss)
 
 
 def run_job(job: Job, scratch: Path, lines: Lines, left: float, *, tiny: bool) -> None:
@@ -113,7 +119,7 @@ def start(job: Job, scratch: Path, *, tiny: bool) -> Bench:
         write_random_model(model, MODELS[size], torch.bfloat16)
     length, groups = (64, 2) if tiny else (1024, 8)
     rows = [row for seed in range(groups) for row in synthetic(0.5, length=length, seed=seed)]
-    trainer = Trainer(model, config.learner, config.algorithm.build())
+    trainer = DeepSpeedTrainer(model, config.learner, needs=config.algorithm.needs)
     return Bench(job, config, model, scratch, Work("half shared", rows), tiny, trainer)
 
 
@@ -121,9 +127,9 @@ def started(bench: Bench) -> dict[str, Any]:
     """The engine as it is after two steps of one row: dtype, stage, memory of its states beside the
     estimates."""
     trainer = bench.trainer
-    trainer.step(bench.work.rows[:1])  # the optimizer makes its state
+    bench.step(bench.work.rows[:1])  # the optimizer makes its state
     _reset_peak()
-    trainer.step(bench.work.rows[:1])
+    bench.step(bench.work.rows[:1])
     gc.collect()
     estimate = MemoryEstimate.of(bench.config.model_copy(update={"model": str(bench.model)}))
     assert estimate is not None
@@ -183,9 +189,9 @@ def profile(bench: Bench) -> Lined:
 
     activity = ProfilerActivity.CUDA if torch.cuda.is_available() else ProfilerActivity.CPU
     with fed_as("tree", bench.trainer):
-        bench.trainer.step(bench.work.rows)
+        bench.step(bench.work.rows)
         with profiled(activities=[activity]) as profiler:
-            took = seconds(lambda: bench.trainer.step(bench.work.rows), time.perf_counter)
+            took = seconds(lambda: bench.step(bench.work.rows), time.perf_counter)
     kernels = [(e.key, e.self_device_time_total / 1e6, e.count) for e in profiler.key_averages()]
     kernels = [kernel for kernel in kernels if kernel[1]]
     kinds: dict[str, float] = {}
@@ -230,7 +236,7 @@ def patches(bench: Bench) -> Lined:
             _set_rate(trainer, lr)
             for _ in range(2):
                 with fed_as("tree", trainer):
-                    trainer.step(bench.work.rows)
+                    bench.step(bench.work.rows)
                 version += 1
                 metrics = publisher.publish(version, *_weights(trainer))
             yield {"lr": lr, **metrics}
@@ -256,13 +262,15 @@ def checkpoint(bench: Bench) -> Lined:
     size = sum(path.stat().st_size for path in saved.iterdir())
     yield {"pause_s": pause, "disk_s": written, "gib": size / GIB}
     trainer.budget = 2048  # two engines are in memory
-    norms = [trainer.step(bench.work.rows).metrics["learner/grad_norm"]]
+    norms = [bench.step(bench.work.rows).metrics["learner/grad_norm"]]
     _free()
     began = time.monotonic()
-    again, _ = load_run(saved, bench.model, trainer.config, bench.config.algorithm.build(), 0)
+    again, _ = load_run(saved, bench.model, trainer.config, bench.config.algorithm, 0)
     took = time.monotonic() - began
     again.budget = trainer.budget
-    norms.append(again.step(bench.work.rows).metrics["learner/grad_norm"])
+    norms.append(
+        again.step(bench.work.rows, bench.config.algorithm.loss).metrics["learner/grad_norm"]
+    )
     yield {"resume_s": took, "grad_norms": norms}
     del again
     shutil.rmtree(folder)
@@ -279,7 +287,7 @@ def out_of_memory(bench: Bench) -> Lined:
     rows = [row for seed in range(32) for row in synthetic(0.0, length=1024, seed=seed)]
     try:
         with fed_as("tree", trainer):
-            result = trainer.step(rows)
+            result = bench.step(rows)
     except RestartNeeded as needed:
         yield {"restart": str(needed)}
         return
@@ -292,7 +300,7 @@ def workshop(bench: Bench) -> Lined:
     took = time.monotonic()
     groups = record(bench.config, 2 if bench.tiny else 8)
     took = time.monotonic() - took
-    bench.work = Work("workshop", rows_of(groups, bench.config.algorithm.build()))
+    bench.work = Work("workshop", bench.config.algorithm.rows(Batch(groups)))
     for way in ("tree", "rows"):
         yield {"recording_s": took, **_timed(bench, way)}
 
@@ -315,10 +323,10 @@ def _timed(bench: Bench, way: str, rounds: int = ROUNDS) -> dict[str, Any]:
     """A way's seconds a step, tokens/s, MFU and memory; a first step warms up."""
     trainer, work = bench.trainer, bench.work
     with fed_as(way, trainer):
-        result = trainer.step(work.rows)
+        result = bench.step(work.rows)
         _reset_peak()
         took = [
-            seconds(lambda: trainer.step(work.rows), time.perf_counter)
+            seconds(lambda: bench.step(work.rows), time.perf_counter)
             for _ in range(1 if bench.tiny else rounds)
         ]
         memory = _memory("allocated_gib")
@@ -344,13 +352,13 @@ def _timed(bench: Bench, way: str, rounds: int = ROUNDS) -> dict[str, Any]:
     }
 
 
-def _weights(trainer: Trainer) -> tuple[Any, ...]:
+def _weights(trainer: DeepSpeedTrainer) -> tuple[Any, ...]:
     """What `publish` takes behind the version, as the learner gives it."""
     tensors, shapes = trainer.published()
     return tensors, None, shapes, trainer.adapters
 
 
-def _set_rate(trainer: Trainer, lr: float) -> None:
+def _set_rate(trainer: DeepSpeedTrainer, lr: float) -> None:
     """Sets the learning rate of the next steps."""
     trainer.schedule.base_lrs = [lr] * len(trainer.schedule.base_lrs)
     for group in trainer.optimizer.param_groups:

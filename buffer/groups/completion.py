@@ -11,7 +11,7 @@ from typing import Any
 from buffer.groups.received import Received
 from buffer.groups.states import Trigger
 from buffer.groups.unit_of_work import UnitOfWork
-from buffer.storage.rows import GroupRow
+from buffer.storage.stored_rows import GroupRow
 from buffer.storage.transaction import Parts
 from r3l.algorithms import guidance_gain
 from r3l.algorithms.facts import GroupFacts

@@ -8,7 +8,7 @@ from buffer.sampling import samplers, task_history, task_samplers
 from buffer.sampling.task_samplers import TaskView
 from buffer.sampling.timed_worker import Ask
 from buffer.storage.layout import task_id_key
-from buffer.storage.rows import GroupRow
+from buffer.storage.stored_rows import GroupRow
 from buffer.wire import operations
 from buffer.wire.operations import Amount
 from r3l import codec

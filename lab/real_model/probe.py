@@ -7,28 +7,38 @@ task ─► SLOTS first attempts ─► each: a reflection per way ─► each f
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from envs import registry
-from envs.base import Demonstrating
+from envs import exploring, registry
 from envs.demonstrations import demonstrating
 from lab.real_model.doses import SETTINGS
 from launch.evaluation.play import own_engine
+from r3l.algorithms.algorithm import Algorithm
+from r3l.algorithms.facts import LeaseFacts
 from r3l.algorithms.guidance_gain import estimate, of_group
-from r3l.errors import ReflectionError
-from r3l.records import Role, Task, Trajectory
+from r3l.algorithms.memory import Memory
+from r3l.algorithms.shared.reflect_and_retry import ReflectAndRetry
+from r3l.records import (
+    AttemptKey,
+    Group,
+    GroupPlan,
+    Origin,
+    Task,
+    Trajectory,
+)
 from r3l.rollout import reflection
-from r3l.rollout.attempt import branch, play, start
-from r3l.rollout.policy_interface import Policy, SampleParams
+from r3l.rollout.exploration import Exploration
+from r3l.rollout.policy_interface import Policy
 from r3l.rollout.prompts import Prompts
 from r3l.rollout.reflection import Reflection
 from r3l.run import config as configuration
 from r3l.run.config import RunConfig
 
-TASKS, SLOTS, AT_ONCE = 72, 4, 32
+TASKS, SLOTS, AT_ONCE = 72, 4, 8
 WAYS = {"free": None, "schema": False, "outcome first": True}
 """How reflections are decoded: without their schema, or with it and the outcome first or not."""
 EMPTY = Reflection("", None, "failure", "", 0)
@@ -48,12 +58,14 @@ class Thought:
 
 @dataclass
 class Slot:
-    """A first attempt with its reflections by way, and the rewards of its retries by kind."""
+    """A first attempt with its reflections by way, and the rewards of its retries by kind.
+    `group_id`: of the group that it belongs to."""
 
     task: int
     base: Trajectory
     thoughts: dict[str, Thought] = field(default_factory=dict)
     retries: dict[str, float] = field(default_factory=dict)
+    group_id: str = ""
 
     @property
     def failed(self) -> bool:
@@ -66,32 +78,95 @@ class Slot:
         return thought if wanted else None
 
 
+class ReflectInEveryWay(ReflectAndRetry):
+    """SLOTS attempts; each gets a reflection per way, and no retry."""
+
+    group_size: int = SLOTS
+
+    async def explore(self, x: Exploration) -> None:
+        prompts = await x.prompts()
+
+        async def reflected(slot: int) -> None:
+            base = await x.play(slot)
+            if base is None:
+                return
+            for way, first in WAYS.items():
+                schema = None
+                if first is not None:
+                    schema = reflection.json_schema(base.num_steps, outcome_first=first)
+                read = partial(self.read, base=base)
+                question = self.question(base, prompts)
+                await x.ask(_name(way, slot), question, of=slot, schema=schema, read=read)
+
+        await x.each(range(x.plan.slots), reflected)
+
+
+class RetryInEveryWay(Algorithm):
+    """Retries of one stored attempt from its first step, each under another kind of guidance."""
+
+    group_id: str
+    slot: int
+    guidance: dict[str, str]
+
+    def plan(self, lease: LeaseFacts) -> GroupPlan:
+        return GroupPlan(len(self.guidance), handed=(AttemptKey(self.group_id, self.slot),))
+
+    async def explore(self, x: Exploration) -> None:
+        shown, start = [*self.guidance.values()], Origin(self.group_id, self.slot, 0)
+        await x.each(
+            range(x.plan.slots), lambda slot: x.play(slot, context=shown[slot], start=start)
+        )
+
+
+def _name(way: str, slot: int) -> str:
+    return f"{way} {slot}"
+
+
+def _thought(group: Group, way: str, base: Trajectory) -> Thought:
+    [kept] = [each for each in group.reflections if each.name == _name(way, base.slot)]
+    parsed = None if kept.cause else reflection.parse(kept.text, base.num_steps)
+    return Thought(kept.text, kept.tokens, kept.cause, parsed)
+
+
 class Probe:
     """Plays with a policy that does not change."""
 
     def __init__(self, policy: Policy, config: RunConfig) -> None:
-        self.policy, self.config = policy, config
-        self.env: Demonstrating = demonstrating(config.env.name, **config.env.options)
-        self.prompts, self.free = Prompts(self.env.spec.prompts), asyncio.Semaphore(AT_ONCE)
+        self.policy, self.config, self.memory = policy, config, Memory()
+        self.teacher = demonstrating(config.env.name, **config.env.options)
+        self.prompts = Prompts(self.teacher.spec.prompts)
+        self.free = asyncio.Semaphore(AT_ONCE)
 
-    async def slot(self, number: int, task: Task) -> Slot:
-        """Plays a first attempt and asks for its reflections."""
-        async with self.free:
-            env = self._world()
-            attempt = await start(task, self.policy.chat, env)
-            await play(attempt, self.policy, env, lambda step: self._budget())
-            slot = Slot(number, attempt.trajectory("base", 0))
-            for way in WAYS:
-                slot.thoughts[way] = await self._reflect(slot.base, way)
-            return slot
+    async def slots(self, number: int, task: Task) -> list[Slot]:
+        """Plays the first attempts at a task and asks for their reflections."""
+        group = await self._explore(ReflectInEveryWay(), task)
+        found = []
+        for base in group.trajectories:
+            thoughts = {way: _thought(group, way, base) for way in WAYS}
+            found.append(Slot(number, base, thoughts, group_id=group.group_id))
+        return found
 
-    async def retry(self, slot: Slot, task: Task, kind: str, guidance: str) -> None:
-        """Plays a retry from the first step under `guidance`."""
+    async def retry(self, slot: Slot, task: Task, guidance: Mapping[str, str]) -> None:
+        """Plays a retry from the first step under each kind of `guidance`."""
+        algorithm = RetryInEveryWay(
+            group_id=slot.group_id, slot=slot.base.slot, guidance=dict(guidance)
+        )
+        group = await self._explore(algorithm, task)
+        kinds = [*guidance]
+        slot.retries |= {kinds[each.slot]: each.reward for each in group.trajectories}
+
+    async def _explore(self, algorithm: Algorithm, task: Task) -> Group:
+        env, decoding = self.config.env, self.config.actor.decoding()
         async with self.free:
-            env = self._world()
-            attempt = await branch(slot.base, 0, task, self.policy.chat, env, guidance)
-            await play(attempt, self.policy, env, lambda step: self._budget())
-            slot.retries[kind] = attempt.reward
+            return await exploring.explore(
+                algorithm,
+                task,
+                self.policy,
+                env.name,
+                options=env.options,
+                decoding=decoding,
+                memory=self.memory,
+            )
 
     def guidance(self, place: int, failed: Sequence[Slot], task: Task) -> dict[str, str]:
         """Returns the text that each retry of the failed slot at `place` is shown, by kind."""
@@ -106,33 +181,11 @@ class Probe:
         }
 
     def _right(self, slot: Slot, task: Task) -> Reflection:
-        """The teacher's reflection on an attempt."""
-        self.env.reset(seed=task.seed, options=task.options)
+        """Returns the teacher's reflection on an attempt."""
+        self.teacher.reset(seed=task.seed, options=task.options)
         for action in slot.base.actions:
-            self.env.step(action)
-        return reflection.parse(json.dumps(self.env.reflection()), slot.base.num_steps)
-
-    async def _reflect(self, base: Trajectory, way: str) -> Thought:
-        chat, first = self.policy.chat, WAYS[way]
-        asked = (*chat.open(*self.prompts.question("reflect", base)), *chat.prompt_ids)
-        schema = None
-        if first is not None:
-            schema = reflection.json_schema(base.num_steps, outcome_first=first)
-        budget = self.config.actor.max_reflection_tokens
-        sample = await self.policy.sample(asked, SampleParams(budget, json_schema=schema))
-        thought = Thought(chat.text(sample.token_ids), len(sample.token_ids))
-        try:
-            cut = sample.finish_reason != "stop"
-            thought.parsed = reflection.parse(thought.text, base.num_steps, truncated=cut)
-        except ReflectionError as error:
-            thought.cause = error.cause
-        return thought
-
-    def _world(self) -> Any:
-        return registry.make(self.config.env.name, **self.config.env.options)
-
-    def _budget(self) -> SampleParams:
-        return SampleParams(self.env.spec.max_response_tokens)
+            self.teacher.step(action)
+        return reflection.parse(json.dumps(self.teacher.reflection()), slot.base.num_steps)
 
 
 def configured(model: Path, settings: Sequence[str]) -> RunConfig:
@@ -146,14 +199,13 @@ async def probe(model: Path, log: Path, settings: Sequence[str] = ()) -> dict[st
     tasks = registry.tasks(config.env.name, config.env.options, "eval", TASKS)
     async with own_engine(config, log) as policy:
         run = Probe(policy, config)
-        every = range(TASKS * SLOTS)
-        slots = await asyncio.gather(*(run.slot(i // SLOTS, tasks[i // SLOTS]) for i in every))
+        played = await asyncio.gather(*(run.slots(i, task) for i, task in enumerate(tasks)))
+        slots = [slot for some in played for slot in some]
         failed = [slot for slot in slots if slot.failed]
         await asyncio.gather(
             *(
-                run.retry(slot, tasks[slot.task], kind, text)
+                run.retry(slot, tasks[slot.task], run.guidance(place, failed, tasks[slot.task]))
                 for place, slot in enumerate(failed)
-                for kind, text in run.guidance(place, failed, tasks[slot.task]).items()
             )
         )
     return summary(slots)
@@ -179,11 +231,9 @@ def gain(slots: Sequence[Slot], kind: str) -> dict[str, float]:
         groups.setdefault(slot.task, []).append(slot)
     gains = []
     for group in groups.values():
-        played: list[tuple[Role, int, float]] = [
-            ("base", i, slot.base.reward) for i, slot in enumerate(group)
-        ]
+        played = [(i, -1, slot.base.reward) for i, slot in enumerate(group)]
         played += [
-            ("distilled", i, slot.retries[kind])
+            (len(group) + i, i, slot.retries[kind])
             for i, slot in enumerate(group)
             if kind in slot.retries
         ]

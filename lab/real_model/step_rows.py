@@ -5,9 +5,10 @@ from pathlib import Path
 
 from buffer.storage.store import Store
 from buffer.tools.store_reads import trained_draw
-from learner.step.batch import Row, rows_of
-from learner.step.prefix_forest import plant
+from r3l.algorithms.batch import Batch
+from r3l.algorithms.rows import IMITATION, Row
 from r3l.run.files.run_folder import RunFolder
+from r3l.training.prefix_forest import plant
 
 ALL = "all"
 
@@ -22,14 +23,9 @@ def computed_tokens(run: Path) -> dict[str, dict[str, float]]:
     try:
         for step in steps:
             draw = trained_draw(store, step.step)
-            kinds = {
-                sample.token_ids.tobytes(): sample.kind
-                for group in draw.groups
-                for result in group.results
-                for sample in result.aux
-            }
+            kinds = supervised(draw)
             rows: dict[str, list[Row]] = defaultdict(list)
-            for row in rows_of(draw.groups, config.algorithm.build(), draw.row.weights):
+            for row in config.algorithm.rows(draw):
                 rows[_kind(row, kinds)].append(row)
                 rows[ALL].append(row)
             for kind, own in rows.items():
@@ -45,7 +41,16 @@ def computed_tokens(run: Path) -> dict[str, dict[str, float]]:
     return {kind: {k: round(v, 1) for k, v in found.items()} for kind, found in sums.items()}
 
 
+def supervised(batch: Batch) -> dict[bytes, str]:
+    """Returns the kinds of the token sequences that supervised rows may have."""
+    kinds = dict[bytes, str]()
+    for group in batch.groups:
+        kinds |= {thought.token_ids.tobytes(): "reflect" for thought in group.reflections}
+        kinds |= {retry.as_shown()[0].tobytes(): "retry" for _, retry in group.retries}
+    return kinds
+
+
 def _kind(row: Row, kinds: dict[bytes, str]) -> str:
-    if row.aux:  # a row is cut after its last trained token
+    if row.loss == IMITATION:  # a row is cut after its last trained token
         return next((k for ids, k in kinds.items() if ids.startswith(row.token_ids.tobytes())), "?")
     return "distilled" if row.distilled else "base"

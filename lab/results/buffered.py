@@ -1,8 +1,8 @@
 """The groups of a run that learns from stored ones: through a real buffer service, in turns.
 
-lease while admission grants ─► explore_group × leases at once ─► put ─► draw B ─► (train) ─┐
-  ▲                                                                                         │
-  └───────────────────────────────── commit ◄───────────────────────────────────────────────┘
+lease while admission grants ─► explore × leases at once ─► put ─► draw B ─► (train) ─┐
+  ▲                                                                                   │
+  └─────────────────────────────── commit ◄───────────────────────────────────────────┘
 """
 
 import asyncio
@@ -15,12 +15,10 @@ from functools import partial
 from pathlib import Path
 
 from buffer import BufferClient, Draw, Lease
-from envs.registry import make, task_source
+from envs import exploring, registry
 from lab.results.taught import Guidance, taught
-from learner.step.batch import Row
-from learner.step.trainer import Trainer
-from r3l.records import Group, SlotResult
-from r3l.rollout.group import explore_group
+from r3l.records import Group
+from r3l.rollout.exploration import Made
 from r3l.rollout.policy_interface import Policy
 from r3l.run import config as configuration
 from r3l.run.config import RunConfig
@@ -35,16 +33,14 @@ class Buffered:
 
     def __init__(self, client: BufferClient, config: RunConfig, teacher: Guidance) -> None:
         self.client, self.config, self.teacher = client, config, teacher
-        self.algorithm = config.algorithm.build()
-        source = task_source(config.env.name, **config.env.options)
-        client.add_tasks(source.tasks("train", config.env.train_tasks, config.seed))
+        env = config.env
+        tasks = exploring.tasks(env.name, env.train_tasks, seed=config.seed, options=env.options)
+        client.add_tasks(tasks)
         client.set_version(0)
         self.draw: Draw | None = None
 
-    async def batch(
-        self, policy: Policy, version: int, trainer: Trainer
-    ) -> tuple[list[Row], list[Group]]:
-        """The rows of step `version` + 1, and the groups that were explored for it."""
+    async def batch(self, policy: Policy, version: int) -> tuple[Draw, list[Group]]:
+        """Returns the batch of step `version` + 1, and the groups that were explored for it."""
         explored: list[Group] = []
         for _ in range(ROUNDS):
             leases = self._leases(version)
@@ -52,11 +48,11 @@ class Buffered:
             explored += self.client.get([lease.group_id for lease in leases]) if leases else []
             self.draw = self.client.draw(self.config.learner.groups_per_step, version)
             if self.draw is not None:
-                return trainer.rows(self.draw), explored
+                return self.draw, explored
         raise RuntimeError(f"step {version + 1}: no batch after {ROUNDS} rounds of exploration")
 
     def trained(self, version: int) -> None:
-        """The batch was trained, which made `version`."""
+        """Commits the batch, whose step made `version`."""
         if self.draw is None:
             raise RuntimeError("nothing was drawn")
         self.client.commit(self.draw.draw_id, version, version)
@@ -64,24 +60,24 @@ class Buffered:
 
     def _leases(self, version: int) -> list[Lease]:
         found = []
-        plan = self.algorithm.plan()
-        while isinstance(reply := self.client.lease(ACTOR, version, plan), Lease):
+        while isinstance(reply := self.client.lease(ACTOR, version), Lease):
             found.append(reply)
         return found
 
     async def _explore(self, lease: Lease, policy: Policy) -> None:
-        async def put(result: SlotResult) -> SlotResult:
-            self.client.put(lease.group_id, ACTOR, result)
-            return result
+        async def put(made: Made) -> Made:
+            self.client.put(lease.group_id, ACTOR, made)
+            return made
 
-        make_env = partial(make, self.config.env.name, **self.config.env.options)
-        await explore_group(
+        make_env = partial(registry.make, self.config.env.name, **self.config.env.options)
+        await exploring.explore(
+            self.config.algorithm,
             lease.task,
             taught(policy, lease.task, make_env, self.teacher),
             make_env,
-            self.config,
             plan=lease.plan,
-            accepted=lease.accepted,
+            handed=lease.handed,
+            decoding=self.config.actor.decoding(),
             emit=put,
         )
 
@@ -90,8 +86,8 @@ class Buffered:
 def buffered(
     config: RunConfig, teacher: Guidance = "", store: Path | None = None
 ) -> Iterator[Buffered]:
-    """Batches from a service of this run's configuration. `teacher`: whose reflections
-    are used; `store`: folder of the store, which is removed afterwards if none is given."""
+    """Yields batches from a service of this run's configuration. `teacher`: whose reflections are
+    used; `store`: folder of the store, which is removed afterwards if none is given."""
     with tempfile.TemporaryDirectory(prefix="r3l-results-") as folder:
         file = Path(folder, "config.yaml")
         file.write_text(configuration.dump(config), encoding="utf-8")

@@ -126,9 +126,10 @@ class Cell:
                 raise UserError(f"{out}: the warm-up failed: {made.stderr[-500:]}")
         (warmed,) = warmed_for(self.policy(folder))
         if not warmed.quality:
-            from lab.results.alternate import sampler  # loads torch
+            from lab.results.alternate import FreePolicy  # loads torch
 
-            measured = asyncio.run(measure(sampler(out, 0), warmed.env, MEASURED, self.options))
+            policy = FreePolicy(out)
+            measured = asyncio.run(measure(policy, warmed.env, MEASURED, self.options))
             keep_quality(out, {warmed.env: asdict(measured)})
         return warmed_for(out)[0].quality
 

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from lab.results.cells import BRIEF, CELLS, EASIEST, HINTED, LONG_ROW, Cell
 from lab.results.lines import digest
 from lab.results.taught import Guidance
-from r3l.algorithms.algorithm import AlgorithmConfig
+from r3l.algorithms.algorithm import Algorithm
 from r3l.run import config as configuration
 from r3l.run.config import RunConfig
 from r3l.settings import yaml_text
@@ -269,7 +269,7 @@ def of_the_paper(settings: Sequence[str]) -> list[str]:
 E0_TOKENS = 60_000
 _MAP = tuple(name for name, cell in CELLS.items() if cell.world is not None)
 _COSTLY = tuple(
-    name for name in _MAP if CELLS[name].equal > AlgorithmConfig.model_fields["group_size"].default
+    name for name in _MAP if CELLS[name].equal > Algorithm.model_fields["group_size"].default
 )
 """Cells in which a step of R³L samples more tokens than one of GRPO."""
 _RHO_1 = tuple(name for name in _MAP if CELLS[name].rho == 1)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from envs.registry import task_source
 from lab.dry_run import DRY_RUN
-from lab.results.alternate import explore, full_weights, load_weights, sampler
+from lab.results.alternate import Learner, explorer, trainer_of
 from lab.results.cells import CELLS, EASIEST, Cell
 from lab.results.experiments import (
     ALONE,
@@ -34,12 +34,15 @@ from lab.results.experiments import (
     load,
 )
 from lab.results.lines import LINES, POLICIES, append, read_lines
-from lab.results.local_policy import LocalPolicy
-from learner.step.batch import Row, collate, micro_batches, rows_of
-from learner.step.trainer import Trainer
+from r3l.algorithms.batch import Batch
+from r3l.algorithms.rows import Row
 from r3l.errors import UserError
-from r3l.records import Group
+from r3l.records import Group, Task
 from r3l.run.config import RunConfig
+from r3l.training.local_policy import LocalPolicy
+from r3l.training.micro_batch import collate, micro_batches
+from r3l.training.step_loss import Loss, step_loss
+from r3l.training.trainer import Trainer
 
 FILE = "e4.jsonl"
 
@@ -144,14 +147,11 @@ def _show(cell: Cell, missing: Mapping[int, Sequence[int]], policies: Path) -> N
 def _trained(start: Start, steps: Sequence[int], seed: int) -> Iterator[tuple[int, LocalPolicy]]:
     """The policy after each of `steps` optimizer steps."""
     config = start.config(ESTIMATORS["credit"][1], seed)
-    trainer = Trainer(Path(config.model), config.learner, config.algorithm.build(), seed=seed)
-    policy = sampler(Path(config.model), seed)
+    learner = Learner(config)
     for step in range(max(steps, default=-1) + 1):
         if step in steps:
-            yield step, policy
-        groups = _groups(policy, config, BATCH, step * BATCH)
-        trainer.step(rows_of(groups, config.algorithm.build()))
-        load_weights(policy, full_weights(trainer))
+            yield step, learner.policy
+        learner.learn(Batch(_groups(learner.policy, config, BATCH, step * BATCH)))
 
 
 def compare(
@@ -179,25 +179,23 @@ def compare(
 
 
 def gradients(policy: LocalPolicy, groups: Sequence[Group], config: RunConfig) -> Iterator[Tensor]:
-    """The gradient of each group's loss at the policy's weights, as one step on it has it."""
-    plain = config.learner.model_copy(update={"dtype": "float32", "zero_stage": 0})
-    algorithm = config.algorithm.build()
-    trainer = Trainer(Path(config.model), plain, algorithm)
-    weights = dict(policy.model.named_parameters())
-    for name, value in trainer.module.lm.named_parameters():
-        value.data.copy_(weights[name])
+    """Yields the gradient of each group's loss at the policy's weights, as one step on it has
+    it."""
+    trainer, algorithm = trainer_of(config), config.algorithm
+    trainer.load(dict(policy.model.named_parameters()))
     for group in groups:
-        yield _gradient(trainer, rows_of([group], algorithm))
+        batch = Batch([group])
+        batch = trainer.answer(batch, algorithm.queries(batch))
+        yield _gradient(trainer, algorithm.rows(batch), algorithm.loss)
 
 
-def _gradient(trainer: Trainer, rows: Sequence[Row]) -> Tensor:
-    """The gradient of the loss of all rows, before clipping, float32 [P]."""
-    parameters, total = list(trainer.module.parameters()), torch.zeros(())
-    shared = trainer.module.pack != "rows"
-    for part in micro_batches(rows, trainer.budget, 1, shared=shared)[0]:
-        # Not the engine, whose hooks expect its own backward.
-        loss, _ = trainer.losses(collate(part, trainer.device), trainer.module)
-        parts = torch.autograd.grad(loss, parameters, materialize_grads=True)
+def _gradient(trainer: Trainer, rows: Sequence[Row], loss: Loss) -> Tensor:
+    """Returns the gradient of the loss of all rows, before clipping, float32 [P]."""
+    module = trainer.module
+    parameters, total = list(module.parameters()), torch.zeros(())
+    for part in micro_batches(rows, trainer.budget, 1, shared=module.pack != "rows")[0]:
+        value, _ = step_loss(collate(part, trainer.device), loss, module, module.pack)
+        parts = torch.autograd.grad(value, parameters, materialize_grads=True)
         total = total + torch.cat([part.flatten().cpu() for part in parts])
     return total
 
@@ -217,11 +215,15 @@ def _groups(policy: LocalPolicy, config: RunConfig, count: int, first: int) -> l
     tasks = task_source(config.env.name, **config.env.options).tasks(
         "train", count, config.seed, first
     )
-    plan = config.algorithm.build().plan()
+    explore = explorer(config.algorithm, policy, config)
+
+    async def explore_all(some: Sequence[Task]) -> list[Group]:
+        return await asyncio.gather(*map(explore, some))
+
     return [
         group
         for at in range(0, count, 32)
-        for group in asyncio.run(explore(tasks[at : at + 32], policy, config, plan))
+        for group in asyncio.run(explore_all(tasks[at : at + 32]))
     ]
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from lab.dry_run import DRY_RUN
-from lab.results.alternate import evaluate, full_weights, load_weights, sampler
+from lab.results.alternate import FreePolicy, Learner, evaluate
 from lab.results.buffered import buffered
 from lab.results.cells import CELLS, EASIEST, Cell
 from lab.results.experiments import (
@@ -36,7 +36,6 @@ from lab.results.experiments import (
     offline_setup_of,
 )
 from lab.results.lines import LINES, POLICIES, ROOT, append, known, read_lines
-from learner.step.trainer import Trainer
 from r3l.errors import UserError
 from r3l.run import config as configuration
 from r3l.run.config import RunConfig
@@ -103,16 +102,14 @@ async def stop(cell: Cell, seed: int, policies: Path, stores: Path) -> Path:
     folder.mkdir(parents=True)
     start = cell.policy(policies)
     config = _config(cell, seed, start, STOPPED)
-    trainer = Trainer(start, config.learner, config.algorithm.build(), seed=seed)
-    policy = sampler(start, seed)
+    learner = Learner(config)
     with buffered(config, store=folder / "store") as batches:
         for version in range(STEPS):
-            rows, _ = await batches.batch(policy, version, trainer)
-            trainer.step(rows)
-            load_weights(policy, full_weights(trainer))
+            draw, _ = await batches.batch(learner.policy, version)
+            learner.learn(draw)
             batches.trained(version + 1)
     shutil.copytree(start, folder / "model")
-    policy.model.save_pretrained(folder / "model")
+    learner.policy.model.save_pretrained(folder / "model")
     found = {
         "base": (await _success(start, config))["success"],
         "before": (await _success(folder / "model", config))["success"],
@@ -164,7 +161,7 @@ def _config(cell: Cell, seed: int, model: Path, settings: Sequence[str]) -> RunC
 
 
 async def _success(model: Path, config: RunConfig) -> dict[str, float]:
-    return await evaluate(sampler(model, config.seed), config)
+    return await evaluate(FreePolicy(model, seed=config.seed), config)
 
 
 def _key(line: dict[str, Any]) -> tuple[str, str, int]:

@@ -12,7 +12,7 @@ from typing import Generic
 
 import numpy as np
 
-from buffer.storage.rows import TrainedAttempt
+from buffer.storage.stored_rows import TrainedAttempt
 from learner.step.deepspeed_trainer import DeepSpeedTrainer
 from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.batch import Batch

@@ -1,10 +1,15 @@
 """Keeps the groups of a loop in one process: what the buffer service is to a run.
 
 facts(task) ─► Algorithm.plan ─► explore ─► keep(group) ─► batch([group, …]) ─► rows
+
+fill(algorithm, tasks, explore, count) ─► groups, until so many are admitted ─► their batch
 """
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,10 +18,19 @@ from r3l.algorithms.algorithm import Algorithm
 from r3l.algorithms.batch import Batch
 from r3l.algorithms.facts import GroupFacts, LeaseFacts, StoredAttempt, attempts_of
 from r3l.algorithms.guidance_gain import GroupGain
-from r3l.records import Group, GroupPlan, Recalled
+from r3l.records import Group, GroupPlan, Recalled, Task
 
 TASK_GROUPS = 64
 """How many groups of a task are kept."""
+ROUNDS = 20
+"""How often groups are replaced for one batch at most."""
+
+
+class Filled(NamedTuple):
+    """A batch, and the groups that were explored for it but are not in it."""
+
+    batch: Batch
+    refused: list[Group]
 
 
 class Memory:
@@ -75,6 +89,31 @@ class Memory:
             for attempt in algorithm.recalls(facts, earlier, self._random()):
                 recalled += self._read(group.group_id, attempt)
         return Batch(groups, recalled=recalled, version=self.version)
+
+    async def fill(
+        self,
+        algorithm: Algorithm,
+        tasks: Iterator[Task],
+        explore: Callable[[Task], Awaitable[Group]],
+        count: int,
+        *,
+        rounds: int = ROUNDS,
+    ) -> Filled:
+        """Explores groups of the next tasks, several at the same time, until `algorithm` admits
+        `count` of them. The others are replaced, as are groups without an attempt. The batch has
+        fewer groups if the tasks end, or after so many `rounds`."""
+        admitted, refused = list[Group](), list[Group]()
+        for _ in range(rounds):
+            some = [*islice(tasks, count - len(admitted))]
+            for group in await asyncio.gather(*map(explore, some)):
+                (admitted if self._admits(algorithm, group) else refused).append(group)
+            if len(admitted) == count or not some:
+                break
+        return Filled(self.batch(algorithm, admitted), refused)
+
+    def _admits(self, algorithm: Algorithm, group: Group) -> bool:
+        facts = GroupFacts.of_group(group, self.version)
+        return bool(group.trajectories) and not algorithm.admits(facts)
 
     def _read(self, into: str, wanted: StoredAttempt) -> Iterable[Recalled]:
         for groups in self.groups.values():

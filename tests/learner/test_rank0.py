@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from buffer import BufferStats, Draw
-from buffer.storage.rows import DrawRow, Status
+from buffer.storage.stored_rows import DrawRow, Status
 from learner import loop, rank0
 from learner.checkpoint import RunState
 from learner.loop import Training

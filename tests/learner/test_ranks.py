@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from buffer import Draw
-from buffer.storage.rows import DrawRow, Status
+from buffer.storage.stored_rows import DrawRow, Status
 from learner.ranks import receive_draw, share_draw
 from r3l.codec import encode
 from r3l.records import Recalled

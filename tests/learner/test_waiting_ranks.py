@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import torch
 from torch.distributed.distributed_c10d import _set_pg_timeout
 from buffer import Draw
-from buffer.storage.rows import DrawRow, Status
+from buffer.storage.stored_rows import DrawRow, Status
 from learner import ranks as exchange
 from r3l.codec import encode
 from r3l.errors import RankLost

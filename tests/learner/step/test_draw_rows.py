@@ -8,7 +8,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from buffer.storage.rows import TrainedAttempt
+from buffer.storage.stored_rows import TrainedAttempt
 from learner.step.draw_rows import DrawRows, make_rows, trained_attempts, weight_metrics
 from r3l.algorithms import rows as core_rows
 from r3l.algorithms.algorithm import Algorithm
