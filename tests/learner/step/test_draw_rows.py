@@ -12,7 +12,7 @@ from buffer.storage.stored_rows import TrainedAttempt
 from learner.step.draw_rows import DrawRows, make_rows, trained_attempts, weight_metrics
 from r3l.algorithms import rows as core_rows
 from r3l.algorithms.algorithm import Algorithm
-from r3l.algorithms.batch import Batch
+from r3l.algorithms.batch import Batch, Source
 from r3l.algorithms.credit import by_step
 from r3l.algorithms.published.grpo import GRPO
 from r3l.algorithms.published.r3 import R3
@@ -222,6 +222,13 @@ def test_what_trained_on_an_attempt_is_named_with_its_place_in_the_store() -> No
         mask[: attempt.step_spans[one.first_step, 0]] = False
         assert np.array_equal(np.flatnonzero(mask), np.flatnonzero(row.mask))
     assert [found["g0", slot].first_step for slot in (0, 2)] == [2, 2]  # from the pivot on
+
+
+def test_the_first_trained_turn_is_told_also_if_turns_follow_each_other_at_once() -> None:
+    spans = np.array([[12, 16], [16, 20]], np.int32)
+    one = replace(trajectory(0, 1.0, steps=2), step_spans=spans)
+    row = made_row(one.token_ids, one.responses_from(1), source=Source("g", "g", one))
+    assert [found.first_step for found in trained_attempts([row])] == [1]
 
 
 def test_the_conversations_of_an_attempt_share_its_advantage_and_weigh_once() -> None:
