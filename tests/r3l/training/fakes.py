@@ -124,12 +124,6 @@ def _tokens(length: int, vocab: int, seed: int, slot: int = -1) -> np.ndarray:
     return rng.integers(3, vocab, length).astype(np.int32)
 
 
-def with_tokenizer(folder: Path) -> Path:
-    """The folder, with a file that looks like a tokenizer's."""
-    (folder / "tokenizer_config.json").write_text("{}")
-    return folder
-
-
 GROUPS = [
     {"base_rewards": (0.0, 1.0), "retry_rewards": (1.0, None), "pivot": 2},
     {"base_rewards": (0.0, 0.0), "retry_rewards": (1.0, 0.0), "pivot": 1},
