@@ -12,12 +12,7 @@ from typing import Any
 from envs import registry
 from envs.base import Split
 from r3l.algorithms.algorithm import Algorithm
-<<<<<<< HEAD
-from r3l.records import Group, GroupPlan, Task
-=======
-from r3l.algorithms.memory import Memory
 from r3l.records import Group, GroupPlan, Recalled, Task
->>>>>>> plab
 from r3l.rollout.env_interface import Environment
 from r3l.rollout.exploration import Decoding, Emit, Exploration, OnFailure
 from r3l.rollout.group import explore_group

@@ -30,11 +30,7 @@ from r3l.records import GroupPlan, Task
 
 ACTORS, PROCESSES, LEARNERS = 64, 2, 4
 GROUPS_PER_STEP, SLOTS, TOKENS = 8, 8, 1024
-<<<<<<< HEAD
-PLAN = GroupPlan(8)
-=======
 PLAN = GroupPlan(SLOTS)
->>>>>>> plab
 
 
 class Fleet:

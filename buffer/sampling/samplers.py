@@ -1,7 +1,8 @@
 """Samplers choose the groups of the next batch.
 
-A sampler gets the rows of the groups that may be drawn now (buffer.storage.stored_rows), in lease order.
-It returns exactly `count` of the groups. The same seed, version and candidates give the same batch.
+A sampler gets the rows of the groups that may be drawn now (buffer.storage.stored_rows), in lease
+order. It returns exactly `count` of the groups. The same seed, version and candidates give the same
+batch.
 """
 
 from abc import ABC, abstractmethod

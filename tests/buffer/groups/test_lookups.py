@@ -72,8 +72,8 @@ def test_more_than_a_reply_can_hold_is_refused_with_the_limit(filled, monkeypatc
     with filled.store.read() as txn:
         rows = lookups.query(txn, QueryGroups("train", None, "trained", 2))
         size = sum(map(len, lookups.records(txn, rows)))
-        monkeypatch.setattr(queries, "REPLY_LIMIT", size)
+        monkeypatch.setattr(lookups, "REPLY_LIMIT", size)
         assert len(lookups.records(txn, rows)) == 2
-        monkeypatch.setattr(queries, "REPLY_LIMIT", size - 1)
+        monkeypatch.setattr(lookups, "REPLY_LIMIT", size - 1)
         with pytest.raises(LimitExceeded, match=f"{size - 1} bytes.*fewer"):
             lookups.records(txn, rows)
